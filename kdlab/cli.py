@@ -1,0 +1,270 @@
+"""The command line: `kdlab COMMAND`. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped."""
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kdlab.errors import KdlabError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.do(arguments)
+    except KdlabError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # `kdlab list | head`
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kdlab", description="Large-scale knowledge distillation of image models."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, do: Callable[[Any], int], about: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=about, description=about)
+        command.set_defaults(do=do)
+        return command
+
+    listing = add("list", _list, "what there is: configs, cards and components")
+    listing.add_argument("kind", nargs="?", help="configs, losses, models, teachers ...")
+
+    show = add("show", _show, "a config, card or component, resolved, with origins")
+    show.add_argument("name")
+    show.add_argument("overrides", nargs="*", metavar="key=value")
+
+    run = add("run", _run, "run an experiment from configs/")
+    run.add_argument("experiment", help="name under configs/, or a path to a YAML file")
+    run.add_argument("overrides", nargs="*", metavar="key=value")
+    run.add_argument("--detach", action="store_true", help="start it and return")
+    _json_flag(run)
+
+    runs = add("runs", _runs, "runs, newest first; their differences; late tracking")
+    runs.add_argument("--compare", nargs="+", metavar="RUN", help="two or more runs")
+    runs.add_argument("--sync", action="store_true", help="write what MLflow has not got")
+    runs.add_argument("-n", type=int, default=20, help="how many (default 20)")
+
+    attach = add("attach", _attach, "watch a run; Ctrl-C leaves it running")
+    attach.add_argument("run", nargs="?", default="last")
+
+    stop = add("stop", _stop, "stop a run softly: finish the step and save")
+    stop.add_argument("run")
+    stop.add_argument("--now", action="store_true", help="end it at once")
+
+    resume = add("resume", _resume, "go on from the newest checkpoint")
+    resume.add_argument("run")
+    resume.add_argument("--trust-components", action="store_true")
+    resume.add_argument("--detach", action="store_true")
+    _json_flag(resume)
+
+    export = add("export", _export, "the student alone, for plain timm or torchvision")
+    export.add_argument("run")
+    export.add_argument("--to", choices=["safetensors", "torch"], default="safetensors")
+    export.add_argument("--out", default=None, help="file (default: student.<format>)")
+    export.add_argument("--member", default=None, help="for example served/seed0")
+    export.add_argument("--best", action="store_true", help="best epoch on validation")
+
+    teacher = add("teacher", _teacher, "join a teacher to the pool of a scheduler")
+    teacher.add_argument("scheduler", help="address, for example tcp://10.0.0.1:8786")
+    teacher.add_argument("--model", default=None, help="card; default: what the pool serves")
+    teacher.add_argument("--name", default=None)
+    teacher.add_argument("--threads", type=int, default=None, help="CPU threads")
+    teacher.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    teacher.add_argument("--host", default=None, help="address to listen on")
+
+    bench = add("bench", _bench, "measure side by side on this machine")
+    bench.add_argument("name", choices=["overhead"])
+    bench.add_argument("--repeats", type=int, default=None)
+    _json_flag(bench)
+
+    ui = add("ui", _ui, "the MLflow UI on loopback")
+    ui.add_argument("--port", type=int, default=5000)
+    ui.add_argument("--uri", default=None, help="default: the store beside the runs")
+
+    doctor = add("doctor", _doctor, "what works on this machine and what to install")
+    _json_flag(doctor)
+    return parser
+
+
+def _json_flag(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--json", action="store_true", help="end stdout with one JSON object on one line"
+    )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from kdlab.run.catalogue import catalogue
+
+    print(catalogue(arguments.kind))
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from kdlab.run.catalogue import describe
+
+    print(describe(arguments.name, arguments.overrides))
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from kdlab.run import load
+
+    run = load(arguments.experiment, *arguments.overrides).start(_say)
+    if arguments.detach:
+        print(json.dumps({"run_id": run.id, "run_dir": str(run.path)}))
+        _say(f"watch it with: kdlab attach {run.id}")
+        return 0
+    return _watch(run, arguments.json)
+
+
+def _watch(run: Any, as_json: bool) -> int:
+    """Watch to the end. Ctrl-C stops the run softly, a second one ends it at once."""
+    from kdlab.report.progress import Progress
+    from kdlab.report.table import result_table
+
+    pressed = 0
+
+    def on_interrupt(*_: Any) -> None:
+        nonlocal pressed
+        pressed += 1
+        if pressed == 1:
+            _say("stopping: the step is finished and saved; Ctrl-C again ends it at once")
+            run.stop()
+        else:
+            run.kill()
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        with Progress() as progress:
+            run.wait(progress.see)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed > 1:
+        _say(f"ended at once; go on from its last checkpoint with: kdlab resume {run.id}")
+        return 130
+    result = run.result  # raises RunFailed or RunStopped with the reason
+    table = result_table(result["runs"])
+    print(f"\n{table}\n", file=sys.stderr if as_json else sys.stdout)
+    if result["tracking_uri"]:
+        _say("Compare in MLflow: kdlab ui")
+    _say(f"Student: {result['run_dir']}/members  ·  kdlab export {run.id}")
+    if as_json:
+        print(json.dumps(result))
+    return 0
+
+
+def _runs(arguments: argparse.Namespace) -> int:
+    from kdlab.run import compare, runs
+    from kdlab.run.catalogue import runs_table
+
+    if arguments.compare:
+        print(compare(*arguments.compare))
+        return 0
+    if arguments.sync:
+        from kdlab.run.late_tracking import sync_all
+
+        print(sync_all(arguments.n))
+        return 0
+    print(runs_table(runs(arguments.n)))
+    return 0
+
+
+def _attach(arguments: argparse.Namespace) -> int:
+    from kdlab.run import attach
+
+    run = attach(arguments.run).live()
+    print(run)
+    return 0
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    from kdlab.run import attach
+
+    run = attach(arguments.run)
+    if arguments.now:
+        run.kill()
+    else:
+        run.stop()
+    run.wait()
+    print(run)
+    return 0
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    from kdlab.run.handle import resume
+
+    run = resume(arguments.run, arguments.trust_components)
+    if arguments.detach:
+        print(json.dumps({"run_id": run.id, "run_dir": str(run.path)}))
+        return 0
+    return _watch(run, arguments.json)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from kdlab.run.export import export_student
+
+    print(
+        export_student(
+            arguments.run,
+            to=arguments.to,
+            out=arguments.out,
+            member=arguments.member,
+            best=arguments.best,
+        )
+    )
+    return 0
+
+
+def _teacher(arguments: argparse.Namespace) -> int:
+    from kdlab.run.join import join
+
+    return join(
+        arguments.scheduler,
+        model=arguments.model,
+        name=arguments.name,
+        threads=arguments.threads,
+        device=arguments.device,
+        host=arguments.host,
+    )
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from kdlab.bench import overhead
+    from kdlab.bench.figures import printed
+
+    repeats = {} if arguments.repeats is None else {"repeats": arguments.repeats}
+    report = overhead.measure(**repeats, say=_say)
+    print(printed(report), file=sys.stderr if arguments.json else sys.stdout)
+    if arguments.json:
+        print(json.dumps(report))
+    return 0
+
+
+def _ui(arguments: argparse.Namespace) -> int:
+    from kdlab.run.ui import serve_ui
+
+    return serve_ui(arguments.port, arguments.uri)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from kdlab.run.doctor import examine, printed
+
+    findings = examine()
+    print(printed(findings), file=sys.stderr if arguments.json else sys.stdout)
+    if arguments.json:
+        print(json.dumps(findings))
+    return 0 if all(f["state"] != "missing" for f in findings) else 1

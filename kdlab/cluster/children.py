@@ -1,0 +1,123 @@
+"""Child processes that cannot outlive their parent.
+
+A child reads its configuration as one line of JSON from standard input, and then keeps
+that pipe as a lifeline: when it closes, because the parent closed it or died in any way,
+the child ends. No child is left behind by a SIGKILL.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kdlab.errors import ClusterError
+
+
+class Child:
+    """A process `python -m MODULE` with its log file and lifeline."""
+
+    def __init__(
+        self,
+        module: str,
+        config: dict[str, Any],
+        log: Path,
+        *,
+        fds: Sequence[int] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.module, self.log = module, log
+        with log.open("ab") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                pass_fds=tuple(fds),
+                env=os.environ | (environment or {}),
+            )
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(config).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError as error:
+            raise ClusterError(self.obituary("ended before it was configured")) from error
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def answer(self, timeout_s: float) -> dict[str, Any]:
+        """The one line of JSON a child prints when it is up.
+
+        Raises:
+            ClusterError: it ended first, or said nothing in time; quotes its log.
+        """
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if select.select([self.process.stdout], [], [], 0.1)[0]:
+                line = self.process.stdout.readline()
+                if line:
+                    said: dict[str, Any] = json.loads(line)
+                    return said
+                self.process.wait(5)
+            if not self.alive():
+                raise ClusterError(self.obituary("ended while starting"))
+        raise ClusterError(self.obituary(f"did not come up within {timeout_s:g} s"))
+
+    def obituary(self, what: str) -> str:
+        code = self.process.poll()
+        ended = "" if code is None else f" (exit code {code})"
+        return f"{self.module} {what}{ended}. End of {self.log}:\n{tail(self.log)}"
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Close the lifeline, wait, and kill what does not go. May be called twice."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None and not pipe.closed:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue  # it is gone already, which is what we want
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    if not log.exists():
+        return "  (no log)"
+    last = log.read_text(errors="replace").splitlines()[-lines:]
+    return "\n".join(f"  {line}" for line in last) or "  (empty)"
+
+
+def configured() -> dict[str, Any]:
+    """In a child: its configuration; from here on it lives as long as its parent."""
+    line = sys.stdin.buffer.readline()
+    if not line:
+        raise SystemExit("this module is started by kdlab, which tells it what to do")
+    config: dict[str, Any] = json.loads(line)
+    threading.Thread(target=_follow_parent, name="lifeline", daemon=True).start()
+    return config
+
+
+def _follow_parent() -> None:
+    sys.stdin.buffer.read()  # returns when the parent's end closes
+    os._exit(0)
+
+
+def announce(**facts: Any) -> None:
+    """In a child: tell the parent that it is up."""
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,206 @@
+"""A resolved tree to specs, reporting every fault at once with key, line and value."""
+
+import types
+from dataclasses import fields
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from kdlab.config import registry
+from kdlab.config.folders import nearest
+from kdlab.config.load import Composed
+from kdlab.config.spec import Spec, hints_of, required_fields
+from kdlab.errors import Fault, NotFoundError, SpecError
+
+S = TypeVar("S", bound=Spec)
+
+
+class _Bad:
+    """Stands for a value that has a fault already, so that one mistake is one line."""
+
+
+_BAD = _Bad()
+
+
+def construct(cls: type[S], tree: Composed) -> S:
+    """The spec a tree describes.
+
+    Raises:
+        SpecError: with all faults of the whole tree.
+    """
+    checker = _Checker(tree)
+    spec = checker.spec(cls, tree.data, "")
+    if checker.faults:
+        raise SpecError(checker.faults, about=tree.name)
+    assert isinstance(spec, cls)
+    return spec
+
+
+class _Checker:
+    def __init__(self, tree: Composed) -> None:
+        self.tree = tree
+        self.faults: list[Fault] = list(tree.faults)
+
+    def fault(self, key: str, message: str) -> _Bad:
+        self.faults.append(Fault(key, message, self.tree.origin(key)))
+        return _BAD
+
+    def spec(self, wanted: type[Spec], data: Any, key: str) -> Spec | _Bad:
+        if key in self.tree.broken:
+            return _BAD
+        if not isinstance(data, dict):
+            return self.fault(
+                key, f"is {data!r}, must be a mapping with type: or use:"
+            )
+        chosen = self._choose(wanted, data, key)
+        if isinstance(chosen, _Bad):
+            return chosen
+        cls, variant = chosen
+        values = {k: v for k, v in data.items() if k != "type"}
+        if variant is not None:
+            values["variant"] = variant
+        return self._fill(cls, values, key)
+
+    def _choose(
+        self, wanted: type[Spec], data: dict[str, Any], key: str
+    ) -> tuple[type[Spec], str | None] | _Bad:
+        name = data.get("type")
+        if name is None:
+            if wanted.component or not hints_of(wanted) or _abstract(wanted):
+                return self.fault(key, f"needs type:, one of {_choices(wanted)}")
+            return wanted, None
+        try:
+            cls, variant = registry.find(str(name))
+        except NotFoundError as error:
+            return self.fault(_join(key, "type"), str(error))
+        if not issubclass(cls, wanted):
+            return self.fault(
+                _join(key, "type"),
+                f"{name} is not a {_kind(wanted)}; choose one of {_choices(wanted)}",
+            )
+        return cls, variant
+
+    def _fill(self, cls: type[Spec], values: dict[str, Any], key: str) -> Spec | _Bad:
+        hints = hints_of(cls)
+        before = len(self.faults)
+        label = cls.component or key or "an experiment"
+        for name in values:
+            if name not in hints:
+                known = [h for h in hints if h != "variant"]
+                self.fault(
+                    _join(key, name),
+                    f"{label} has no key {name!r}.{nearest(name, known)}",
+                )
+        missing = [n for n in required_fields(cls) if n not in values]
+        for name in missing:
+            self.fault(_join(key, name), f"is missing; {label} needs it")
+        made = {
+            name: self.value(hints[name], value, _join(key, name))
+            for name, value in values.items()
+            if name in hints
+        }
+        if any(isinstance(value, _Bad) for value in made.values()) or missing:
+            self._ranges_of_rest(cls, made, missing, key)
+            return _BAD
+        if len(self.faults) > before:
+            return _BAD
+        try:
+            return cls(**made)
+        except SpecError as error:
+            for found in error.faults:
+                self.fault(_join(key, found.key), found.message)
+            return _BAD
+
+    def _ranges_of_rest(
+        self, cls: type[Spec], made: dict[str, Any], missing: list[str], key: str
+    ) -> None:
+        """One bad field must not hide the range faults of its neighbours."""
+        good = {k: v for k, v in made.items() if not isinstance(v, _Bad)}
+        probe = object.__new__(cls)
+        for f in fields(cls):  # type: ignore[arg-type]  # specs are dataclasses
+            object.__setattr__(probe, f.name, good.get(f.name))
+        for found in probe._range_faults():
+            if found.key in good:
+                self.fault(_join(key, found.key), found.message)
+
+    def value(self, hint: Any, data: Any, key: str) -> Any:
+        if key in self.tree.broken:
+            return _BAD
+        origin, args = get_origin(hint), get_args(hint)
+        if origin is Annotated:
+            return self.value(args[0], data, key)
+        if hint is Any:
+            return data
+        if hint is type(None):
+            return None if data is None else self.fault(key, f"is {data!r}, must be null")
+        if origin in (Union, types.UnionType):
+            return self._union(args, data, key)
+        if origin is Literal:
+            if data in args:
+                return data
+            return self.fault(
+                key, f"is {data!r}, must be one of {', '.join(map(str, args))}"
+            )
+        if origin in (tuple, list):
+            return self._sequence(args, data, key)
+        if origin is dict:
+            if not isinstance(data, dict):
+                return self.fault(key, f"is {data!r}, must be a mapping")
+            made = {k: self.value(args[1], v, _join(key, k)) for k, v in data.items()}
+            return _BAD if any(isinstance(v, _Bad) for v in made.values()) else made
+        if isinstance(hint, type) and issubclass(hint, Spec):
+            return self.spec(hint, data, key)
+        return self._scalar(hint, data, key)
+
+    def _union(self, args: tuple[Any, ...], data: Any, key: str) -> Any:
+        if data is None and type(None) in args:
+            return None
+        options = [arg for arg in args if arg is not type(None)]
+        if len(options) > 1:  # X | tuple[X, ...]: the shape of the data decides
+            lists = [o for o in options if get_origin(o) in (tuple, list)]
+            rest = [o for o in options if o not in lists]
+            options = lists if isinstance(data, list) and lists else rest
+        return self.value(options[0], data, key)
+
+    def _sequence(self, args: tuple[Any, ...], data: Any, key: str) -> Any:
+        if not isinstance(data, list | tuple):
+            return self.fault(key, f"is {data!r}, must be a list such as [1, 2]")
+        if len(args) > 1 and args[1] is not Ellipsis and len(args) != len(data):
+            return self.fault(key, f"has {len(data)} items, must have {len(args)}")
+        made = tuple(
+            self.value(args[0], v, _join(key, str(i))) for i, v in enumerate(data)
+        )
+        return _BAD if any(isinstance(v, _Bad) for v in made) else made
+
+    def _scalar(self, hint: Any, data: Any, key: str) -> Any:
+        is_number = isinstance(data, int | float) and not isinstance(data, bool)
+        if hint is float and is_number:
+            return float(data)
+        if hint is int and is_number and float(data).is_integer():
+            return int(data)
+        if hint in (bool, str) and isinstance(data, hint):
+            return data
+        word = {bool: "true or false", int: "a whole number", float: "a number"}
+        return self.fault(key, f"is {data!r}, must be {word.get(hint, 'text')}")
+
+
+def _abstract(cls: type[Spec]) -> bool:
+    """A kind (`LossSpec`) rather than a spec one can write down without `type:`."""
+    return bool(getattr(cls, "__abstractmethods__", None))
+
+
+def _kind(cls: type[Spec]) -> str:
+    return cls.__name__.removesuffix("Spec").lower()
+
+
+def _choices(wanted: type[Spec]) -> str:
+    """Names of the wanted kind: the room its base class lives in."""
+    room = wanted.__module__.split(".")[1]
+    known = [
+        e for e in registry.known_names() if e.startswith((f"{room}/", f"{_kind(wanted)}"))
+    ]
+    if room == "models":
+        known += ["timm/<name>", "torchvision/<name>"]
+    return ", ".join(dict.fromkeys(known)) or "none"
+
+
+def _join(key: str, part: str) -> str:
+    return f"{key}.{part}" if key else part

@@ -1,0 +1,68 @@
+"""Where cards and configs are looked for: the project's own folders come first."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from kdlab.errors import NotFoundError
+
+Shelf = Literal["registry", "configs"]
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def shelves(shelf: Shelf) -> list[Path]:
+    """Existing folders, most specific first: the current folder's, then kdlab's own.
+
+    Kdlab's own lie inside the wheel (`_packaged/`) or, in a checkout, beside the package.
+    """
+    own = [_PACKAGE / "_packaged" / shelf, _PACKAGE.parent / shelf]
+    candidates = [Path.cwd() / shelf, *own]
+    unique = dict.fromkeys(path.resolve() for path in candidates)
+    return [path for path in unique if path.is_dir()]
+
+
+def names(shelf: Shelf) -> dict[str, Path]:
+    """Every card or config by name; the first shelf that has a name wins."""
+    found: dict[str, Path] = {}
+    for folder in shelves(shelf):
+        for path in sorted(folder.rglob("*.yaml")):
+            found.setdefault(path.relative_to(folder).with_suffix("").as_posix(), path)
+    return found
+
+
+def find(shelf: Shelf, name: str) -> Path:
+    """The file of a card or config.
+
+    Raises:
+        NotFoundError: with the nearest names and the folders that were searched.
+    """
+    clean = name.removeprefix(f"{shelf}/").removesuffix(".yaml")
+    known = names(shelf)
+    if clean in known:
+        return known[clean]
+    what = "card" if shelf == "registry" else "config"
+    raise NotFoundError(
+        f"There is no {what} named {name!r}.{nearest(clean, known)} "
+        f"Searched: {', '.join(map(str, shelves(shelf))) or 'no folder'}."
+    )
+
+
+def nearest(name: str, known: Iterator[str] | dict[str, Path] | list[str]) -> str:
+    """A sentence with the closest known names, or with some of them when none is close."""
+    pool = list(known)
+    close = get_close_matches(name, pool, n=3, cutoff=0.5)
+    if not close:  # also match the last part alone: "hinton" for "losses/hinton"
+        last = name.rsplit("/", 1)[-1]
+        close = [k for k in pool if k.rsplit("/", 1)[-1] == last][:3]
+    if close:
+        return f" Nearest: {', '.join(close)}."
+    return f" Known: {', '.join(sorted(pool)[:12])}." if pool else ""
+
+
+def display(path: Path) -> str:
+    """A path as the user would write it: relative to the current folder or its shelf."""
+    for base in (Path.cwd(), _PACKAGE.parent, _PACKAGE / "_packaged"):
+        if path.is_relative_to(base):
+            return path.relative_to(base).as_posix()
+    return str(path)

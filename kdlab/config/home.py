@@ -1,0 +1,55 @@
+"""Folders kdlab writes to besides a run's own, and files that are whole or absent."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def home() -> Path:
+    """Decoded data and prepared teachers; `KDLAB_HOME` moves it (default ~/.cache/kdlab)."""
+    chosen = os.environ.get("KDLAB_HOME")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "kdlab"
+
+
+def runs_folder() -> Path:
+    """Run folders, in the current folder unless `KDLAB_RUNS` moves them."""
+    return Path(os.environ.get("KDLAB_RUNS") or "runs").resolve()
+
+
+def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary file, then rename: readers never see half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, data: Any) -> None:
+    text = json.dumps(data, indent=1, default=str)
+    write_whole(path, lambda temporary: _write_text(temporary, text))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time; the lock goes with the process, even if it is killed."""
+    import fcntl  # noqa: PLC0415  # not on Windows, where this is the only user
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)

@@ -1,0 +1,226 @@
+"""A config by name, with its cards and overrides, as one tree that knows its origins.
+
+Order: the config file, then overrides, then each `use:` is replaced by its card with
+the keys beside it laid on top, then `${...}` references are resolved by OmegaConf.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kdlab.config import folders, yaml_text
+from kdlab.errors import BadInput, Fault, NotFoundError
+
+Overrides = Sequence[str | Mapping[str, Any]]
+_RESOLVER = re.compile(r"\$\{\s*[A-Za-z_][\w.]*\s*:")
+
+
+@dataclass(slots=True)
+class Composed:
+    """A resolved tree. `origins` maps each dotted key to the place that set it."""
+
+    name: str
+    data: dict[str, Any]
+    origins: dict[str, str] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)  # keys whose subtree is unusable
+
+    def origin(self, key: str) -> str:
+        """Where a key was set, or the nearest parent that was."""
+        while key and key not in self.origins:
+            key = key.rpartition(".")[0]
+        return self.origins.get(key, "")
+
+
+def compose(name: str, overrides: Overrides = ()) -> Composed:
+    """Read a config from `configs/` (or a path to a YAML file) and resolve it.
+
+    Raises:
+        NotFoundError: no such config.
+    """
+    path = Path(name)
+    if not (path.suffix == ".yaml" and path.is_file()):
+        path = folders.find("configs", name)
+    document = yaml_text.read(path, folders.display(path))
+    shown = name.removesuffix(".yaml")
+    return _resolve(shown, document, overrides)
+
+
+def compose_card(name: str, overrides: Overrides = ()) -> Composed:
+    """The same for one card of the registry."""
+    path = folders.find("registry", name)
+    document = yaml_text.read(path, folders.display(path))
+    if isinstance(document.data, dict):
+        document.data.pop("about", None)
+    return _resolve(name, document, overrides)
+
+
+def from_dict(data: Mapping[str, Any], name: str, overrides: Overrides = ()) -> Composed:
+    """A tree that was written in Python or read back from a run folder."""
+    return _resolve(name, yaml_text.Document(deepcopy(dict(data))), overrides)
+
+
+def _resolve(name: str, document: yaml_text.Document, overrides: Overrides) -> Composed:
+    if not isinstance(document.data, dict):
+        document.faults.append(
+            Fault("", "the top of the file must be a mapping (key: value lines)")
+        )
+        document.data = {}
+    tree = Composed(name, document.data, document.origins, document.faults)
+    for key, value in _pairs(overrides):
+        _override(tree, key, value)
+    tree.data = _expand(tree, tree.data, "", ())
+    _interpolate(tree)
+    return tree
+
+
+def _pairs(overrides: Overrides) -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for item in overrides:
+        if isinstance(item, Mapping):
+            pairs += item.items()
+            continue
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise BadInput(
+                f"override {item!r} is not of the form key=value, "
+                "for example train.epochs=2"
+            )
+        pairs.append((key, yaml_text.parse_value(text)))
+    return pairs
+
+
+def _override(tree: Composed, key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    node: Any = tree.data
+    for i, part in enumerate(parents):
+        child = _get(node, part)
+        if not isinstance(child, dict | list):
+            if child is not None or not isinstance(node, dict):
+                at = ".".join(parents[: i + 1])
+                tree.faults.append(
+                    Fault(key, f"{at} is {child!r} and has no keys below it", "override")
+                )
+                return
+            child = node[part] = {}
+        node = child
+    before = _get(node, last)
+    names_a_part = isinstance(value, str) and "/" in value
+    if names_a_part and (isinstance(before, dict) or (before is None and not parents)):
+        value = {"use" if value in folders.names("registry") else "type": value}
+    if isinstance(node, list):
+        if not last.isdigit() or int(last) >= len(node):
+            tree.faults.append(
+                Fault(key, f"{last!r} is no index of a list of {len(node)}", "override")
+            )
+            return
+        node[int(last)] = value
+    else:
+        node[last] = value
+    for stale in [k for k in tree.origins if k.startswith(f"{key}.")]:
+        del tree.origins[stale]
+    tree.origins[key] = "override"
+
+
+def _get(node: Any, part: str) -> Any:
+    if isinstance(node, list):
+        return node[int(part)] if part.isdigit() and int(part) < len(node) else None
+    return node.get(part)
+
+
+def _expand(tree: Composed, node: Any, key: str, chain: tuple[str, ...]) -> Any:
+    """Replace every `use:` below `node` by its card; `chain` finds cycles."""
+    if isinstance(node, list):
+        return [_expand(tree, v, _join(key, str(i)), chain) for i, v in enumerate(node)]
+    if not isinstance(node, dict):
+        return node
+    if "use" not in node:
+        return {k: _expand(tree, v, _join(key, k), chain) for k, v in node.items()}
+    name = str(node["use"])
+    rest = {k: v for k, v in node.items() if k != "use"}
+    origin = tree.origin(_join(key, "use"))
+    if name in chain:
+        circle = " -> ".join([*chain[chain.index(name) :], name])
+        return _break(tree, key, f"cards use each other in a circle: {circle}", origin)
+    try:
+        path = folders.find("registry", name)
+    except NotFoundError as error:
+        return _break(tree, key, str(error), origin)
+    document = yaml_text.read(path, folders.display(path))
+    tree.faults += document.faults
+    if document.faults or not isinstance(document.data, dict):
+        return _break(tree, key, f"card {name} cannot be read", origin)
+    document.data.pop("about", None)
+    for where, place in document.origins.items():
+        tree.origins.setdefault(_join(key, where) if where else key, place)
+    card = _expand(tree, document.data, key, (*chain, name))
+    return _merge(card, _expand(tree, rest, key, chain))
+
+
+def _break(tree: Composed, key: str, message: str, origin: str) -> dict[str, Any]:
+    tree.faults.append(Fault(key, message, origin))
+    tree.broken.add(key)
+    return {}
+
+
+def _merge(base: Any, over: Any) -> Any:
+    """Mappings are laid over each other; a mapping of another type replaces."""
+    if not (isinstance(base, dict) and isinstance(over, dict)):
+        return over
+    if "type" in over and over["type"] != base.get("type"):
+        return over
+    return base | {k: _merge(base[k], v) if k in base else v for k, v in over.items()}
+
+
+def _interpolate(tree: Composed) -> None:
+    if not any("${" in text for _, text in _strings(tree.data, "")):
+        return
+    from omegaconf import OmegaConf  # 0.1 s, and most configs have no reference
+    from omegaconf.errors import OmegaConfBaseException
+
+    for key, text in _strings(tree.data, ""):
+        if _RESOLVER.search(text):
+            tree.faults.append(
+                Fault(
+                    key,
+                    f"{text!r} calls a resolver; only references to other keys, such "
+                    "as ${train.batch}, are allowed in configs",
+                    tree.origin(key),
+                )
+            )
+            tree.broken.add(key)
+    if tree.faults:
+        return
+    try:
+        resolved = OmegaConf.to_container(OmegaConf.create(tree.data), resolve=True)
+    except OmegaConfBaseException as error:
+        key = str(getattr(error, "full_key", "") or "")
+        first = str(error).split("\n", 1)[0]
+        tree.faults.append(Fault(key, first, tree.origin(key)))
+    else:
+        assert isinstance(resolved, dict)
+        tree.data = {str(k): v for k, v in resolved.items()}
+
+
+def _strings(node: Any, key: str) -> list[tuple[str, str]]:
+    if isinstance(node, dict):
+        return [s for k, v in node.items() for s in _strings(v, _join(key, str(k)))]
+    if isinstance(node, list):
+        return [s for i, v in enumerate(node) for s in _strings(v, _join(key, str(i)))]
+    return [(key, node)] if isinstance(node, str) else []
+
+
+def _join(key: str, part: str) -> str:
+    return f"{key}.{part}" if key else part
+
+
+def spec_hash(data: Mapping[str, Any]) -> str:
+    """16 hex digits of the resolved tree. Words for people (`about`) do not count."""
+    counted = {k: v for k, v in data.items() if k not in ("about", "tracking")}
+    text = json.dumps(counted, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,126 @@
+"""Components by name. The name is the path: `losses/hinton` is kdlab/losses/hinton.py.
+
+Closed: a name reaches kdlab's own component rooms, an installed entry point of the
+group `kdlab.components`, or a component registered in this process (a notebook cell).
+No YAML can name an import path.
+
+A name that ends in `/*` is a family: `timm/*` serves every `timm/<variant>` and gets
+the rest of the name as its field `variant`.
+"""
+
+import importlib
+import linecache
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar
+
+from kdlab.config import source_index
+from kdlab.config.folders import nearest
+from kdlab.config.spec import Spec
+from kdlab.errors import NotFoundError
+
+SpecClass = TypeVar("SpecClass", bound=type[Spec])
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    cls: type[Spec]
+    module: str
+    file: str  # source file, or the notebook cell's name
+
+
+_registered: dict[str, Registered] = {}
+
+
+def register(name: str) -> Callable[[SpecClass], SpecClass]:
+    """Class decorator: makes a spec available under `type: name`.
+
+    Raises:
+        ValueError: the name is taken by another class. Re-running the notebook cell
+            that defined a component replaces it; kdlab's own cannot be replaced.
+    """
+
+    def decorate(cls: SpecClass) -> SpecClass:
+        file = sys._getframe(1).f_code.co_filename
+        before = _registered.get(name)
+        taken = before and before.module != cls.__module__
+        shadows_own = not cls.__module__.startswith("kdlab.") and name in own_names()
+        if taken or shadows_own:
+            owner = before.file if before else "kdlab"
+            raise ValueError(
+                f"component {name!r} is already registered by {owner}; "
+                "choose another name"
+            )
+        cls.component = name
+        _registered[name] = Registered(cls, cls.__module__, file)
+        return cls
+
+    return decorate
+
+
+@cache
+def own_names() -> frozenset[str]:
+    return frozenset(entry.name for entry in source_index.index())
+
+
+@cache
+def _entry_points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group="kdlab.components")}
+
+
+def known_names() -> list[str]:
+    return sorted({*own_names(), *_entry_points(), *_registered})
+
+
+def find(name: str) -> tuple[type[Spec], str | None]:
+    """The class registered under a name and, for a family, the variant.
+
+    Raises:
+        NotFoundError: no such component; names the nearest ones.
+    """
+    family, _, variant = name.partition("/")
+    for candidate, rest in ((name, None), (f"{family}/*", variant)):
+        cls = _load(candidate)
+        if cls is not None and (rest is None or rest):
+            return cls, rest
+    raise NotFoundError(
+        f"there is no component named {name!r}.{nearest(name, known_names())} "
+        "Names are registered components, never import paths."
+    )
+
+
+def _load(name: str) -> type[Spec] | None:
+    if name in _registered:
+        return _registered[name].cls
+    module = source_index.module_of(name)
+    if module is not None:
+        importlib.import_module(module)
+        return _registered[name].cls
+    if name in _entry_points():
+        point = _entry_points()[name]
+        cls = point.load()
+        if not (isinstance(cls, type) and issubclass(cls, Spec)):
+            raise NotFoundError(
+                f"entry point {name!r} ({point.value}) is not a kdlab Spec class"
+            )
+        cls.component = name
+        _registered[name] = Registered(cls, cls.__module__, point.value)
+        return cls
+    return None
+
+
+def cell_source(name: str) -> str | None:
+    """Source of a component defined in a notebook cell or script; None for others.
+
+    Components of kdlab and of installed packages are imported where they are needed;
+    only those of `__main__`, and those that travelled from one, travel as text.
+    """
+    entry = _registered.get(name)
+    if entry is None or entry.module.startswith("kdlab."):
+        return None
+    if entry.module != "__main__" and not entry.module.startswith("kdlab_cell_"):
+        return None
+    return "".join(linecache.getlines(entry.file)) or None

@@ -1,0 +1,82 @@
+"""What components exist, read from source text; importing none of them.
+
+`kdlab list` must answer at once, and most components need torch to be imported.
+"""
+
+import ast
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+ROOMS = ("losses", "models", "data", "soft_labels", "train", "cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    annotation: str
+    default: str | None  # source text; None when the field is required
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    name: str  # "losses/hinton", or "timm/*" for a family
+    module: str  # "kdlab.losses.hinton"
+    doc: str  # first line of the docstring
+    fields: tuple[Field, ...]
+
+    @property
+    def kind(self) -> str:
+        return self.module.split(".")[1]
+
+
+@cache
+def index() -> tuple[Entry, ...]:
+    found: list[Entry] = []
+    for room in ROOMS:
+        for path in sorted((_PACKAGE / room).rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            if "@register(" in text:
+                found += _entries(path, text)
+    return tuple(sorted(found, key=lambda entry: entry.name))
+
+
+def module_of(name: str) -> str | None:
+    return next((entry.module for entry in index() if entry.name == name), None)
+
+
+def _entries(path: Path, text: str) -> list[Entry]:
+    module = ".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts)
+    classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    return [
+        Entry(name, module, _first_line(node), _fields(node))
+        for node in classes
+        if (name := _registered_name(node)) is not None
+    ]
+
+
+def _registered_name(node: ast.ClassDef) -> str | None:
+    for decorator in node.decorator_list:
+        match decorator:
+            case ast.Call(func=ast.Name(id="register"), args=[ast.Constant(value=str(v))]):
+                return v
+    return None
+
+
+def _first_line(node: ast.ClassDef) -> str:
+    return (ast.get_docstring(node) or "").split("\n", 1)[0]
+
+
+def _fields(node: ast.ClassDef) -> tuple[Field, ...]:
+    return tuple(
+        Field(
+            line.target.id,
+            ast.unparse(line.annotation),
+            None if line.value is None else ast.unparse(line.value),
+        )
+        for line in node.body
+        if isinstance(line, ast.AnnAssign)
+        and isinstance(line.target, ast.Name)
+        and not ast.unparse(line.annotation).startswith("ClassVar")
+    )

@@ -1,0 +1,129 @@
+"""A spec: a frozen dataclass that says what to build and checks itself.
+
+Ranges are data, not code (`Annotated[float, Range(gt=0)]`), so that the command line,
+the notebook's sliders and a sweep's search space all read the same ones.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+
+from kdlab.errors import Fault, SpecError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Allowed values of a number; every bound given must hold."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+    def fault(self, value: float) -> str | None:
+        checks = (
+            (self.ge, ">=", lambda bound: value >= bound),
+            (self.gt, ">", lambda bound: value > bound),
+            (self.le, "<=", lambda bound: value <= bound),
+            (self.lt, "<", lambda bound: value < bound),
+        )
+        broken = [
+            f"{sign} {bound:g}"
+            for bound, sign, holds in checks
+            if bound is not None and not holds(bound)
+        ]
+        return f"is {value:g}, must be {' and '.join(broken)}" if broken else None
+
+    def __str__(self) -> str:
+        signs = {">=": self.ge, ">": self.gt, "<=": self.le, "<": self.lt}
+        return ", ".join(f"{s} {b:g}" for s, b in signs.items() if b is not None)
+
+
+POSITIVE = Range(gt=0)
+NOT_NEGATIVE = Range(ge=0)
+SHARE = Range(ge=0, lt=1)
+
+
+class Spec:
+    """Base of all specs. Subclasses are `@dataclass(frozen=True, kw_only=True)`.
+
+    `component` is the registered name, set by `register`; None for a spec that is a
+    fixed part of another one and needs no `type:` in YAML.
+    """
+
+    component: ClassVar[str | None] = None
+
+    def __post_init__(self) -> None:
+        found = [*self._range_faults(), *self.cross_faults()]
+        if found:
+            raise SpecError(found, about=self.component or type(self).__name__)
+
+    def _range_faults(self) -> Iterator[Fault]:
+        for name, limit in ranges_of(type(self)).items():
+            value = getattr(self, name)
+            numbers = value if isinstance(value, tuple | list) else [value]
+            for number in numbers:
+                message = None if number is None else limit.fault(number)
+                if message:
+                    yield Fault(name, message)
+
+    def cross_faults(self) -> Iterator[Fault]:
+        """Faults between fields (for example lt >= ut); ranges are checked already."""
+        yield from ()
+
+    def fields(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]  # subclasses are dataclasses
+
+    def to_dict(self) -> dict[str, Any]:
+        """The YAML form: plain containers, `type` first where the spec has a name."""
+        values = self.fields()
+        name = self.component
+        if name and name.endswith("/*"):  # a family: the variant is part of the name
+            name = name[:-1] + str(values.pop("variant"))
+        head = {"type": name} if name else {}
+        return head | {k: plain(v) for k, v in values.items()}
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, Spec):
+        return value.to_dict()
+    if isinstance(value, tuple | list):
+        return [plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {k: plain(v) for k, v in value.items()}
+    return value
+
+
+@cache
+def hints_of(cls: type[Spec]) -> dict[str, Any]:
+    """Field name to annotation, `Annotated` kept, class variables left out."""
+    if not is_dataclass(cls):
+        return {}
+    hints = get_type_hints(cls, include_extras=True)
+    return {f.name: hints[f.name] for f in fields(cls)}
+
+
+@cache
+def ranges_of(cls: type[Spec]) -> dict[str, Range]:
+    return {
+        name: limit
+        for name, hint in hints_of(cls).items()
+        for limit in _ranges_in(hint)
+    }
+
+
+def _ranges_in(hint: Any) -> Iterator[Range]:
+    """A Range may sit on the field itself or inside `X | None` and `tuple[X, ...]`."""
+    if get_origin(hint) is Annotated:
+        yield from (extra for extra in get_args(hint)[1:] if isinstance(extra, Range))
+    for inner in get_args(hint):
+        yield from _ranges_in(inner)
+
+
+def required_fields(cls: type[Spec]) -> list[str]:
+    return [
+        f.name
+        for f in fields(cls)  # type: ignore[arg-type]  # subclasses are dataclasses
+        if f.default is MISSING and f.default_factory is MISSING
+    ]

@@ -1,0 +1,1 @@
+"""Images in host memory, their splits, and views that replay exactly."""

@@ -1,0 +1,125 @@
+"""Augmentation on uint8 batches that replays exactly from (seed, epoch, sample id).
+
+Every random choice comes from `counter_random`, every operation is integer work of
+numpy or Pillow, so two processes make the same bytes whatever the batch order.
+Geometry follows torchvision's RandomCrop and RandomResizedCrop, and Cutout
+(arXiv:1708.04552), whose square is mid grey here, since views stay uint8 and
+are normalised at the model.
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.config.spec import Range, Spec
+from kdlab.data.counter_random import uniforms
+
+Images = NDArray[np.uint8]  # (N, C, H, W)
+
+_DRAWS = 8  # per sample and epoch: flip 0, crop 1-2, cutout 3-4, resized crop 5-7
+_GREY = 128
+VERSION = 1  # raise when a view changes for the same spec: caches of labels depend on it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment(Spec):
+    """Random views of training images; everything off by default.
+
+    crop_padding: pixels of zero padding on each side before a crop of the same size.
+    resized_crop: smallest share of the area kept, ratio 3/4 to 4/3; null is off.
+    cutout: side in pixels of the square that is greyed out.
+    """
+
+    flip: bool = False
+    crop_padding: Annotated[int, Range(ge=0)] = 0
+    resized_crop: Annotated[float, Range(gt=0, le=1)] | None = None
+    cutout: Annotated[int, Range(ge=0)] = 0
+    seed: int = 0
+
+    @property
+    def active(self) -> bool:
+        return bool(
+            self.flip or self.crop_padding or self.resized_crop or self.cutout
+        )
+
+    def fingerprint(self) -> str:
+        text = json.dumps(self.to_dict() | {"version": VERSION}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def views(self, images: Images, ids: NDArray[np.int64], epoch: int) -> Images:
+        """The views of these samples in this epoch.
+
+        Args:
+            images: (N, C, H, W) the samples, in the order of `ids`; not changed.
+            ids: (N,) rows of the data set.
+            epoch: which view; the same number gives the same bytes.
+        """
+        if not self.active:
+            return images
+        chance = uniforms(self.seed, epoch, ids, _DRAWS)
+        if self.resized_crop is not None:
+            images = _resized_crop(images, chance[:, 5:8], self.resized_crop)
+        if self.crop_padding:
+            images = _padded_crop(images, chance[:, 1:3], self.crop_padding)
+        if self.flip:
+            flip = chance[:, 0] < 0.5
+            images = np.where(flip[:, None, None, None], images[..., ::-1], images)
+        if self.cutout:
+            images = _cutout(images, chance[:, 3:5], self.cutout)
+        return np.ascontiguousarray(images)
+
+
+def _padded_crop(images: Images, chance: NDArray[np.float64], pad: int) -> Images:
+    n, _, height, width = images.shape
+    padded = np.pad(images, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    # windows[i, :, y, x] is the crop of image i whose corner is (y, x)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), (2, 3))
+    corner = (chance * (2 * pad + 1)).astype(np.int64)
+    return windows[np.arange(n), :, corner[:, 0], corner[:, 1]]
+
+
+def _cutout(images: Images, chance: NDArray[np.float64], side: int) -> Images:
+    _, _, height, width = images.shape
+    centre_y = (chance[:, 0] * height).astype(np.int64)[:, None]
+    centre_x = (chance[:, 1] * width).astype(np.int64)[:, None]
+    low = side // 2
+    rows, columns = np.arange(height)[None, :], np.arange(width)[None, :]
+    in_y = (rows >= centre_y - low) & (rows < centre_y - low + side)
+    in_x = (columns >= centre_x - low) & (columns < centre_x - low + side)
+    hole = in_y[:, None, :, None] & in_x[:, None, None, :]
+    return np.where(hole, np.uint8(_GREY), images)
+
+
+def _resized_crop(
+    images: Images, chance: NDArray[np.float64], smallest: float
+) -> Images:
+    from PIL import Image  # resizes in integer arithmetic, the same on every machine
+
+    n, channels, height, width = images.shape
+    result = np.empty_like(images)
+    for i in range(n):
+        box = _crop_box(chance[i], smallest, height, width)
+        for c in range(channels):
+            plane = Image.fromarray(images[i, c])
+            small = plane.resize((width, height), Image.Resampling.BILINEAR, box=box)
+            result[i, c] = np.asarray(small)
+    return result
+
+
+def _crop_box(
+    chance: NDArray[np.float64], smallest: float, height: int, width: int
+) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom). One try, clipped, where torchvision draws up to ten."""
+    area = height * width * (smallest + (1 - smallest) * float(chance[0]))
+    # Scales and ratios use one draw each, the place the two halves of the third.
+    ratio = math.exp(math.log(4 / 3) * (2 * float(chance[1]) - 1))
+    w = min(width, max(1, round(math.sqrt(area * ratio))))
+    h = min(height, max(1, round(math.sqrt(area / ratio))))
+    place = float(chance[2]) * (width - w + 1) * (height - h + 1)
+    top, left = divmod(int(place), width - w + 1)
+    return left, top, left + w, top + h

@@ -1,0 +1,56 @@
+"""ImageNet-1k as torchvision reads it: its validation images are the test set here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from kdlab.config import Range, register
+from kdlab.data.from_torchvision import TorchvisionData
+from kdlab.data.image_folder import Found, decode_files
+from kdlab.data.images import TEST, TRAIN, Decoded, Say
+from kdlab.errors import DataError
+
+
+@register("data/imagenet")
+@dataclass(frozen=True, kw_only=True)
+class ImageNet(TorchvisionData):
+    """ImageNet-1k from its official archives; its 50,000 validation images are `test`.
+
+    size: pixels of a side; images are shrunk and cropped at the centre, once.
+    """
+
+    root: str = "~/data/imagenet"
+    size: Annotated[int, Range(ge=16)] = 224
+    validation_share: Annotated[float, Range(ge=0, lt=1)] = 0.01
+
+    def expected_bytes(self) -> int:
+        return 1_331_167 * 3 * self.size**2
+
+    def identity(self) -> str:
+        return f"{super().identity()} size={self.size}"
+
+    def open_all(self) -> tuple[Any, Any]:
+        from torchvision.datasets import ImageNet as Torchvision
+
+        if self.download:
+            self._refuse_download()
+        return self.open(Torchvision, split="train"), self.open(Torchvision, split="val")
+
+    def _refuse_download(self) -> None:
+        raise DataError(
+            "data/imagenet cannot be downloaded: its licence asks each user to fetch the "
+            f"archives from image-net.org. Put them under {self.folder()} and leave "
+            "`download` off."
+        )
+
+    def decode(self, say: Say) -> Decoded:
+        train, test = self.open_all()
+        pairs = [*train.samples, *test.samples]
+        files = [Found(Path(path).parent, Path(path).name, "", None) for path, _ in pairs]
+        labels = np.array([label for _, label in pairs], np.int64)
+        sizes = (len(train.samples), len(test.samples))
+        split = np.repeat(np.array([TRAIN, TEST], np.uint8), sizes)
+        classes = tuple(names[0] for names in train.classes)
+        return Decoded(decode_files(files, self.size, 3, say), labels, split, classes)

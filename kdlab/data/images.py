@@ -1,0 +1,185 @@
+"""The base of all data sets: decoded once, kept as uint8, shared by all processes.
+
+A set is decoded into `<home>/data/<key>/` and memory-mapped from there, so the student,
+its reader and every teacher on a host share one copy in memory (EDL-Dist 3.1: the
+training data is cached in the host memory of each server).
+"""
+
+import hashlib
+import json
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from kdlab.config.home import home, locked, write_json
+from kdlab.config.spec import SHARE, Range, Spec
+from kdlab.data.augment import Augment
+from kdlab.data.counter_random import permutation
+from kdlab.errors import DataError
+
+TRAIN, VALIDATION, TEST = 0, 1, 2
+Say = Callable[[str], None]  # one line for the user
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    inputs: NDArray[np.uint8]  # (N, C, H, W)
+    labels: NDArray[np.int64]  # (N,)
+    split: NDArray[np.uint8]  # (N,) TRAIN, VALIDATION or TEST
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageData:
+    """A data set in host memory. `train`, `validation`, `test` hold row numbers (ids)."""
+
+    name: str
+    inputs: NDArray[np.uint8]  # (N, C, H, W), read-only
+    labels: NDArray[np.int64]  # (N,)
+    classes: tuple[str, ...]
+    train: NDArray[np.int64]
+    validation: NDArray[np.int64]
+    test: NDArray[np.int64]
+    digest: str  # of pixels and labels, 16 hex digits
+    augment: Augment
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        _, channels, height, width = self.inputs.shape
+        return channels, height, width
+
+    def views(self, ids: NDArray[np.int64], epoch: int) -> NDArray[np.uint8]:
+        """(n, C, H, W) augmented training views of these samples in this epoch."""
+        return self.augment.views(self.inputs[ids], ids, epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec(Spec, ABC):
+    """What every data set can be told. Nothing is ever chosen on `test`.
+
+    validation_share: of the training samples, class by class, when the set brings no
+        validation split of its own.
+    train_samples: use only so many training samples, class by class; null is all.
+    """
+
+    augment: Augment = Augment()
+    validation_share: Annotated[float, SHARE] = 0.1
+    split_seed: int = 0
+    train_samples: Annotated[int, Range(ge=2)] | None = None
+
+    @abstractmethod
+    def identity(self) -> str:
+        """What the pixels depend on; finds missing files early.
+
+        Raises:
+            DataError: the set is not where it should be; names the path.
+        """
+
+    @abstractmethod
+    def expected_bytes(self) -> int:
+        """Size in host memory, known before anything is decoded."""
+
+    @abstractmethod
+    def decode(self, say: Say) -> Decoded: ...
+
+    def load(self, say: Say = lambda line: None) -> ImageData:
+        """The set, decoded now if it was not before.
+
+        Raises:
+            DataError: missing, empty or damaged files, or no room for it.
+        """
+        key = hashlib.sha256(f"{self.component}\n{self.identity()}".encode())
+        folder = home() / "data" / key.hexdigest()[:16]
+        if not (folder / "meta.json").is_file():
+            with locked(folder.with_suffix(".lock")):
+                if not (folder / "meta.json").is_file():  # another process was first
+                    self._decode_into(folder, say)
+        return self._open(folder)
+
+    def _decode_into(self, folder: Path, say: Say) -> None:
+        need = self.expected_bytes()
+        say(f"{self.component}: {_size(need)} as uint8 in host memory")
+        self._refuse_if_too_large(need, folder)
+        decoded = self.decode(say)
+        if not len(decoded.labels):
+            raise DataError(f"{self.component} holds no images.")
+        digest = hashlib.sha256(np.ascontiguousarray(decoded.inputs))
+        digest.update(decoded.labels.tobytes())
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        np.save(folder / "inputs.npy", decoded.inputs)
+        np.save(folder / "labels.npy", decoded.labels.astype(np.int64))
+        np.save(folder / "split.npy", decoded.split.astype(np.uint8))
+        meta = {"classes": decoded.classes, "digest": digest.hexdigest()[:16]}
+        write_json(folder / "meta.json", meta)  # last: its presence means complete
+
+    def _refuse_if_too_large(self, need: int, folder: Path) -> None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        memory = psutil.virtual_memory().available
+        disk = shutil.disk_usage(folder.parent).free
+        if need > 0.8 * memory or need > 0.9 * disk:
+            raise DataError(
+                f"{self.component} needs {_size(need)} as uint8; this machine has "
+                f"{_size(memory)} of memory free (80 % may be used) and {_size(disk)} of "
+                f"disk under {folder.parent}. Nothing was decoded. Use a smaller `size`, "
+                "a machine with more memory, or move the cache with KDLAB_HOME."
+            )
+
+    def _open(self, folder: Path) -> ImageData:
+        meta: dict[str, Any] = json.loads((folder / "meta.json").read_text())
+        inputs = np.load(folder / "inputs.npy", mmap_mode="r")
+        labels = np.load(folder / "labels.npy")
+        train, validation, test = self._split(labels, np.load(folder / "split.npy"))
+        return ImageData(
+            name=str(self.component),
+            inputs=inputs.view(np.ndarray),  # plain array: indexing a memmap is slower
+            labels=labels,
+            classes=tuple(meta["classes"]),
+            train=train,
+            validation=validation,
+            test=test,
+            digest=meta["digest"],
+            augment=self.augment,
+        )
+
+    def _split(
+        self, labels: NDArray[np.int64], split: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        train = np.flatnonzero(split == TRAIN)
+        validation = np.flatnonzero(split == VALIDATION)
+        if not len(validation):
+            count = round(self.validation_share * len(train))
+            validation, train = by_class(train, labels, count, self.split_seed)
+        if self.train_samples is not None and self.train_samples < len(train):
+            train, _ = by_class(train, labels, self.train_samples, self.split_seed + 1)
+        return train, validation, np.flatnonzero(split == TEST)
+
+
+def by_class(
+    ids: NDArray[np.int64], labels: NDArray[np.int64], count: int, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`count` ids with every class in its share, and the rest; both sorted."""
+    shuffled = permutation(seed, 0, ids)
+    # The i-th of the m samples of a class stands at (i + 0.5) / m: sorting by that
+    # place takes the classes in turn, in proportion to their size.
+    place = np.empty(len(ids))
+    for label in np.unique(labels[ids]):
+        rows = np.flatnonzero(labels[shuffled] == label)
+        place[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
+    order = shuffled[np.argsort(place, kind="stable")]
+    return np.sort(order[:count]), np.sort(order[count:])
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

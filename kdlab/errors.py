@@ -1,0 +1,159 @@
+"""Every error kdlab raises on purpose, as one tree.
+
+Each says what happened with numbers, what it means for the run, what to do, and where
+to look. `exit_code` is what the command line ends with: 2 for input that was wrong
+before anything started, 1 for a run that failed, 130 for one stopped by its user.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class KdlabWarning(UserWarning):
+    """Something the user should know that does not stop the run."""
+
+
+class KdlabError(Exception):
+    exit_code = 1
+
+
+class BadInput(KdlabError):
+    """Found before anything was started."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with a spec."""
+
+    key: str  # dotted path, for example "loss.temperature"
+    message: str
+    origin: str = ""  # "configs/quickstart.yaml:12", "override", or "" in Python
+
+    def __str__(self) -> str:
+        where = f"{self.origin}: " if self.origin else ""
+        key = f"{self.key}: " if self.key else ""
+        return f"{where}{key}{self.message}"
+
+
+class SpecError(BadInput):
+    """A spec with all of its faults; `faults` holds them one by one."""
+
+    def __init__(self, faults: Sequence[Fault], about: str = "the spec") -> None:
+        super().__init__(list(faults), about)
+        self.faults = list(faults)
+        self.about = about
+
+    def __str__(self) -> str:
+        count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
+        lines = "\n".join(f"  {fault}" for fault in self.faults)
+        return f"{count} in {self.about}; nothing was started:\n{lines}"
+
+
+class NotFoundError(BadInput):
+    """A config, card, run or component that does not exist."""
+
+
+class DataError(BadInput):
+    """A data set that is missing, empty, damaged or too large for this machine."""
+
+
+class WeightsError(BadInput):
+    """A weights file that is missing, damaged, or made for another model."""
+
+
+class ModelError(BadInput):
+    """A model that cannot be built, or that does not fit its data or its partner."""
+
+
+class CacheError(BadInput):
+    """A soft-label cache that cannot be replayed for this run."""
+
+
+class ShapeError(KdlabError, ValueError):
+    """Two tensors that must have the same shape do not."""
+
+    def __init__(self, one: str, a: Any, other: str, b: Any) -> None:
+        super().__init__(one, tuple(a.shape), other, tuple(b.shape))
+
+    def __str__(self) -> str:
+        one, a, other, b = self.args
+        return (
+            f"{one} has shape {a} and {other} has shape {b}; they must agree. "
+            "The usual causes are a teacher with another number of classes and "
+            "logits of another batch."
+        )
+
+
+class CheckpointError(KdlabError):
+    """A checkpoint that is damaged or belongs to another spec."""
+
+
+class RunFailed(KdlabError):
+    """A run's process ended with an error; the message quotes the end of its log."""
+
+
+class RunStopped(KdlabError):
+    """Stopped by the user; the state is saved."""
+
+    exit_code = 130
+
+
+class ClusterError(KdlabError):
+    """Something between processes or machines went wrong."""
+
+
+class SchedulerUnreachable(BadInput):
+    """No scheduler answers at the address of a teacher pool."""
+
+    def __init__(self, address: str, waited_s: float, cause: str) -> None:
+        super().__init__(address, waited_s, cause)
+
+    def __str__(self) -> str:
+        address, waited_s, cause = self.args
+        return (
+            f"No scheduler answers at {address} (waited {waited_s:g} s: {cause}). "
+            "Nothing was started.\n"
+            "Check the address and that the scheduler runs, or start one:\n"
+            "    dask scheduler --host 127.0.0.1 --port 8786\n"
+            "A pool on this machine needs no address: teacher_pool=teacher_pools/local"
+        )
+
+
+class TeacherRefused(ClusterError):
+    """A teacher that came up but may not serve this run."""
+
+
+class TeacherLost(ClusterError):
+    """No teacher is left and none came back within the waiting time."""
+
+    def __init__(
+        self, *, unplaced: int, batches: int, waited_s: float, address: str, log: str
+    ) -> None:
+        super().__init__(unplaced, batches, waited_s, address, log)
+
+    def __str__(self) -> str:
+        unplaced, batches, waited_s, address, log = self.args
+        return (
+            f"No teacher is left for {unplaced} samples, and none joined in "
+            f"{waited_s:g} s.\n"
+            f"The student waits after {batches} batches; none ran without soft labels "
+            "and no sample is lost.\n"
+            "Start a teacher, then resume the run from its last checkpoint:\n"
+            f"    kdlab teacher {address}\n"
+            f"Log of the reader: {log}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:  # keyword-only arguments, across processes
+        unplaced, batches, waited_s, address, log = self.args
+        return _teacher_lost, (unplaced, batches, waited_s, address, log)
+
+
+def _teacher_lost(
+    unplaced: int, batches: int, waited_s: float, address: str, log: str
+) -> TeacherLost:
+    return TeacherLost(
+        unplaced=unplaced, batches=batches, waited_s=waited_s, address=address, log=log
+    )

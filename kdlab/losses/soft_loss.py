@@ -1,0 +1,48 @@
+"""The base of all distillation losses: two weights and one soft loss.
+
+EDL-Dist, Algorithm 2, line 5: α φ(y, F(θ, input)) + β ψ(soft labels, F'(θ, input)).
+φ is cross entropy and belongs to the step; a component of this room is ψ.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from kdlab.config.spec import NOT_NEGATIVE, Spec
+from kdlab.errors import ShapeError
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSpec(Spec, ABC):
+    """What every distillation loss can be told.
+
+    hard_weight: α of EDL-Dist, weight of the cross entropy with the true labels.
+    soft_weight: β of EDL-Dist, weight of the soft loss. They need not sum to 1:
+        published ImageNet recipes do not.
+    """
+
+    hard_weight: Annotated[float, NOT_NEGATIVE] = 0.5
+    soft_weight: Annotated[float, NOT_NEGATIVE] = 0.5
+
+    @abstractmethod
+    def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
+        """ψ: the mean over the batch; zero gradient where the student agrees.
+
+        Args:
+            student: (N, C) logits.
+            teacher: (N, C) logits of the same samples, row by row; gets no gradient.
+            labels: (N,) true classes, for losses that treat the target class apart.
+
+        Raises:
+            ShapeError: the shapes of student and teacher differ.
+        """
+
+    def build(self) -> "LossSpec":
+        return self
+
+
+def same_shape(student: Tensor, teacher: Tensor) -> None:
+    if student.shape != teacher.shape:
+        raise ShapeError("student", student, "teacher", teacher)

@@ -1,0 +1,180 @@
+"""The base of all models: architecture, weights, and the normalisation it was made for."""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from kdlab.config.home import write_json, write_whole
+from kdlab.config.spec import Range, Spec
+from kdlab.errors import ModelError, WeightsError
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+Statistics = tuple[Sequence[float], Sequence[float]]  # mean and std per channel, of 0..1
+
+
+class Normalised(nn.Module):
+    """uint8 views in, class scores out: each model carries its own normalisation.
+
+    So a teacher and a student with different statistics see the same view, and views
+    travel as uint8.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, net: nn.Module, mean: Sequence[float], std: Sequence[float], num_classes: int
+    ) -> None:
+        super().__init__()
+        self.net, self.num_classes = net, num_classes
+        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1) * 255)
+        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1) * 255)
+
+    def forward(self, views: Tensor) -> Tensor:
+        """(N, C, H, W) uint8 -> (N, classes) logits."""
+        scores: Tensor = self.net((views.to(self.mean.dtype) - self.mean) / self.std)
+        return scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec(Spec, ABC):
+    """What every model can be told.
+
+    weights: a local .safetensors, or .pt/.pth holding plain tensors; null starts afresh.
+    sha256: of the weights file; the model is refused when it differs.
+    mean, std: per channel on the 0..1 scale; null is what the model was made for.
+    """
+
+    weights: str | None = None
+    sha256: str | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[Annotated[float, Range(gt=0)], ...] | None = None
+
+    @abstractmethod
+    def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
+        """The bare network with fresh weights.
+
+        Raises:
+            ModelError: there is no such network.
+        """
+
+    def normalisation(self) -> Statistics:
+        """Statistics the network was made for; kdlab's own networks take -1..1."""
+        return (0.5,), (0.5,)
+
+    def build(self, num_classes: int, in_chans: int) -> Normalised:
+        """The network with its weights.
+
+        Raises:
+            ModelError: no such network.
+            WeightsError: the file is missing, damaged, has another hash, or fits not.
+        """
+        net = self.architecture(num_classes, in_chans)
+        if self.weights is not None:
+            load_weights(net, Path(self.weights).expanduser(), self.sha256)
+        mean, std = self.normalisation()
+        return Normalised(
+            net,
+            _per_channel(self.mean or mean, in_chans),
+            _per_channel(self.std or std, in_chans),
+            num_classes,
+        )
+
+
+def _per_channel(values: Sequence[float], channels: int) -> list[float]:
+    """One number per channel; a grey image gets the mean of a colour model's three."""
+    if len(values) == channels:
+        return list(values)
+    return [sum(values) / len(values)] * channels
+
+
+def load_weights(net: nn.Module, path: Path, sha256: str | None = None) -> None:
+    """Strictly load a file of plain tensors into a network.
+
+    Raises:
+        WeightsError: missing, other hash, unreadable, or names and shapes that differ.
+    """
+    if not path.is_file():
+        raise WeightsError(f"There is no weights file at {path}.")
+    if sha256 is not None and (found := file_sha256(path)) != sha256:
+        raise WeightsError(
+            f"{path} has sha256 {found}, expected {sha256}. It was not loaded: another "
+            "file, or a damaged download. Fetch it again, or correct the hash in the card."
+        )
+    try:
+        if path.suffix == ".safetensors":
+            state = load_file(path)
+        else:  # weights_only: a pickle from outside must not run code
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        state = {k.removeprefix("net."): v for k, v in state.items()}
+        state = {k: v for k, v in state.items() if k not in ("mean", "std")}
+        net.load_state_dict(state)
+    except (RuntimeError, SafetensorError, ValueError, AttributeError) as error:
+        raise WeightsError(f"{path} does not fit {type(net).__name__}: {error}") from error
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def export(model: Normalised, spec: ModelSpec, path: Path, facts: dict[str, object]) -> None:
+    """The network alone as safetensors, loadable in plain timm or torchvision.
+
+    A JSON file of the same name says what it is and how its input is normalised.
+    """
+    state = {k: v.detach().contiguous().cpu() for k, v in model.net.state_dict().items()}
+    write_whole(path, lambda temporary: save_file(state, temporary))
+    card = {
+        "num_classes": model.num_classes,
+        "in_chans": model.mean.shape[1],
+        "model": spec.to_dict() | {"weights": None, "sha256": None},
+        "mean": (model.mean.flatten() / 255).tolist(),
+        "std": (model.std.flatten() / 255).tolist(),
+        "sha256": file_sha256(path),
+        **facts,
+    }
+    write_json(path.with_suffix(".json"), card)
+
+
+def read_card(path: Path) -> dict[str, object]:
+    card: dict[str, object] = json.loads(path.with_suffix(".json").read_text())
+    return card
+
+
+def check_fit(model: nn.Module, shape: tuple[int, int, int], classes: int, who: str) -> None:
+    """One forward pass of two blank images, so that a misfit is found before a run.
+
+    Raises:
+        ModelError: the model cannot take the shape, or has another number of classes.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    try:
+        with torch.inference_mode():
+            scores = model(torch.zeros((2, *shape), dtype=torch.uint8, device=device))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise ModelError(
+            f"{who} cannot take images of {'×'.join(map(str, shape))}: "
+            f"{str(error).splitlines()[0]}. Choose another size of the data or another model."
+        ) from error
+    if tuple(scores.shape) != (2, classes):
+        raise ModelError(
+            f"{who} answers with shape {tuple(scores.shape)} for two images; the data has "
+            f"{classes} classes, so (2, {classes}) was expected. Its number of classes "
+            "differs: choose a teacher of this data set, or set num_classes of its card."
+        )
+    model.train()
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())

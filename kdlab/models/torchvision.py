@@ -1,0 +1,66 @@
+"""Any torchvision classification model: `torchvision/mobilenet_v3_small`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from kdlab.config import register
+from kdlab.config.folders import nearest
+from kdlab.errors import ModelError
+from kdlab.models.model import IMAGENET_MEAN, IMAGENET_STD, ModelSpec, Statistics
+
+
+@register("torchvision/*")
+@dataclass(frozen=True, kw_only=True)
+class TorchvisionModel(ModelSpec):
+    """Any classification model of torchvision by its name.
+
+    pretrained: torchvision's default weights (fetched when not cached); they fix the
+        number of classes at 1,000 and of channels at 3.
+    """
+
+    variant: str
+    pretrained: bool = False
+
+    def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
+        import torchvision.models as zoo
+
+        known = zoo.list_models(module=zoo)
+        if self.variant not in known:
+            raise ModelError(
+                f"torchvision has no model {self.variant!r}.{nearest(self.variant, known)}"
+            )
+        options: dict[str, Any] = {"num_classes": num_classes}
+        if self.variant in ("googlenet", "inception_v3"):
+            options |= {"aux_logits": False, "init_weights": False}
+        if self.pretrained:
+            if num_classes != 1000:
+                raise ModelError(
+                    f"torchvision/{self.variant} with pretrained: true has 1000 classes, "
+                    f"the data has {num_classes}. Use `weights:` with a file trained on it."
+                )
+            options["weights"] = "DEFAULT"
+        net: nn.Module = zoo.get_model(self.variant, **options)
+        return net if in_chans == 3 else _with_channels(net, in_chans)
+
+    def normalisation(self) -> Statistics:
+        return IMAGENET_MEAN, IMAGENET_STD
+
+
+def _with_channels(net: nn.Module, in_chans: int) -> nn.Module:
+    """Replace the first convolution, since torchvision's models take three channels."""
+    for name, module in net.named_modules():
+        if isinstance(module, nn.Conv2d):
+            fresh = nn.Conv2d(
+                in_chans,
+                module.out_channels,
+                module.kernel_size,  # type: ignore[arg-type]  # two ints at run time
+                module.stride,  # type: ignore[arg-type]
+                module.padding,  # type: ignore[arg-type]
+                bias=module.bias is not None,
+            )
+            parent, _, last = name.rpartition(".")
+            setattr(net.get_submodule(parent), last, fresh)
+            return net
+    raise ModelError(f"{type(net).__name__} has no convolution to adapt to {in_chans} channels")

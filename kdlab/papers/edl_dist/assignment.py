@@ -1,0 +1,42 @@
+"""Which teachers a student gets: the static half of EDL-Dist's scheduling.
+
+Section 3.2, Line 1 of Algorithm 1: n = t_s / t_t, rounded up. The printed fraction is
+broken in both versions of the paper; that the student's rate is on top follows from the
+dimension, from Table 3 of the journal (57.14 / 4.46 -> 13 cores, 12 are short, 16 are
+enough) and from section 4.3 (5 P4 for one V100).
+
+Unlike teachers (beyond the paper, which assumes one type): the smallest number of free
+teachers whose rates add up to t_s, the fastest first.
+"""
+
+import math
+from collections.abc import Mapping
+
+
+def static_share(t_s: float, t_t: float) -> int:
+    """n, the teachers one student needs; at least 1.
+
+    Args:
+        t_s: samples/s of the student when soft labels are free.
+        t_t: samples/s of one teacher when inputs are free.
+    """
+    if not (t_s > 0 and t_t > 0):
+        raise ValueError(f"rates must be > 0 samples/s, got t_s={t_s} and t_t={t_t}")
+    return max(1, math.ceil(t_s / t_t - 1e-9))  # 1e-9: 3.0000000000000004 is 3
+
+
+def choose(free: Mapping[str, float], t_s: float) -> list[str]:
+    """Names of the teachers to assign, fastest first; all of them if they fall short.
+
+    Args:
+        free: t_t in samples/s by name, of teachers nobody holds.
+        t_s: samples/s still to be covered; 0 or less needs none.
+    """
+    chosen: list[str] = []
+    missing = t_s
+    for name, t_t in sorted(free.items(), key=lambda item: (-item[1], item[0])):
+        if missing <= 1e-9 * t_s:
+            break
+        chosen.append(name)
+        missing -= t_t
+    return chosen

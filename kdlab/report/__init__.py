@@ -1,0 +1,1 @@
+"""What people read: progress, tables, model cards."""

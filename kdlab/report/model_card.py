@@ -1,0 +1,44 @@
+"""What a reader must know about one trained student, as Markdown."""
+
+from typing import Any
+
+import yaml
+
+from kdlab.report.table import NAMES
+
+
+def model_card(
+    result: dict[str, Any],
+    *,
+    experiment: str,
+    run_id: str,
+    dataset: str,
+    spec: dict[str, Any],
+    spec_hash: str,
+    teacher_top1: float | None,
+) -> str:
+    """The card of one member of a run."""
+    teacher = "none" if teacher_top1 is None else f"{teacher_top1:.2f} % top-1 on test"
+    student = spec["student"]
+    return f"""# {student["type"]} distilled on {dataset}
+
+Student of run `{run_id}` ({experiment}), member `{result["member"]}`, spec `{spec_hash}`.
+
+| | |
+| --- | --- |
+| soft labels | {NAMES.get(result["source"], result["source"])} |
+| teacher | {teacher} |
+| test top-1, last epoch | {result["last"]["top1"]:.2f} % |
+| test top-1, best epoch on validation ({result["best_epoch"]}) | {result["best"]["top1"]:.2f} % |
+| parameters | {result["parameters"]:,} |
+| seed | {result["seed"]} |
+| samples trained on | {result["seen"]:,} ({result["lost"]} lost, {result["repeated"]} repeated) |
+
+`student.safetensors` holds the bare network, `student.json` its type and the mean and
+standard deviation its input is normalised with (on the 0..1 scale).
+
+## Spec
+
+```yaml
+{yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)}```
+"""

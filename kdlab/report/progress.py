@@ -1,0 +1,129 @@
+"""A run in the terminal: one live block, or plain lines where there is no terminal."""
+
+import sys
+from typing import Any, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+_WORTH_A_LINE = {
+    "note": "{message}",
+    "warning": "warning: {message}",
+    "teacher_training": "training the teacher ({epochs} epochs); it is kept for later runs",
+    "teacher_ready": "teacher ready: {validation_top1:.2f} % top-1 on validation",
+    "pool_starting": "starting teachers ({pool})",
+    "pool_ready": "teacher pool at {address}",
+    "scheduled": (
+        "t_s {t_s:.0f}, t_t {t_t:.0f} samples/s: n = {n} teachers wanted, {got} assigned"
+    ),
+    "teacher_joined": "{name} joined ({device}, {t_t:.0f} samples/s, pid {pid})",
+    "teacher_left": "{teacher} left politely",
+    "teacher_lost": "{teacher} is lost: {why}. {resent} batches are sent again",
+    "teacher_requested": "asked for one more teacher (free now: {granted})",
+    "no_teacher": (
+        "no teacher is left for {unplaced} samples; the student waits up to {wait_s:.0f} s. "
+        "Start one:\n    kdlab teacher {address}"
+    ),
+    "cache_started": "writing soft labels of {samples} samples ({bytes} bytes) to {folder}",
+    "cache_written": "soft labels written",
+    "resumed": "resumed at epoch {epoch}, step {step}",
+}
+
+
+class Progress:
+    """Feed it events with `see`. Writes to stderr, so that --json keeps stdout clean."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.live: Live | None = None
+        self.now: dict[str, Any] = {}
+        self.thresholds: list[Any] = [None, None]
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, refresh_per_second=8, transient=True)
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+            sys.stderr.flush()
+
+    def see(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "run_started":
+            self.thresholds = event["thresholds"]
+            self._say(f"run {event['run_id']} ({event['experiment']})")
+        elif kind == "member_started":
+            self.now = {"member": event["member"]}
+            self._say(f"training {event['member']}")
+        elif kind == "step":
+            self.now |= event
+        elif kind == "epoch_done":
+            self.now |= event
+            self._say_epoch(event)
+        elif kind in _WORTH_A_LINE:
+            self._say(_WORTH_A_LINE[kind].format_map(_Lenient(event)))
+        if self.live is not None and self.now.get("step"):
+            self.live.update(self._block())
+
+    def _say(self, line: str) -> None:
+        # Text, not markup: names from configs must not be read as colours.
+        self.console.print(Text(line), highlight=False)
+
+    def _say_epoch(self, event: dict[str, Any]) -> None:
+        if self.console.is_terminal and event["epoch"] < event["of_epochs"]:
+            return
+        top1 = event.get("validation_top1")
+        shown = "" if top1 is None else f"  validation top-1 {top1:.2f} %"
+        self._say(
+            f"  {event['member']}: epoch {event['epoch']}/{event['of_epochs']}"
+            f"  loss {self.now.get('loss', float('nan')):.4f}{shown}"
+            f"  {event['samples_per_second']:.0f} samples/s"
+        )
+
+    def _block(self) -> Group:
+        now = self.now
+        grid = Table.grid(padding=(0, 2))
+        row = [
+            Text(str(now["member"]), style="bold"),
+            Text(f"epoch {now['epoch']}"),
+            Text(f"loss {now.get('loss', float('nan')):.4f}"),
+            Text(f"top-1 {now.get('validation_top1', float('nan')):.2f} %"),
+            Text(f"{now['samples_per_second']:.0f} samples/s"),
+        ]
+        grid.add_row(*row)
+        parts: list[Any] = [grid]
+        if now.get("of_steps"):
+            bar = ProgressBar(total=now["of_steps"], completed=now["step"], width=60)
+            parts.append(bar)
+        if "volume" in now:
+            parts.append(self._volume(now))
+        return Group(*parts)
+
+    def _volume(self, now: dict[str, Any]) -> Text:
+        lt, ut = self.thresholds
+        filled = round(40 * min(1.0, now["volume"] / max(1, ut or 1)))
+        mark = round(40 * min(1.0, (lt or 0) / max(1, ut or 1)))
+        cells = ["#" if i < filled else "." for i in range(40)]
+        cells[min(39, mark)] = "|"
+        return Text(
+            f"volume [{''.join(cells)}] {now['volume']:.0f} of {ut} (lt {lt})   "
+            f"teachers alive {now.get('teachers', 0):.0f}   re-sent {now.get('resends', 0):.0f}"
+        )
+
+
+class _Lenient(dict[str, Any]):
+    """A fact that an older event lacks is shown as a dash."""
+
+    def __missing__(self, key: str) -> "_Dash":
+        return _Dash()
+
+
+class _Dash:
+    def __format__(self, spec: str) -> str:
+        return "-"

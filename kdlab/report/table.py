@@ -1,0 +1,57 @@
+"""Text tables: terminal, README, docs and notebooks all print these."""
+
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+NAMES = {
+    "none": "N-training (no teacher)",
+    "in_process": "Online (teacher in process)",
+    "cached": "Offline (cached labels)",
+    "served": "EDL-Dist (served teachers)",
+    "scripted": "scripted labels",
+}
+
+
+def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns aligned: the first to the left, the others to the right."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Mean ± one standard deviation; the mean alone for a single value."""
+    error = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{error}"
+
+
+def result_table(rows: Sequence[dict[str, Any]]) -> str:
+    """The members of a run, one line per soft-label source, mean ± std over seeds."""
+    sources = list(dict.fromkeys(row["source"] for row in rows))
+    groups = {s: [row for row in rows if row["source"] == s] for s in sources}
+    base = fmean(r["samples_per_second"] for r in groups[sources[0]])
+    body = []
+    for source, group in groups.items():
+        rates = [r["samples_per_second"] for r in group]
+        body.append(
+            [
+                NAMES.get(source, source),
+                spread([r["student_top1"] for r in group], 2),
+                spread([r["student_top1_best"] for r in group], 2),
+                spread(rates, 0),
+                f"{fmean(rates) / base:.2f}x",
+                spread([r["wall_seconds"] for r in group], 1),
+                f"{sum(r['samples_lost'] for r in group)}"
+                f"/{sum(r['samples_repeated'] for r in group)}",
+            ]
+        )
+    head = ["", "top-1 %", "best-on-val %", "samples/s", "speed", "wall s", "lost/repeated"]
+    return text_table(head, body)

@@ -1,0 +1,124 @@
+"""An experiment before it runs: a config, its cards and overrides, checked."""
+
+import html
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kdlab.config import load as loader
+from kdlab.config.check import construct
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from kdlab.run.handle import Run
+    from kdlab.run.spec import ExperimentSpec
+
+
+def load(name: str | Path, *overrides: str | Mapping[str, Any]) -> "Experiment":
+    """An experiment from `configs/` by name, or from a path to a YAML file.
+
+    Args:
+        name: for example "quickstart".
+        overrides: "train.epochs=2", or {"train.epochs": 2}; later ones win.
+
+    Raises:
+        NotFoundError: no such config; names the nearest.
+        SpecError: with every fault of the spec, its key, line and value.
+    """
+    experiment = Experiment(loader.compose(str(name), overrides))
+    experiment.spec  # noqa: B018  # checks it now, so that the fault shows in this cell
+    return experiment
+
+
+class Experiment:
+    """What would run. `spec` is the checked spec, `start()` runs it."""
+
+    def __init__(self, composed: loader.Composed) -> None:
+        self.composed = composed
+        self.name = composed.name
+
+    @cached_property
+    def spec(self) -> "ExperimentSpec":
+        from kdlab.run.spec import ExperimentSpec  # imports torch
+
+        return construct(ExperimentSpec, self.composed)
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """Every key with its value, defaults included: what is saved with a run."""
+        return self.spec.to_dict()
+
+    @property
+    def config(self) -> "DictConfig":
+        """The same as an OmegaConf tree."""
+        from omegaconf import OmegaConf
+
+        return OmegaConf.create(self.resolved)
+
+    @property
+    def hash(self) -> str:
+        return loader.spec_hash(self.resolved)
+
+    def yaml(self) -> str:
+        return yaml.safe_dump(self.resolved, sort_keys=False, allow_unicode=True)
+
+    def rows(self) -> list[tuple[str, Any, str]]:
+        """(dotted key, value, where it was set) of every value."""
+        return [(k, v, self._origin(k)) for k, v in flat(self.resolved)]
+
+    def _origin(self, key: str) -> str:
+        origins = self.composed.origins
+        if key in origins:
+            return origins[key]
+        # A list or a card's scalar may have been set as a whole.
+        parent = key.rpartition(".")[0]
+        set_whole = key.rsplit(".", 1)[-1].isdigit() and parent in origins
+        return origins[parent] if set_whole else "default"
+
+    def check(self, say: Any = lambda line: None) -> None:
+        """Everything that can be wrong before a run: data, models, weights, addresses.
+
+        Raises:
+            BadInput: one clear message; nothing was started.
+        """
+        from kdlab.run.preflight import preflight
+
+        preflight(self.spec, say)
+
+    def start(self, say: Any = lambda line: None) -> "Run":
+        """Check, then run in a process of its own; returns at once."""
+        from kdlab.run.handle import start
+
+        self.check(say)
+        return start(self)
+
+    def __repr__(self) -> str:
+        about = self.composed.data.get("about", "")
+        return f"Experiment({self.name!r}, spec {self.hash}): {about}"
+
+    def _repr_html_(self) -> str:
+        body = "".join(
+            f"<tr><td><code>{html.escape(key)}</code></td>"
+            f"<td>{html.escape(str(value))}</td>"
+            f"<td style='opacity:.6'>{html.escape(origin)}</td></tr>"
+            for key, value, origin in self.rows()
+        )
+        about = html.escape(str(self.composed.data.get("about", "")))
+        return (
+            f"<b>{html.escape(self.name)}</b> <code>{self.hash}</code><br>{about}"
+            f"<details><summary>resolved spec</summary><table>"
+            f"<tr><th>key</th><th>value</th><th>set by</th></tr>{body}</table></details>"
+        )
+
+
+def flat(tree: Any, key: str = "") -> list[tuple[str, Any]]:
+    """Dotted keys of a tree of mappings; lists of plain values stay whole."""
+    if isinstance(tree, dict):
+        return [row for k, v in tree.items() for row in flat(v, f"{key}.{k}" if key else k)]
+    if isinstance(tree, list) and any(isinstance(v, dict) for v in tree):
+        return [row for i, v in enumerate(tree) for row in flat(v, f"{key}.{i}")]
+    return [(key, tree)]

@@ -1,0 +1,67 @@
+"""`kdlab export`: a run's student alone, loadable without kdlab."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from kdlab.errors import NotFoundError
+from kdlab.run import folder as folders
+
+
+def export_student(
+    run_id: str, *, to: str, out: str | None, member: str | None, best: bool
+) -> str:
+    """Write the student and its JSON card; says how to load it.
+
+    Raises:
+        NotFoundError: no such run or member, or it has no student yet.
+    """
+    run = folders.find(run_id)
+    folder = _member(run, member)
+    source = folder / ("best.safetensors" if best else "student.safetensors")
+    if not source.exists():
+        raise NotFoundError(f"{source} does not exist: the member is not finished yet.")
+    suffix = ".safetensors" if to == "safetensors" else ".pt"
+    target = Path(out or f"student{suffix}").resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if to == "safetensors":
+        shutil.copyfile(source, target)
+    else:
+        import torch
+        from safetensors.torch import load_file
+
+        torch.save(load_file(source), target)
+    shutil.copyfile(source.with_suffix(".json"), target.with_suffix(".json"))
+    card = json.loads(target.with_suffix(".json").read_text())
+    return f"{target}\n{target.with_suffix('.json')}\n\nLoad it without kdlab:\n{_how(card, target)}"
+
+
+def _member(run: folders.RunFolder, name: str | None) -> Path:
+    members = sorted(
+        p.parent for p in (run.path / "members").rglob("*.json") if p.name == "student.json"
+    )
+    names = [m.relative_to(run.path / "members").as_posix() for m in members]
+    if name is None:
+        described = (run.status().get("result") or {}).get("source")
+        chosen = [n for n in names if n.split("/")[0] == described] or names
+    else:
+        chosen = [n for n in names if n == name]
+    if not chosen:
+        raise NotFoundError(
+            f"Run {run.run_id} has no finished member {name or ''}. "
+            f"Finished: {', '.join(names) or 'none'}."
+        )
+    return run.member(chosen[0])
+
+
+def _how(card: dict[str, Any], target: Path) -> str:
+    kind, _, variant = str(card["model"]["type"]).partition("/")
+    load = "load_file" if target.suffix == ".safetensors" else "torch.load"
+    state = f"{load}({target.name!r})"
+    shape = f"num_classes={card['num_classes']}"
+    make = {
+        "timm": f"timm.create_model({variant!r}, {shape}, in_chans={card['in_chans']})",
+        "torchvision": f"torchvision.models.get_model({variant!r}, {shape})",
+    }.get(kind, f"kdlab.models.model: the {card['model']['type']} of {target.stem}.json")
+    return f"    model = {make}\n    model.load_state_dict({state})"

@@ -1,0 +1,239 @@
+"""A run from outside. It lives in a process of its own: closing this one does not end it."""
+
+import html
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from kdlab.config.home import runs_folder, write_json
+from kdlab.errors import KdlabError, NotFoundError, RunFailed, RunStopped
+from kdlab.run import folder as folders
+from kdlab.run.folder import ENDED, RunFolder
+
+if TYPE_CHECKING:
+    from kdlab.run.experiment import Experiment
+
+_LOOK_S = 0.1
+_Watcher = Callable[[dict[str, Any]], None]
+
+
+def start(experiment: "Experiment") -> "Run":
+    """A run folder, and the process that fills it. The experiment is checked already."""
+    from kdlab.cluster.notebook_components import pack
+
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    path = runs_folder() / f"{stamp}-{secrets.token_hex(2)}"
+    path.mkdir(parents=True)
+    run = RunFolder(path)
+    (path / "spec.yaml").write_text(experiment.yaml(), encoding="utf-8")
+    components = pack(_component_names(experiment.resolved))
+    write_json(path / "components.json", components)
+    run.write_status(state="starting", created=time.time())
+    write_json(
+        path / "experiment.json",
+        {"experiment": experiment.name, "spec_hash": experiment.hash, "cwd": os.getcwd()},
+    )
+    _spawn(run, components)
+    return Run(run)
+
+
+def resume(run_id: str, trust_components: bool = False) -> "Run":
+    """Go on from the newest checkpoint of a run that was stopped, failed or lost.
+
+    Raises:
+        KdlabError: it runs already, or is finished.
+        NotFoundError: no such run.
+    """
+    run = folders.find(run_id)
+    state = run.status()["state"]
+    if state not in ("stopped", "failed", "lost"):
+        raise KdlabError(f"Run {run.run_id} is {state}; there is nothing to resume.")
+    components = json.loads((run.path / "components.json").read_text())
+    if components and not trust_components:
+        raise KdlabError(
+            f"Run {run.run_id} uses components from a notebook cell "
+            f"({', '.join(components)}). Their source in {run.path}/components.json is only "
+            "run when you say so: kdlab resume --trust-components"
+        )
+    run.write_status(state="starting", created=time.time(), pid=None, error=None)
+    _spawn(run, components)
+    return Run(run)
+
+
+def _spawn(run: RunFolder, components: dict[str, Any]) -> None:
+    """A session of its own: Ctrl-C in this terminal, or its end, does not reach the run."""
+    hashes = {name: entry["sha256"] for name, entry in components.items()}
+    with run.log.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kdlab.run.process", str(run.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)},
+        )
+    _children[process.pid] = process
+    born = psutil.Process(process.pid).create_time()
+    run.write_status(pid=process.pid, process_started=born)
+
+
+_children: dict[int, "subprocess.Popen[bytes]"] = {}  # so that none stays a zombie
+
+
+def _component_names(tree: Any) -> set[str]:
+    if isinstance(tree, dict):
+        here = {tree["type"]} if isinstance(tree.get("type"), str) else set()
+        return here.union(*(_component_names(v) for v in tree.values()))
+    if isinstance(tree, list):
+        return set().union(*(_component_names(v) for v in tree))
+    return set()
+
+
+def attach(run_id: str = "last") -> "Run":
+    """A run that exists, running or not: by id, by a part of it, or the last one.
+
+    Raises:
+        NotFoundError: there is none; names the nearest.
+    """
+    return Run(folders.find(run_id))
+
+
+def runs(limit: int = 20) -> list["Run"]:
+    """The newest runs, newest first."""
+    return [Run(f) for f in reversed(folders.all_folders()[-limit:])]
+
+
+class Run:
+    """Watch, wait for and stop a run. Several of these may look at the same run."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.id = folder.run_id
+        self.path: Path = folder.path
+
+    @property
+    def status(self) -> dict[str, Any]:
+        pid = self.folder.raw_status().get("pid")
+        if pid in _children:
+            _children[pid].poll()  # reaps it when it has ended
+        return self.folder.status()
+
+    @property
+    def state(self) -> str:
+        """starting, running, finished, failed, stopped, or lost (killed from outside)."""
+        return str(self.status.get("state"))
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The result of a finished run, with the keys of `kdlab run --json`.
+
+        Raises:
+            RunFailed, RunStopped, NotFoundError: it has none, and why.
+        """
+        status = self.status
+        if status.get("state") == "finished":
+            result: dict[str, Any] = status["result"]
+            return result
+        if status.get("state") == "stopped":
+            raise RunStopped(
+                f"Run {self.id} was stopped by the user; its state is saved.\n"
+                f"Go on with:\n    kdlab resume {self.id}"
+            )
+        if status.get("state") in ("failed", "lost"):
+            raise RunFailed(self._failure(status))
+        raise NotFoundError(f"Run {self.id} is {status.get('state')}; it has no result yet.")
+
+    def _failure(self, status: dict[str, Any]) -> str:
+        if status.get("state") == "lost":
+            what = "its process was killed from outside or the machine went down"
+        else:
+            what = str(status.get("error") or "no reason was recorded")
+        return (
+            f"Run {self.id} failed: {what}\n"
+            f"Log: {self.folder.log}\n"
+            f"After mending the cause, go on from its last checkpoint:\n"
+            f"    kdlab resume {self.id}"
+        )
+
+    def events(self, follow: bool = False) -> Iterator[dict[str, Any]]:
+        """What happened, in order; `follow` goes on until the run has ended."""
+        from kdlab.train.events import EventReader
+
+        read = EventReader(self.folder.events)
+        while True:
+            ended = self.state in ENDED  # looked at first, so that nothing is missed
+            yield from read()
+            if ended or not follow:
+                return
+            time.sleep(_LOOK_S)
+
+    def wait(self, watch: _Watcher | None = None, timeout_s: float | None = None) -> "Run":
+        """Until the run has ended; `watch` sees every event.
+
+        Raises:
+            TimeoutError: it has not ended after `timeout_s`. The run goes on.
+        """
+        from kdlab.train.events import EventReader
+
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        read = EventReader(self.folder.events)
+        while True:
+            ended = self.state in ENDED
+            for event in read():
+                if watch is not None:
+                    watch(event)
+            if ended:
+                return self
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"run {self.id} has not ended after {timeout_s:g} s")
+            time.sleep(_LOOK_S)
+
+    def live(self) -> "Run":
+        """Watch it until it ends. Interrupting the watching does not touch the run."""
+        from kdlab.report.progress import Progress
+
+        try:
+            with Progress() as progress:
+                self.wait(progress.see)
+        except KeyboardInterrupt:
+            return self
+        return self
+
+    def stop(self) -> None:
+        """Finish the step, save, end. Once more ends it at once."""
+        self._signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End the run and everything it started, now. Its checkpoints stay."""
+        pid = self.folder.raw_status().get("pid")
+        if self.state in ENDED or pid is None:
+            return
+        os.killpg(pid, signal.SIGKILL)  # the run leads a process group of its own
+
+    def _signal(self, number: int) -> None:
+        pid = self.folder.raw_status().get("pid")
+        if self.state not in ENDED and pid is not None:
+            os.kill(pid, number)
+
+    def __repr__(self) -> str:
+        experiment = self.folder.experiment().get("experiment")
+        return f"Run({self.id}, {experiment}, {self.state})"
+
+    def _repr_html_(self) -> str:
+        status = self.status
+        rows = {"experiment": self.folder.experiment().get("experiment"), "state": self.state}
+        rows |= {k: v for k, v in (status.get("result") or {}).items() if k != "runs"}
+        body = "".join(
+            f"<tr><td>{html.escape(str(k))}</td><td>{html.escape(str(v))}</td></tr>"
+            for k, v in rows.items()
+        )
+        return f"<b>Run {html.escape(self.id)}</b><table>{body}</table>"

@@ -1,0 +1,71 @@
+"""`kdlab teacher ADDRESS`: this machine becomes a teacher of a pool."""
+
+import asyncio
+import os
+import socket
+import sys
+from typing import Any
+from urllib.parse import urlsplit
+
+from kdlab.errors import TeacherRefused
+
+
+def join(
+    scheduler: str,
+    *,
+    model: str | None,
+    name: str | None,
+    threads: int | None,
+    device: str,
+    host: str | None,
+) -> int:
+    """Serve until Ctrl-C or SIGTERM, which withdraws politely.
+
+    Args:
+        model: a teacher card; its weights must be those the pool serves. None serves
+            whatever the pool serves.
+
+    Raises:
+        SchedulerUnreachable: nobody answers at the address.
+        TeacherRefused: the pool serves another model.
+    """
+    from kdlab.cluster.remote_pool import install
+    from kdlab.cluster.teacher_server import serve
+
+    install(scheduler)
+    options: dict[str, Any] = {
+        "name": name or f"{socket.gethostname()}-{os.getpid()}",
+        "threads": threads or os.cpu_count() or 1,
+        "device": device,
+        "host": host or own_host(scheduler),
+        "sha256": None if model is None else _weights_of(model),
+    }
+    print(f"teacher {options['name']} joins {scheduler}; Ctrl-C withdraws it", file=sys.stderr)  # noqa: T201
+    refusal = asyncio.run(serve(scheduler, options))
+    if refusal:
+        raise TeacherRefused(f"This teacher cannot serve at {scheduler}: {refusal}")
+    return 0
+
+
+def own_host(scheduler: str) -> str:
+    """The address of this machine as the scheduler sees it; opens no connection."""
+    target = urlsplit(scheduler if "://" in scheduler else f"tcp://{scheduler}")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((target.hostname or "127.0.0.1", target.port or 8786))
+        return str(probe.getsockname()[0])
+
+
+def _weights_of(card: str) -> str:
+    """Hash of a card's weights; trained first when there are none yet."""
+    from kdlab.config.check import construct
+    from kdlab.config.load import compose_card
+    from kdlab.report.progress import Progress
+    from kdlab.train.teacher import TeacherSpec, prepare
+
+    spec = construct(TeacherSpec, compose_card(card))
+    with Progress() as progress:
+
+        def emit(event: str, /, **data: Any) -> None:
+            progress.see({"event": event, "member": "teacher", **data})
+
+        return prepare(spec, emit).sha256

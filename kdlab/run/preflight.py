@@ -1,0 +1,32 @@
+"""What can be wrong is found here, in the caller's process, before a run exists."""
+
+from collections.abc import Callable
+
+import torch
+
+from kdlab.errors import DataError
+from kdlab.models.model import check_fit
+from kdlab.run.spec import ExperimentSpec
+from kdlab.train import teacher
+
+
+def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
+    """Decode the data, build every model once, knock at every address.
+
+    Raises:
+        BadInput: what is wrong, in one message; nothing was started.
+    """
+    needs = {member.source.needs_teacher for member in spec.members()}
+    if "served" in needs and spec.teacher_pool is not None:
+        spec.teacher_pool.check()  # first: the cheapest, and the likeliest to be wrong
+    data = spec.data.load(say)
+    if len(data.train) < 2 or not len(data.test):
+        raise DataError(
+            f"{data.name} has {len(data.train)} training and {len(data.test)} test images; at "
+            "least 2 and 1 are needed."
+        )
+    with torch.random.fork_rng():
+        if needs - {"none"} and spec.teacher is not None:
+            teacher.check(spec.teacher, data)
+        student = spec.student.build(len(data.classes), data.shape[0])
+        check_fit(student, data.shape, len(data.classes), "the student")

@@ -1,0 +1,358 @@
+"""A run from inside: `python -m kdlab.run.process RUN_FOLDER`.
+
+Prepares what the members need, trains them one after the other, writes results. Every
+finished member leaves a result.json, so a resumed run skips it and goes on with the
+newest checkpoint of the one that was under way.
+"""
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+import torch
+import yaml
+
+from kdlab.cluster import notebook_components
+from kdlab.cluster.children import Child
+from kdlab.cluster.deployment import Deployment, probe_of
+from kdlab.cluster.pool import Pool
+from kdlab.config.check import construct
+from kdlab.config.home import write_json
+from kdlab.config.load import from_dict, spec_hash
+from kdlab.data.images import ImageData
+from kdlab.data.samples import planned
+from kdlab.errors import KdlabError, RunStopped
+from kdlab.models.model import parameters
+from kdlab.report.model_card import model_card
+from kdlab.run.folder import RunFolder
+from kdlab.run.outcome import outcome
+from kdlab.run.spec import ExperimentSpec, Member
+from kdlab.soft_labels.source import LoadedTeacher, SourceContext
+from kdlab.train.events import EventLog, MemberLog
+from kdlab.train.student import Job, StudentLoop
+from kdlab.train.teacher import PreparedTeacher, prepare
+
+_TRACKER_PATIENCE_S = 60.0
+
+
+class StopRequest:
+    """The first interrupt asks for a soft stop; the second ends the process group."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        self.asked = True
+
+    def __call__(self) -> bool:
+        return self.asked
+
+    def raise_if_asked(self) -> None:
+        if self.asked:
+            raise RunStopped("stopped by the user between two trainings")
+
+
+class RunProcess:
+    def __init__(self, run: RunFolder, stop: Callable[[], bool]) -> None:
+        self.run, self.stop = run, stop
+        self.log = EventLog(run.events)
+        tree = from_dict(yaml.safe_load((run.path / "spec.yaml").read_text()), run.run_id)
+        self.spec = construct(ExperimentSpec, tree)
+        self.hash = spec_hash(self.spec.to_dict())
+        self.name = str(run.experiment()["experiment"])
+        self.begin = time.time()
+        self.pool: Pool | None = None
+        self.tracker: Child | None = None
+
+    @cached_property
+    def data(self) -> ImageData:
+        return self.spec.data.load(lambda line: self.log.emit("note", message=line))
+
+    @cached_property
+    def teacher(self) -> PreparedTeacher:
+        assert self.spec.teacher is not None
+        log = MemberLog(self.log, "teacher")
+        teacher = prepare(self.spec.teacher, log.emit, self.stop)
+        torch.set_num_threads(self.spec.train.threads or torch.get_num_threads())
+        return teacher
+
+    def main(self) -> dict[str, Any]:
+        self._announce()
+        results = []
+        try:
+            for member in self.spec.members():
+                results.append(self._member(member))
+        finally:
+            if self.pool is not None:
+                self.pool.close()
+        teacher_top1 = self.teacher.top1 if "teacher" in self.__dict__ else None
+        return outcome(
+            self.spec,
+            results,
+            run_id=self.run.run_id,
+            experiment=self.name,
+            dataset=self.data.name,
+            teacher_top1=teacher_top1,
+            wall_seconds=time.time() - self.begin,
+            tracking_uri=self.tracking_uri,
+            run_dir=str(self.run.path),
+        )
+
+    # Members
+
+    def _member(self, member: Member) -> dict[str, Any]:
+        folder = self.run.member(member.name)
+        kept = folder / "result.json"
+        if kept.is_file():
+            result: dict[str, Any] = json.loads(kept.read_text())
+            return result
+        if self.stop():
+            raise RunStopped("stopped by the user between two trainings")
+        result = self._train(member, folder)
+        write_json(kept, result)  # last: its presence means finished
+        return result
+
+    def _train(self, member: Member, folder: Path) -> dict[str, Any]:
+        spec, data = self.spec, self.data
+        log = MemberLog(self.log, member.name)
+        needs = member.source.needs_teacher
+        if needs != "none":
+            _ = self.teacher  # trained first, so that it does not count as this member's time
+        pool = self._pool() if needs == "served" else None
+        log.emit("member_started", source=member.source_name, seed=member.seed)
+        begin = time.time()
+        loop = self._loop(member, folder, log)
+        loop.resume()
+        source = member.source.build(
+            SourceContext(
+                samples=loop.job.samples,
+                student=f"{self.run.run_id}/{member.name}",
+                folder=folder,
+                load_teacher=self._load_teacher,
+                pool=pool,
+                report=log.emit,
+                stop=self.stop,
+                student_rate=loop.measure_rate,
+                start=loop.start(),
+            )
+        )
+        try:
+            result = asdict(loop.run(source))
+        finally:
+            source.close()
+        result |= {
+            "source": member.source_name,
+            "seed": member.seed,
+            "member": member.name,
+            "wall_seconds": time.time() - begin,
+            "parameters": parameters(loop.model),
+        }
+        card = folder / "model_card.md"
+        card.write_text(self._card(result), encoding="utf-8")
+        artifacts = [result["model_path"], result["best_path"], str(card)]
+        artifacts += [str(Path(p).with_suffix(".json")) for p in artifacts[:2]]
+        log.emit("member_done", result=result, artifacts=sorted(set(artifacts)))
+        return result
+
+    def _loop(self, member: Member, folder: Path, log: MemberLog) -> StudentLoop:
+        spec, data = self.spec, self.data
+        torch.manual_seed(member.seed)
+        samples = planned(
+            data,
+            spec.data.to_dict(),
+            batch=spec.train.batch,
+            seed=member.seed,
+            epochs=spec.train.epochs,
+        )
+        loop: type[StudentLoop] = spec.method.build()
+        return loop(
+            Job(
+                recipe=spec.train,
+                model_spec=spec.student,
+                model=spec.student.build(len(data.classes), data.shape[0]),
+                samples=samples,
+                loss=spec.loss,
+                seed=member.seed,
+                folder=folder,
+                spec_hash=self.hash,
+                emit=log.emit,
+                stop=self.stop,
+            )
+        )
+
+    def _load_teacher(self) -> LoadedTeacher:
+        return self.teacher.load(self.data, self.spec.train.chosen_device())
+
+    def _pool(self) -> Pool:
+        """The teacher pool, started for the first member that needs it."""
+        if self.pool is None:
+            assert self.spec.teacher_pool is not None
+            teacher, data = self.teacher, self.data
+            deployment = Deployment(
+                model=teacher.weightless().to_dict(),
+                weights=str(teacher.weights),
+                sha256=teacher.sha256,
+                num_classes=len(data.classes),
+                shape=data.shape,
+                batch=self.spec.train.batch,
+                data=self.spec.data.to_dict(),
+                probe=probe_of(data),
+                components=notebook_components.pack(self._component_names()),
+            )
+            self.log.emit("pool_starting", pool=self.spec.teacher_pool.component)
+            self.pool = self.spec.teacher_pool.start(deployment, self.run.path / "pool")
+            status = self.pool.wait()
+            self.log.emit("pool_ready", address=self.pool.address, teachers=status["teachers"])
+        return self.pool
+
+    def _component_names(self) -> set[str]:
+        return set(json.loads((self.run.path / "components.json").read_text()))
+
+    def _card(self, result: dict[str, Any]) -> str:
+        top1 = self.teacher.top1 if "teacher" in self.__dict__ else None
+        return model_card(
+            result,
+            experiment=self.name,
+            run_id=self.run.run_id,
+            dataset=self.data.name,
+            spec=self.spec.to_dict(),
+            spec_hash=self.hash,
+            teacher_top1=top1,
+        )
+
+    # Surroundings
+
+    @property
+    def tracking_uri(self) -> str | None:
+        tracking = self.spec.tracking
+        if not tracking.enabled:
+            return None
+        return tracking.uri or f"sqlite:///{self.run.path.parent / 'mlflow.db'}"
+
+    def _announce(self) -> None:
+        spec, data = self.spec, self.data
+        self.log.emit(
+            "run_started",
+            run_id=self.run.run_id,
+            experiment=self.name,
+            group=spec.tracking.experiment or self.name,
+            tracking_uri=self.tracking_uri,
+            spec=spec.to_dict(),
+            spec_hash=self.hash,
+            members=[m.name for m in spec.members()],
+            machine=machine(),
+            versions=versions(),
+            git=git_commit(),
+            thresholds=[getattr(spec.soft_labels, k, None) for k in ("lt", "ut")],
+            dataset={
+                "name": data.name,
+                "digest": data.digest,
+                "classes": len(data.classes),
+                "shape": list(data.shape),
+                "train": len(data.train),
+                "validation": len(data.validation),
+                "test": len(data.test),
+            },
+        )
+        if self.tracking_uri is not None:
+            self.tracker = Child(
+                "kdlab.tracking.follow",
+                {"run": str(self.run.path)},
+                self.run.path / "tracking.log",
+            )
+
+    def end(self, state: str, **facts: Any) -> None:
+        """The last event; then MLflow gets what it has not got yet."""
+        self.log.emit("run_done", state=state, **facts)
+        if self.tracker is None:
+            return
+        try:
+            self.tracker.process.wait(_TRACKER_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.log.emit("warning", message="MLflow is slow; `kdlab runs --sync` writes the rest")
+        self.tracker.stop()
+
+
+def machine() -> dict[str, Any]:
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpu": gpu,
+    }
+
+
+def versions() -> dict[str, str]:
+    names = ("torch", "torchvision", "timm", "distributed", "mlflow", "numpy", "safetensors")
+    return {"python": platform.python_version()} | {name: version(name) for name in names}
+
+
+def git_commit() -> str | None:
+    """Of the current folder; None where it is no checkout or git is missing."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def accept_components(run: RunFolder) -> None:
+    """Define notebook components, if they are those the starting process named."""
+    components = json.loads((run.path / "components.json").read_text())
+    named = json.loads(os.environ.get("KDLAB_COMPONENTS", "{}"))
+    trusted = {
+        name: {"source": entry["source"], "sha256": named.get(name, "nobody named it")}
+        for name, entry in components.items()
+    }
+    notebook_components.accept(trusted)
+
+
+def main(path: str) -> int:
+    run = RunFolder(Path(path))
+    stop = StopRequest()
+    process: RunProcess | None = None
+    try:
+        accept_components(run)
+        process = RunProcess(run, stop)
+        run.write_status(state="running", begin=process.begin)
+        result = process.main()
+        write_json(run.path / "result.json", result)
+        process.end("finished", result=result)
+        run.write_status(state="finished", exit_code=0, result=result, ended=time.time())
+        return 0
+    except RunStopped as error:
+        state, code, message = "stopped", error.exit_code, str(error)
+    except KdlabError as error:
+        traceback.print_exc()
+        state, code, message = "failed", error.exit_code, str(error)
+    except Exception as error:  # the log keeps the traceback, the status says where it is
+        traceback.print_exc()
+        state, code, message = "failed", 1, f"{type(error).__name__}: {error}"
+    if process is not None:
+        process.end(state, error=message)
+    run.write_status(state=state, exit_code=code, error=message, ended=time.time())
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))

@@ -1,0 +1,130 @@
+"""The whole experiment as one spec: what a file under configs/ describes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from kdlab.cluster.pool import PoolSpec
+from kdlab.cluster.served import Served
+from kdlab.config import Fault, Range, Spec
+from kdlab.data.images import DataSpec
+from kdlab.losses.hinton import Hinton
+from kdlab.losses.soft_loss import LossSpec
+from kdlab.models.model import ModelSpec
+from kdlab.soft_labels.cached import Cached
+from kdlab.soft_labels.in_process import InProcess
+from kdlab.soft_labels.none import NoTeacher
+from kdlab.soft_labels.source import SourceSpec
+from kdlab.train.aggregation.kind import AggregationSpec
+from kdlab.train.aggregation.none import NoAggregation
+from kdlab.train.method import MethodSpec
+from kdlab.train.recipe import Recipe
+from kdlab.train.student import StudentMethod
+from kdlab.train.teacher import TeacherSpec
+
+SourceName = Literal["none", "in_process", "cached", "served"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracking(Spec):
+    """Where MLflow keeps the run.
+
+    experiment: runs are grouped under it; null is the config's name.
+    uri: of the MLflow store; null is an SQLite file beside the run folders.
+    """
+
+    experiment: str | None = None
+    uri: str | None = None
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One training of a run: a source of soft labels and a seed."""
+
+    name: str  # "served/seed0"
+    source_name: str
+    source: SourceSpec
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentSpec(Spec):
+    """An experiment. `compare` runs it once per named soft-label source."""
+
+    about: str = ""
+    method: MethodSpec = field(default_factory=StudentMethod)
+    data: DataSpec
+    teacher: TeacherSpec | None = None
+    teacher_pool: PoolSpec | None = None
+    student: ModelSpec
+    loss: LossSpec = field(default_factory=Hinton)
+    soft_labels: SourceSpec = field(default_factory=NoTeacher)
+    aggregation: AggregationSpec = field(default_factory=NoAggregation)
+    train: Recipe = field(default_factory=Recipe)
+    seeds: tuple[Annotated[int, Range(ge=0)], ...] = (0,)
+    compare: tuple[SourceName, ...] = ()
+    tracking: Tracking = field(default_factory=Tracking)
+    chaos: None = None
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            yield Fault("seeds", f"is {list(self.seeds)}; give at least one, each once")
+        if len(set(self.compare)) < len(self.compare):
+            yield Fault("compare", f"is {list(self.compare)}; name each source once")
+        if "served" in self.compare and self.soft_labels.needs_teacher != "served":
+            yield Fault(
+                "compare",
+                "names served, but soft_labels is "
+                f"{self.soft_labels.component}; describe the served source there "
+                "(type: cluster/served)",
+            )
+        needs = {member.source.needs_teacher for member in self.members()}
+        if needs - {"none"} and self.teacher is None:
+            yield Fault("teacher", f"is missing; {self._who_needs()} needs one")
+        if "served" in needs and self.teacher_pool is None:
+            yield Fault(
+                "teacher_pool",
+                "is missing; served soft labels need one (use: teacher_pools/local)",
+            )
+        if isinstance(self.soft_labels, Served) and self.soft_labels.ut <= self.train.batch:
+            yield Fault(
+                "soft_labels.ut",
+                f"is {self.soft_labels.ut} samples and train.batch is {self.train.batch}; ut "
+                "must hold more than one batch",
+            )
+
+    def _who_needs(self) -> str:
+        return next(
+            str(m.source.component) for m in self.members() if m.source.needs_teacher != "none"
+        )
+
+    def sources(self) -> dict[str, SourceSpec]:
+        """The soft-label sources of this experiment by their short names."""
+        if not self.compare:
+            return {short_name(self.soft_labels): self.soft_labels}
+        defaults: dict[str, SourceSpec] = {
+            "none": NoTeacher(),
+            "in_process": InProcess(),
+            "cached": Cached(),
+            "served": self.soft_labels,
+        }
+        defaults[short_name(self.soft_labels)] = self.soft_labels
+        return {name: defaults[name] for name in self.compare}
+
+    def members(self) -> list[Member]:
+        """Seed by seed, so that the first rows of a comparison come early."""
+        return [
+            Member(f"{name}/seed{seed}", name, source, seed)
+            for seed in self.seeds
+            for name, source in self.sources().items()
+        ]
+
+    def described(self) -> str:
+        """The source that the top-level keys of the result describe."""
+        names = list(self.sources())
+        return "served" if "served" in names else names[-1]
+
+
+def short_name(source: SourceSpec) -> str:
+    return str(source.component).rsplit("/", 1)[-1]

@@ -1,0 +1,122 @@
+"""The protocol between a training loop and whatever supplies its batches.
+
+A loop asks a source for an epoch and gets batches: views, true labels, soft labels. It
+never learns where the soft labels were made.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kdlab.config.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step trains on. Tensors are on the CPU, rows in the order of `ids`."""
+
+    index: int  # place in the epoch's plan
+    ids: NDArray[Any]  # (N,) int64 rows of the data set
+    views: Tensor  # (N, C, H, W) uint8
+    labels: Tensor  # (N,) int64
+    soft: Tensor | None  # (N, classes) teacher logits, float; None without a teacher
+
+
+class SoftLabelSource(Protocol):
+    def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
+        """The batches of an epoch that are not in `done`, each exactly once.
+
+        A batch's tensors may be overwritten when the next one is asked for.
+        """
+
+    def figures(self) -> dict[str, float]:
+        """What the source wants seen beside the loss: volume, teachers, re-sends."""
+
+    def close(self) -> None:
+        """End what the source started. May be called twice."""
+
+
+class Samples(Protocol):
+    """The training samples of one run (kdlab/train/samples.py)."""
+
+    classes: int
+
+    def batches(self, epoch: int) -> list[NDArray[Any]]:
+        """Ids of each batch of the plan."""
+
+    def train_ids(self) -> NDArray[Any]:
+        """All ids, sorted."""
+
+    def views(self, ids: NDArray[Any], epoch: int) -> NDArray[Any]: ...
+
+    def labels(self, ids: NDArray[Any]) -> NDArray[Any]: ...
+
+    def view_key(self) -> dict[str, Any]:
+        """What a view depends on besides (id, epoch): data digest and augmentation."""
+
+    def describe(self) -> dict[str, Any]:
+        """Enough for another process to make the same samples."""
+
+    augmented: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTeacher:
+    """A teacher in this process: frozen, in eval mode."""
+
+    infer: Callable[[Tensor], Tensor]  # (N, C, H, W) uint8 -> (N, classes) logits, CPU
+    fingerprint: str  # of its weights
+
+
+class TeacherPool(Protocol):
+    """A pool of served teachers that is up (kdlab/cluster)."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceContext:
+    """What a source may use. Loading the teacher is left to those that need it."""
+
+    samples: Samples
+    student: str  # a name of its own for this student, across runs
+    folder: Path  # of this member of the run, for logs
+    load_teacher: Callable[[], LoadedTeacher] | None = None
+    pool: TeacherPool | None = None
+    report: Callable[..., None] = lambda event, /, **data: None
+    stop: Callable[[], bool] = lambda: False  # the user asked to stop
+    student_rate: Callable[[], float] | None = None  # t_s in samples/s, measured
+    start: dict[str, Any] = field(default_factory=dict)  # {"epoch": 0, "done": []}
+
+
+class SourceSpec(Spec, ABC):
+    needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "none"
+
+    @abstractmethod
+    def build(self, context: SourceContext) -> SoftLabelSource: ...
+
+
+def local_batch(samples: Samples, index: int, ids: NDArray[Any], epoch: int) -> Batch:
+    """A batch without soft labels, made in this process."""
+    return Batch(
+        index=index,
+        ids=ids,
+        views=torch.from_numpy(samples.views(ids, epoch)),
+        labels=torch.from_numpy(samples.labels(ids)),
+        soft=None,
+    )
+
+
+def open_batches(
+    samples: Samples, epoch: int, done: Collection[int]
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """(index, ids) of the batches still to be trained on."""
+    for index, ids in enumerate(samples.batches(epoch)):
+        if index not in done:
+            yield index, ids

@@ -1,0 +1,5 @@
+"""MLflow, fed from a run's events by a process of its own.
+
+Tracking can therefore never stop or slow a training, and what could not be written stays
+in the events until it can: `kdlab runs --sync` goes on where writing stopped.
+"""

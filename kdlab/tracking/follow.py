@@ -1,0 +1,38 @@
+"""Follows a run's events into MLflow, in a process of its own beside the run."""
+
+import logging
+import os
+import time
+from pathlib import Path
+
+from kdlab.cluster.children import configured
+from kdlab.tracking.sync import quiet
+
+_EVERY_S = 1.0
+_GIVE_UP_S = 45.0
+
+
+def main() -> None:
+    config = configured()
+    os.nice(10)  # training comes first
+    quiet()
+    from kdlab.tracking.writer import Writer  # noqa: PLC0415  # after nice: 2 s of import
+
+    writer = Writer(Path(config["run"]))
+    failing_since: float | None = None
+    while not writer.done:
+        try:
+            writer.step()
+            failing_since = None
+        except Exception as error:  # MLflow, SQLAlchemy, OSError: all are tried again
+            logging.warning("MLflow did not take the events: %s", error)
+            failing_since = failing_since or time.monotonic()
+            if time.monotonic() - failing_since > _GIVE_UP_S:
+                raise SystemExit(
+                    "gave up; `kdlab runs --sync` writes the rest from events.jsonl"
+                ) from error
+        time.sleep(_EVERY_S)  # the pace of writing; the loop ends with the run
+
+
+if __name__ == "__main__":
+    main()

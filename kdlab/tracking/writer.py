@@ -1,0 +1,235 @@
+"""Events of one run to MLflow: a parent run, and a child per member when there are several.
+
+The position in events.jsonl is saved after every successful write. A crash in between
+repeats a few writes with the same keys, steps and times, which MLflow stores once.
+"""
+
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+
+from kdlab.config.home import write_json
+from kdlab.train.events import EventReader
+
+_MAX_METRICS = 1000
+_FORBIDDEN = re.compile(r"[^\w\-./ :]")
+_STEP_METRICS = ("loss", "lr", "samples_per_second", "volume", "in_flight", "teachers", "resends")
+_EPOCH_METRICS = ("validation_top1", "validation_top5", "samples_lost", "samples_repeated")
+_STATES = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "lost": "FAILED"}
+
+
+class Writer:
+    """Call `step` until `done`. Raises whatever MLflow raises; nothing is lost by that."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self.folder = run_folder
+        self.state_path = run_folder / "tracking.json"
+        self.state: dict[str, Any] = {"offset": 0, "runs": {}, "done": False}
+        if self.state_path.exists():
+            self.state |= json.loads(self.state_path.read_text())
+        self.read = EventReader(run_folder / "events.jsonl", self.state["offset"])
+        self._client: MlflowClient | None = None
+        self._metrics: dict[str, list[Metric]] = {}
+
+    @property
+    def done(self) -> bool:
+        return bool(self.state["done"])
+
+    @property
+    def client(self) -> MlflowClient:
+        if self._client is None:
+            self._client = MlflowClient(tracking_uri=self.state["uri"])
+        return self._client
+
+    def step(self) -> int:
+        """Write what is new; how many events that was."""
+        before = self.read.offset
+        events = self.read()
+        try:
+            for event in events:
+                handle = getattr(self, f"_on_{event['event']}", None)
+                if handle is not None:
+                    handle(event)
+            self._flush()
+        except BaseException:
+            self.read.offset = before  # the next try begins here again
+            self._metrics.clear()
+            raise
+        if events:
+            self._save()
+        return len(events)
+
+    def _save(self) -> None:
+        write_json(self.state_path, self.state | {"offset": self.read.offset})
+
+    # Events
+
+    def _on_run_started(self, event: dict[str, Any]) -> None:
+        if event["tracking_uri"] is None:
+            self.state["done"] = True
+            return
+        self.state["uri"] = event["tracking_uri"]
+        self.state["members"] = event["members"]
+        if "" in self.state["runs"]:  # resumed: the same MLflow run goes on
+            self.client.update_run(self.state["runs"][""], status="RUNNING")
+            self.state["done"] = False
+            return
+        experiment = self._experiment(event["group"])
+        self.state["experiment_id"] = experiment
+        run = self._create(event, event["run_id"], {})
+        self.state["runs"][""] = run
+        self.state["started"] = event
+        self._describe(run, event)
+        self._save()
+
+    def _on_member_started(self, event: dict[str, Any]) -> None:
+        member = event["member"]
+        if member in self.state["runs"]:
+            return
+        if len(self.state["members"]) == 1:
+            self.state["runs"][member] = self.state["runs"][""]
+            return
+        tags = {"mlflow.parentRunId": self.state["runs"][""]}
+        run = self._create(event, member, tags)
+        self.state["runs"][member] = run
+        self._describe(run, self.state["started"])
+        extra = [
+            Param("member.source", str(event["source"])),
+            Param("member.seed", str(event["seed"])),
+        ]
+        self.client.log_batch(run, params=extra)
+
+    def _on_step(self, event: dict[str, Any]) -> None:
+        self._collect(event, _STEP_METRICS)
+
+    def _on_epoch_done(self, event: dict[str, Any]) -> None:
+        self._collect(event, _EPOCH_METRICS)
+
+    def _on_member_done(self, event: dict[str, Any]) -> None:
+        run = self.state["runs"][event["member"]]
+        result = event["result"]
+        final = {
+            "test/top1": result["last"]["top1"],
+            "test/top5": result["last"]["top5"],
+            "test/top1_best_on_validation": result["best"]["top1"],
+            "best/validation_top1": result["validation_best"],
+            "best/epoch": result["best_epoch"],
+            "train_seconds": result["train_seconds"],
+            "samples_rolled_back": result["rolled_back"],
+        }
+        self._add(run, final, event["time"], result["steps"])
+        self._flush()
+        for path in event["artifacts"]:
+            self.client.log_artifact(run, path)
+        if run != self.state["runs"][""]:
+            self.client.set_terminated(run, "FINISHED", int(event["time"] * 1000))
+
+    def _on_run_done(self, event: dict[str, Any]) -> None:
+        parent = self.state["runs"][""]
+        result = event.get("result")
+        if result:
+            keys = ("student_top1", "teacher_top1", "samples_per_second", "wall_seconds")
+            values = {f"run/{k}": result[k] for k in keys if result.get(k) is not None}
+            self._add(parent, values, event["time"], 0)
+            self.client.log_dict(parent, result, "result.json")
+        if event.get("error"):
+            self.client.set_tag(parent, "kdlab.error", str(event["error"])[:5000])
+        self._flush()
+        for name, run in self.state["runs"].items():
+            if name == "" or self.client.get_run(run).info.status == "RUNNING":
+                ended = int(event["time"] * 1000)
+                self.client.set_terminated(run, _STATES[event["state"]], ended)
+        self.state["done"] = True
+
+    # MLflow
+
+    def _experiment(self, name: str) -> str:
+        found = self.client.get_experiment_by_name(name)
+        if found is not None:
+            if found.lifecycle_stage == "deleted":
+                self.client.restore_experiment(found.experiment_id)
+            return str(found.experiment_id)
+        if not self.state["uri"].startswith("sqlite:///"):
+            return str(self.client.create_experiment(name))
+        # Beside the database, whatever the current folder is.
+        root = Path(self.state["uri"].removeprefix("sqlite:///")).parent / "mlartifacts"
+        location = (root / _FORBIDDEN.sub("_", name).replace("/", "_")).as_uri()
+        return str(self.client.create_experiment(name, artifact_location=location))
+
+    def _create(self, event: dict[str, Any], name: str, tags: dict[str, str]) -> str:
+        run = self.client.create_run(
+            self.state["experiment_id"],
+            start_time=int(event["time"] * 1000),
+            run_name=name,
+            tags=tags | {"kdlab.run_id": self.folder.name},
+        )
+        return str(run.info.run_id)
+
+    def _describe(self, run: str, event: dict[str, Any]) -> None:
+        """Spec as params, surroundings as tags, data set as input, spec file as artifact."""
+        params = [
+            Param(_FORBIDDEN.sub("_", key), str(value)[:6000])
+            for key, value in _flat(event["spec"])
+        ]
+        tags = {
+            "kdlab.experiment": event["experiment"],
+            "kdlab.spec_hash": event["spec_hash"],
+            **{f"kdlab.machine.{k}": v for k, v in event["machine"].items()},
+            **{f"kdlab.version.{k}": v for k, v in event["versions"].items()},
+            "mlflow.source.name": f"kdlab run {event['experiment']}",
+            "mlflow.source.type": "JOB",
+            "mlflow.user": os.environ.get("USER", "unknown"),
+        }
+        if event["git"]:
+            tags["mlflow.source.git.commit"] = event["git"]
+        self.client.log_batch(
+            run, params=params, tags=[RunTag(k, str(v)) for k, v in tags.items()]
+        )
+        data = event["dataset"]
+        source = json.dumps({"kdlab": event["spec"]["data"]})
+        dataset = Dataset(
+            name=data["name"],
+            digest=data["digest"],
+            source_type="local",
+            source=source,
+            profile=json.dumps({k: data[k] for k in ("train", "validation", "test", "classes")}),
+        )
+        tag = InputTag("mlflow.data.context", "training")
+        self.client.log_inputs(run, datasets=[DatasetInput(dataset=dataset, tags=[tag])])
+        self.client.log_artifact(run, str(self.folder / "spec.yaml"))
+
+    def _collect(self, event: dict[str, Any], keys: tuple[str, ...]) -> None:
+        run = self.state["runs"].get(event["member"])
+        if run is None:  # the teacher's own training is not a run of this experiment
+            return
+        values = {k: event[k] for k in keys if event.get(k) is not None}
+        self._add(run, values, event["time"], event["step"])
+
+    def _add(self, run: str, values: dict[str, float], time: float, step: int) -> None:
+        stamp = int(time * 1000)
+        waiting = self._metrics.setdefault(run, [])
+        waiting += [
+            Metric(key, float(value), stamp, step)
+            for key, value in values.items()
+            if not math.isnan(float(value))
+        ]
+        if len(waiting) >= _MAX_METRICS:
+            self._flush()
+
+    def _flush(self) -> None:
+        for run, metrics in self._metrics.items():
+            for start in range(0, len(metrics), _MAX_METRICS):
+                self.client.log_batch(run, metrics=metrics[start : start + _MAX_METRICS])
+        self._metrics.clear()
+
+
+def _flat(tree: Any, key: str = "") -> list[tuple[str, Any]]:
+    if isinstance(tree, dict):
+        return [row for k, v in tree.items() for row in _flat(v, f"{key}.{k}" if key else k)]
+    return [(key, tree)]

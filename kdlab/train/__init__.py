@@ -1,0 +1,1 @@
+"""Training loops. They are handed a SoftLabelSource and report through `events`."""

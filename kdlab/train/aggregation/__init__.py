@@ -1,0 +1,1 @@
+"""How parallel students become one model. One student needs no aggregation."""

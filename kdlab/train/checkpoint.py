@@ -1,0 +1,117 @@
+"""Everything needed to go on exactly: safetensors for tensors, JSON for the rest.
+
+A checkpoint is a folder `step_<n>` that is renamed into place when it is complete and
+on disk. The JSON holds the hash of the tensors, so a damaged one is recognised and the
+one before it is used.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from kdlab.errors import CheckpointError
+from kdlab.models.model import file_sha256
+
+KEEP = 2
+
+
+def save(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Path:
+    """Write one checkpoint and remove the oldest beyond two."""
+    final = folder / f"step_{step:09d}"
+    temporary = folder / f".{final.name}.{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    state = temporary / "state.safetensors"
+    save_file({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, state)
+    meta = temporary / "state.json"
+    meta.write_text(json.dumps(facts | {"step": step, "sha256": file_sha256(state)}))
+    for path in (state, meta):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.rename(final)
+    for old in _steps(folder)[:-KEEP]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def load_newest(
+    folder: Path, spec_hash: str
+) -> tuple[dict[str, Tensor], dict[str, Any], list[str]] | None:
+    """The newest complete checkpoint: tensors, facts, and notes on damaged ones.
+
+    Raises:
+        CheckpointError: it was written for another spec.
+    """
+    notes: list[str] = []
+    for path in reversed(_steps(folder)):
+        try:
+            facts = json.loads((path / "state.json").read_text())
+            if file_sha256(path / "state.safetensors") != facts["sha256"]:
+                raise ValueError("the tensors differ from their recorded hash")
+            tensors = load_file(path / "state.safetensors")
+        except (OSError, ValueError, KeyError) as error:
+            notes.append(f"checkpoint {path.name} is damaged ({error}); using the one before")
+            continue
+        if facts["spec_hash"] != spec_hash:
+            raise CheckpointError(
+                f"{path} was written for spec {facts['spec_hash']}, this run has "
+                f"{spec_hash}. A resumed run must have the spec it was started with; "
+                "start a new run for another one."
+            )
+        return tensors, facts, notes
+    return None
+
+
+def _steps(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("step_*") if path.is_dir())
+
+
+def pack(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Model, optimiser and random state as flat tensors and plain facts."""
+    tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
+    state = optimizer.state_dict()
+    plain: dict[str, Any] = {}
+    for index, values in state["state"].items():
+        for key, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{key}"] = value
+            else:
+                plain[f"{index}.{key}"] = value
+    tensors["random.cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors["random.cuda"] = torch.cuda.get_rng_state()
+    return tensors, {"optimizer_plain": plain, "param_groups": state["param_groups"]}
+
+
+def unpack(
+    tensors: dict[str, Tensor],
+    facts: dict[str, Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """The inverse of `pack`, in place."""
+    model.load_state_dict(_below(tensors, "model."))
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in _below(tensors, "optimizer.").items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = value
+    for name, plain in facts["optimizer_plain"].items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = plain
+    optimizer.load_state_dict({"state": state, "param_groups": facts["param_groups"]})
+    torch.set_rng_state(tensors["random.cpu"])
+    if torch.cuda.is_available() and "random.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+
+
+def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}

@@ -1,0 +1,41 @@
+"""Top-1 and top-5 of a model on some rows of a data set, in percent."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from kdlab.data.images import ImageData
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    top1: float  # percent
+    top5: float  # percent; of min(5, classes) guesses
+    samples: int
+
+
+def evaluate(
+    model: nn.Module, data: ImageData, ids: NDArray[Any], batch: int = 256
+) -> Accuracy:
+    """Accuracy on unaugmented images. Leaves the model in the mode it was in."""
+    if not len(ids):
+        return Accuracy(float("nan"), float("nan"), 0)
+    was_training = model.training
+    device = next(model.parameters()).device
+    guesses = min(5, len(data.classes))
+    hits = np.zeros(2)
+    model.eval()
+    with torch.inference_mode():
+        for start in range(0, len(ids), batch):
+            rows = ids[start : start + batch]
+            logits = model(torch.from_numpy(data.inputs[rows]).to(device))
+            labels = torch.from_numpy(data.labels[rows]).to(device)
+            right = logits.topk(guesses, dim=1).indices == labels[:, None]
+            hits += [float(right[:, 0].sum()), float(right.sum())]
+    model.train(was_training)
+    top1, top5 = 100 * hits / len(ids)
+    return Accuracy(float(top1), float(top5), len(ids))

@@ -1,0 +1,81 @@
+"""Which samples the surviving weights were trained on, counted one by one.
+
+Counts live in the checkpoint, so after a roll-back they are those of the lineage that
+goes on. What was trained and then undone is counted apart: a small memory-mapped file
+survives a SIGKILL and says how far training had come.
+"""
+
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(slots=True)
+class Lineage:
+    """How often each training sample was used in this epoch, and sums of past epochs."""
+
+    counts: NDArray[np.int32]  # by row of the data set
+    ids: NDArray[np.int64]  # the training ids
+    seen: int = 0  # samples trained on, this epoch included
+    lost: int = 0  # of finished epochs: never used
+    repeated: int = 0  # of finished epochs: uses beyond the first
+    rolled_back: int = 0  # trained on, then undone by a resume
+
+    @classmethod
+    def start(cls, rows: int, ids: NDArray[np.int64]) -> "Lineage":
+        return cls(np.zeros(rows, np.int32), ids)
+
+    def trained(self, ids: NDArray[np.int64]) -> None:
+        np.add.at(self.counts, ids, 1)
+        self.seen += len(ids)
+
+    def finish_epoch(self) -> None:
+        used = self.counts[self.ids]
+        self.lost += int((used == 0).sum())
+        # A row outside the training ids is a use that should not have been.
+        self.repeated += int(np.maximum(used - 1, 0).sum())
+        self.repeated += int(self.counts.sum() - used.sum())
+        self.counts[:] = 0
+
+    def facts(self) -> dict[str, int]:
+        return {
+            "seen": self.seen,
+            "lost": self.lost,
+            "repeated": self.repeated,
+            "rolled_back": self.rolled_back,
+        }
+
+    def restore(self, counts: NDArray[Any], facts: dict[str, int]) -> None:
+        self.counts[:] = counts
+        self.seen, self.lost = facts["seen"], facts["lost"]
+        self.repeated, self.rolled_back = facts["repeated"], facts["rolled_back"]
+
+
+class Odometer:
+    """Samples trained on in this member so far, in a file that outlives the process.
+
+    The page cache keeps it when the process is killed; writing costs no system call.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_bytes(bytes(8))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 8)
+
+    @property
+    def value(self) -> int:
+        return int(struct.unpack_from("<q", self._map)[0])
+
+    @value.setter
+    def value(self, samples: int) -> None:
+        struct.pack_into("<q", self._map, 0, samples)
+
+    def close(self) -> None:
+        self._map.close()

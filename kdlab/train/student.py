@@ -1,0 +1,396 @@
+"""One student learns from a SoftLabelSource: Algorithm 2 of EDL-Dist, for one resource.
+
+    1: while not converged do                                  -> epochs
+    3:   y, input = get_training_sample()                      -> Batch.labels, .views
+    4:   soft_labels = get_soft_labels(input)                  -> Batch.soft
+    5:   θ = θ - η ∇ { α φ(y, F(θ, input)) + β ψ(soft_labels, F'(θ, input)) }  -> _step
+    7:   θ = Σ θ_j / N                                         (one student: nothing)
+
+The loop knows no process and no teacher. The same loop trains the teachers themselves
+(without soft labels), the N-training and Online baselines, and served students.
+"""
+
+import copy
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from kdlab.config import register
+from kdlab.data.samples import PlannedSamples
+from kdlab.errors import KdlabError, RunStopped
+from kdlab.losses.soft_loss import LossSpec
+from kdlab.models.model import ModelSpec, Normalised, export
+from kdlab.soft_labels.source import Batch, SoftLabelSource
+from kdlab.train import checkpoint
+from kdlab.train.evaluate import Accuracy, evaluate
+from kdlab.train.events import Emit
+from kdlab.train.lineage import Lineage, Odometer
+from kdlab.train.method import MethodSpec
+from kdlab.train.recipe import Recipe, lr_at, make_optimizer
+
+_LOG_EVERY_S = 0.2
+
+
+@register("train/student")
+@dataclass(frozen=True, kw_only=True)
+class StudentMethod(MethodSpec):
+    """One student, batch by batch, with soft labels from any source (EDL-Dist)."""
+
+    def build(self) -> type["StudentLoop"]:
+        return StudentLoop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What to train, on what, and where to write."""
+
+    recipe: Recipe
+    model_spec: ModelSpec
+    model: Normalised
+    samples: PlannedSamples
+    loss: LossSpec | None  # None: true labels only, whatever the source says
+    seed: int
+    folder: Path
+    spec_hash: str
+    emit: Emit
+    stop: Callable[[], bool] = lambda: False
+
+
+@dataclass(slots=True)
+class Position:
+    """Where training stands; all of it is in the checkpoint."""
+
+    epoch: int = 0
+    step: int = 0  # steps done in all epochs
+    done: set[int] = field(default_factory=set)  # batches of this epoch trained on
+    train_seconds: float = 0.0  # in the loop; evaluation and checkpoints not counted
+    best_top1: float = -1.0  # on validation
+    best_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StudentResult:
+    """What a finished training reports. Accuracies in percent."""
+
+    last: Accuracy  # on test, weights of the last step
+    best: Accuracy  # on test, weights of the best epoch on validation
+    validation_last: float
+    validation_best: float
+    best_epoch: int
+    epochs: int
+    steps: int
+    samples_per_second: float
+    train_seconds: float
+    seen: int
+    lost: int
+    repeated: int
+    rolled_back: int
+    figures: dict[str, float]
+    model_path: str
+    best_path: str
+
+
+class StudentLoop:
+    def __init__(self, job: Job) -> None:
+        self.job, recipe = job, job.recipe
+        if recipe.threads is not None:
+            torch.set_num_threads(recipe.threads)
+        self.device = torch.device(recipe.chosen_device())
+        layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+        self.model = job.model.to(self.device, memory_format=layout)  # type: ignore[call-overload]  # stubs miss memory_format
+        self.run_model: nn.Module = (
+            torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
+        )
+        self.optimizer = make_optimizer(recipe, self.model)
+        self.scaler = torch.amp.GradScaler(enabled=recipe.precision == "fp16")
+        self.batches = job.samples.plan.batches
+        data = job.samples.data
+        self.position = Position()
+        self.lineage = Lineage.start(len(data.labels), data.train)
+        self.odometer = Odometer(job.folder / "odometer")
+        self.source: SoftLabelSource | None = None
+        self._since_log: list[Tensor] = []
+        self._log_mark = (0.0, 0)  # time and step of the last log line
+        self._saved_at = time.monotonic()
+        self._last_validation = float("nan")
+
+    # Start and resume
+
+    def resume(self) -> bool:
+        """Go to the newest checkpoint, if there is one."""
+        found = checkpoint.load_newest(self.job.folder / "checkpoints", self.job.spec_hash)
+        if found is None:
+            self.lineage.rolled_back = self.odometer.value
+            self.odometer.value = 0
+            return False
+        tensors, facts, notes = found
+        checkpoint.unpack(tensors, facts, self.model, self.optimizer)
+        self.scaler.load_state_dict(facts["scaler"])
+        position = facts["position"]
+        self.position = Position(**position | {"done": set(position["done"])})
+        self.lineage.restore(tensors["lineage.counts"].numpy(), facts["lineage"])
+        undone = max(0, self.odometer.value - self.lineage.seen)
+        self.lineage.rolled_back += undone
+        self.odometer.value = self.lineage.seen
+        for note in notes:
+            self.job.emit("warning", message=note)
+        self.job.emit(
+            "resumed", epoch=self.position.epoch, step=self.position.step, rolled_back=undone
+        )
+        return True
+
+    def start(self) -> dict[str, Any]:
+        """What a source must know to begin: the epoch and its finished batches."""
+        return {"epoch": self.position.epoch, "done": sorted(self.position.done)}
+
+    def measure_rate(self, seconds: float = 0.5) -> float:
+        """t_s of EDL-Dist: samples/s when soft labels are free (section 3.2).
+
+        Trains a copy on one batch with made-up soft labels; leaves no trace in the model,
+        the optimiser or the random state.
+        """
+        samples = self.job.samples
+        ids = samples.batches(0)[0]
+        views = torch.from_numpy(samples.views(ids, 0))
+        labels = torch.from_numpy(samples.labels(ids))
+        soft = torch.zeros((len(ids), samples.classes))
+        batch = Batch(0, ids, views, labels, soft)
+        kept = self.model, self.run_model, self.optimizer
+        with torch.random.fork_rng():
+            self.model = copy.deepcopy(self.model)
+            self.run_model = self.model
+            self.optimizer = make_optimizer(self.job.recipe, self.model)
+            try:
+                self.model.train()
+                for _ in range(3):
+                    self._step(batch)
+                steps, begin = 0, time.perf_counter()
+                while steps < 5 or time.perf_counter() - begin < seconds:
+                    samples.views(ids, 0)  # preparing views is part of the student's work
+                    float(self._step(batch))
+                    steps += 1
+                return steps * len(ids) / (time.perf_counter() - begin)
+            finally:
+                self.model, self.run_model, self.optimizer = kept
+
+    # Training
+
+    def run(self, source: SoftLabelSource) -> StudentResult:
+        """Train to the end.
+
+        Raises:
+            RunStopped: the user asked; the state is saved.
+            KdlabError: the loss is no longer a number.
+        """
+        self.source = source
+        recipe, position = self.job.recipe, self.position
+        self.model.train()
+        while position.epoch < recipe.epochs:
+            self._train_epoch(source)
+            self._finish_epoch()
+        return self._finish()
+
+    def _train_epoch(self, source: SoftLabelSource) -> None:
+        position = self.position
+        begin = time.perf_counter()
+        self._log_mark = (begin, position.step)
+        try:
+            for batch in source.epoch(position.epoch, frozenset(position.done)):
+                self._since_log.append(self._step(batch))
+                position.step += 1
+                position.done.add(batch.index)
+                self.lineage.trained(batch.ids)
+                self.odometer.value = self.lineage.seen
+                now = time.perf_counter()
+                if self._log_is_due(now):
+                    self._log(now)
+                if self.job.stop():
+                    raise RunStopped(f"stopped by the user after step {position.step}")
+                if self._checkpoint_is_due():
+                    position.train_seconds += time.perf_counter() - begin
+                    self._save()
+                    begin = time.perf_counter()
+        except RunStopped:  # here, or in the source while it waited for a teacher
+            position.train_seconds += time.perf_counter() - begin
+            self._save()
+            raise
+        position.train_seconds += time.perf_counter() - begin
+        if len(position.done) != self.batches:
+            raise KdlabError(
+                f"Epoch {position.epoch} got {len(position.done)} of {self.batches} batches "
+                f"from {type(source).__name__}. No batch may be lost; this is a defect of "
+                "the source."
+            )
+
+    def _step(self, batch: Batch) -> Tensor:
+        """Line 5. Returns the loss, still on the device."""
+        recipe = self.job.recipe
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr_at(recipe, self.position.step, self.batches)
+        views = batch.views.to(self.device, non_blocking=True)
+        labels = batch.labels.to(self.device, non_blocking=True)
+        with self._autocast():
+            scores = self.run_model(views)
+            loss = self._loss(scores, labels, batch.soft)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(loss).backward()
+        if recipe.clip_grad_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return loss.detach()
+
+    def _loss(self, scores: Tensor, labels: Tensor, soft: Tensor | None) -> Tensor:
+        """α φ + β ψ; plain φ without a teacher. In float32 whatever the precision."""
+        scores = scores.float()
+        hard = cross_entropy(scores, labels, label_smoothing=self.job.recipe.label_smoothing)
+        spec = self.job.loss
+        if spec is None or soft is None:
+            return hard
+        teacher = soft.to(self.device, torch.float32, non_blocking=True)
+        return spec.hard_weight * hard + spec.soft_weight * spec.soft(scores, teacher, labels)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        kind = kinds.get(self.job.recipe.precision)
+        return torch.autocast(self.device.type, dtype=kind) if kind else nullcontext()
+
+    # Reporting and saving
+
+    def _log_is_due(self, now: float) -> bool:
+        every = self.job.recipe.log_every_steps
+        if every is not None:
+            return self.position.step % every == 0
+        return now - self._log_mark[0] >= _LOG_EVERY_S
+
+    def _log(self, now: float) -> None:
+        loss = float(torch.stack(self._since_log).mean())
+        if loss != loss or loss in (float("inf"), float("-inf")):
+            lr = self.optimizer.param_groups[0]["lr"]
+            raise KdlabError(
+                f"The loss is {loss} near step {self.position.step} (epoch "
+                f"{self.position.epoch}, lr {lr:g}). Training cannot go on from here. The "
+                "usual causes are a learning rate that is too high, or weights and "
+                "temperature of the loss that blow it up; lower train.lr or set "
+                "train.clip_grad_norm=5."
+            )
+        since, step = self._log_mark
+        steps = self.position.step - step
+        rate = steps * self.job.recipe.batch / max(1e-9, now - since)
+        assert self.source is not None
+        self.job.emit(
+            "step",
+            epoch=self.position.epoch,
+            step=self.position.step,
+            of_steps=self.job.recipe.epochs * self.batches,
+            loss=loss,
+            lr=self.optimizer.param_groups[0]["lr"],
+            samples_per_second=rate,
+            samples_seen=self.lineage.seen,
+            **self.source.figures(),
+        )
+        self._since_log.clear()
+        self._log_mark = (now, self.position.step)
+
+    def _finish_epoch(self) -> None:
+        job, position = self.job, self.position
+        if self._since_log:
+            self._log(time.perf_counter())
+        self.lineage.finish_epoch()
+        facts: dict[str, Any] = {}
+        if (position.epoch + 1) % job.recipe.evaluate_every == 0 or self._is_last():
+            facts = self._validate()
+        position.epoch += 1
+        position.done.clear()
+        job.emit(
+            "epoch_done",
+            epoch=position.epoch,
+            of_epochs=job.recipe.epochs,
+            step=position.step,
+            samples_per_second=self.lineage.seen / max(1e-9, position.train_seconds),
+            samples_lost=self.lineage.lost,
+            samples_repeated=self.lineage.repeated,
+            **facts,
+        )
+
+    def _is_last(self) -> bool:
+        return self.position.epoch + 1 == self.job.recipe.epochs
+
+    def _validate(self) -> dict[str, Any]:
+        job, position = self.job, self.position
+        data = job.samples.data
+        found = evaluate(self.model, data, data.validation, job.recipe.evaluate_batch)
+        self._last_validation = found.top1
+        if not found.samples and self._is_last():  # no validation images: last is best
+            self._keep_best(position.epoch + 1, float("nan"))
+        elif found.top1 > position.best_top1:
+            self._keep_best(position.epoch + 1, found.top1)
+        return {"validation_top1": found.top1, "validation_top5": found.top5}
+
+    def _keep_best(self, epoch: int, top1: float) -> None:
+        self.position.best_top1, self.position.best_epoch = top1, epoch
+        facts: dict[str, object] = {"epoch": epoch, "validation_top1": top1}
+        export(self.model, self.job.model_spec, self.job.folder / "best.safetensors", facts)
+
+    def _checkpoint_is_due(self) -> bool:
+        recipe = self.job.recipe
+        by_steps = recipe.checkpoint_every_steps
+        if by_steps is not None and self.position.step % by_steps == 0:
+            return True
+        return time.monotonic() - self._saved_at >= recipe.checkpoint_every_s
+
+    def _save(self) -> None:
+        tensors, facts = checkpoint.pack(self.model, self.optimizer)
+        tensors["lineage.counts"] = torch.from_numpy(self.lineage.counts)
+        position = asdict(self.position) | {"done": sorted(self.position.done)}
+        facts |= {
+            "position": position,
+            "lineage": self.lineage.facts(),
+            "scaler": self.scaler.state_dict(),
+            "seed": self.job.seed,
+            "spec_hash": self.job.spec_hash,
+        }
+        folder = self.job.folder / "checkpoints"
+        path = checkpoint.save(folder, self.position.step, tensors, facts)
+        self._saved_at = time.monotonic()
+        self.job.emit("checkpoint_saved", step=self.position.step, path=str(path))
+
+    def _finish(self) -> StudentResult:
+        job, position, data = self.job, self.position, self.job.samples.data
+        batch = job.recipe.evaluate_batch
+        last = evaluate(self.model, data, data.test, batch)
+        best = last
+        best_path = job.folder / "best.safetensors"
+        facts: dict[str, object] = {"epoch": position.epoch, "test_top1": last.top1}
+        path = job.folder / "student.safetensors"
+        export(self.model, job.model_spec, path, facts)
+        if position.best_epoch != position.epoch:
+            twin = copy.deepcopy(self.model)
+            twin.net.load_state_dict(load_file(best_path))
+            best = evaluate(twin, data, data.test, batch)
+        self.odometer.close()
+        assert self.source is not None
+        return StudentResult(
+            last=last,
+            best=best,
+            validation_last=self._last_validation,
+            validation_best=position.best_top1,
+            best_epoch=position.best_epoch,
+            epochs=position.epoch,
+            steps=position.step,
+            samples_per_second=self.lineage.seen / max(1e-9, position.train_seconds),
+            train_seconds=position.train_seconds,
+            figures=self.source.figures(),
+            model_path=str(path),
+            best_path=str(best_path),
+            **self.lineage.facts(),
+        )

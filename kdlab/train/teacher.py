@@ -1,0 +1,197 @@
+"""Teachers on demand: a card names model, data and recipe; the checkpoint is made once.
+
+A teacher is kept under the hash of everything it depends on, so two cards that say the
+same share one file, and a changed recipe is another teacher.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from kdlab.config import Fault, Range, register
+from kdlab.config.home import home, locked, write_json
+from kdlab.config.spec import Spec
+from kdlab.data.images import DataSpec, ImageData
+from kdlab.data.samples import planned
+from kdlab.errors import ModelError, TeacherRefused
+from kdlab.models.model import (
+    ModelSpec,
+    Normalised,
+    check_fit,
+    file_sha256,
+    load_weights,
+)
+from kdlab.soft_labels.none import NoTeacherSource
+from kdlab.soft_labels.source import LoadedTeacher
+from kdlab.train.events import Emit
+from kdlab.train.recipe import Recipe
+from kdlab.train.student import Job, StudentLoop, StudentResult
+
+
+@register("train/teacher")
+@dataclass(frozen=True, kw_only=True)
+class TeacherSpec(Spec):
+    """A teacher: model, the data it is trained on, and the recipe that trains it.
+
+    model: with `weights` (and sha256) it is used as it is and nothing is trained.
+    data, recipe: needed to train it when it has no weights.
+    min_top1: percent on validation; a teacher trained here that stays below is refused.
+    """
+
+    model: ModelSpec
+    data: DataSpec | None = None
+    recipe: Recipe | None = None
+    seed: int = 0
+    min_top1: Annotated[float, Range(ge=0, le=100)] | None = None
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.model.weights is None and (self.data is None or self.recipe is None):
+            yield Fault(
+                "recipe", "is missing: a teacher without weights needs data and recipe"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTeacher:
+    """A teacher whose weights are on disk."""
+
+    spec: TeacherSpec
+    weights: Path
+    sha256: str
+    top1: float | None  # percent on test; None when it came with foreign weights
+
+    @property
+    def fingerprint(self) -> str:
+        return self.sha256[:16]
+
+    def build(self, num_classes: int, in_chans: int) -> Normalised:
+        """The frozen model in eval mode, on the CPU."""
+        model = self.weightless().build(num_classes, in_chans)
+        load_weights(model.net, self.weights, self.sha256)
+        return frozen(model)
+
+    def weightless(self) -> ModelSpec:
+        values = self.spec.model.fields() | {"weights": None, "sha256": None}
+        return type(self.spec.model)(**values)
+
+    def load(self, data: ImageData, device: str) -> LoadedTeacher:
+        model = self.build(len(data.classes), data.shape[0]).to(device)
+
+        @torch.inference_mode()
+        def infer(views: Tensor) -> Tensor:
+            logits: Tensor = model(views.to(device, non_blocking=True))
+            return logits.float().cpu()
+
+        return LoadedTeacher(infer, self.fingerprint)
+
+
+def frozen(model: Normalised) -> Normalised:
+    model.eval()
+    return model.requires_grad_(requires_grad=False)
+
+
+def recipe_hash(spec: TeacherSpec) -> str:
+    """Of all that the weights depend on; cadence of logs and checkpoints does not count."""
+    parts = spec.to_dict()
+    parts.pop("min_top1")
+    recipe = parts["recipe"] or {}
+    for name in list(recipe):
+        if name.startswith(("log_", "checkpoint_", "threads", "device")):
+            del recipe[name]
+    identity = spec.data.identity() if spec.data else ""
+    text = json.dumps([parts, identity], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check(spec: TeacherSpec, data: ImageData) -> None:
+    """Whether the teacher can serve this data, before anything is started.
+
+    Raises:
+        ModelError: another number of classes, or images it cannot take.
+        WeightsError: a weights file that is missing, damaged or foreign.
+    """
+    if spec.data is not None:
+        own = spec.data.load()
+        if len(own.classes) != len(data.classes):
+            raise ModelError(
+                f"The teacher is trained on {own.name} with {len(own.classes)} classes, the "
+                f"student's data {data.name} has {len(data.classes)}: the number of classes "
+                "differs, so its soft labels mean nothing here. Choose a teacher of the "
+                "same data set."
+            )
+    model = spec.model.build(len(data.classes), data.shape[0])
+    check_fit(model, data.shape, len(data.classes), "the teacher")
+
+
+def prepare(
+    spec: TeacherSpec, emit: Emit, stop: Callable[[], bool] = lambda: False
+) -> PreparedTeacher:
+    """The teacher with its weights on disk, trained now if it was not before.
+
+    Raises:
+        TeacherRefused: trained, and below `min_top1`.
+        RunStopped: the user asked; training goes on from there the next time.
+    """
+    if spec.model.weights is not None:
+        path = Path(spec.model.weights).expanduser()
+        return PreparedTeacher(spec, path, file_sha256(path), None)
+    folder = home() / "teachers" / recipe_hash(spec)
+    with locked(folder.with_suffix(".lock")):
+        if not (folder / "facts.json").is_file():
+            _train(spec, folder, emit, stop)
+    facts = json.loads((folder / "facts.json").read_text())
+    if spec.min_top1 is not None and facts["validation_top1"] < spec.min_top1:
+        raise TeacherRefused(
+            f"The teacher reached {facts['validation_top1']:.2f} % on validation, its card "
+            f"demands {spec.min_top1:g} %. Train it longer (recipe.epochs) or lower "
+            f"min_top1. It is kept in {folder}."
+        )
+    weights = folder / "best.safetensors"
+    emit("teacher_ready", folder=str(folder), **facts)
+    return PreparedTeacher(spec, weights, file_sha256(weights), facts["test_top1"])
+
+
+def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]) -> None:
+    assert spec.data is not None
+    assert spec.recipe is not None
+    recipe = spec.recipe
+    data = spec.data.load(lambda line: emit("note", message=line))
+    emit("teacher_training", folder=str(folder), epochs=recipe.epochs)
+    torch.manual_seed(spec.seed)
+    samples = planned(
+        data, spec.data.to_dict(), batch=recipe.batch, seed=spec.seed, epochs=recipe.epochs
+    )
+    job = Job(
+        recipe=recipe,
+        model_spec=spec.model,
+        model=spec.model.build(len(data.classes), data.shape[0]),
+        samples=samples,
+        loss=None,
+        seed=spec.seed,
+        folder=folder,
+        spec_hash=recipe_hash(spec),
+        emit=emit,
+        stop=stop,
+    )
+    loop = StudentLoop(job)
+    loop.resume()
+    result = loop.run(NoTeacherSource(samples))
+    write_json(folder / "facts.json", _facts(result))  # last: its presence means complete
+
+
+def _facts(result: StudentResult) -> dict[str, Any]:
+    return {
+        "validation_top1": result.validation_best,
+        "test_top1": result.best.top1,
+        "test_top5": result.best.top5,
+        "epoch": result.best_epoch,
+        "train_seconds": result.train_seconds,
+        "samples_per_second": result.samples_per_second,
+        "test": asdict(result.best),
+    }
