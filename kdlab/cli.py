@@ -1,4 +1,4 @@
-"""The command line: `kdlab COMMAND`. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped."""
+"""The command line. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by the user."""
 
 import argparse
 import json
@@ -36,6 +36,15 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(do=do)
         return command
 
+    _add_running(add)
+    _add_others(add)
+    return parser
+
+
+_Add = Callable[[str, Callable[[Any], int], str], argparse.ArgumentParser]
+
+
+def _add_running(add: _Add) -> None:
     listing = add("list", _list, "what there is: configs, cards and components")
     listing.add_argument("kind", nargs="?", help="configs, losses, models, teachers ...")
 
@@ -67,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     resume.add_argument("--detach", action="store_true")
     _json_flag(resume)
 
+
+def _add_others(add: _Add) -> None:
     export = add("export", _export, "the student alone, for plain timm or torchvision")
     export.add_argument("run")
     export.add_argument("--to", choices=["safetensors", "torch"], default="safetensors")
@@ -76,7 +87,9 @@ def _parser() -> argparse.ArgumentParser:
 
     teacher = add("teacher", _teacher, "join a teacher to the pool of a scheduler")
     teacher.add_argument("scheduler", help="address, for example tcp://10.0.0.1:8786")
-    teacher.add_argument("--model", default=None, help="card; default: what the pool serves")
+    teacher.add_argument(
+        "--model", default=None, help="card; default: what the pool serves"
+    )
     teacher.add_argument("--name", default=None)
     teacher.add_argument("--threads", type=int, default=None, help="CPU threads")
     teacher.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
@@ -93,12 +106,13 @@ def _parser() -> argparse.ArgumentParser:
 
     doctor = add("doctor", _doctor, "what works on this machine and what to install")
     _json_flag(doctor)
-    return parser
 
 
 def _json_flag(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--json", action="store_true", help="end stdout with one JSON object on one line"
+        "--json",
+        action="store_true",
+        help="end stdout with one JSON object on one line",
     )
 
 

@@ -104,16 +104,22 @@ def tail(log: Path, lines: int = 15) -> str:
 
 def configured() -> dict[str, Any]:
     """In a child: its configuration; from here on it lives as long as its parent."""
-    line = sys.stdin.buffer.readline()
-    if not line:
-        raise SystemExit("this module is started by kdlab, which tells it what to do")
+    # Unbuffered, because a thread that waits in a buffered read holds a lock that the
+    # interpreter wants at its end.
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            raise SystemExit("this module is started by kdlab, which tells it what to do")
+        line += byte
     config: dict[str, Any] = json.loads(line)
     threading.Thread(target=_follow_parent, name="lifeline", daemon=True).start()
     return config
 
 
 def _follow_parent() -> None:
-    sys.stdin.buffer.read()  # returns when the parent's end closes
+    while os.read(0, 4096):  # nothing more is said; it returns when the pipe closes
+        continue
     os._exit(0)
 
 

@@ -21,10 +21,12 @@ STUDENT_SILENT_S = 15.0  # a reader watches at least every 2 s
 _TICK_MS = 250
 
 
-class Coordinator(SchedulerPlugin):  # type: ignore[misc]  # distributed publishes no types
+class Coordinator(SchedulerPlugin):
     name = "kdlab-coordinator"
 
-    def __init__(self, ttl_s: float = 6.0, deployment: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, ttl_s: float = 6.0, deployment: dict[str, Any] | None = None
+    ) -> None:
         self.table = LeaseTable(ttl_s)
         self.deployment = deployment
         self.facts: dict[str, dict[str, Any]] = {}  # per teacher: pid, name, device
@@ -99,7 +101,9 @@ class Coordinator(SchedulerPlugin):  # type: ignore[misc]  # distributed publish
         wanted = (self.deployment or {}).get("sha256", "")[:16]
         if fingerprint != wanted:
             self.table.on_lost(address, time.monotonic())
-            return f"it serves model {fingerprint}, this pool serves {wanted or 'nothing yet'}"
+            return (
+                f"it serves model {fingerprint}, this pool serves {wanted or 'nothing yet'}"
+            )
         self.facts[address] = facts
         self.left.discard(address)
         self.table.on_ready(address, t_t, time.monotonic())

@@ -45,10 +45,10 @@ class Deployment:
         return cls(**{**data, "shape": tuple(data["shape"])})
 
     def model_spec(self) -> ModelSpec:
-        return construct(ModelSpec, from_dict(self.model, "the teacher's model"))  # type: ignore[type-abstract]
+        return construct(ModelSpec, from_dict(self.model, "the teacher's model"))
 
     def load_data(self) -> ImageData:
-        spec = construct(DataSpec, from_dict(self.data, "the teacher's data"))  # type: ignore[type-abstract]
+        spec = construct(DataSpec, from_dict(self.data, "the teacher's data"))
         data = spec.load()
         found = probe_of(data)
         if found != self.probe:

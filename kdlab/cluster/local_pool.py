@@ -36,7 +36,11 @@ class LocalPool(PoolSpec):
 class RunningLocalPool:
     def __init__(self, spec: LocalPool, deployment: Deployment, folder: Path) -> None:
         self.spec, self.folder = spec, folder
-        config = {"host": "127.0.0.1", "ttl_s": spec.ttl_s, "deployment": deployment.to_json()}
+        config = {
+            "host": "127.0.0.1",
+            "ttl_s": spec.ttl_s,
+            "deployment": deployment.to_json(),
+        }
         self.scheduler = Child(
             "kdlab.cluster.scheduler_process", config, folder / "scheduler.log"
         )

@@ -15,7 +15,13 @@ from typing import Any
 from kdlab.config import registry
 from kdlab.errors import BadInput
 
-_DEFINITIONS = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.AnnAssign)
+_DEFINITIONS = (
+    ast.Import,
+    ast.ImportFrom,
+    ast.ClassDef,
+    ast.FunctionDef,
+    ast.AnnAssign,
+)
 
 
 def pack(names: set[str]) -> dict[str, dict[str, str]]:
@@ -69,7 +75,7 @@ def _define(name: str, source: str, digest: str) -> None:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     sys.modules[module.__name__] = module
     try:
-        exec(compile(source, file, "exec"), module.__dict__)  # noqa: S102  # hash checked
+        exec(compile(source, file, "exec"), module.__dict__)  # hash checked
     except Exception as error:  # whatever the user's code raises
         raise BadInput(
             f"component {name!r} from the notebook cannot be defined in another process: "

@@ -27,7 +27,7 @@ class PoolSpec(Spec, ABC):
     def start(self, deployment: Deployment, folder: Path) -> Pool:
         """Bring the pool up and publish what it serves; logs go to `folder`."""
 
-    def check(self) -> None:  # noqa: B027  # a pool may have nothing to check
+    def check(self) -> None:  # a pool may have nothing to check
         """Find what is wrong before a run starts.
 
         Raises:

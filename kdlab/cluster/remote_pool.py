@@ -41,7 +41,9 @@ class JoinedPool:
         install(spec.address)
         refusal = ask(spec.address, "kdlab_deploy", deployment=deployment.to_json())
         if refusal:
-            raise TeacherRefused(f"The pool at {spec.address} cannot serve this run: {refusal}.")
+            raise TeacherRefused(
+                f"The pool at {spec.address} cannot serve this run: {refusal}."
+            )
 
     def wait(self) -> dict[str, Any]:
         return wait_for_teacher(self.address, self.spec.wait_s, lambda: None)

@@ -78,7 +78,7 @@ class Ring:
         offset = slot * self.layout.slot_bytes
         arrays: dict[str, NDArray[Any]] = {}
         for name, (dtype, shape) in self.layout.parts.items():
-            flat = np.frombuffer(self._map, dtype, prod(shape), offset)
+            flat: NDArray[Any] = np.frombuffer(self._map, dtype, prod(shape), offset)
             arrays[name] = flat.reshape(shape)
             offset += _aligned(_bytes(dtype, shape))
         return arrays

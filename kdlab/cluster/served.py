@@ -100,6 +100,15 @@ class ServedSource:
             fds=(self.ring.fd, theirs.fileno()),
         )
         theirs.close()
+        self._first: dict[str, Any] | None = None
+        if self._has_work():
+            self._first = self._wait_for_slot()  # primed: the first soft labels are there
+
+    def _has_work(self) -> bool:
+        return (
+            int(self.context.start["epoch"])
+            < self.context.samples.describe()["plan"]["epochs"]
+        )
 
     def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
         for _ in range(self._batches - len(done)):
@@ -109,10 +118,10 @@ class ServedSource:
         if self._held is not None:
             self.channel.send(free=self._held)
             self._held = None
-        message = self._wait_for_slot()
+        message, self._first = self._first or self._wait_for_slot(), None
         if message["epoch"] != epoch:
             raise ClusterError(
-                f"The reader delivered a batch of epoch {message['epoch']} in epoch {epoch}. "
+                f"The reader delivered epoch {message['epoch']} during epoch {epoch}. "
                 f"This is a defect of kdlab; log of the reader: {self.log}"
             )
         self._held = message["slot"]
@@ -183,7 +192,7 @@ class ServedSource:
         self.ring.close()
 
     def _drain(self) -> None:
-        """Read what is still said, so that the reader can finish writing and leave."""
+        """Read what is still said, so that the reader can finish writing."""
         try:
             for _ in range(10_000):
                 message = self.channel.receive(3.0)

@@ -122,16 +122,19 @@ class StudentReader:
         facts = self.teachers.pop(teacher, {})
         if first:
             self.last_trouble = why
-            self._say("teacher_lost", teacher=facts.get("name", teacher), why=why, resent=again)
+            self._say(
+                "teacher_lost",
+                teacher=facts.get("name", teacher),
+                why=why,
+                resent=again,
+            )
             self._teachers_changed()
         self._pump()
 
     def on_teachers(self, reply: dict[str, Any]) -> None:
         """The coordinator's list of this student's teachers."""
         listed = {t["address"]: t for t in reply["teachers"]}
-        current = {
-            a: t for a, t in listed.items() if (a, t["lease"]) not in self.unusable
-        }
+        current = {a: t for a, t in listed.items() if (a, t["lease"]) not in self.unusable}
         for address, before in list(self.teachers.items()):
             now = current.get(address)
             if now is not None and now["lease"] == before["lease"]:
@@ -139,7 +142,11 @@ class StudentReader:
             polite = address in reply["left"] or address in self.released
             self.released.discard(address)
             again = 0 if polite else self.ledger.on_teacher_lost(address)
-            why = "left" if polite else f"silent for longer than its lease of {self.config['ttl_s']} s"
+            why = (
+                "left"
+                if polite
+                else f"silent for longer than its lease of {self.config['ttl_s']} s"
+            )
             self._say(
                 "teacher_left" if polite else "teacher_lost",
                 teacher=before.get("name", address),
@@ -215,7 +222,9 @@ class StudentReader:
             arrays["views"][:count] = views
             self.filled[slot] = count
             self.batches_delivered += 1
-            self._tell(slot=slot, epoch=task[0], batch=task[1], n=count, figures=self.figures())
+            self._tell(
+                slot=slot, epoch=task[0], batch=task[1], n=count, figures=self.figures()
+            )
             self._delivered(task)
 
     def _next_ready(self) -> TaskId | None:
@@ -226,7 +235,9 @@ class StudentReader:
         first = min(candidates)
         if self.config["order"] == "any":
             return first
-        expected = next(i for i in range(len(self.plan[self.epoch])) if i not in self.delivered)
+        expected = next(
+            i for i in range(len(self.plan[self.epoch])) if i not in self.delivered
+        )
         return first if first[1] == expected else None
 
     def _delivered(self, task: TaskId) -> None:
@@ -334,7 +345,13 @@ class StudentReader:
             self._said_share = True
             mean = sum(t["t_t"] for t in self.teachers.values()) / len(self.teachers)
             n = static_share(self.config["t_s"], mean)
-            self._say("scheduled", t_s=self.config["t_s"], t_t=mean, n=n, got=len(self.teachers))
+            self._say(
+                "scheduled",
+                t_s=self.config["t_s"],
+                t_t=mean,
+                n=n,
+                got=len(self.teachers),
+            )
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:
         while line := await stream.readline():
@@ -422,7 +439,7 @@ def main() -> None:
     config = configured()
     settle()
     notebook_components.accept(config["components"])
-    spec = construct(DataSpec, from_dict(config["samples"]["data"], "the student's data"))  # type: ignore[type-abstract]
+    spec = construct(DataSpec, from_dict(config["samples"]["data"], "the student's data"))
     samples = planned(spec.load(), spec.to_dict(), **config["samples"]["plan"])
     layout = Layout(**config["layout"] | {"shape": tuple(config["layout"]["shape"])})
     ring = Ring(layout, config["ring_fd"])

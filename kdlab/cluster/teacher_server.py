@@ -49,7 +49,9 @@ class Request:
 class Inference:
     """The model and its thread's work: requests in, logits out."""
 
-    def __init__(self, deployment: Deployment, weights: Path, threads: int, device: str) -> None:
+    def __init__(
+        self, deployment: Deployment, weights: Path, threads: int, device: str
+    ) -> None:
         torch.set_num_threads(threads)  # Dask's nanny exports OMP_NUM_THREADS=1
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -106,7 +108,7 @@ class Inference:
         request.answer.set_result(logits)
 
 
-class TeacherServer(WorkerPlugin):  # type: ignore[misc]  # distributed publishes no types
+class TeacherServer(WorkerPlugin):
     name = "kdlab-teacher"
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -233,7 +235,9 @@ class TeacherServer(WorkerPlugin):  # type: ignore[misc]  # distributed publishe
             return
         self.draining = True
         with contextlib.suppress(OSError, TimeoutError):
-            await within(2.0, self.worker.scheduler.kdlab_leave(address=self.worker.address))
+            await within(
+                2.0, self.worker.scheduler.kdlab_leave(address=self.worker.address)
+            )
         self.requests.put(None)
         with contextlib.suppress(TimeoutError):
             await within(10.0, asyncio.shield(self.serving))

@@ -70,9 +70,7 @@ def check_address(address: str, wait_s: float = 5.0) -> None:
     _or_unreachable(address, wait_s, once)
 
 
-def _or_unreachable(
-    address: str, wait_s: float, call: Callable[[], Awaitable[Any]]
-) -> Any:
+def _or_unreachable(address: str, wait_s: float, call: Callable[[], Awaitable[Any]]) -> Any:
     async def run() -> Any:
         return await call()
 

@@ -1,8 +1,9 @@
 """A resolved tree to specs, reporting every fault at once with key, line and value."""
 
 import types
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from kdlab.config import registry
 from kdlab.config.folders import nearest
@@ -20,18 +21,20 @@ class _Bad:
 _BAD = _Bad()
 
 
-def construct(cls: type[S], tree: Composed) -> S:
-    """The spec a tree describes.
+def construct(cls: Callable[..., S], tree: Composed) -> S:
+    """The spec a tree describes; `cls` is a spec class or a kind such as ModelSpec.
 
     Raises:
         SpecError: with all faults of the whole tree.
     """
+    # Callable, not type[S]: asking for an abstract kind is the point.
+    wanted = cast(type[Spec], cls)
     checker = _Checker(tree)
-    spec = checker.spec(cls, tree.data, "")
+    spec = checker.spec(wanted, tree.data, "")
     if checker.faults:
         raise SpecError(checker.faults, about=tree.name)
-    assert isinstance(spec, cls)
-    return spec
+    assert isinstance(spec, wanted)
+    return cast(S, spec)
 
 
 class _Checker:
@@ -47,9 +50,7 @@ class _Checker:
         if key in self.tree.broken:
             return _BAD
         if not isinstance(data, dict):
-            return self.fault(
-                key, f"is {data!r}, must be a mapping with type: or use:"
-            )
+            return self.fault(key, f"is {data!r}, must be a mapping with type: or use:")
         chosen = self._choose(wanted, data, key)
         if isinstance(chosen, _Bad):
             return chosen
@@ -165,9 +166,7 @@ class _Checker:
             return self.fault(key, f"is {data!r}, must be a list such as [1, 2]")
         if len(args) > 1 and args[1] is not Ellipsis and len(args) != len(data):
             return self.fault(key, f"has {len(data)} items, must have {len(args)}")
-        made = tuple(
-            self.value(args[0], v, _join(key, str(i))) for i, v in enumerate(data)
-        )
+        made = tuple(self.value(args[0], v, _join(key, str(i))) for i, v in enumerate(data))
         return _BAD if any(isinstance(v, _Bad) for v in made) else made
 
     def _scalar(self, hint: Any, data: Any, key: str) -> Any:

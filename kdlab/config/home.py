@@ -9,7 +9,7 @@ from typing import Any
 
 
 def home() -> Path:
-    """Decoded data and prepared teachers; `KDLAB_HOME` moves it (default ~/.cache/kdlab)."""
+    """Decoded data and teachers: `KDLAB_HOME`, or ~/.cache/kdlab."""
     chosen = os.environ.get("KDLAB_HOME")
     return Path(chosen) if chosen else Path.home() / ".cache" / "kdlab"
 

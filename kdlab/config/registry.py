@@ -51,8 +51,7 @@ def register(name: str) -> Callable[[SpecClass], SpecClass]:
         if taken or shadows_own:
             owner = before.file if before else "kdlab"
             raise ValueError(
-                f"component {name!r} is already registered by {owner}; "
-                "choose another name"
+                f"component {name!r} is already registered by {owner}; choose another name"
             )
         cls.component = name
         _registered[name] = Registered(cls, cls.__module__, file)

@@ -4,9 +4,9 @@ Ranges are data, not code (`Annotated[float, Range(gt=0)]`), so that the command
 the notebook's sliders and a sweep's search space all read the same ones.
 """
 
+import operator
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 from kdlab.errors import Fault, SpecError
@@ -23,15 +23,15 @@ class Range:
 
     def fault(self, value: float) -> str | None:
         checks = (
-            (self.ge, ">=", lambda bound: value >= bound),
-            (self.gt, ">", lambda bound: value > bound),
-            (self.le, "<=", lambda bound: value <= bound),
-            (self.lt, "<", lambda bound: value < bound),
+            (self.ge, ">=", operator.ge),
+            (self.gt, ">", operator.gt),
+            (self.le, "<=", operator.le),
+            (self.lt, "<", operator.lt),
         )
         broken = [
             f"{sign} {bound:g}"
             for bound, sign, holds in checks
-            if bound is not None and not holds(bound)
+            if bound is not None and not holds(value, bound)
         ]
         return f"is {value:g}, must be {' and '.join(broken)}" if broken else None
 
@@ -95,21 +95,17 @@ def plain(value: Any) -> Any:
     return value
 
 
-@cache
 def hints_of(cls: type[Spec]) -> dict[str, Any]:
     """Field name to annotation, `Annotated` kept, class variables left out."""
-    if not is_dataclass(cls):
+    if not hasattr(cls, "__dataclass_fields__"):  # a kind without fields of its own
         return {}
     hints = get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name] for f in fields(cls)}
 
 
-@cache
 def ranges_of(cls: type[Spec]) -> dict[str, Range]:
     return {
-        name: limit
-        for name, hint in hints_of(cls).items()
-        for limit in _ranges_in(hint)
+        name: limit for name, hint in hints_of(cls).items() for limit in _ranges_in(hint)
     }
 
 

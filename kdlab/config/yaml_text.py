@@ -27,8 +27,12 @@ _Loader.yaml_implicit_resolvers = {
     first: [
         (tag, pattern)
         for tag, pattern in rules
-        if tag not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:bool",
-                       "tag:yaml.org,2002:timestamp")
+        if tag
+        not in (
+            "tag:yaml.org,2002:float",
+            "tag:yaml.org,2002:bool",
+            "tag:yaml.org,2002:timestamp",
+        )
     ]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
@@ -47,7 +51,7 @@ class Document:
 
 def parse_value(text: str) -> Any:
     """One value as YAML, for overrides: `2`, `1e-3`, `null`, `[1, 2]`, `word`."""
-    return yaml.load(text, Loader=_Loader)  # noqa: S506  # a SafeLoader subclass
+    return yaml.load(text, Loader=_Loader)  # a SafeLoader subclass
 
 
 def read(path: Path, shown_as: str) -> Document:
@@ -97,4 +101,4 @@ def _build(
             _build(loader, child, f"{key}.{i}" if key else str(i), document, shown_as)
             for i, child in enumerate(node.value)
         ]
-    return loader.construct_object(node, deep=True)  # type: ignore[no-untyped-call]  # PyYAML stubs
+    return loader.construct_object(node, deep=True)

@@ -43,9 +43,7 @@ class Augment(Spec):
 
     @property
     def active(self) -> bool:
-        return bool(
-            self.flip or self.crop_padding or self.resized_crop or self.cutout
-        )
+        return bool(self.flip or self.crop_padding or self.resized_crop or self.cutout)
 
     def fingerprint(self) -> str:
         text = json.dumps(self.to_dict() | {"version": VERSION}, sort_keys=True)
@@ -95,9 +93,7 @@ def _cutout(images: Images, chance: NDArray[np.float64], side: int) -> Images:
     return np.where(hole, np.uint8(_GREY), images)
 
 
-def _resized_crop(
-    images: Images, chance: NDArray[np.float64], smallest: float
-) -> Images:
+def _resized_crop(images: Images, chance: NDArray[np.float64], smallest: float) -> Images:
     from PIL import Image  # resizes in integer arithmetic, the same on every machine
 
     n, channels, height, width = images.shape

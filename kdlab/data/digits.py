@@ -38,7 +38,9 @@ class Digits(DataSpec):
             side = (self.size, self.size)
             grey = np.stack(
                 [
-                    np.asarray(Image.fromarray(image).resize(side, Image.Resampling.BILINEAR))
+                    np.asarray(
+                        Image.fromarray(image).resize(side, Image.Resampling.BILINEAR)
+                    )
                     for image in grey
                 ]
             )

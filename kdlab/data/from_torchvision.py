@@ -68,5 +68,8 @@ def decoded(train: Any, test: Any) -> Decoded:
     sizes = (len(train.targets), len(test.targets))
     split = np.repeat(np.array([TRAIN, TEST], np.uint8), sizes)
     return Decoded(
-        np.ascontiguousarray(inputs), labels.astype(np.int64), split, tuple(train.classes)
+        np.ascontiguousarray(inputs),
+        labels.astype(np.int64),
+        split,
+        tuple(train.classes),
     )

@@ -97,9 +97,7 @@ class ImageFolder(DataSpec):
         inputs = decode_files(files, self.size, self.channels, say)
         return Decoded(inputs, labels, self._splits(files, labels), classes)
 
-    def _splits(
-        self, files: list[Found], labels: NDArray[np.int64]
-    ) -> NDArray[np.uint8]:
+    def _splits(self, files: list[Found], labels: NDArray[np.int64]) -> NDArray[np.uint8]:
         split = np.array([TRAIN if f.split is None else f.split for f in files], np.uint8)
         if not (split == TEST).any():
             train = np.flatnonzero(split == TRAIN)
@@ -159,7 +157,11 @@ def decode_files(
         file = files[i]
         try:
             archive = archives.get(file.holder)
-            raw = archive.read(file.inner) if archive else (file.holder / file.inner).read_bytes()
+            raw = (
+                archive.read(file.inner)
+                if archive
+                else (file.holder / file.inner).read_bytes()
+            )
             result[i] = _pixels(raw, size, channels)
         except Exception as error:  # Pillow raises a dozen kinds for damaged files
             bad.append(f"{file.shown}: {error}")

@@ -10,7 +10,7 @@ import json
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,7 +69,7 @@ class DataSpec(Spec, ABC):
     train_samples: use only so many training samples, class by class; null is all.
     """
 
-    augment: Augment = Augment()
+    augment: Augment = field(default_factory=Augment)
     validation_share: Annotated[float, SHARE] = 0.1
     split_seed: int = 0
     train_samples: Annotated[int, Range(ge=2)] | None = None
@@ -110,7 +110,7 @@ class DataSpec(Spec, ABC):
         decoded = self.decode(say)
         if not len(decoded.labels):
             raise DataError(f"{self.component} holds no images.")
-        digest = hashlib.sha256(np.ascontiguousarray(decoded.inputs))
+        digest = hashlib.sha256(np.ascontiguousarray(decoded.inputs).data)
         digest.update(decoded.labels.tobytes())
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

@@ -1,7 +1,7 @@
 """DIST: distillation by correlation, Huang et al. 2022 (arXiv:2205.10536)."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softmax
@@ -25,6 +25,9 @@ class Dist(LossSpec):
     temperature: Annotated[float, POSITIVE] = 4.0
     between_weight: Annotated[float, NOT_NEGATIVE] = 1.0
     within_weight: Annotated[float, NOT_NEGATIVE] = 1.0
+
+    # Correlations do not shrink with T, so the published T² makes the gradient grow.
+    gradient_power: ClassVar[int] = 2
 
     def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
         between, within = dist_parts(student, teacher, self.temperature)

@@ -6,7 +6,7 @@ EDL-Dist, Algorithm 2, line 5: α φ(y, F(θ, input)) + β ψ(soft labels, F'(θ
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
@@ -25,6 +25,10 @@ class LossSpec(Spec, ABC):
 
     hard_weight: Annotated[float, NOT_NEGATIVE] = 0.5
     soft_weight: Annotated[float, NOT_NEGATIVE] = 0.5
+
+    # The gradient grows as T to this power for large T; the T² factor makes it 0 for
+    # every loss that compares softened probabilities.
+    gradient_power: ClassVar[int] = 0
 
     @abstractmethod
     def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:

@@ -41,7 +41,9 @@ class Vgg(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         before = in_chans
-        for stage, (count, channels) in enumerate(zip(convolutions, _CHANNELS, strict=True)):
+        for stage, (count, channels) in enumerate(
+            zip(convolutions, _CHANNELS, strict=True)
+        ):
             if stage:
                 layers.append(nn.MaxPool2d(2))
             for _ in range(count):

@@ -32,7 +32,11 @@ class Normalised(nn.Module):
     std: Tensor
 
     def __init__(
-        self, net: nn.Module, mean: Sequence[float], std: Sequence[float], num_classes: int
+        self,
+        net: nn.Module,
+        mean: Sequence[float],
+        std: Sequence[float],
+        num_classes: int,
     ) -> None:
         super().__init__()
         self.net, self.num_classes = net, num_classes
@@ -127,7 +131,9 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def export(model: Normalised, spec: ModelSpec, path: Path, facts: dict[str, object]) -> None:
+def export(
+    model: Normalised, spec: ModelSpec, path: Path, facts: dict[str, object]
+) -> None:
     """The network alone as safetensors, loadable in plain timm or torchvision.
 
     A JSON file of the same name says what it is and how its input is normalised.
@@ -151,7 +157,9 @@ def read_card(path: Path) -> dict[str, object]:
     return card
 
 
-def check_fit(model: nn.Module, shape: tuple[int, int, int], classes: int, who: str) -> None:
+def check_fit(
+    model: nn.Module, shape: tuple[int, int, int], classes: int, who: str
+) -> None:
     """One forward pass of two blank images, so that a misfit is found before a run.
 
     Raises:

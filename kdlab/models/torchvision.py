@@ -63,4 +63,6 @@ def _with_channels(net: nn.Module, in_chans: int) -> nn.Module:
             parent, _, last = name.rpartition(".")
             setattr(net.get_submodule(parent), last, fresh)
             return net
-    raise ModelError(f"{type(net).__name__} has no convolution to adapt to {in_chans} channels")
+    raise ModelError(
+        f"{type(net).__name__} has no convolution to adapt to {in_chans} channels"
+    )

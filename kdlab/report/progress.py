@@ -73,7 +73,7 @@ class Progress:
 
     def _say(self, line: str) -> None:
         # Text, not markup: names from configs must not be read as colours.
-        self.console.print(Text(line), highlight=False)
+        self.console.print(Text(line), highlight=False, soft_wrap=True)
 
     def _say_epoch(self, event: dict[str, Any]) -> None:
         if self.console.is_terminal and event["epoch"] < event["of_epochs"]:

@@ -53,5 +53,13 @@ def result_table(rows: Sequence[dict[str, Any]]) -> str:
                 f"/{sum(r['samples_repeated'] for r in group)}",
             ]
         )
-    head = ["", "top-1 %", "best-on-val %", "samples/s", "speed", "wall s", "lost/repeated"]
+    head = [
+        "",
+        "top-1 %",
+        "best-on-val %",
+        "samples/s",
+        "speed",
+        "wall s",
+        "lost/repeated",
+    ]
     return text_table(head, body)

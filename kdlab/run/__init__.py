@@ -1,10 +1,10 @@
 """Runs: the one place where config names meet both training and cluster.
 
-    experiment   what would run: a checked spec (light; no torch until it is asked)
-    spec         the whole experiment as one spec
-    preflight    what can be wrong is found before anything starts
-    handle       a run from outside: start, watch, wait, stop, attach
-    process      a run from inside: the process that trains
+experiment   what would run: a checked spec (light; no torch until it is asked)
+spec         the whole experiment as one spec
+preflight    what can be wrong is found before anything starts
+handle       a run from outside: start, watch, wait, stop, attach
+process      a run from inside: the process that trains
 """
 
 from kdlab.run.experiment import Experiment, load

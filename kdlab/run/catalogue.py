@@ -1,4 +1,4 @@
-"""What there is, in words: `kdlab list`, `kdlab show`, `kdlab runs`. Imports no component."""
+"""What there is, in words: `kdlab list`, `show`, `runs`. Lists without importing."""
 
 import time
 from collections.abc import Sequence
@@ -31,23 +31,28 @@ def catalogue(kind: str | None = None) -> str:
         sections = {kind: sections[kind]}
     blocks = []
     for title, rows in sections.items():
-        width = max(len(name) for name, _ in rows)
-        lines = [f"  {name.ljust(width)}  {about}".rstrip() for name, about in rows]
+        width = max(len(name) for name, _, _ in rows)
+        lines = [
+            f"  {how:4}  {name.ljust(width)}  {about}".rstrip() for how, name, about in rows
+        ]
         blocks.append("\n".join([title, *lines]))
     return "\n\n".join(blocks)
 
 
-def _sections() -> dict[str, list[tuple[str, str]]]:
-    sections: dict[str, list[tuple[str, str]]] = {}
+Row = tuple[str, str, str]  # how YAML names it (use, type, or nothing), name, one line
+
+
+def _sections() -> dict[str, list[Row]]:
+    sections: dict[str, list[Row]] = {}
     for name, path in folders.names("configs").items():
-        sections.setdefault("configs", []).append((name, _about(path)))
+        sections.setdefault("configs", []).append(("run", name, _about(path)))
     for name, path in folders.names("registry").items():
-        sections.setdefault(name.split("/", 1)[0], []).append((name, _about(path)))
+        sections.setdefault(name.split("/", 1)[0], []).append(("use", name, _about(path)))
     for entry in source_index.index():
-        sections.setdefault(entry.kind, []).append((entry.name, entry.doc))
+        sections.setdefault(entry.kind, []).append(("type", entry.name, entry.doc))
     for point in entry_points(group="kdlab.components"):
         room = point.name.split("/", 1)[0]
-        sections.setdefault(room, []).append((point.name, f"from {point.value}"))
+        sections.setdefault(room, []).append(("type", point.name, f"from {point.value}"))
     return {title: sorted(set(rows)) for title, rows in sorted(sections.items())}
 
 
@@ -117,7 +122,11 @@ def _component(name: str) -> str | None:
         if field == "variant":
             continue
         own = defaults.get(field)
-        value = getattr(cls, field, None) if own is None or own.default is not None else "required"
+        value = (
+            getattr(cls, field, None)
+            if own is None or own.default is not None
+            else "required"
+        )
         rows.append([field, str(value), str(limits.get(field, ""))])
     path = entry.module.replace(".", "/") + ".py"
     doc = (cls.__doc__ or "").strip()
@@ -126,7 +135,9 @@ def _component(name: str) -> str | None:
 
 
 def _rows(rows: Sequence[tuple[str, Any, str]]) -> str:
-    return text_table_left(["key", "value", "set by"], [[k, _word(v), o] for k, v, o in rows])
+    return text_table_left(
+        ["key", "value", "set by"], [[k, _word(v), o] for k, v, o in rows]
+    )
 
 
 def text_table_left(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -163,4 +174,6 @@ def runs_table(runs: Sequence["Run"]) -> str:
                 "-" if wall is None else f"{wall:.0f}",
             ]
         )
-    return text_table_left(["run", "experiment", "state", "started", "top-1 %", "wall s"], rows)
+    return text_table_left(
+        ["run", "experiment", "state", "started", "top-1 %", "wall s"], rows
+    )

@@ -22,12 +22,23 @@ class Finding(TypedDict):
 
 def examine() -> list[Finding]:
     findings = [_python(), *map(_package, _PACKAGES), _gpu(), _memory()]
-    findings += [_writable("data and teachers", home()), _writable("runs", runs_folder())]
+    findings += [
+        _writable("data and teachers", home()),
+        _writable("runs", runs_folder()),
+    ]
     findings += [_shared_memory(), _optional("redis-server", "the Redis coordinator")]
     return findings
 
 
-_PACKAGES = ("torch", "torchvision", "timm", "distributed", "mlflow", "optuna", "omegaconf")
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "timm",
+    "distributed",
+    "mlflow",
+    "optuna",
+    "omegaconf",
+)
 
 
 def _python() -> Finding:
@@ -57,7 +68,9 @@ def _memory() -> Finding:
     memory = psutil.virtual_memory()
     text = f"{os.cpu_count()} cores, {memory.available / 2**30:.1f} GiB free"
     if memory.available < 2 * 2**30:
-        return _limited("machine", text, "data sets and teachers need memory; close programs")
+        return _limited(
+            "machine", text, "data sets and teachers need memory; close programs"
+        )
     return _finding("machine", True, text, "")
 
 
@@ -76,7 +89,9 @@ def _writable(what: str, folder: Path) -> Finding:
 def _shared_memory() -> Finding:
     if os.access("/dev/shm", os.W_OK):
         return _finding("shared memory", True, "/dev/shm", "")
-    return _limited("shared memory", "no /dev/shm", "the reader uses a temporary file instead")
+    return _limited(
+        "shared memory", "no /dev/shm", "the reader uses a temporary file instead"
+    )
 
 
 def _optional(program: str, what: str) -> Finding:

@@ -34,7 +34,8 @@ def export_student(
         torch.save(load_file(source), target)
     shutil.copyfile(source.with_suffix(".json"), target.with_suffix(".json"))
     card = json.loads(target.with_suffix(".json").read_text())
-    return f"{target}\n{target.with_suffix('.json')}\n\nLoad it without kdlab:\n{_how(card, target)}"
+    files = f"{target}\n{target.with_suffix('.json')}"
+    return f"{files}\n\nLoad it without kdlab:\n{_how(card, target)}"
 
 
 def _member(run: folders.RunFolder, name: str | None) -> Path:

@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 
-from kdlab.config.home import runs_folder, write_json
 from kdlab.config.folders import nearest
+from kdlab.config.home import runs_folder, write_json
 from kdlab.errors import NotFoundError
 
 ENDED = ("finished", "failed", "stopped", "lost")

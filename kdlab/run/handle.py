@@ -1,4 +1,4 @@
-"""A run from outside. It lives in a process of its own: closing this one does not end it."""
+"""A run from outside. It lives in a process of its own and outlives this one."""
 
 import html
 import json
@@ -40,7 +40,11 @@ def start(experiment: "Experiment") -> "Run":
     run.write_status(state="starting", created=time.time())
     write_json(
         path / "experiment.json",
-        {"experiment": experiment.name, "spec_hash": experiment.hash, "cwd": os.getcwd()},
+        {
+            "experiment": experiment.name,
+            "spec_hash": experiment.hash,
+            "cwd": os.getcwd(),
+        },
     )
     _spawn(run, components)
     return Run(run)
@@ -70,7 +74,7 @@ def resume(run_id: str, trust_components: bool = False) -> "Run":
 
 
 def _spawn(run: RunFolder, components: dict[str, Any]) -> None:
-    """A session of its own: Ctrl-C in this terminal, or its end, does not reach the run."""
+    """In a session of its own: Ctrl-C in this terminal does not reach the run."""
     hashes = {name: entry["sha256"] for name, entry in components.items()}
     with run.log.open("ab") as log:
         process = subprocess.Popen(
@@ -150,7 +154,9 @@ class Run:
             )
         if status.get("state") in ("failed", "lost"):
             raise RunFailed(self._failure(status))
-        raise NotFoundError(f"Run {self.id} is {status.get('state')}; it has no result yet.")
+        raise NotFoundError(
+            f"Run {self.id} is {status.get('state')}; it has no result yet."
+        )
 
     def _failure(self, status: dict[str, Any]) -> str:
         if status.get("state") == "lost":
@@ -230,7 +236,10 @@ class Run:
 
     def _repr_html_(self) -> str:
         status = self.status
-        rows = {"experiment": self.folder.experiment().get("experiment"), "state": self.state}
+        rows = {
+            "experiment": self.folder.experiment().get("experiment"),
+            "state": self.state,
+        }
         rows |= {k: v for k, v in (status.get("result") or {}).items() if k != "runs"}
         body = "".join(
             f"<tr><td>{html.escape(str(k))}</td><td>{html.escape(str(v))}</td></tr>"

@@ -21,9 +21,8 @@ def join(
 ) -> int:
     """Serve until Ctrl-C or SIGTERM, which withdraws politely.
 
-    Args:
-        model: a teacher card; its weights must be those the pool serves. None serves
-            whatever the pool serves.
+    `model` is a teacher card; its weights must be those the pool serves. None serves
+    whatever the pool serves.
 
     Raises:
         SchedulerUnreachable: nobody answers at the address.
@@ -40,7 +39,10 @@ def join(
         "host": host or own_host(scheduler),
         "sha256": None if model is None else _weights_of(model),
     }
-    print(f"teacher {options['name']} joins {scheduler}; Ctrl-C withdraws it", file=sys.stderr)  # noqa: T201
+    print(
+        f"teacher {options['name']} joins {scheduler}; Ctrl-C withdraws it",
+        file=sys.stderr,
+    )
     refusal = asyncio.run(serve(scheduler, options))
     if refusal:
         raise TeacherRefused(f"This teacher cannot serve at {scheduler}: {refusal}")

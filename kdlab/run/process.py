@@ -130,11 +130,12 @@ class RunProcess:
         return result
 
     def _train(self, member: Member, folder: Path) -> dict[str, Any]:
-        spec, data = self.spec, self.data
         log = MemberLog(self.log, member.name)
         needs = member.source.needs_teacher
         if needs != "none":
-            _ = self.teacher  # trained first, so that it does not count as this member's time
+            _ = (
+                self.teacher
+            )  # trained first, so that it does not count as this member's time
         pool = self._pool() if needs == "served" else None
         log.emit("member_started", source=member.source_name, seed=member.seed)
         begin = time.time()
@@ -219,7 +220,9 @@ class RunProcess:
             self.log.emit("pool_starting", pool=self.spec.teacher_pool.component)
             self.pool = self.spec.teacher_pool.start(deployment, self.run.path / "pool")
             status = self.pool.wait()
-            self.log.emit("pool_ready", address=self.pool.address, teachers=status["teachers"])
+            self.log.emit(
+                "pool_ready", address=self.pool.address, teachers=status["teachers"]
+            )
         return self.pool
 
     def _component_names(self) -> set[str]:
@@ -286,7 +289,9 @@ class RunProcess:
         try:
             self.tracker.process.wait(_TRACKER_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self.log.emit("warning", message="MLflow is slow; `kdlab runs --sync` writes the rest")
+            self.log.emit(
+                "warning", message="MLflow is slow; `kdlab runs --sync` writes the rest"
+            )
         self.tracker.stop()
 
 
@@ -301,7 +306,15 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    names = ("torch", "torchvision", "timm", "distributed", "mlflow", "numpy", "safetensors")
+    names = (
+        "torch",
+        "torchvision",
+        "timm",
+        "distributed",
+        "mlflow",
+        "numpy",
+        "safetensors",
+    )
     return {"python": platform.python_version()} | {name: version(name) for name in names}
 
 
@@ -309,7 +322,11 @@ def git_commit() -> str | None:
     """Of the current folder; None where it is no checkout or git is missing."""
     try:
         done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+            ["git", "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None

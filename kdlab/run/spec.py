@@ -96,7 +96,9 @@ class ExperimentSpec(Spec):
 
     def _who_needs(self) -> str:
         return next(
-            str(m.source.component) for m in self.members() if m.source.needs_teacher != "none"
+            str(m.source.component)
+            for m in self.members()
+            if m.source.needs_teacher != "none"
         )
 
     def sources(self) -> dict[str, SourceSpec]:

@@ -37,7 +37,7 @@ def serve_ui(port: int, uri: str | None) -> int:
         env=os.environ | settings,
         start_new_session=True,
     )
-    print(f"MLflow: http://127.0.0.1:{port}/#/experiments  (Ctrl-C ends it)", flush=True)  # noqa: T201
+    print(f"MLflow: http://127.0.0.1:{port}/#/experiments  (Ctrl-C ends it)", flush=True)
 
     def forward(number: int, frame: Any) -> None:
         os.killpg(process.pid, signal.SIGTERM)  # its workers too

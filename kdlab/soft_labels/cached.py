@@ -91,7 +91,12 @@ class Cached(SourceSpec):
         count, views = len(samples.train_ids()), meta["views"]
         width = samples.classes * 2 if self.top_k is None else self.top_k * 6 + 2
         size = count * views * width
-        report = {"folder": str(folder), "bytes": size, "samples": count, "views": views}
+        report = {
+            "folder": str(folder),
+            "bytes": size,
+            "samples": count,
+            "views": views,
+        }
         context.report("cache_started", **report)
         folder.mkdir(parents=True, exist_ok=True)
         lost = _fill(folder, meta, samples, teacher)
@@ -120,7 +125,11 @@ def _check(folder: Path, wanted: dict[str, Any]) -> None:
 
 
 def _arrays(
-    folder: Path, count: int, classes: int, meta: dict[str, Any], mode: Literal["r", "w+"]
+    folder: Path,
+    count: int,
+    classes: int,
+    meta: dict[str, Any],
+    mode: Literal["r", "w+"],
 ) -> dict[str, NDArray[Any]]:
     views, k = meta["views"], meta["top_k"]
     shapes: dict[str, tuple[type, tuple[int, ...]]] = (

@@ -43,9 +43,14 @@ class SoftLabelSource(Protocol):
 
 
 class Samples(Protocol):
-    """The training samples of one run (kdlab/train/samples.py)."""
+    """The training samples of one run (kdlab/data/samples.py)."""
 
-    classes: int
+    @property
+    def classes(self) -> int: ...
+
+    @property
+    def augmented(self) -> bool:
+        """Whether a sample looks different from epoch to epoch."""
 
     def batches(self, epoch: int) -> list[NDArray[Any]]:
         """Ids of each batch of the plan."""
@@ -62,8 +67,6 @@ class Samples(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Enough for another process to make the same samples."""
-
-    augmented: bool
 
 
 @dataclass(frozen=True, slots=True)

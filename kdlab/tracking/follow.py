@@ -16,7 +16,7 @@ def main() -> None:
     config = configured()
     os.nice(10)  # training comes first
     quiet()
-    from kdlab.tracking.writer import Writer  # noqa: PLC0415  # after nice: 2 s of import
+    from kdlab.tracking.writer import Writer  # after nice: 2 s of import
 
     writer = Writer(Path(config["run"]))
     failing_since: float | None = None

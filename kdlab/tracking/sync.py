@@ -21,6 +21,6 @@ def sync(run_folder: Path) -> int:
         Exception: what MLflow raised; the position is kept, so try again later.
     """
     quiet()
-    from kdlab.tracking.writer import Writer  # noqa: PLC0415  # 2 s of import
+    from kdlab.tracking.writer import Writer  # 2 s of import
 
     return Writer(run_folder).step()

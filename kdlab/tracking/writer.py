@@ -19,9 +19,27 @@ from kdlab.train.events import EventReader
 
 _MAX_METRICS = 1000
 _FORBIDDEN = re.compile(r"[^\w\-./ :]")
-_STEP_METRICS = ("loss", "lr", "samples_per_second", "volume", "in_flight", "teachers", "resends")
-_EPOCH_METRICS = ("validation_top1", "validation_top5", "samples_lost", "samples_repeated")
-_STATES = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "lost": "FAILED"}
+_STEP_METRICS = (
+    "loss",
+    "lr",
+    "samples_per_second",
+    "volume",
+    "in_flight",
+    "teachers",
+    "resends",
+)
+_EPOCH_METRICS = (
+    "validation_top1",
+    "validation_top5",
+    "samples_lost",
+    "samples_repeated",
+)
+_STATES = {
+    "finished": "FINISHED",
+    "failed": "FAILED",
+    "stopped": "KILLED",
+    "lost": "FAILED",
+}
 
 
 class Writer:
@@ -134,7 +152,12 @@ class Writer:
         parent = self.state["runs"][""]
         result = event.get("result")
         if result:
-            keys = ("student_top1", "teacher_top1", "samples_per_second", "wall_seconds")
+            keys = (
+                "student_top1",
+                "teacher_top1",
+                "samples_per_second",
+                "wall_seconds",
+            )
             values = {f"run/{k}": result[k] for k in keys if result.get(k) is not None}
             self._add(parent, values, event["time"], 0)
             self.client.log_dict(parent, result, "result.json")
@@ -198,7 +221,9 @@ class Writer:
             digest=data["digest"],
             source_type="local",
             source=source,
-            profile=json.dumps({k: data[k] for k in ("train", "validation", "test", "classes")}),
+            profile=json.dumps(
+                {k: data[k] for k in ("train", "validation", "test", "classes")}
+            ),
         )
         tag = InputTag("mlflow.data.context", "training")
         self.client.log_inputs(run, datasets=[DatasetInput(dataset=dataset, tags=[tag])])
@@ -231,5 +256,7 @@ class Writer:
 
 def _flat(tree: Any, key: str = "") -> list[tuple[str, Any]]:
     if isinstance(tree, dict):
-        return [row for k, v in tree.items() for row in _flat(v, f"{key}.{k}" if key else k)]
+        return [
+            row for k, v in tree.items() for row in _flat(v, f"{key}.{k}" if key else k)
+        ]
     return [(key, tree)]

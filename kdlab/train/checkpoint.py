@@ -21,7 +21,9 @@ from kdlab.models.model import file_sha256
 KEEP = 2
 
 
-def save(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Path:
+def save(
+    folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]
+) -> Path:
     """Write one checkpoint and remove the oldest beyond two."""
     final = folder / f"step_{step:09d}"
     temporary = folder / f".{final.name}.{os.getpid()}"
@@ -57,7 +59,9 @@ def load_newest(
                 raise ValueError("the tensors differ from their recorded hash")
             tensors = load_file(path / "state.safetensors")
         except (OSError, ValueError, KeyError) as error:
-            notes.append(f"checkpoint {path.name} is damaged ({error}); using the one before")
+            notes.append(
+                f"checkpoint {path.name} is damaged ({error}); using the one before"
+            )
             continue
         if facts["spec_hash"] != spec_hash:
             raise CheckpointError(

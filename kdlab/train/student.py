@@ -11,6 +11,7 @@ The loop knows no process and no teacher. The same loop trains the teachers them
 """
 
 import copy
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -143,7 +144,10 @@ class StudentLoop:
         for note in notes:
             self.job.emit("warning", message=note)
         self.job.emit(
-            "resumed", epoch=self.position.epoch, step=self.position.step, rolled_back=undone
+            "resumed",
+            epoch=self.position.epoch,
+            step=self.position.step,
+            rolled_back=undone,
         )
         return True
 
@@ -252,12 +256,16 @@ class StudentLoop:
     def _loss(self, scores: Tensor, labels: Tensor, soft: Tensor | None) -> Tensor:
         """α φ + β ψ; plain φ without a teacher. In float32 whatever the precision."""
         scores = scores.float()
-        hard = cross_entropy(scores, labels, label_smoothing=self.job.recipe.label_smoothing)
+        hard = cross_entropy(
+            scores, labels, label_smoothing=self.job.recipe.label_smoothing
+        )
         spec = self.job.loss
         if spec is None or soft is None:
             return hard
         teacher = soft.to(self.device, torch.float32, non_blocking=True)
-        return spec.hard_weight * hard + spec.soft_weight * spec.soft(scores, teacher, labels)
+        return spec.hard_weight * hard + spec.soft_weight * spec.soft(
+            scores, teacher, labels
+        )
 
     def _autocast(self) -> AbstractContextManager[Any]:
         kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -274,7 +282,7 @@ class StudentLoop:
 
     def _log(self, now: float) -> None:
         loss = float(torch.stack(self._since_log).mean())
-        if loss != loss or loss in (float("inf"), float("-inf")):
+        if not math.isfinite(loss):
             lr = self.optimizer.param_groups[0]["lr"]
             raise KdlabError(
                 f"The loss is {loss} near step {self.position.step} (epoch "

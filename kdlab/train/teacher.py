@@ -165,7 +165,11 @@ def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
     emit("teacher_training", folder=str(folder), epochs=recipe.epochs)
     torch.manual_seed(spec.seed)
     samples = planned(
-        data, spec.data.to_dict(), batch=recipe.batch, seed=spec.seed, epochs=recipe.epochs
+        data,
+        spec.data.to_dict(),
+        batch=recipe.batch,
+        seed=spec.seed,
+        epochs=recipe.epochs,
     )
     job = Job(
         recipe=recipe,

@@ -1,5 +1,6 @@
-"""EDL-Dist: Large-scale knowledge distillation with elastic heterogeneous computing
-resources (journal version, 2022; conference version, 2021).
+"""EDL-Dist: elastic, heterogeneous teachers for large-scale knowledge distillation.
+
+The journal version (2022) extends the conference version (2021).
 
     symbol  here                where
     ------  ------------------  --------------------------------------------------

@@ -22,9 +22,7 @@ Two deviations, both in docs/edl_dist.md:
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Instruction = Literal[
-    "send_inputs", "hold_inputs", "request_teacher", "release_teacher"
-]
+Instruction = Literal["send_inputs", "hold_inputs", "request_teacher", "release_teacher"]
 Policy = Literal["paper", "guarded"]
 
 

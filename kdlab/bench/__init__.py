@@ -1,0 +1,1 @@
+"""Side-by-side measurements: ratios of medians, interleaved in one run."""

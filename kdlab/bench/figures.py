@@ -1,0 +1,67 @@
+"""A benchmark's report: figures with spread, goal and verdict, and its machine."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any, TypedDict
+
+from kdlab.report.table import text_table
+from kdlab.run.process import machine, versions
+
+
+class Figure(TypedDict):
+    name: str
+    value: float  # median
+    low: float  # smallest
+    high: float  # largest
+    unit: str
+    goal: str | None  # ">= 0.97"; None: nothing was promised
+    holds: bool | None
+
+
+class Report(TypedDict):
+    name: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    figures: list[Figure]
+
+
+def figure(
+    name: str, values: Sequence[float], unit: str, goal: str | None = None
+) -> Figure:
+    middle = median(values)
+    return Figure(
+        name=name,
+        value=middle,
+        low=min(values),
+        high=max(values),
+        unit=unit,
+        goal=goal,
+        holds=None if goal is None else _holds(middle, goal),
+    )
+
+
+def _holds(value: float, goal: str) -> bool:
+    sign, bound = goal.split()
+    return value >= float(bound) if sign == ">=" else value <= float(bound)
+
+
+def report(name: str, figures: list[Figure]) -> Report:
+    return Report(name=name, machine=machine(), versions=versions(), figures=figures)
+
+
+def printed(result: Report) -> str:
+    verdict = {True: "holds", False: "FAILS", None: ""}
+    rows = [
+        [
+            f["name"],
+            f"{f['value']:.4g}",
+            f"{f['low']:.4g}..{f['high']:.4g}",
+            f["unit"],
+            f["goal"] or "",
+            verdict[f["holds"]],
+        ]
+        for f in result["figures"]
+    ]
+    where = result["machine"]
+    table = text_table(["figure", "median", "range", "unit", "goal", ""], rows)
+    return f"{table}\n{where['cores']} cores, {where['gpu'] or 'no GPU'}, {where['system']}"

@@ -1,0 +1,125 @@
+"""What kdlab costs over a bare PyTorch loop that does the same work, and at import.
+
+Both loops train the same student on the same views in the same order with the same
+optimiser, schedule and weight decay; only the bookkeeping differs. Repeats alternate, so
+that a drift of the machine meets both.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from kdlab.bench.figures import Report, figure, report
+from kdlab.data.digits import Digits
+from kdlab.data.samples import PlannedSamples, planned
+from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.models.model import Normalised
+from kdlab.soft_labels.none import NoTeacherSource
+from kdlab.train.events import EventLog, MemberLog
+from kdlab.train.recipe import Recipe, lr_at, make_optimizer
+from kdlab.train.student import Job, StudentLoop
+
+_IMPORT = (
+    "import time; t = time.perf_counter(); import kdlab; print(time.perf_counter() - t)"
+)
+
+
+def measure(repeats: int = 15, say: Callable[[str], None] = lambda line: None) -> Report:
+    """`n_training_over_bare_loop` (samples/s over samples/s) and `import_s`."""
+    torch.set_num_threads(1)
+    # Steps of a few milliseconds: the shorter the step, the more bookkeeping weighs.
+    recipe = Recipe(epochs=4, batch=64, threads=1, evaluate_every=4, device="cpu")
+    spec = CifarResNet(depth=8, width=(8, 8, 12, 16))
+    digits = Digits(size=8)
+    data = digits.load()
+    samples = planned(data, digits.to_dict(), batch=64, seed=0, epochs=4)
+    ratios, ours, bare = [], [], []
+    for repeat in range(-1, repeats):  # the first warms up and is not counted
+        pair = _pair(recipe, spec, samples, swapped=repeat % 2 == 1)
+        if repeat >= 0:
+            ours.append(pair[0])
+            bare.append(pair[1])
+            ratios.append(pair[0] / pair[1])
+            say(f"repeat {repeat + 1}/{repeats}: kdlab over bare loop {ratios[-1]:.3f}")
+    imports = [_import_seconds() for _ in range(5)]
+    return report(
+        "overhead",
+        [
+            figure("n_training_over_bare_loop", ratios, "ratio", ">= 0.97"),
+            figure("n_training_samples_per_second", ours, "samples/s"),
+            figure("bare_loop_samples_per_second", bare, "samples/s"),
+            figure("step_ms", [64_000 / median(bare)], "ms"),
+            figure("import_s", imports, "s", "<= 0.4"),
+        ],
+    )
+
+
+def _pair(
+    recipe: Recipe, spec: CifarResNet, samples: PlannedSamples, swapped: bool
+) -> tuple[float, float]:
+    """(kdlab, bare) in samples/s, in changing order."""
+    if swapped:
+        bare = _bare_rate(recipe, _model(spec, samples), samples)
+        return _kdlab_rate(recipe, spec, samples), bare
+    ours = _kdlab_rate(recipe, spec, samples)
+    return ours, _bare_rate(recipe, _model(spec, samples), samples)
+
+
+def _model(spec: CifarResNet, samples: PlannedSamples) -> Normalised:
+    torch.manual_seed(0)
+    return spec.build(samples.classes, samples.data.shape[0])
+
+
+def _kdlab_rate(recipe: Recipe, spec: CifarResNet, samples: PlannedSamples) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        log = EventLog(Path(folder) / "events.jsonl")
+        job = Job(
+            recipe=recipe,
+            model_spec=spec,
+            model=_model(spec, samples),
+            samples=samples,
+            loss=None,
+            seed=0,
+            folder=Path(folder),
+            spec_hash="bench",
+            emit=MemberLog(log, "bench").emit,
+        )
+        rate = StudentLoop(job).run(NoTeacherSource(samples)).samples_per_second
+        log.close()
+    return rate
+
+
+def _bare_rate(recipe: Recipe, model: Normalised, samples: PlannedSamples) -> float:
+    """What one writes by hand: no events, counts, checkpoints or stop requests."""
+    optimizer = make_optimizer(recipe, model)
+    model.train()
+    steps_per_epoch, step, seen = samples.plan.batches, 0, 0
+    begin = time.perf_counter()
+    for epoch in range(recipe.epochs):
+        for ids in samples.batches(epoch):
+            views = torch.from_numpy(samples.views(ids, epoch))
+            labels = torch.from_numpy(samples.labels(ids))
+            for group in optimizer.param_groups:
+                group["lr"] = lr_at(recipe, step, steps_per_epoch)
+            loss = cross_entropy(model(views), labels)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            step += 1
+            seen += len(ids)
+    return seen / (time.perf_counter() - begin)
+
+
+def _import_seconds() -> float:
+    done: Any = subprocess.run(
+        [sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True
+    )
+    return float(done.stdout)

@@ -1,0 +1,12 @@
+"""Tests for your own components: the same ones kdlab's pass.
+
+from kdlab.testing import check_loss, check_source
+
+def test_my_loss():
+    check_loss(MyLoss())
+"""
+
+from kdlab.testing.losses import check_loss
+from kdlab.testing.sources import check_source
+
+__all__ = ["check_loss", "check_source"]
