@@ -100,7 +100,7 @@ def hints_of(cls: type[Spec]) -> dict[str, Any]:
     if not hasattr(cls, "__dataclass_fields__"):  # a kind without fields of its own
         return {}
     hints = get_type_hints(cls, include_extras=True)
-    return {f.name: hints[f.name] for f in fields(cls)}
+    return {f.name: hints[f.name] for f in fields(cls)}  # type: ignore[arg-type]  # a dataclass, see above
 
 
 def ranges_of(cls: type[Spec]) -> dict[str, Range]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -122,6 +123,11 @@ def load_weights(net: nn.Module, path: Path, sha256: str | None = None) -> None:
         state = {k.removeprefix("net."): v for k, v in state.items()}
         state = {k: v for k, v in state.items() if k not in ("mean", "std")}
         net.load_state_dict(state)
+    except pickle.UnpicklingError as error:
+        raise WeightsError(
+            f"{path} holds more than plain tensors and is not read: a pickle from outside "
+            "could run code. Save its state_dict as safetensors."
+        ) from error
     except (RuntimeError, SafetensorError, ValueError, AttributeError) as error:
         raise WeightsError(f"{path} does not fit {type(net).__name__}: {error}") from error
 

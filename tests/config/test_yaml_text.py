@@ -1,0 +1,52 @@
+import pytest
+
+from kdlab.config.yaml_text import parse_value, read
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("2", 2),
+        ("-.5", -0.5),
+        ("no", "no"),
+        ("true", True),
+        ("null", None),
+        ("[1, a]", [1, "a"]),
+        ("2026-01-01", "2026-01-01"),
+        ("1_000", 1000),
+        (".inf", float("inf")),
+    ],
+)
+def test_values(text, value):
+    assert parse_value(text) == value
+    assert type(parse_value(text)) is type(value)
+
+
+def written(tmp_path, text):
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    return read(path, "x.yaml")
+
+
+def test_remembers_lines(tmp_path):
+    document = written(tmp_path, "a: 1\nb:\n  c: 2\n  d: [3]\n")
+    assert document.origins["a"] == "x.yaml:1"
+    assert document.origins["b.c"] == "x.yaml:3"
+
+
+def test_a_key_written_twice_is_a_fault(tmp_path):
+    (fault,) = written(tmp_path, "a: 1\nb: 2\na: 3\n").faults
+    assert (fault.key, fault.origin) == ("a", "x.yaml:3")
+
+
+@pytest.mark.parametrize("tag", ["!!python/object/apply:os.system [ls]", "!!python/name:os.system"])
+def test_a_python_tag_is_refused(tmp_path, tag):
+    (fault,) = written(tmp_path, f"a: {tag}\n").faults
+    assert "tag could run code" in fault.message
+
+
+def test_broken_yaml_names_its_line(tmp_path):
+    (fault,) = written(tmp_path, "a: 1\nb: [1\n").faults
+    assert fault.origin.startswith("x.yaml:")
+    assert "not valid YAML" in fault.message

@@ -1,0 +1,44 @@
+"""Every test has a kdlab home shared by the session and run folders of its own."""
+
+import os
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kdlab_home(tmp_path_factory):
+    """Decoded data and prepared teachers are made once per session."""
+    home = tmp_path_factory.mktemp("kdlab-home")
+    os.environ["KDLAB_HOME"] = str(home)
+    os.environ.pop("KDLAB_RUNS", None)
+    return home
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A current folder with nothing in it: configs and cards come from kdlab's own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def digits():
+    """(data, spec) of the small digits set."""
+    from kdlab.config.check import construct
+    from kdlab.config.load import compose_card
+    from kdlab.data.images import DataSpec
+
+    spec = construct(DataSpec, compose_card("data/digits_tiny"))
+    return spec.load(), spec
+
+
+@pytest.fixture
+def samples(digits):
+    """Three epochs of batches of 50."""
+    from kdlab.data.samples import planned
+
+    data, spec = digits
+    return planned(data, spec.to_dict(), batch=50, seed=3, epochs=3)

@@ -1,0 +1,116 @@
+"""Class folders on disk and in zips: the splits, what is wrong with them, real CIFAR-10."""
+
+import io
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kdlab.data.image_folder import ImageFolder
+from kdlab.errors import DataError
+
+REAL = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+def png(colour, size=(10, 8)):
+    raw = io.BytesIO()
+    Image.new("RGB", size, colour).save(raw, "PNG")
+    return raw.getvalue()
+
+
+def tree(folder, names):
+    for i, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png((i % 256, 7, 9)))
+    return folder
+
+
+def classes(prefix="", count=10):
+    return [f"{prefix}{c}/{i}.png" for c in ("cat", "dog") for i in range(count)]
+
+
+def test_a_plain_tree_is_split(tmp_path):
+    data = ImageFolder(root=str(tree(tmp_path, classes())), size=8).load()
+    assert data.classes == ("cat", "dog")
+    assert data.shape == (3, 8, 8)
+    assert (len(data.train), len(data.validation), len(data.test)) == (14, 2, 4)
+    assert list(data.inputs[0, :, 0, 0]) == [0, 7, 9]
+
+
+def test_split_folders_are_kept(tmp_path):
+    tree(tmp_path, classes("train/") + classes("val/", 3) + classes("test/", 2))
+    data = ImageFolder(root=str(tmp_path), size=8, channels=1).load()
+    assert (len(data.train), len(data.validation), len(data.test)) == (20, 6, 4)
+    assert data.shape == (1, 8, 8)
+
+
+def test_zips_together_are_one_set(tmp_path):
+    for part in ("one", "two"):
+        with zipfile.ZipFile(tmp_path / f"{part}.zip", "w") as archive:
+            for i in range(6):
+                archive.writestr(f"set/train/{part}/{i}.png", png((i, 0, 0)))
+                archive.writestr(f"set/test/{part}/{i}.png", png((i, 0, 0)))
+    roots = (str(tmp_path / "one.zip"), str(tmp_path / "two.zip"))
+    data = ImageFolder(root=roots, size=8, validation_share=0.5).load()
+    assert data.classes == ("one", "two")
+    assert (len(data.train), len(data.validation), len(data.test)) == (6, 6, 12)
+
+
+def test_a_changed_tree_is_decoded_again(tmp_path):
+    spec = ImageFolder(root=str(tree(tmp_path, classes())), size=8)
+    before = spec.load().digest
+    (tmp_path / "cat/0.png").write_bytes(png((99, 99, 99)))
+    assert spec.load().digest != before
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda p: p / "absent", "does not exist"),
+        (lambda p: p, "holds no images in class folders"),
+        (lambda p: tree(p, ["cat/0.png"]).joinpath("cat"), "holds no images in class folders"),
+    ],
+)
+def test_missing_or_empty_names_the_path(tmp_path, make, words):
+    path = make(tmp_path)
+    with pytest.raises(DataError, match=words) as caught:
+        ImageFolder(root=str(path)).load()
+    assert str(path) in str(caught.value)
+
+
+def test_every_damaged_image_is_named(tmp_path):
+    tree(tmp_path, classes())
+    (tmp_path / "cat/3.png").write_bytes(png((1, 2, 3))[:40])
+    (tmp_path / "dog/5.png").write_text("not an image")
+    with pytest.raises(DataError) as caught:
+        ImageFolder(root=str(tmp_path)).load()
+    message = str(caught.value)
+    assert "2 of 20 images" in message
+    assert str(tmp_path / "cat/3.png") in message
+    assert str(tmp_path / "dog/5.png") in message
+
+
+def test_a_broken_zip_is_named(tmp_path):
+    path = tmp_path / "x.zip"
+    path.write_bytes(b"PK nonsense")
+    with pytest.raises(DataError, match="not a readable zip"):
+        ImageFolder(root=str(path)).load()
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"CIFAR-10 zips are not under {REAL}")
+def test_real_cifar10_test_images():
+    """10,000 real photographs; pixel values checked against an independent decoder."""
+    root = REAL / "cifar10-test.zip"
+    data = ImageFolder(root=str(root), size=32, test_share=0.1, split_seed=1)
+    files = [f for f in data.files() if f.label == "airplane"][:3]
+    assert len(data.files()) == 10_000
+    with zipfile.ZipFile(root) as archive:
+        for file in files:
+            with Image.open(io.BytesIO(archive.read(file.inner))) as image:
+                assert image.size == (32, 32)
+                assert np.asarray(image.convert("RGB")).std() > 5
+    assert os.path.getsize(root) > 1_000_000

@@ -1,0 +1,91 @@
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+import pytest
+
+from kdlab.data.digits import Digits
+from kdlab.data.images import DataSpec, by_class
+from kdlab.data.synthetic import Synthetic
+from kdlab.errors import DataError
+
+
+def test_digits_are_the_real_ones_in_three_apart_splits():
+    data = Digits().load()
+    assert data.inputs.shape == (1797, 1, 8, 8)
+    assert data.inputs.max() == 255
+    assert len(data.test) == 300
+    assert len(data.validation) == round(0.2 * 1497)
+    everything = np.concatenate([data.train, data.validation, data.test])
+    assert sorted(everything) == list(range(1797))
+    for ids in (data.train, data.validation, data.test):
+        share = np.bincount(data.labels[ids]) / len(ids)
+        assert abs(share - 0.1).max() < 0.02
+
+
+def test_digits_in_colour_and_larger():
+    data = Digits(size=32, channels=3).load()
+    assert data.shape == (3, 32, 32)
+    assert np.array_equal(data.inputs[:, 0], data.inputs[:, 2])
+
+
+def test_decoded_once_and_shared(monkeypatch, digits):
+    first, spec = digits
+
+    def fail(self, say):
+        raise AssertionError("decoded again")
+
+    monkeypatch.setattr(Digits, "decode", fail)
+    again = spec.load()
+    assert again.digest == first.digest
+    assert not again.inputs.flags.writeable
+
+
+def test_the_digest_is_of_the_pixels():
+    assert Digits().load().digest != Digits(size=16).load().digest
+
+
+def test_training_samples_can_be_limited(digits):
+    data, spec = digits
+    assert len(data.train) == 240 == spec.train_samples
+    assert np.bincount(data.labels[data.train]).min() > 20
+
+
+def test_by_class_keeps_shares():
+    labels = np.repeat([0, 1, 2], [60, 30, 10])
+    chosen, rest = by_class(np.arange(100), labels, 20, seed=0)
+    assert list(np.bincount(labels[chosen])) == [12, 6, 2]
+    assert sorted([*chosen, *rest]) == list(range(100))
+
+
+def test_too_large_a_set_is_refused_with_the_numbers():
+    size = int((psutil.virtual_memory().total / 3 / 1000) ** 0.5) + 1
+    lines = []
+    with pytest.raises(DataError, match=r"needs .* as uint8; this machine has .* of memory"):
+        Synthetic(samples=1000, size=size).load(lines.append)
+    assert "in host memory" in lines[0]  # the size is said before
+
+
+def test_synthetic_has_the_shape_and_replays():
+    data = Synthetic(samples=50, size=9, channels=2, classes=4).load()
+    assert data.inputs.shape == (50, 2, 9, 9)
+    assert set(np.unique(data.labels)) <= {0, 1, 2, 3}
+    assert len(data.test) == 5
+    assert len(np.unique(data.inputs)) > 200
+
+
+def test_an_interrupted_decoding_is_not_taken_for_a_data_set(kdlab_home):
+    @dataclass(frozen=True, kw_only=True)
+    class Fails(Synthetic):
+        def identity(self):
+            return "fails"
+
+        def decode(self, say):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Fails().load()
+    metas = [json.loads(p.read_text()) for p in (kdlab_home / "data").glob("*/meta.json")]
+    assert all(meta["digest"] for meta in metas)
+    assert issubclass(Fails, DataSpec)

@@ -1,0 +1,82 @@
+"""Values of every loss against independent computations in NumPy, written from the papers."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax, softmax
+from scipy.stats import pearsonr
+
+from kdlab.losses.dist import dist_parts
+from kdlab.losses.dkd import dkd_parts
+from kdlab.losses.hinton import hinton_kd
+from kdlab.losses.soft_cross_entropy import soft_cross_entropy
+
+CHANCE = np.random.default_rng(3)
+STUDENT, TEACHER = CHANCE.normal(size=(2, 9, 6)) * 2
+LABELS = CHANCE.integers(0, 6, 9)
+TENSORS = tuple(map(torch.from_numpy, (STUDENT, TEACHER)))
+TEMPERATURES = [0.5, 1.0, 4.0]
+
+
+def kl(q, p):
+    return (q * (np.log(q) - np.log(p))).sum(axis=-1).mean()
+
+
+@pytest.mark.parametrize("t", TEMPERATURES)
+def test_hinton(t):
+    expected = t**2 * kl(softmax(TEACHER / t, 1), softmax(STUDENT / t, 1))
+    assert float(hinton_kd(*TENSORS, t)) == pytest.approx(expected, rel=1e-10)
+
+
+def test_hinton_by_hand():
+    """q = (3/4, 1/4), p = (1/2, 1/2): KL = 3/4 ln 3/2 + 1/4 ln 1/2."""
+    teacher = torch.tensor([[np.log(3.0), 0.0]])
+    value = float(hinton_kd(torch.zeros(1, 2), teacher, 1.0))
+    assert value == pytest.approx(0.75 * np.log(1.5) + 0.25 * np.log(0.5), rel=1e-6)
+
+
+@pytest.mark.parametrize("t", TEMPERATURES)
+def test_soft_cross_entropy_is_kl_plus_the_teachers_entropy(t):
+    q = softmax(TEACHER / t, 1)
+    expected = -(q * log_softmax(STUDENT / t, 1)).sum(1).mean() * t**2
+    assert float(soft_cross_entropy(*TENSORS, t)) == pytest.approx(expected, rel=1e-10)
+    entropy = -(q * np.log(q)).sum(1).mean() * t**2
+    assert expected == pytest.approx(float(hinton_kd(*TENSORS, t)) + entropy, rel=1e-10)
+
+
+@pytest.mark.parametrize("t", TEMPERATURES)
+def test_dkd_parts(t):
+    p, q = softmax(STUDENT / t, 1), softmax(TEACHER / t, 1)
+    tckd, nckd = [], []
+    for i, label in enumerate(LABELS):
+        others = np.delete(np.arange(6), label)
+        pair_q = np.array([q[i, label], 1 - q[i, label]])
+        pair_p = np.array([p[i, label], 1 - p[i, label]])
+        tckd.append(kl(pair_q, pair_p))
+        rest_q, rest_p = q[i, others], p[i, others]
+        nckd.append(kl(rest_q / rest_q.sum(), rest_p / rest_p.sum()))
+    found = dkd_parts(*TENSORS, torch.from_numpy(LABELS), t)
+    assert float(found[0]) == pytest.approx(t**2 * np.mean(tckd), rel=1e-9)
+    assert float(found[1]) == pytest.approx(t**2 * np.mean(nckd), rel=1e-9)
+
+
+def test_dkd_equation_7_adds_up_to_the_full_divergence():
+    """KD = TCKD + (1 - q_target) NCKD, sample by sample."""
+    labels = torch.from_numpy(LABELS)
+    total = 0.0
+    for i in range(9):
+        row = [tensor[i : i + 1] for tensor in TENSORS]
+        tckd, nckd = dkd_parts(*row, labels[i : i + 1], 2.0)
+        q_target = softmax(TEACHER / 2, 1)[i, LABELS[i]]
+        total += float(tckd) + (1 - q_target) * float(nckd)
+    assert total / 9 == pytest.approx(float(hinton_kd(*TENSORS, 2.0)), rel=1e-9)
+
+
+@pytest.mark.parametrize("t", TEMPERATURES)
+def test_dist_is_one_minus_pearson(t):
+    p, q = softmax(STUDENT / t, 1), softmax(TEACHER / t, 1)
+    rows = np.mean([1 - pearsonr(p[i], q[i])[0] for i in range(9)])
+    columns = np.mean([1 - pearsonr(p[:, c], q[:, c])[0] for c in range(6)])
+    between, within = dist_parts(*TENSORS, t)
+    assert float(between) == pytest.approx(t**2 * rows, rel=1e-6)
+    assert float(within) == pytest.approx(t**2 * columns, rel=1e-6)

@@ -1,0 +1,164 @@
+"""Oracle O-15: a teacher never has two owners, an expired one is never handed out."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kdlab.papers.edl_dist.leases import LeaseTable
+
+
+def table_with(*teachers, t_t=10.0):
+    table = LeaseTable(ttl_s=6)
+    for name in teachers:
+        table.on_registered(name, 0.0)
+        table.on_ready(name, t_t, 0.0)
+    return table
+
+
+def names(table, student):
+    return sorted(lease.teacher for lease in table.held_by(student))
+
+
+def test_line_1_covers_the_students_rate():
+    table = table_with("a", "b", "c", "d")
+    table.on_demand("s", 25.0, 1.0)
+    assert names(table, "s") == ["a", "b", "c"]
+
+
+def test_a_registered_teacher_is_alive_and_not_handed_out():
+    table = LeaseTable()
+    table.on_registered("a", 0.0)
+    table.on_demand("s", 5.0, 0.0)
+    assert names(table, "s") == []
+    table.on_ready("a", 10.0, 1.0)
+    assert names(table, "s") == ["a"]
+
+
+def test_case_1_a_free_teacher_that_is_lost_is_ignored():
+    table = table_with("a", "b")
+    table.on_demand("s", 5.0, 0.0)
+    assert table.on_lost("b", 1.0)
+    assert names(table, "s") == ["a"]
+
+
+def test_a_lost_teacher_is_replaced_by_a_free_one():
+    table = table_with("a", "b")
+    table.on_demand("s", 5.0, 0.0)
+    table.on_lost("a", 1.0)
+    assert names(table, "s") == ["b"]
+
+
+def test_a_new_teacher_goes_to_the_student_that_searches_longest():
+    table = table_with()
+    table.on_demand("late", 5.0, 2.0)
+    table.on_demand("early", 5.0, 1.0)
+    table.on_ready("a", 10.0, 3.0)
+    assert names(table, "early") == ["a"]
+    table.on_ready("b", 10.0, 3.0)
+    assert names(table, "late") == ["b"]
+
+
+def test_line_8_one_additional_teacher_now_or_when_one_is_free():
+    table = table_with("a", "b")
+    table.on_demand("s", 5.0, 0.0)
+    assert table.on_extra("s", 1.0)
+    assert names(table, "s") == ["a", "b"]
+    assert not table.on_extra("s", 2.0)
+    table.on_ready("c", 10.0, 3.0)
+    assert names(table, "s") == ["a", "b", "c"]
+
+
+def test_a_released_teacher_does_not_come_back_by_itself():
+    table = table_with("a", "b")
+    table.on_demand("s", 15.0, 0.0)
+    table.on_release("s", "b", 1.0)
+    assert names(table, "s") == ["a"]
+
+
+def test_silence_beyond_the_ttl_expires():
+    table = table_with("a", "b")
+    table.on_renewed("a", 5.0)
+    assert table.expired(6.1) == ["b"]
+    assert not table.on_renewed("unknown", 1.0)
+
+
+def test_at_most_is_kept():
+    table = table_with("a", "b", "c")
+    table.on_demand("s", 100.0, 0.0, at_most=2)
+    assert len(names(table, "s")) == 2
+
+
+class Random(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.table, self.time, self.epochs = LeaseTable(ttl_s=6), 0.0, {}
+
+    teachers = st.sampled_from(["a", "b", "c", "d"])
+    students = st.sampled_from(["x", "y", "z"])
+
+    @rule(seconds=st.floats(0, 4))
+    def wait(self, seconds):
+        self.time += seconds
+        for teacher in self.table.expired(self.time):
+            self.table.on_lost(teacher, self.time)
+
+    @rule(teacher=teachers)
+    def register(self, teacher):
+        if teacher not in self.table.leases:
+            self.table.on_registered(teacher, self.time)
+
+    @rule(teacher=teachers, t_t=st.floats(1, 50))
+    def ready(self, teacher, t_t):
+        if teacher in self.table.leases:
+            self.table.on_ready(teacher, t_t, self.time)
+
+    @rule(teacher=teachers)
+    def renew(self, teacher):
+        self.table.on_renewed(teacher, self.time)
+
+    @rule(teacher=teachers)
+    def lose(self, teacher):
+        self.table.on_lost(teacher, self.time)
+
+    @rule(student=students, rate=st.floats(0, 100))
+    def demand(self, student, rate):
+        self.table.on_demand(student, rate, self.time)
+
+    @precondition(lambda self: self.table.demands)
+    @rule(data=st.data())
+    def extra(self, data):
+        self.table.on_extra(data.draw(st.sampled_from(sorted(self.table.demands))), self.time)
+
+    @rule(student=students, teacher=teachers)
+    def release(self, student, teacher):
+        self.table.on_release(student, teacher, self.time)
+
+    @rule(student=students)
+    def leave(self, student):
+        self.table.on_student_gone(student, self.time)
+
+    @invariant()
+    def one_owner_that_asked(self):
+        for lease in self.table.leases.values():
+            assert (lease.state == "assigned") == (lease.student is not None)
+            if lease.student is not None:
+                assert lease.student in self.table.demands
+
+    @invariant()
+    def lease_epochs_only_grow(self):
+        held = [le.epoch for le in self.table.leases.values() if le.student]
+        assert len(held) == len(set(held))
+        for lease in self.table.leases.values():
+            assert lease.epoch < self.table.next_epoch
+
+    @invariant()
+    def nobody_searches_while_a_teacher_is_free(self):
+        free = [le for le in self.table.leases.values() if le.state == "free"]
+        for demand in self.table.demands.values():
+            rate = sum(le.t_t for le in self.table.held_by(demand.student))
+            if free:
+                assert rate >= demand.t_s * (1 - 1e-6) - 1e-6
+
+
+TestRandom = Random.TestCase
+TestRandom.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

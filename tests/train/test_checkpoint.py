@@ -1,0 +1,94 @@
+import json
+
+import pytest
+import torch
+
+from kdlab.errors import CheckpointError
+from kdlab.train import checkpoint
+
+
+def trained(optimizer_class, **options):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    optimizer = optimizer_class(net.parameters(), lr=0.1, **options)
+    for _ in range(3):
+        net(torch.randn(5, 4)).square().sum().backward()
+        optimizer.step()
+    return net, optimizer
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {}), (torch.optim.SGD, {})],
+)
+def test_a_restored_state_goes_on_exactly(tmp_path, kind, options):
+    net, optimizer = trained(kind, **options)
+    tensors, facts = checkpoint.pack(net, optimizer)
+    checkpoint.save(tmp_path, 3, tensors, facts | {"spec_hash": "h"})
+    expected = [torch.randn(2) for _ in range(2)]
+    net2, optimizer2 = trained(kind, **options)
+    loaded, facts, notes = checkpoint.load_newest(tmp_path, "h")
+    checkpoint.unpack(loaded, facts, net2, optimizer2)
+    assert [torch.equal(a, torch.randn(2)) for a in expected] == [True, True]
+    for model, opt in ((net, optimizer), (net2, optimizer2)):
+        torch.manual_seed(1)
+        opt.zero_grad()
+        model(torch.randn(5, 4)).square().sum().backward()
+        opt.step()
+    for a, b in zip(net.state_dict().values(), net2.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    assert notes == []
+
+
+def save(folder, step):
+    checkpoint.save(folder, step, {"x": torch.tensor([float(step)])}, {"spec_hash": "h"})
+
+
+def newest(folder):
+    tensors, facts, notes = checkpoint.load_newest(folder, "h")
+    return facts["step"], float(tensors["x"]), notes
+
+
+def test_keeps_two_and_loads_the_newest(tmp_path):
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step_000000002", "step_000000003"]
+    assert newest(tmp_path)[:2] == (3, 3.0)
+
+
+@pytest.mark.parametrize("spoil", ["cut", "flip", "no_json", "bad_json"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, spoil):
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    state, meta = (tmp_path / "step_000000002" / f"state.{x}" for x in ("safetensors", "json"))
+    raw = bytearray(state.read_bytes())
+    if spoil == "cut":
+        state.write_bytes(raw[:-3])
+    elif spoil == "flip":
+        raw[-1] ^= 1
+        state.write_bytes(raw)
+    elif spoil == "no_json":
+        meta.unlink()
+    else:
+        meta.write_text("{")
+    step, value, notes = newest(tmp_path)
+    assert (step, value) == (1, 1.0)
+    assert "step_000000002 is damaged" in notes[0]
+
+
+def test_a_half_written_one_is_not_seen(tmp_path):
+    save(tmp_path, 1)
+    half = tmp_path / ".step_000000002.999"
+    half.mkdir()
+    (half / "state.json").write_text(json.dumps({"step": 2}))
+    assert newest(tmp_path)[0] == 1
+
+
+def test_another_spec_is_refused(tmp_path):
+    save(tmp_path, 1)
+    with pytest.raises(CheckpointError, match="written for spec h"):
+        checkpoint.load_newest(tmp_path, "other")
+
+
+def test_none_is_none(tmp_path):
+    assert checkpoint.load_newest(tmp_path / "nothing", "h") is None

@@ -1,0 +1,199 @@
+"""The student loop, with real models on real digits."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from kdlab.errors import KdlabError, RunStopped
+from kdlab.losses.hinton import Hinton, hinton_kd
+from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.soft_labels.none import NoTeacher
+from kdlab.soft_labels.scripted import Scripted
+from kdlab.soft_labels.source import SourceContext
+from kdlab.train.recipe import Recipe
+from kdlab.train.student import Job, StudentLoop
+
+SPEC = CifarResNet(depth=8, width=(4, 4, 8, 8))
+
+
+class Recorder:
+    """Collects events; asks to stop after a given number of steps."""
+
+    def __init__(self, stop_after=None):
+        self.events, self.stop_after = [], stop_after
+
+    def emit(self, event, /, **data):
+        self.events.append({"event": event, **json.loads(json.dumps(data, default=float))})
+
+    def stop(self):
+        steps = [e for e in self.events if e["event"] == "step"]
+        return self.stop_after is not None and len(steps) >= self.stop_after
+
+    def losses(self):
+        return {e["step"]: e["loss"] for e in self.events if e["event"] == "step"}
+
+
+def make(samples, folder, recorder=None, loss=Hinton(), **recipe):  # noqa: B008
+    options = {"epochs": 3, "batch": 50, "lr": 0.05, "log_every_steps": 1, "device": "cpu"}
+    recorder = recorder or Recorder()
+    torch.manual_seed(7)
+    job = Job(
+        recipe=Recipe(**options | recipe),
+        model_spec=SPEC,
+        model=SPEC.build(10, 1),
+        samples=samples,
+        loss=loss,
+        seed=7,
+        folder=folder,
+        spec_hash="h",
+        emit=recorder.emit,
+        stop=recorder.stop,
+    )
+    return StudentLoop(job), recorder
+
+
+def source(samples, folder, spec=Scripted()):  # noqa: B008
+    return spec.build(SourceContext(samples=samples, student="s", folder=folder))
+
+
+def test_line_5_is_the_papers_update(samples, tmp_path):
+    """One step equals θ - η ∇{α φ + β ψ} written out by hand."""
+    loop, _ = make(
+        samples, tmp_path, loss=Hinton(temperature=2.0, hard_weight=0.3, soft_weight=0.7),
+        momentum=0.0, weight_decay=0.0, schedule="constant",
+    )  # fmt: skip
+    torch.manual_seed(7)
+    twin = SPEC.build(10, 1)
+    twin.load_state_dict(loop.model.state_dict())
+    batch = next(iter(source(samples, tmp_path).epoch(0, ())))
+    loop.model.train()
+    loop._step(batch)
+    twin.train()
+    scores = twin(batch.views)
+    loss = 0.3 * cross_entropy(scores, batch.labels) + 0.7 * hinton_kd(scores, batch.soft, 2.0)
+    loss.backward()
+    for parameter, moved in zip(twin.parameters(), loop.model.parameters(), strict=True):
+        assert torch.allclose(parameter - 0.05 * parameter.grad, moved, atol=1e-6)
+
+
+def test_learns_and_accounts_for_every_sample(samples, tmp_path):
+    loop, recorder = make(samples, tmp_path, epochs=3)
+    result = loop.run(source(samples, tmp_path))
+    assert (result.seen, result.lost, result.repeated) == (3 * 240, 0, 0)
+    losses = list(recorder.losses().values())
+    assert losses[-1] < losses[0]
+    assert result.steps == 3 * 5
+    assert [e["epoch"] for e in recorder.events if e["event"] == "epoch_done"] == [1, 2, 3]
+    assert (tmp_path / "student.safetensors").is_file()
+    assert (tmp_path / "best.safetensors").is_file()
+
+
+@pytest.mark.parametrize("stop_after", [3, 5, 8])
+def test_a_resumed_training_equals_an_uninterrupted_one(samples, tmp_path, stop_after):
+    """Same losses to the last bit, dropout-free model, stopped inside and between epochs."""
+    whole, record = make(samples, tmp_path / "whole")
+    expected = whole.run(source(samples, tmp_path))
+    loop, first = make(samples, tmp_path / "cut", Recorder(stop_after=stop_after))
+    with pytest.raises(RunStopped):
+        loop.run(source(samples, tmp_path))
+    again, second = make(samples, tmp_path / "cut")
+    assert again.resume()
+    result = again.run(source(samples, tmp_path))
+    assert first.losses() | second.losses() == record.losses()
+    assert (result.seen, result.lost, result.repeated, result.rolled_back) == (720, 0, 0, 0)
+    for a, b in zip(
+        whole.model.state_dict().values(), again.model.state_dict().values(), strict=True
+    ):
+        assert torch.equal(a, b)
+    assert result.last == expected.last
+    assert result.validation_best == expected.validation_best
+
+
+def test_what_a_crash_undid_is_counted_apart(samples, tmp_path):
+    """The process dies after step 7; the last checkpoint is of step 4."""
+
+    class Crash(Exception):
+        pass
+
+    class CrashingSource:
+        def __init__(self, inner):
+            self.inner, self.given = inner, 0
+
+        def epoch(self, epoch, done):
+            for batch in self.inner.epoch(epoch, done):
+                if self.given == 7:
+                    raise Crash
+                self.given += 1
+                yield batch
+
+        def figures(self):
+            return {}
+
+    loop, first = make(samples, tmp_path, checkpoint_every_steps=4)
+    with pytest.raises(Crash):
+        loop.run(CrashingSource(source(samples, tmp_path)))
+    again, second = make(samples, tmp_path, checkpoint_every_steps=4)
+    assert again.resume()
+    result = again.run(source(samples, tmp_path))
+    assert result.rolled_back == 40 + 2 * 50  # batches 5 to 7; the fifth holds 40
+    assert (result.seen, result.lost, result.repeated) == (720, 0, 0)
+    for step in (5, 6, 7):  # undone steps are repeated exactly
+        assert first.losses()[step] == second.losses()[step]
+
+
+def test_measuring_the_rate_leaves_no_trace(samples, tmp_path):
+    loop, _ = make(samples, tmp_path)
+    before = {k: v.clone() for k, v in loop.model.state_dict().items()}
+    random = torch.get_rng_state()
+    assert loop.measure_rate(seconds=0.05) > 0
+    assert torch.equal(random, torch.get_rng_state())
+    assert all(torch.equal(before[k], v) for k, v in loop.model.state_dict().items())
+    assert loop.optimizer.state == {}
+
+
+def test_a_loss_that_blows_up_ends_with_advice(samples, tmp_path):
+    loop, _ = make(samples, tmp_path, lr=1e30, schedule="constant")
+    with pytest.raises(KdlabError, match=r"lower train\.lr"):
+        loop.run(source(samples, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"precision": "bf16"},
+        {"optimizer": "adamw", "lr": 1e-3},
+        {"channels_last": True, "clip_grad_norm": 1.0, "label_smoothing": 0.1},
+        {"nesterov": True, "schedule": "step", "drop_lr_at": (1,)},
+    ],
+    ids=str,
+)
+def test_options_train(samples, tmp_path, recipe):
+    loop, recorder = make(samples, tmp_path, epochs=2, **recipe)
+    result = loop.run(source(samples, tmp_path))
+    assert all(math.isfinite(v) for v in recorder.losses().values())
+    assert result.seen == 480
+
+
+def test_best_on_validation_and_last_are_reported_apart(samples, tmp_path):
+    loop, recorder = make(samples, tmp_path, epochs=3)
+    result = loop.run(source(samples, tmp_path))
+    seen = [e["validation_top1"] for e in recorder.events if e["event"] == "epoch_done"]
+    assert result.validation_best == max(seen)
+    assert result.validation_last == seen[-1]
+    assert result.best_epoch == seen.index(max(seen)) + 1
+
+
+def test_a_source_that_loses_a_batch_is_found_out(samples, tmp_path):
+    class Loses:
+        def epoch(self, epoch, done):
+            yield from list(source(samples, tmp_path, NoTeacher()).epoch(epoch, done))[:-1]
+
+        def figures(self):
+            return {}
+
+    loop, _ = make(samples, tmp_path)
+    with pytest.raises(KdlabError, match="got 4 of 5 batches"):
+        loop.run(Loses())

@@ -1,0 +1,72 @@
+import pytest
+
+from kdlab.data.digits import Digits
+from kdlab.data.synthetic import Synthetic
+from kdlab.errors import ModelError, SpecError, TeacherRefused, WeightsError
+from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.train.recipe import Recipe
+from kdlab.train.teacher import TeacherSpec, check, prepare, recipe_hash
+
+MODEL = CifarResNet(depth=8, width=(4, 4, 8, 8))
+
+
+def spec(**changes):
+    values = {
+        "model": MODEL,
+        "data": Digits(train_samples=240),
+        "recipe": Recipe(epochs=1, batch=32, threads=1),
+    }
+    return TeacherSpec(**values | changes)
+
+
+class Events(list):
+    def emit(self, event, /, **data):
+        self.append(event)
+
+
+def test_trained_once_and_kept(digits):
+    first, again = Events(), Events()
+    teacher = prepare(spec(), first.emit)
+    assert "teacher_training" in first
+    same = prepare(spec(), again.emit)
+    assert "teacher_training" not in again
+    assert same.sha256 == teacher.sha256
+    assert teacher.top1 is not None
+    data = digits[0]
+    loaded = teacher.load(data, "cpu")
+    import torch
+
+    views = torch.from_numpy(data.inputs[:5])
+    assert loaded.infer(views).shape == (5, 10)
+    assert torch.equal(loaded.infer(views), loaded.infer(views))  # eval mode: no dropout
+    assert not any(p.requires_grad for p in teacher.build(10, 1).parameters())
+
+
+def test_the_hash_is_of_what_the_weights_depend_on():
+    base = recipe_hash(spec())
+    assert recipe_hash(spec(recipe=Recipe(epochs=2, batch=32, threads=1))) != base
+    assert recipe_hash(spec(seed=1)) != base
+    assert recipe_hash(spec(min_top1=50)) == base
+    assert recipe_hash(spec(recipe=Recipe(epochs=1, batch=32, threads=2))) == base
+
+
+def test_a_teacher_below_its_card_is_refused():
+    with pytest.raises(TeacherRefused, match="its card demands 100 %"):
+        prepare(spec(min_top1=100), Events().emit)
+
+
+def test_another_number_of_classes_is_found_before_a_run(digits):
+    other = spec(data=Synthetic(samples=40, classes=7, size=8, channels=1))
+    with pytest.raises(ModelError, match="with 7 classes"):
+        check(other, digits[0])
+
+
+def test_foreign_weights_are_checked_before_a_run(digits, tmp_path):
+    model = CifarResNet(depth=8, weights=str(tmp_path / "absent.safetensors"))
+    with pytest.raises(WeightsError, match="no weights file"):
+        check(TeacherSpec(model=model), digits[0])
+
+
+def test_a_teacher_without_weights_needs_a_recipe():
+    with pytest.raises(SpecError, match="without weights needs data and recipe"):
+        TeacherSpec(model=MODEL)
