@@ -1,0 +1,91 @@
+"""A real pool: a Dask scheduler and teachers, each a process of its own."""
+
+import contextlib
+
+import pytest
+
+from kdlab.cluster.deployment import Deployment, probe_of
+from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.served import Served
+from kdlab.cluster.wire import ask
+from kdlab.config.check import construct
+from kdlab.config.load import compose_card
+from kdlab.data.samples import planned
+from kdlab.soft_labels.source import SourceContext
+from kdlab.train.teacher import TeacherSpec, prepare
+
+
+@pytest.fixture(scope="session")
+def teacher(kdlab_home):
+    spec = construct(TeacherSpec, compose_card("teachers/digits_tiny"))
+    return prepare(spec, lambda event, /, **data: None)
+
+
+@pytest.fixture(scope="session")
+def deployment(teacher, digits):
+    data, spec = digits
+    return Deployment(
+        model=teacher.weightless().to_dict(),
+        weights=str(teacher.weights),
+        sha256=teacher.sha256,
+        num_classes=10,
+        shape=data.shape,
+        batch=20,
+        data=spec.to_dict(),
+        probe=probe_of(data),
+        components={},
+    )
+
+
+@pytest.fixture
+def pools(tmp_path):
+    """Starts pools and ends them, whatever the test does."""
+    with contextlib.ExitStack() as stack:
+
+        def start(deployment, teachers=2, **options):
+            pool = LocalPool(teachers=teachers, **options).start(deployment, tmp_path / "pool")
+            stack.callback(pool.close)
+            wait_until(lambda: ready(pool) >= teachers)
+            return pool
+
+        yield start
+
+
+def ready(pool):
+    return sum(t["state"] != "registered" for t in ask(pool.address, "kdlab_status")["teachers"])
+
+
+def wait_until(condition, seconds=60.0):
+    """Polls a condition; the deadline is generous, the test does not depend on it."""
+    import time
+
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def served(digits, tmp_path):
+    """Makes served sources on a pool, with a record of what they report."""
+    with contextlib.ExitStack() as stack:
+
+        def make(pool, *, epochs=3, batch=20, start=None, rate=500.0, stop=lambda: False, **spec):
+            data, data_spec = digits
+            samples = planned(data, data_spec.to_dict(), batch=batch, seed=3, epochs=epochs)
+            events = []
+            context = SourceContext(
+                samples=samples,
+                student="test",
+                folder=tmp_path,
+                pool=pool,
+                report=lambda event, /, **data: events.append((event, data)),
+                stop=stop,
+                student_rate=lambda: rate,
+                start=start or {"epoch": 0, "done": []},
+            )
+            source = Served(**{"lt": 20, "ut": 200} | spec).build(context)
+            stack.callback(source.close)
+            return source, samples, events
+
+        yield make

@@ -1,0 +1,50 @@
+import socket
+
+import numpy as np
+import pytest
+
+from kdlab.cluster.ring import Channel, Layout, Ring
+
+LAYOUT = Layout(slots=3, largest=5, shape=(2, 3, 3), classes=4)
+
+
+def test_both_ends_see_the_same_memory():
+    ring = Ring.create(LAYOUT)
+    other = Ring(LAYOUT, ring.fd)
+    for slot in range(3):
+        for i, array in enumerate(ring.slot(slot).values()):
+            array[...] = slot * 10 + i
+    for slot in range(3):
+        values = [float(a.max()) for a in other.slot(slot).values()]
+        assert values == [slot * 10 + i for i in range(4)]
+        assert all(a.min() == a.max() for a in other.slot(slot).values())
+
+
+def test_slots_do_not_overlap_and_are_aligned():
+    ring = Ring.create(LAYOUT)
+    places = sorted(
+        (a.__array_interface__["data"][0], a.nbytes)
+        for slot in range(3)
+        for a in ring.slot(slot).values()
+    )
+    for (start, size), (following, _) in zip(places, places[1:], strict=False):
+        assert start + size <= following
+    base = places[0][0]
+    assert all((start - base) % 64 == 0 for start, _ in places)
+    assert np.dtype(np.float32) == ring.slot(0)["soft"].dtype
+
+
+def test_channel_times_out_and_sees_the_other_end_go():
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    assert channel.receive(0.01) is None
+    theirs.sendall(b'{"a": 1}\n{"b"')
+    assert channel.receive(1.0) == {"a": 1}
+    assert channel.receive(0.01) is None
+    theirs.sendall(b": 2}\n")
+    theirs.close()
+    assert channel.receive(1.0) == {"b": 2}
+    with pytest.raises(EOFError):
+        channel.receive(1.0)
+    assert not channel.send(free=1)
+    channel.close()

@@ -1,0 +1,124 @@
+"""Served soft labels over real processes: right, complete, and bounded."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from kdlab.cluster.wire import ask, check_address
+from kdlab.errors import RunStopped, SchedulerUnreachable
+from kdlab.testing import check_source
+from tests_support import trained_ids
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.mark.parametrize("inputs", ["reference", "value_uint8"])
+@pytest.mark.parametrize("order", ["any", "strict"])
+def test_conforms_and_equals_the_teacher(pools, served, deployment, teacher, digits, inputs, order):
+    pool = pools(deployment, teachers=1)
+
+    def make(start):
+        return served(pool, start=start, inputs=inputs, order=order)[0]
+
+    _, samples, _ = served(pool, inputs=inputs, order=order)
+    check_source(make, samples, epochs=3)
+    loaded = teacher.load(digits[0], "cpu")
+    for batch in make({"epoch": 2, "done": []}).epoch(2, ()):
+        assert torch.allclose(batch.soft, loaded.infer(batch.views), atol=1e-4)
+
+
+def test_strict_order_is_the_plans(pools, served, deployment):
+    source, samples, _ = served(pools(deployment), order="strict")
+    indices = [batch.index for batch in source.epoch(0, ())]
+    assert indices == list(range(len(samples.batches(0))))
+
+
+def test_volume_and_what_is_in_flight_stay_below_ut(pools, served, deployment):
+    source, _, _ = served(pools(deployment), epochs=10, ut=100, lt=20)
+    for epoch in range(10):
+        for _ in source.epoch(epoch, ()):
+            figures = source.figures()
+            assert figures["volume"] <= 100
+    assert 60 <= source.figures()["volume_max"] <= 100
+
+
+def test_the_static_share_is_assigned(pools, served, deployment):
+    """n = ceil(t_s / t_t): a slow student gets one of two teachers, a fast one both."""
+    pool = pools(deployment, teachers=2)
+    for rate, held in ((1.0, 1), (1e9, 2)):
+        source, _, events = served(pool, rate=rate)
+        list(source.epoch(0, ()))
+        joined = [data for name, data in events if name == "teacher_joined"]
+        assert len(joined) == held
+        (scheduled,) = [data for name, data in events if name == "scheduled"]
+        assert scheduled["t_s"] == rate
+        assert (scheduled["n"] == 1) == (held == 1)
+        source.close()
+        states = {t["state"] for t in ask(pool.address, "kdlab_status")["teachers"]}
+        assert states == {"free"}  # a student that goes gives its teachers back
+
+
+def test_sigkill_mid_epoch_loses_and_repeats_nothing(pools, served, deployment):
+    pool = pools(deployment, teachers=2)
+    source, samples, events = served(pool, rate=1e9, epochs=6)
+    ids = []
+    for epoch in range(6):
+        for number, batch in enumerate(source.epoch(epoch, ())):
+            ids.append((epoch, batch.ids.copy()))
+            if epoch == 1 and number == 2:
+                os.kill(pool.teachers[0].pid, signal.SIGKILL)
+    for epoch in range(6):
+        assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
+    lost = [data for name, data in events if name == "teacher_lost"]
+    assert [data["teacher"] for data in lost] == ["teacher-0"]
+
+
+def test_all_teachers_gone_and_one_back(pools, served, deployment):
+    pool = pools(deployment, teachers=1)
+    source, samples, events = served(pool, epochs=4, ut=60)
+    ids = []
+    for epoch in range(4):
+        for number, batch in enumerate(source.epoch(epoch, ())):
+            ids.append((epoch, batch.ids.copy()))
+            if epoch == 0 and number == 1:
+                os.kill(pool.teachers[0].pid, signal.SIGKILL)
+                pool.add_teacher()  # takes seconds to come up: the student waits
+    for epoch in range(4):
+        assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
+    names = [name for name, _ in events]
+    assert "no_teacher" in names
+    assert names.index("no_teacher") < len(names) - 1 - names[::-1].index("teacher_joined")
+
+
+def test_a_stop_is_heard_while_waiting_for_teachers(pools, served, deployment):
+    pool = pools(deployment, teachers=1)
+    asked = []
+    source, _, _ = served(pool, epochs=50, ut=60, stop=lambda: bool(asked))
+    with pytest.raises(RunStopped):
+        for epoch in range(50):
+            for _ in source.epoch(epoch, ()):
+                if not asked:
+                    os.kill(pool.teachers[0].pid, signal.SIGKILL)
+                    asked.append(True)
+
+
+def test_nothing_at_the_address_is_said_with_the_address():
+    with pytest.raises(SchedulerUnreachable, match=r"tcp://127\.0\.0\.1:9"):
+        check_address("tcp://127.0.0.1:9", wait_s=2)
+    with pytest.raises(SchedulerUnreachable, match="nonsense"):
+        check_address("nonsense://x", wait_s=2)
+
+
+def test_soft_labels_do_not_change_under_the_trainer(pools, served, deployment):
+    """A slot is not written again before the next batch is asked for."""
+    source, _, _ = served(pools(deployment), epochs=3)
+    for epoch in range(3):
+        for batch in source.epoch(epoch, ()):
+            kept = batch.soft.clone(), batch.views.clone()
+            source.context.stop()  # any work of the trainer
+            np.sort(np.random.default_rng(0).random(200_000))
+            assert torch.equal(kept[0], batch.soft)
+            assert torch.equal(kept[1], batch.views)
