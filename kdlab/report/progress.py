@@ -5,8 +5,6 @@ from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 _WORTH_A_LINE = {
@@ -88,33 +86,42 @@ class Progress:
 
     def _block(self) -> Group:
         now = self.now
-        grid = Table.grid(padding=(0, 2))
-        row = [
-            Text(str(now["member"]), style="bold"),
-            Text(f"epoch {now['epoch']}"),
-            Text(f"loss {now.get('loss', float('nan')):.4f}"),
-            Text(f"top-1 {now.get('validation_top1', float('nan')):.2f} %"),
-            Text(f"{now['samples_per_second']:.0f} samples/s"),
+        top1 = now.get("validation_top1")
+        words = [
+            str(now["member"]),
+            f"epoch {now['epoch']}",
+            f"loss {now.get('loss', float('nan')):.4f}",
+            "top-1 -" if top1 is None else f"top-1 {top1:.2f} %",
+            f"{now['samples_per_second']:.0f} samples/s",
         ]
-        grid.add_row(*row)
-        parts: list[Any] = [grid]
+        parts: list[Any] = [Text("  ".join(words))]
         if now.get("of_steps"):
-            bar = ProgressBar(total=now["of_steps"], completed=now["step"], width=60)
-            parts.append(bar)
+            parts.append(
+                ProgressBar(total=now["of_steps"], completed=now["step"], width=60)
+            )
         if "volume" in now:
-            parts.append(self._volume(now))
+            parts += [self._volume(now), self._teachers(now)]
         return Group(*parts)
 
     def _volume(self, now: dict[str, Any]) -> Text:
+        """Unused soft labels and requests in flight, with the lower threshold marked."""
         lt, ut = self.thresholds
-        filled = round(40 * min(1.0, now["volume"] / max(1, ut or 1)))
-        mark = round(40 * min(1.0, (lt or 0) / max(1, ut or 1)))
-        cells = ["#" if i < filled else "." for i in range(40)]
-        cells[min(39, mark)] = "|"
-        return Text(
-            f"volume [{''.join(cells)}] {now['volume']:.0f} of {ut} (lt {lt})   "
-            f"teachers alive {now.get('teachers', 0):.0f}   re-sent {now.get('resends', 0):.0f}"
-        )
+        size = max(1, ut or 1)
+        bar = _bar(now["volume"] / size, mark=(lt or 0) / size)
+        return Text(f"volume [{bar}] {now['volume']:.0f} of {ut} (lt {lt})")
+
+    def _teachers(self, now: dict[str, Any]) -> Text:
+        alive, again = now.get("teachers", 0), now.get("resends", 0)
+        return Text(f"teachers alive {alive:.0f}  batches re-sent {again:.0f}")
+
+
+def _bar(share: float, mark: float | None = None, width: int = 40) -> str:
+    """A bar of `width` characters, filled to `share`, with `|` at `mark`."""
+    filled = round(width * min(1.0, share))
+    cells = ["#" if i < filled else "." for i in range(width)]
+    if mark is not None:
+        cells[min(width - 1, round(width * mark))] = "|"
+    return "".join(cells)
 
 
 class _Lenient(dict[str, Any]):

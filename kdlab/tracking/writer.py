@@ -48,7 +48,12 @@ class Writer:
     def __init__(self, run_folder: Path) -> None:
         self.folder = run_folder
         self.state_path = run_folder / "tracking.json"
-        self.state: dict[str, Any] = {"offset": 0, "runs": {}, "done": False}
+        self.state: dict[str, Any] = {
+            "offset": 0,  # in events.jsonl: all before it is in MLflow
+            "runs": {},  # MLflow run by member; "" is the parent
+            "described": [],  # those whose params and tags are complete
+            "done": False,
+        }
         if self.state_path.exists():
             self.state |= json.loads(self.state_path.read_text())
         self.read = EventReader(run_folder / "events.jsonl", self.state["offset"])
@@ -80,11 +85,12 @@ class Writer:
             self._metrics.clear()
             raise
         if events:
+            self.state["offset"] = self.read.offset
             self._save()
         return len(events)
 
     def _save(self) -> None:
-        write_json(self.state_path, self.state | {"offset": self.read.offset})
+        write_json(self.state_path, self.state)
 
     # Events
 
@@ -93,35 +99,25 @@ class Writer:
             self.state["done"] = True
             return
         self.state["uri"] = event["tracking_uri"]
-        self.state["members"] = event["members"]
-        if "" in self.state["runs"]:  # resumed: the same MLflow run goes on
+        self.state |= {"members": event["members"], "started": event}
+        if "" in self.state["runs"]:  # resumed, or tried again: the same MLflow run goes on
             self.client.update_run(self.state["runs"][""], status="RUNNING")
             self.state["done"] = False
-            return
-        experiment = self._experiment(event["group"])
-        self.state["experiment_id"] = experiment
-        run = self._create(event, event["run_id"], {})
-        self.state["runs"][""] = run
-        self.state["started"] = event
-        self._describe(run, event)
-        self._save()
+        else:
+            self.state["experiment_id"] = self._experiment(event["group"])
+            self._create(event, "", event["run_id"], {})
+        self._describe("", event)
 
     def _on_member_started(self, event: dict[str, Any]) -> None:
         member = event["member"]
-        if member in self.state["runs"]:
-            return
         if len(self.state["members"]) == 1:
             self.state["runs"][member] = self.state["runs"][""]
             return
-        tags = {"mlflow.parentRunId": self.state["runs"][""]}
-        run = self._create(event, member, tags)
-        self.state["runs"][member] = run
-        self._describe(run, self.state["started"])
-        extra = [
-            Param("member.source", str(event["source"])),
-            Param("member.seed", str(event["seed"])),
-        ]
-        self.client.log_batch(run, params=extra)
+        if member not in self.state["runs"]:
+            tags = {"mlflow.parentRunId": self.state["runs"][""]}
+            self._create(event, member, member, tags)
+        extra = {"member.source": str(event["source"]), "member.seed": str(event["seed"])}
+        self._describe(member, self.state["started"], extra)
 
     def _on_step(self, event: dict[str, Any]) -> None:
         self._collect(event, _STEP_METRICS)
@@ -185,20 +181,29 @@ class Writer:
         location = (root / _FORBIDDEN.sub("_", name).replace("/", "_")).as_uri()
         return str(self.client.create_experiment(name, artifact_location=location))
 
-    def _create(self, event: dict[str, Any], name: str, tags: dict[str, str]) -> str:
+    def _create(
+        self, event: dict[str, Any], member: str, name: str, tags: dict[str, str]
+    ) -> None:
+        """A run in MLflow, remembered at once so that a second try does not make another."""
         run = self.client.create_run(
             self.state["experiment_id"],
             start_time=int(event["time"] * 1000),
             run_name=name,
             tags=tags | {"kdlab.run_id": self.folder.name},
         )
-        return str(run.info.run_id)
+        self.state["runs"][member] = str(run.info.run_id)
+        self._save()
 
-    def _describe(self, run: str, event: dict[str, Any]) -> None:
+    def _describe(
+        self, member: str, event: dict[str, Any], extra: dict[str, str] | None = None
+    ) -> None:
         """Spec as params, surroundings as tags, data set as input, spec file as artifact."""
+        if member in self.state["described"]:
+            return
+        run = self.state["runs"][member]
+        pairs = [*_flat(event["spec"]), *(extra or {}).items()]
         params = [
-            Param(_FORBIDDEN.sub("_", key), str(value)[:6000])
-            for key, value in _flat(event["spec"])
+            Param(_FORBIDDEN.sub("_", key), str(value)[:6000]) for key, value in pairs
         ]
         tags = {
             "kdlab.experiment": event["experiment"],
@@ -228,6 +233,8 @@ class Writer:
         tag = InputTag("mlflow.data.context", "training")
         self.client.log_inputs(run, datasets=[DatasetInput(dataset=dataset, tags=[tag])])
         self.client.log_artifact(run, str(self.folder / "spec.yaml"))
+        self.state["described"].append(member)
+        self._save()
 
     def _collect(self, event: dict[str, Any], keys: tuple[str, ...]) -> None:
         run = self.state["runs"].get(event["member"])

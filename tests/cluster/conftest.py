@@ -43,7 +43,9 @@ def pools(tmp_path):
     with contextlib.ExitStack() as stack:
 
         def start(deployment, teachers=2, **options):
-            pool = LocalPool(teachers=teachers, **options).start(deployment, tmp_path / "pool")
+            pool = LocalPool(teachers=teachers, **options).start(
+                deployment, tmp_path / "pool"
+            )
             stack.callback(pool.close)
             wait_until(lambda: ready(pool) >= teachers)
             return pool
@@ -52,7 +54,9 @@ def pools(tmp_path):
 
 
 def ready(pool):
-    return sum(t["state"] != "registered" for t in ask(pool.address, "kdlab_status")["teachers"])
+    return sum(
+        t["state"] != "registered" for t in ask(pool.address, "kdlab_status")["teachers"]
+    )
 
 
 def wait_until(condition, seconds=60.0):
@@ -70,7 +74,9 @@ def served(digits, tmp_path):
     """Makes served sources on a pool, with a record of what they report."""
     with contextlib.ExitStack() as stack:
 
-        def make(pool, *, epochs=3, batch=20, start=None, rate=500.0, stop=lambda: False, **spec):
+        def make(
+            pool, *, epochs=3, batch=20, start=None, rate=500.0, stop=lambda: False, **spec
+        ):
             data, data_spec = digits
             samples = planned(data, data_spec.to_dict(), batch=batch, seed=3, epochs=epochs)
             events = []

@@ -1,4 +1,5 @@
 import socket
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def test_slots_do_not_overlap_and_are_aligned():
         for slot in range(3)
         for a in ring.slot(slot).values()
     )
-    for (start, size), (following, _) in zip(places, places[1:], strict=False):
+    for (start, size), (following, _) in pairwise(places):
         assert start + size <= following
     base = places[0][0]
     assert all((start - base) % 64 == 0 for start, _ in places)

@@ -6,18 +6,20 @@ import signal
 import numpy as np
 import pytest
 import torch
+from tests_support import trained_ids
 
 from kdlab.cluster.wire import ask, check_address
 from kdlab.errors import RunStopped, SchedulerUnreachable
 from kdlab.testing import check_source
-from tests_support import trained_ids
 
 pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.mark.parametrize("inputs", ["reference", "value_uint8"])
 @pytest.mark.parametrize("order", ["any", "strict"])
-def test_conforms_and_equals_the_teacher(pools, served, deployment, teacher, digits, inputs, order):
+def test_conforms_and_equals_the_teacher(
+    pools, served, deployment, teacher, digits, inputs, order
+):
     pool = pools(deployment, teachers=1)
 
     def make(start):
@@ -97,12 +99,16 @@ def test_a_stop_is_heard_while_waiting_for_teachers(pools, served, deployment):
     pool = pools(deployment, teachers=1)
     asked = []
     source, _, _ = served(pool, epochs=50, ut=60, stop=lambda: bool(asked))
-    with pytest.raises(RunStopped):
+
+    def train():
         for epoch in range(50):
             for _ in source.epoch(epoch, ()):
                 if not asked:
                     os.kill(pool.teachers[0].pid, signal.SIGKILL)
                     asked.append(True)
+
+    with pytest.raises(RunStopped):
+        train()
 
 
 def test_nothing_at_the_address_is_said_with_the_address():

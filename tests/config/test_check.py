@@ -43,13 +43,21 @@ def test_reports_all_faults_at_once(elsewhere):
         ("loss.type=losses/hintn", "loss.type", "Nearest: losses/hinton"),
         ("loss.type=os.system", "loss.type", "never import paths"),
         ("loss.type=kdlab.losses.hinton", "loss.type", "never import paths"),
-        ("loss.type=models/cifar_resnet", "loss.type", "is not a loss; choose one of losses/"),
+        (
+            "loss.type=models/cifar_resnet",
+            "loss.type",
+            "is not a loss; choose one of losses/",
+        ),
         ("student={use: students/digitz}", "student", "There is no card"),
         ("train.lr=true", "train.lr", "must be a number"),
         ("train.precision=fp16", "train.precision", "needs a GPU"),
         ("train.warmup_epochs=10", "train.warmup_epochs", "shorter than epochs"),
         ("soft_labels.lt=4096", "soft_labels.lt", "lt must be below ut"),
-        ("soft_labels={type: cluster/served, lt: 1, ut: 32}", "soft_labels.ut", "more than one"),
+        (
+            "soft_labels={type: cluster/served, lt: 1, ut: 32}",
+            "soft_labels.ut",
+            "more than one",
+        ),
         ("teacher=null", "teacher", "is missing"),
         ("teacher_pool=null", "teacher_pool", "is missing"),
         ("soft_labels={type: soft_labels/none}", "compare", "names served"),
@@ -69,7 +77,9 @@ def test_one_fault(elsewhere, override, key, words):
 
 
 def test_a_fault_names_file_and_line(elsewhere):
-    (elsewhere / "mine.yaml").write_text("data: {use: data/digits}\nstudent:\n  use: nope/x\n")
+    (elsewhere / "mine.yaml").write_text(
+        "data: {use: data/digits}\nstudent:\n  use: nope/x\n"
+    )
     found = faults(config="mine.yaml")
     assert found["student"].origin == "mine.yaml:3"
 

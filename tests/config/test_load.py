@@ -17,7 +17,10 @@ def project(elsewhere):
     write("registry/students/b", "use: students/a\ndepth: 14\n")
     write("registry/loop/x", "use: loop/y\n")
     write("registry/loop/y", "use: loop/x\n")
-    write("configs/one", "student: {use: students/b, width: [1, 2, 3, 4]}\ntrain: {batch: 8}\n")
+    write(
+        "configs/one",
+        "student: {use: students/b, width: [1, 2, 3, 4]}\ntrain: {batch: 8}\n",
+    )
     write("configs/ring", "student: {use: loop/x}\n")
     write("configs/refs", "train: {batch: 8}\ntwice: {n: '${train.batch}'}\n")
     write("configs/resolver", "train: {home: '${oc.env:HOME}'}\n")
@@ -43,7 +46,9 @@ def test_every_value_knows_its_origin(project):
 
 
 def test_overrides(project):
-    tree = compose("one", ["train.batch=16", {"train.lr": 0.5}, "student.width.0=9", "new.a.b=1"])
+    tree = compose(
+        "one", ["train.batch=16", {"train.lr": 0.5}, "student.width.0=9", "new.a.b=1"]
+    )
     assert tree.data["train"] == {"batch": 16, "lr": 0.5}
     assert tree.data["student"]["width"] == [9, 2, 3, 4]
     assert tree.data["new"] == {"a": {"b": 1}}

@@ -12,7 +12,9 @@ from kdlab.config.registry import register
 def test_every_name_is_its_path():
     families = {"timm/*": "kdlab.models.timm", "torchvision/*": "kdlab.models.torchvision"}
     for entry in source_index.index():
-        assert entry.module == families.get(entry.name, f"kdlab.{entry.name.replace('/', '.')}")
+        assert entry.module == families.get(
+            entry.name, f"kdlab.{entry.name.replace('/', '.')}"
+        )
 
 
 def test_every_component_loads_and_has_a_line_of_documentation():
@@ -50,7 +52,9 @@ def test_an_entry_point_works_like_a_built_in_component(tmp_path):
     info = tmp_path / "mykd-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mykd\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[kdlab.components]\nlosses/squares = mykd:Squares\n")
+    (info / "entry_points.txt").write_text(
+        "[kdlab.components]\nlosses/squares = mykd:Squares\n"
+    )
     code = (
         "import kdlab; e = kdlab.load('quickstart', {'loss': {'type': 'losses/squares'}});"
         "print(e.spec.loss, e.resolved['loss']['type'])"

@@ -40,7 +40,9 @@ def test_a_key_written_twice_is_a_fault(tmp_path):
     assert (fault.key, fault.origin) == ("a", "x.yaml:3")
 
 
-@pytest.mark.parametrize("tag", ["!!python/object/apply:os.system [ls]", "!!python/name:os.system"])
+@pytest.mark.parametrize(
+    "tag", ["!!python/object/apply:os.system [ls]", "!!python/name:os.system"]
+)
 def test_a_python_tag_is_refused(tmp_path, tag):
     (fault,) = written(tmp_path, f"a: {tag}\n").faults
     assert "tag could run code" in fault.message

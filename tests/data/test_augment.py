@@ -49,7 +49,10 @@ def test_another_process_makes_the_same_bytes():
     )
     import hashlib
 
-    assert done.stdout.strip() == hashlib.sha256(ALL.views(IMAGES, IDS, 3).tobytes()).hexdigest()
+    assert (
+        done.stdout.strip()
+        == hashlib.sha256(ALL.views(IMAGES, IDS, 3).tobytes()).hexdigest()
+    )
 
 
 def test_flip_mirrors_about_half():
@@ -65,14 +68,16 @@ def test_padded_crop_is_a_window_of_the_padded_image():
     padded = np.pad(IMAGES, ((0, 0), (0, 0), (2, 2), (2, 2)))
     for view, image in zip(views, padded, strict=True):
         places = [(y, x) for y in range(5) for x in range(5)]
-        assert any(np.array_equal(view, image[:, y : y + 12, x : x + 12]) for y, x in places)
+        assert any(
+            np.array_equal(view, image[:, y : y + 12, x : x + 12]) for y, x in places
+        )
 
 
 def test_cutout_greys_one_square():
     white = np.full((20, 1, 12, 12), 255, np.uint8)
     views = Augment(cutout=4).views(white, IDS[:20], 0)
     assert set(np.unique(views)) == {128, 255}
-    assert 4 <= (views == 128).sum(axis=(1, 2, 3)).min()
+    assert (views == 128).sum(axis=(1, 2, 3)).min() >= 4
     assert (views == 128).sum(axis=(1, 2, 3)).max() == 16
 
 

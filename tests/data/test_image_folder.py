@@ -72,7 +72,10 @@ def test_a_changed_tree_is_decoded_again(tmp_path):
     [
         (lambda p: p / "absent", "does not exist"),
         (lambda p: p, "holds no images in class folders"),
-        (lambda p: tree(p, ["cat/0.png"]).joinpath("cat"), "holds no images in class folders"),
+        (
+            lambda p: tree(p, ["cat/0.png"]).joinpath("cat"),
+            "holds no images in class folders",
+        ),
     ],
 )
 def test_missing_or_empty_names_the_path(tmp_path, make, words):

@@ -62,7 +62,9 @@ def test_by_class_keeps_shares():
 def test_too_large_a_set_is_refused_with_the_numbers():
     size = int((psutil.virtual_memory().total / 3 / 1000) ** 0.5) + 1
     lines = []
-    with pytest.raises(DataError, match=r"needs .* as uint8; this machine has .* of memory"):
+    with pytest.raises(
+        DataError, match=r"needs .* as uint8; this machine has .* of memory"
+    ):
         Synthetic(samples=1000, size=size).load(lines.append)
     assert "in host memory" in lines[0]  # the size is said before
 

@@ -16,7 +16,9 @@ def test_every_sample_once_per_epoch(count, batch, epoch):
     assert min(map(len, batches)) > 1  # batch norm cannot train on one
 
 
-@pytest.mark.parametrize(("count", "sizes"), [(128, [64, 64]), (130, [64, 64, 2]), (129, [64, 65])])
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(128, [64, 64]), (130, [64, 64, 2]), (129, [64, 65])]
+)
 def test_the_rest(count, sizes):
     assert [len(b) for b in Plan(np.arange(count), 64, 0, 1).epoch(0)] == sizes
 

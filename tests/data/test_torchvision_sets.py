@@ -53,7 +53,11 @@ def test_cifar10_in_its_real_format(tmp_path, monkeypatch):
     monkeypatch.setattr(
         reader,
         "meta",
-        {"filename": "batches.meta", "key": "label_names", "md5": hashlib.md5(meta).hexdigest()},
+        {
+            "filename": "batches.meta",
+            "key": "label_names",
+            "md5": hashlib.md5(meta).hexdigest(),
+        },
     )
     data = Cifar10(root=str(tmp_path)).load()
     assert data.classes[3] == "class3"

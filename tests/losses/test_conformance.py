@@ -68,4 +68,6 @@ def test_the_suite_catches(loss, words):
 def test_ranges():
     with pytest.raises(SpecError, match="temperature"):
         Hinton(temperature=0)
-    assert torch.isfinite(Hinton(temperature=1e-2).soft(*torch.randn(2, 3, 4), torch.zeros(3)))
+    assert torch.isfinite(
+        Hinton(temperature=1e-2).soft(*torch.randn(2, 3, 4), torch.zeros(3))
+    )

@@ -89,9 +89,9 @@ def test_weights_go_out_and_come_back(tmp_path):
     sha = hashlib.sha256(path.read_bytes()).hexdigest()
     card = read_card(path)
     assert (card["sha256"], card["num_classes"], card["in_chans"]) == (sha, 5, 3)
-    again = CifarResNet(
-        depth=8, width=(4, 4, 4, 4), weights=str(path), sha256=sha
-    ).build(5, 3)
+    again = CifarResNet(depth=8, width=(4, 4, 4, 4), weights=str(path), sha256=sha).build(
+        5, 3
+    )
     for name, value in model.state_dict().items():
         assert torch.equal(value, again.state_dict()[name])
     torch.save(load_file(path), tmp_path / "m.pt")

@@ -37,7 +37,9 @@ def context(samples, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spec", "soft"), [(NoTeacher(), False), (InProcess(), True), (Scripted(), True)], ids=str
+    ("spec", "soft"),
+    [(NoTeacher(), False), (InProcess(), True), (Scripted(), True)],
+    ids=str,
 )
 def test_conforms(context, samples, spec, soft):
     check_source(lambda start: spec.build(context[0]), samples, epochs=3, soft=soft)

@@ -52,7 +52,10 @@ def newest(folder):
 def test_keeps_two_and_loads_the_newest(tmp_path):
     for step in (1, 2, 3):
         save(tmp_path, step)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["step_000000002", "step_000000003"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "step_000000002",
+        "step_000000003",
+    ]
     assert newest(tmp_path)[:2] == (3, 3.0)
 
 
@@ -60,7 +63,9 @@ def test_keeps_two_and_loads_the_newest(tmp_path):
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, spoil):
     save(tmp_path, 1)
     save(tmp_path, 2)
-    state, meta = (tmp_path / "step_000000002" / f"state.{x}" for x in ("safetensors", "json"))
+    state, meta = (
+        tmp_path / "step_000000002" / f"state.{x}" for x in ("safetensors", "json")
+    )
     raw = bytearray(state.read_bytes())
     if spoil == "cut":
         state.write_bytes(raw[:-3])

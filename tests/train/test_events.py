@@ -11,7 +11,9 @@ def test_many_writers_never_mix_lines(tmp_path):
         for i in range(200):
             MemberLog(log, name).emit("step", i=i, text="x" * 300)
 
-    threads = [threading.Thread(target=write, args=(log, str(n))) for n, log in enumerate(logs)]
+    threads = [
+        threading.Thread(target=write, args=(log, str(n))) for n, log in enumerate(logs)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

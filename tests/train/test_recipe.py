@@ -33,7 +33,10 @@ def test_warmup_rises_linearly_and_the_first_step_trains():
 
 
 @given(
-    st.sampled_from(["constant", "cosine"]), st.integers(2, 9), st.floats(0, 1), st.integers(1, 30)
+    st.sampled_from(["constant", "cosine"]),
+    st.integers(2, 9),
+    st.floats(0, 1),
+    st.integers(1, 30),
 )
 def test_rates_stay_in_range(schedule, epochs, warmup, steps):
     recipe = Recipe(epochs=epochs, lr=0.5, schedule=schedule, warmup_epochs=warmup)

@@ -73,7 +73,9 @@ def test_line_5_is_the_papers_update(samples, tmp_path):
     loop._step(batch)
     twin.train()
     scores = twin(batch.views)
-    loss = 0.3 * cross_entropy(scores, batch.labels) + 0.7 * hinton_kd(scores, batch.soft, 2.0)
+    loss = 0.3 * cross_entropy(scores, batch.labels) + 0.7 * hinton_kd(
+        scores, batch.soft, 2.0
+    )
     loss.backward()
     for parameter, moved in zip(twin.parameters(), loop.model.parameters(), strict=True):
         assert torch.allclose(parameter - 0.05 * parameter.grad, moved, atol=1e-6)

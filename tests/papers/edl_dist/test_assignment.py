@@ -15,7 +15,7 @@ def test_journal_table_3_needs_13_cores():
 
 def test_readme_of_edl_needs_7_per_student():
     assert static_share(228.5, 37.85) == 7
-    assert 8 * 228.5 / 37.85 == pytest.approx(48.3, abs=0.05)
+    assert pytest.approx(48.3, abs=0.05) == 8 * 228.5 / 37.85
 
 
 def test_the_reversed_formula_would_always_give_one():

@@ -16,7 +16,11 @@ PAPER = Schedule(lt=4, ut=8, policy="paper")
 
 def level(unused, in_flight=0, time=0.0, teachers=1, waits=False):
     return Level(
-        time=time, unused=unused, in_flight=in_flight, teachers=teachers, student_waits=waits
+        time=time,
+        unused=unused,
+        in_flight=in_flight,
+        teachers=teachers,
+        student_waits=waits,
     )
 
 
@@ -111,7 +115,9 @@ def test_it_never_holds_for_ever(batch, extra):
     assert schedule.sending
 
 
-@pytest.mark.parametrize(("lt", "ut", "batch"), [(8, 4, 1), (4, 4, 1), (1, 4, 5), (-1, 4, 1)])
+@pytest.mark.parametrize(
+    ("lt", "ut", "batch"), [(8, 4, 1), (4, 4, 1), (1, 4, 5), (-1, 4, 1)]
+)
 def test_refuses_thresholds_that_cannot_work(lt, ut, batch):
     with pytest.raises(ValueError, match=f"ut={ut}"):
         Schedule(lt=lt, ut=ut, batch=batch)

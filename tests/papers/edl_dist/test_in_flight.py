@@ -69,7 +69,9 @@ def test_every_task_is_delivered_exactly_once(chance, tasks, teachers):
     calls, delivered = [], []
     for move in range(10 * tasks + 200):
         calm = move > 10 * tasks  # nothing is lost any more: it must come to an end
-        kind = chance.choice(["send", "answer"] if calm else ["send", "answer", "lose", "fail"])
+        kind = chance.choice(
+            ["send", "answer"] if calm else ["send", "answer", "lose", "fail"]
+        )
         if kind == "send":
             task = ledger.next_again() or (fresh[0] if fresh else None)
             teacher = ledger.pick(leases)

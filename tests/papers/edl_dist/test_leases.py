@@ -127,7 +127,9 @@ class Random(RuleBasedStateMachine):
     @precondition(lambda self: self.table.demands)
     @rule(data=st.data())
     def extra(self, data):
-        self.table.on_extra(data.draw(st.sampled_from(sorted(self.table.demands))), self.time)
+        self.table.on_extra(
+            data.draw(st.sampled_from(sorted(self.table.demands))), self.time
+        )
 
     @rule(student=students, teacher=teachers)
     def release(self, student, teacher):

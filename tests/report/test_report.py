@@ -1,0 +1,98 @@
+import io
+
+from rich.console import Console
+
+from kdlab.report.model_card import model_card
+from kdlab.report.progress import Progress
+from kdlab.report.table import result_table, spread, text_table
+
+
+def row(source, seed, top1, rate):
+    return {
+        "source": source,
+        "seed": seed,
+        "student_top1": top1,
+        "student_top1_best": top1,
+        "samples_per_second": rate,
+        "wall_seconds": 2.0,
+        "samples_lost": 0,
+        "samples_repeated": 0,
+    }
+
+
+def test_table_lines_up():
+    table = text_table(["a", "bb"], [["x", "1"], ["yyy", "22"]])
+    assert table.split("\n") == ["a    bb", "---  --", "x     1", "yyy  22"]
+
+
+def test_spread():
+    assert spread([1.0, 3.0], 1) == "2.0 ± 1.4"
+    assert spread([1.0], 2) == "1.00"
+
+
+def test_results_are_grouped_over_seeds_and_relative_to_the_first():
+    rows = [row("none", 0, 90, 100), row("served", 0, 92, 99)]
+    rows += [row("none", 1, 92, 100), row("served", 1, 94, 99)]
+    lines = result_table(rows).split("\n")
+    assert "N-training" in lines[2]
+    assert "91.00 ± 1.41" in lines[2]
+    assert "EDL-Dist" in lines[3]
+    assert "0.99x" in lines[3]
+
+
+def seen(events, terminal=False):
+    out = io.StringIO()
+    with Progress(
+        Console(file=out, force_terminal=terminal, width=80, height=25)
+    ) as progress:
+        for event in events:
+            progress.see(event)
+    return out.getvalue()
+
+
+STEP = {
+    "event": "step", "member": "served/seed0", "epoch": 0, "step": 5, "of_steps": 10,
+    "loss": 1.25, "samples_per_second": 99.0, "volume": 64, "teachers": 2, "resends": 0,
+}  # fmt: skip
+DONE = {
+    "event": "epoch_done", "member": "served/seed0", "epoch": 1, "of_epochs": 1, "step": 10,
+    "validation_top1": 50.0, "samples_per_second": 99.0,
+}  # fmt: skip
+START = {
+    "event": "run_started",
+    "run_id": "r1",
+    "experiment": "[red]x[/red]",
+    "thresholds": [32, 128],
+}
+MEMBER = {"event": "member_started", "member": "served/seed0"}
+
+
+def test_plain_lines_where_there_is_no_terminal():
+    text = seen([START, MEMBER, STEP, DONE])
+    assert "epoch 1/1  loss 1.2500  validation top-1 50.00 %" in text
+    assert "[red]x[/red]" in text  # names are shown, not read as colours
+
+
+def test_a_live_block_shows_the_volume_between_its_thresholds():
+    text = seen([START, MEMBER, STEP], terminal=True)
+    assert "volume [" in text
+    assert "64 of 128 (lt 32)" in text
+    assert "teachers alive 2" in text
+
+
+def test_facts_that_are_missing_do_not_stop_the_watching():
+    assert "- joined" in seen([{"event": "teacher_joined", "member": "m"}])
+
+
+def test_model_card_has_what_a_reader_needs():
+    result = {
+        "member": "served/seed0", "source": "served", "best_epoch": 3, "parameters": 12345,
+        "seed": 0, "seen": 100, "lost": 0, "repeated": 0,
+        "last": {"top1": 91.5}, "best": {"top1": 92.0},
+    }  # fmt: skip
+    card = model_card(
+        result, experiment="e", run_id="r", dataset="data/digits",
+        spec={"student": {"type": "timm/resnet18"}}, spec_hash="h", teacher_top1=99.0,
+    )  # fmt: skip
+    for words in ("timm/resnet18 distilled on data/digits", "99.00 %", "12,345", "0 lost"):
+        assert words in card

@@ -1,0 +1,231 @@
+"""Real runs in processes of their own, started as a user starts them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import kdlab
+from kdlab.errors import RunFailed, RunStopped
+from kdlab.run.handle import resume
+from kdlab.train.events import read_all
+
+KEYS = {
+    "run_id", "experiment", "method", "dataset", "student_top1", "student_top5",
+    "teacher_top1", "samples_per_second", "epochs", "samples_seen", "samples_lost",
+    "samples_repeated", "samples_rolled_back", "wall_seconds", "tracking_uri", "run_dir",
+    "status", "runs",
+}  # fmt: skip
+LONG = {"train.epochs": 60, "train.log_every_steps": 1, "train.checkpoint_every_steps": 5}
+QUIET = {"tracking.enabled": False}
+
+
+def test_run_json_has_the_keys_and_counts(run_json):
+    result = run_json("smoke/in_process", "tracking.enabled=false")
+    assert set(result) >= KEYS
+    assert result["samples_seen"] == 480
+    assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
+    assert result["epochs"] == 2
+    assert result["status"] == "finished"
+    assert result["teacher_top1"] is not None
+
+
+def test_comparison_over_seeds(run_json, elsewhere):
+    """With compare the top-level keys describe the served run, here the last named."""
+    result = run_json(
+        "smoke/cached",
+        "compare=[none, in_process, cached]",
+        "seeds=[0, 1]",
+        "tracking.enabled=false",
+    )
+    assert [(r["source"], r["seed"]) for r in result["runs"]] == [
+        (source, seed) for seed in (0, 1) for source in ("none", "in_process", "cached")
+    ]
+    assert result["source"] == "cached"
+    own = [r["student_top1"] for r in result["runs"] if r["source"] == "cached"]
+    assert result["student_top1"] == pytest.approx(sum(own) / 2)
+    assert result["student_top1_std"] is not None
+
+
+def wait_for(run, event, count=1, seconds=90):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        events = read_all(run.folder.events)
+        if sum(e["event"] == event for e in events) >= count:
+            return events
+        assert run.state in ("starting", "running"), run.folder.log.read_text()
+        time.sleep(0.02)
+    raise AssertionError(f"no {event} within {seconds} s")
+
+
+def losses(run):
+    """Loss by step, of the last time each step was done."""
+    return {
+        e["step"]: e["loss"] for e in read_all(run.folder.events) if e["event"] == "step"
+    }
+
+
+def test_the_run_outlives_its_watcher_and_can_be_attached(elsewhere):
+    run = kdlab.load("smoke/none", QUIET).start()
+    assert os.getsid(run.folder.raw_status()["pid"]) != os.getsid(0)
+    again = kdlab.attach(run.id[-4:])
+    again.wait(timeout_s=90)
+    assert again.result["samples_seen"] == 480
+    assert run.state == "finished"
+    assert kdlab.attach().id == run.id
+    assert "finished" in again._repr_html_()
+
+
+def test_a_soft_stop_saves_and_a_resume_is_exact(elsewhere):
+    whole = kdlab.load("smoke/none", QUIET, LONG, {"train.epochs": 6}).start().wait()
+    run = kdlab.load("smoke/none", QUIET, LONG, {"train.epochs": 6}).start()
+    wait_for(run, "step", 12)
+    run.stop()
+    run.wait(timeout_s=60)
+    if run.state == "stopped":  # it was not faster than the stop
+        assert run.status["exit_code"] == 130
+        with pytest.raises(RunStopped, match=f"kdlab resume {run.id}"):
+            _ = run.result
+        resume(run.id).wait(timeout_s=90)
+    assert run.state == "finished"
+    assert losses(run) == losses(whole)
+    assert run.result["student_top1"] == whole.result["student_top1"]
+    assert run.result["samples_rolled_back"] == 0
+
+
+def test_a_sigkill_is_noticed_and_a_resume_is_exact(elsewhere):
+    options = LONG | {"train.epochs": 6}
+    whole = kdlab.load("smoke/none", QUIET, options).start().wait()
+    run = kdlab.load("smoke/none", QUIET, options).start()
+    wait_for(run, "checkpoint_saved", 2)
+    os.kill(run.folder.raw_status()["pid"], signal.SIGKILL)
+    run.wait(timeout_s=60)
+    assert run.state == "lost"
+    with pytest.raises(RunFailed, match="killed from outside"):
+        _ = run.result
+    resume(run.id).wait(timeout_s=90)
+    assert losses(run) == losses(whole)
+    result = run.result
+    assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
+    assert result["samples_seen"] == 6 * 240
+    assert result["student_top1"] == whole.result["student_top1"]
+
+
+def test_a_failed_run_says_why_and_where(elsewhere):
+    run = kdlab.load("smoke/none", QUIET, {"train.lr": 1e30}).start().wait(timeout_s=90)
+    assert run.status["exit_code"] == 1
+    with pytest.raises(RunFailed, match=r"lower train\.lr") as caught:
+        _ = run.result
+    assert str(run.folder.log) in str(caught.value)
+
+
+def test_ctrl_c_stops_softly_with_exit_130(elsewhere):
+    command = [sys.executable, "-m", "kdlab", "run", "smoke/none"]
+    options = ["tracking.enabled=false", "train.epochs=5000"]
+    terminal = subprocess.Popen(
+        [*command, *options], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    folder = None
+    while folder is None:  # the run exists once its events do
+        assert terminal.poll() is None
+        found = list(elsewhere.glob("runs/*/events.jsonl"))
+        folder = found[0].parent if found and b'"step"' in found[0].read_bytes() else None
+        time.sleep(0.05)
+    os.kill(terminal.pid, signal.SIGINT)
+    _, err = terminal.communicate(timeout=60)
+    assert terminal.returncode == 130
+    assert "kdlab resume" in err
+    assert json.loads((folder / "status.json").read_text())["state"] == "stopped"
+    assert list(folder.glob("members/none/seed0/checkpoints/step_*"))
+
+
+def test_a_second_ctrl_c_ends_everything_at_once(elsewhere):
+    run = kdlab.load("smoke/served", QUIET, {"train.epochs": 5000}).start()
+    wait_for(run, "step", 3)
+    family = psutil.Process(run.folder.raw_status()["pid"]).children(recursive=True)
+    assert len(family) >= 4  # scheduler, two teachers, reader
+    run.kill()
+    run.wait(timeout_s=30)
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == []
+    assert run.state == "lost"
+
+
+@pytest.mark.parametrize(
+    ("model", "make"),
+    [
+        ("timm/resnet10t", "timm"),
+        ("torchvision/mobilenet_v3_small", "torchvision"),
+    ],
+)
+def test_the_student_loads_without_kdlab(run_json, kdlab_cli, elsewhere, model, make):
+    result = run_json(
+        "smoke/none", f"student={model}", "data={use: data/digits, size: 32, channels: 3}",
+        "data.train_samples=64", "tracking.enabled=false", "train.epochs=1",
+    )  # fmt: skip
+    code, out, _ = kdlab_cli("export", result["run_id"], "--out", "s.safetensors")
+    assert code == 0
+    assert "model.load_state_dict" in out
+    if make == "timm":
+        import timm
+
+        plain = timm.create_model("resnet10t", num_classes=10, in_chans=3)
+    else:
+        import torchvision
+
+        plain = torchvision.models.get_model("mobilenet_v3_small", num_classes=10)
+    plain.load_state_dict(load_file("s.safetensors"))
+    card = json.loads((elsewhere / "s.json").read_text())
+    data = kdlab.load(
+        "smoke/none", "data={use: data/digits, size: 32, channels: 3}"
+    ).spec.data.load()
+    mean, std = (torch.tensor(card[k]).view(1, -1, 1, 1) for k in ("mean", "std"))
+    plain.eval()
+    with torch.inference_mode():
+        inputs = torch.from_numpy(data.inputs[data.test]).float() / 255
+        right = plain((inputs - mean) / std).argmax(1) == torch.from_numpy(
+            data.labels[data.test]
+        )
+    assert 100 * right.float().mean().item() == pytest.approx(
+        result["student_top1"], abs=0.7
+    )
+
+
+def test_a_notebook_component_trains_in_the_runs_process(elsewhere):
+    """A loss defined in a cell (here a script) is used by the run and its teachers."""
+    (elsewhere / "nb.py").write_text(
+        '''
+from dataclasses import dataclass
+import kdlab
+from kdlab.losses.soft_loss import LossSpec, same_shape
+
+@kdlab.register("losses/mine")
+@dataclass(frozen=True, kw_only=True)
+class Mine(LossSpec):
+    """Squared distance."""
+    scale: float = 1.0
+    def soft(self, student, teacher, labels):
+        same_shape(student, teacher)
+        return self.scale * ((student - teacher.detach()) ** 2).mean()
+
+run = kdlab.load("smoke/in_process", {"loss": {"type": "losses/mine", "scale": 0.1},
+                 "tracking.enabled": False}).start()
+run.wait()
+print(run.id, run.result["samples_seen"])
+'''
+    )
+    done = subprocess.run(
+        [sys.executable, "nb.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    run_id, seen = done.stdout.split()
+    assert seen == "480"
+    with pytest.raises(kdlab.KdlabError, match="finished"):
+        resume(run_id)

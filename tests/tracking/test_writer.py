@@ -1,0 +1,170 @@
+"""A real MLflow on sqlite: what a run's events become, also when MLflow is away."""
+
+import json
+
+import pytest
+from mlflow import MlflowClient
+
+from kdlab.tracking.writer import Writer
+from kdlab.train.events import EventLog
+
+RESULT = {
+    "last": {"top1": 90.0, "top5": 99.0},
+    "best": {"top1": 91.0},
+    "validation_best": 92.0,
+    "best_epoch": 2,
+    "train_seconds": 3.0,
+    "rolled_back": 0,
+    "steps": 20,
+}
+
+
+def started(uri, members):
+    return {
+        "run_id": "r1",
+        "experiment": "quickstart",
+        "group": "my group",
+        "tracking_uri": uri,
+        "spec": {"train": {"lr": 0.1}, "data": {"type": "data/digits"}, "seeds": [0]},
+        "spec_hash": "abc",
+        "members": members,
+        "machine": {"cores": 2},
+        "versions": {"torch": "2"},
+        "git": "f" * 40,
+        "dataset": {"name": "data/digits", "digest": "d1", "train": 1, "validation": 1,
+                    "test": 1, "classes": 10},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    run = tmp_path / "runs" / "r1"
+    run.mkdir(parents=True)
+    (run / "spec.yaml").write_text("train: {lr: 0.1}\n")
+    (run / "student.safetensors").write_bytes(b"weights")
+    return run
+
+
+def uri_of(folder):
+    return f"sqlite:///{folder.parent}/mlflow.db"
+
+
+def tell(folder, members, state="finished", uri=None):
+    log = EventLog(folder / "events.jsonl")
+    log.emit("run_started", **started(uri or uri_of(folder), members))
+    for member in members:
+        log.emit("member_started", member=member, source="served", seed=0)
+        for step in range(1, 21):
+            log.emit(
+                "step", member=member, epoch=0, step=step, loss=1 / step, lr=0.1,
+                samples_per_second=10.0, volume=64,
+            )  # fmt: skip
+        log.emit("epoch_done", member=member, epoch=1, step=20, validation_top1=92.0,
+                 samples_lost=0, samples_repeated=0)  # fmt: skip
+        artifacts = [str(folder / "student.safetensors")]
+        log.emit("member_done", member=member, result=RESULT, artifacts=artifacts)
+    log.emit(
+        "run_done",
+        state=state,
+        result={"student_top1": 90.0} if state == "finished" else None,
+    )
+    log.close()
+
+
+def all_runs(folder):
+    client = MlflowClient(uri_of(folder))
+    experiment = client.get_experiment_by_name("my group")
+    return client, {
+        r.info.run_name: r for r in client.search_runs([experiment.experiment_id])
+    }
+
+
+def test_one_member_is_one_run(folder):
+    tell(folder, ["served/seed0"])
+    writer = Writer(folder)
+    writer.step()
+    assert writer.done
+    client, found = all_runs(folder)
+    run = found["r1"]
+    assert run.info.status == "FINISHED"
+    assert run.data.params["train.lr"] == "0.1"
+    assert run.data.metrics["test/top1"] == 90.0
+    assert run.data.metrics["best/validation_top1"] == 92.0
+    assert run.data.tags["mlflow.source.git.commit"] == "f" * 40
+    assert run.data.tags["kdlab.version.torch"] == "2"
+    assert run.inputs.dataset_inputs[0].dataset.digest == "d1"
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert [(m.step, round(m.value * m.step, 6)) for m in history] == [
+        (s, 1) for s in range(1, 21)
+    ]
+    names = {a.path for a in client.list_artifacts(run.info.run_id)}
+    assert {"spec.yaml", "student.safetensors", "result.json"} <= names
+
+
+def test_several_members_are_children(folder):
+    tell(folder, ["none/seed0", "served/seed0"])
+    Writer(folder).step()
+    _, found = all_runs(folder)
+    assert set(found) == {"r1", "none/seed0", "served/seed0"}
+    parent = found["r1"].info.run_id
+    assert found["served/seed0"].data.tags["mlflow.parentRunId"] == parent
+    assert found["served/seed0"].data.params["member.source"] == "served"
+
+
+@pytest.mark.parametrize(("state", "status"), [("stopped", "KILLED"), ("failed", "FAILED")])
+def test_how_it_ended(folder, state, status):
+    tell(folder, ["served/seed0"], state)
+    Writer(folder).step()
+    assert all_runs(folder)[1]["r1"].info.status == status
+
+
+def test_what_could_not_be_written_is_written_later_and_once(folder, monkeypatch):
+    tell(folder, ["served/seed0"])
+    calls = 0
+    real = MlflowClient.log_batch
+
+    def fails_at_first(self, *arguments, **options):
+        nonlocal calls
+        calls += 1
+        if calls == 3:  # after the run was created and described
+            raise OSError("the disk is full")
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", fails_at_first)
+    with pytest.raises(OSError, match="disk is full"):
+        Writer(folder).step()
+    writer = Writer(folder)  # another process, later
+    writer.step()
+    assert writer.done
+    client, found = all_runs(folder)
+    assert len(found) == 1
+    history = client.get_metric_history(found["r1"].info.run_id, "loss")
+    assert [m.step for m in history] == list(range(1, 21))
+
+
+def test_follows_a_run_step_by_step_and_a_resumed_one_goes_on(folder):
+    log = EventLog(folder / "events.jsonl")
+    writer = Writer(folder)
+    assert writer.step() == 0
+    log.emit("run_started", **started(uri_of(folder), ["served/seed0"]))
+    log.emit("member_started", member="served/seed0", source="served", seed=0)
+    assert writer.step() == 2
+    log.emit("run_done", state="stopped")
+    writer.step()
+    assert writer.done
+    log.emit("run_started", **started(uri_of(folder), ["served/seed0"]))
+    log.emit("run_done", state="finished")
+    Writer(folder).step()
+    _, found = all_runs(folder)
+    assert len(found) == 1
+    assert found["r1"].info.status == "FINISHED"
+    assert json.loads((folder / "tracking.json").read_text())["done"]
+
+
+def test_no_tracking_writes_nothing(folder):
+    log = EventLog(folder / "events.jsonl")
+    log.emit("run_started", **started(None, ["m"]))
+    writer = Writer(folder)
+    writer.step()
+    assert writer.done
+    assert not (folder.parent / "mlflow.db").exists()
