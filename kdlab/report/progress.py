@@ -96,9 +96,8 @@ class Progress:
         ]
         parts: list[Any] = [Text("  ".join(words))]
         if now.get("of_steps"):
-            parts.append(
-                ProgressBar(total=now["of_steps"], completed=now["step"], width=60)
-            )
+            share = now["step"] / now["of_steps"]
+            parts.append(Text(f"steps  [{_bar(share)}] {now['step']} of {now['of_steps']}"))
         if "volume" in now:
             parts += [self._volume(now), self._teachers(now)]
         return Group(*parts)

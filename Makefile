@@ -1,0 +1,55 @@
+# Needs Python 3.11+, make and a package index; nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export MLFLOW_DISABLE_TELEMETRY := true
+
+.PHONY: demo test test-slow lint types layers docs format clean
+
+demo: $(VENV)/.demo
+	$(BIN)/kdlab run quickstart
+
+test: lint types layers
+	$(BIN)/python -m pytest -m "not slow" -q
+
+# Process chaos, notebooks, docs; what needs a Debian package is installed by .ci/run.
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow -q
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -q notebooks
+	$(BIN)/mkdocs build --strict --quiet
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell kdlab registry configs tests docs README.md CHANGELOG.md Makefile
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+layers: $(VENV)/.dev
+	$(BIN)/lint-imports --no-logo
+
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs serve
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The stamps are newer than pyproject.toml when the environment is up to date.
+$(VENV)/.venv:
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"kdlab needs Python 3.11 or newer, this is {sys.version}"'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.venv pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.venv pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

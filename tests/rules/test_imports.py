@@ -1,0 +1,43 @@
+"""`import kdlab` and `kdlab list` answer at once."""
+
+import subprocess
+import sys
+
+HEAVY = {"torch", "torchvision", "timm", "mlflow", "distributed", "dask", "optuna",
+         "ipywidgets", "anywidget", "sklearn", "matplotlib", "omegaconf", "rich"}  # fmt: skip
+
+
+def modules_after(code):
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.split("\n")[-2].split())
+
+
+def test_import_brings_no_heavy_library():
+    assert not HEAVY & modules_after("import kdlab")
+
+
+def test_listing_imports_no_component(elsewhere):
+    loaded = modules_after("from kdlab.cli import main; main(['list'])")
+    assert not HEAVY & loaded
+    assert "kdlab.losses.hinton" not in loaded
+
+
+def test_the_public_names_exist_and_are_documented():
+    import kdlab
+
+    for name in kdlab.__all__:
+        assert getattr(kdlab, name).__doc__, name
+
+
+def test_the_reader_needs_no_torch():
+    """The DistilReader's process starts in a second, and holds 100 MB less."""
+    assert "torch" not in modules_after("import kdlab.cluster.student_reader")
+
+
+def test_the_scheduler_needs_no_torch():
+    assert "torch" not in modules_after("import kdlab.cluster.scheduler_process")
