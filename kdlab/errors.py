@@ -15,6 +15,8 @@ class KdlabWarning(UserWarning):
 
 
 class KdlabError(Exception):
+    """The root of the tree: catch it to catch all that kdlab raises on purpose."""
+
     exit_code = 1
 
 

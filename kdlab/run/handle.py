@@ -153,7 +153,9 @@ class Run:
                 f"Go on with:\n    kdlab resume {self.id}"
             )
         if status.get("state") in ("failed", "lost"):
-            raise RunFailed(self._failure(status))
+            failure = RunFailed(self._failure(status))
+            failure.exit_code = int(status.get("exit_code") or 1)  # 2: its input was wrong
+            raise failure
         raise NotFoundError(
             f"Run {self.id} is {status.get('state')}; it has no result yet."
         )

@@ -9,7 +9,8 @@ from kdlab.cluster.children import configured
 from kdlab.tracking.sync import quiet
 
 _EVERY_S = 1.0
-_GIVE_UP_S = 45.0
+_GIVE_UP_S = 60.0
+_GIVE_UP_AT_END_S = 5.0  # the run is over and somebody waits
 
 
 def main() -> None:
@@ -27,7 +28,8 @@ def main() -> None:
         except Exception as error:  # MLflow, SQLAlchemy, OSError: all are tried again
             logging.warning("MLflow did not take the events: %s", error)
             failing_since = failing_since or time.monotonic()
-            if time.monotonic() - failing_since > _GIVE_UP_S:
+            patience = _GIVE_UP_AT_END_S if writer.run_is_over() else _GIVE_UP_S
+            if time.monotonic() - failing_since > patience:
                 raise SystemExit(
                     "gave up; `kdlab runs --sync` writes the rest from events.jsonl"
                 ) from error

@@ -89,6 +89,11 @@ class Writer:
             self._save()
         return len(events)
 
+    def run_is_over(self) -> bool:
+        """Whether the last event is the end of the run, written to MLflow or not."""
+        tail = EventReader(self.read.path, self.read.offset)()
+        return bool(tail) and tail[-1]["event"] == "run_done"
+
     def _save(self) -> None:
         write_json(self.state_path, self.state)
 

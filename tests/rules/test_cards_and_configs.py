@@ -51,7 +51,11 @@ def test_show_prints_where_each_value_comes_from():
 def test_show_a_component_prints_fields_with_ranges():
     text = describe("losses/hinton")
     assert "kdlab/losses/hinton.py" in text
-    assert [line for line in text.splitlines() if line.split()[:3] == ["temperature", "4.0", ">"]]
+    assert [
+        line
+        for line in text.splitlines()
+        if line.split()[:3] == ["temperature", "4.0", ">"]
+    ]
 
 
 def test_unknown_kind_lists_the_kinds():

@@ -73,7 +73,7 @@ def test_cached_runs_the_teacher_once(context, samples):
     assert names.count("cache_written") <= 1
     if names:
         started = dict(context[1])["cache_started"]
-        assert started["bytes"] == 240 * 10 * 2
+        assert started["megabytes"] == 240 * 10 * 2 / 1e6
 
 
 def test_a_cache_for_other_views_is_refused(context, samples, tmp_path):
