@@ -32,6 +32,7 @@ class Coordinator(SchedulerPlugin):
         self.facts: dict[str, dict[str, Any]] = {}  # per teacher: pid, name, device
         self.left: set[str] = set()  # teachers that said goodbye: answers may still come
         self.expired: list[str] = []
+        self.banned: dict[str, str] = {}  # teachers whose answers were unusable, and why
         self.students_seen: dict[str, float] = {}
 
     async def start(self, scheduler: Any) -> None:
@@ -80,14 +81,16 @@ class Coordinator(SchedulerPlugin):
         return ""
 
     async def hello(self, address: str, wait_s: float = 5.0) -> dict[str, Any] | None:
-        """A teacher registers before it loads its model; told what to load, or None."""
+        """A teacher registers before it loads its model; told what to load, or None yet."""
         if address not in self.table.leases:
             self.table.on_registered(address, time.monotonic())
         else:
             self.table.on_renewed(address, time.monotonic())
         if self.deployment is None:
             await self._wait(wait_s)
-        return self.deployment
+        if self.deployment is None:
+            return None
+        return {"deployment": self.deployment, "renew_s": self.table.ttl_s / 4}
 
     async def weights(self) -> bytes:
         """The weights file, for a teacher that cannot read its path."""
@@ -98,6 +101,8 @@ class Coordinator(SchedulerPlugin):
         self, address: str, fingerprint: str, t_t: float, facts: dict[str, Any]
     ) -> str:
         """Empty when the teacher is accepted, else why not."""
+        if address in self.banned:
+            return f"a student could not use its answers: {self.banned[address]}"
         wanted = (self.deployment or {}).get("sha256", "")[:16]
         if fingerprint != wanted:
             self.table.on_lost(address, time.monotonic())
@@ -154,6 +159,7 @@ class Coordinator(SchedulerPlugin):
 
     async def complain(self, student: str, teacher: str, why: str) -> None:
         """A reader found a teacher's answers unusable: it is not handed out again."""
+        self.banned[teacher] = why
         self._lost(teacher)
 
     async def student_gone(self, student: str) -> None:

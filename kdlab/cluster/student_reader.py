@@ -108,17 +108,11 @@ class StudentReader:
             self.ready[task] = logits
         self._pump()
 
-    def on_request_failed(
-        self, task: TaskId, teacher: str, lease: int, why: str, *, lost: bool
-    ) -> None:
-        """A request came to nothing: the connection broke, or the answer is unusable."""
+    def on_request_failed(self, teacher: str, lease: int, why: str) -> None:
+        """A request came to nothing: no connection, no answer in time, or an unusable one."""
         first = (teacher, lease) not in self.unusable
         self.unusable.add((teacher, lease))
-        again = 1
-        if lost:
-            again = self.ledger.on_teacher_lost(teacher)
-        else:
-            self.ledger.on_failed(task, teacher, lease)
+        again = self.ledger.on_teacher_lost(teacher, lease)
         facts = self.teachers.pop(teacher, {})
         if first:
             self.last_trouble = why
@@ -141,7 +135,7 @@ class StudentReader:
                 continue
             polite = address in reply["left"] or address in self.released
             self.released.discard(address)
-            again = 0 if polite else self.ledger.on_teacher_lost(address)
+            again = 0 if polite else self.ledger.on_teacher_lost(address, before["lease"])
             why = (
                 "left"
                 if polite
@@ -281,25 +275,22 @@ class StudentReader:
             reply = await within(self.config["deadline_s"], call)
         except TimeoutError:
             why = f"no answer within {self.config['deadline_s']:g} s"
-            self.on_request_failed(task, teacher, lease, why, lost=True)
+            self.on_request_failed(teacher, lease, why)
             return
         except OSError as error:  # Dask's CommClosedError is one
-            self.on_request_failed(task, teacher, lease, _short(error), lost=True)
+            self.on_request_failed(teacher, lease, _short(error))
             return
         except Exception as error:  # raised by the teacher's own code, of any kind
-            await self._complain(task, teacher, lease, f"it raised {_short(error)}")
-            return
-        if reply.get("draining"):
-            self.on_request_failed(task, teacher, lease, "it is leaving", lost=False)
+            await self._complain(teacher, lease, f"it raised {_short(error)}")
             return
         trouble = _trouble(reply["logits"], (len(ids), self.samples.classes))
         if trouble:
-            await self._complain(task, teacher, lease, trouble)
+            await self._complain(teacher, lease, trouble)
             return
         self.on_labels(task, teacher, lease, reply["logits"])
 
-    async def _complain(self, task: TaskId, teacher: str, lease: int, why: str) -> None:
-        self.on_request_failed(task, teacher, lease, why, lost=True)
+    async def _complain(self, teacher: str, lease: int, why: str) -> None:
+        self.on_request_failed(teacher, lease, why)
         await self._coordinator("complain", teacher=teacher, why=why)
 
     async def _request_teacher(self) -> None:

@@ -9,6 +9,7 @@ measure t_t, report ready, serve.
 
 import asyncio
 import contextlib
+import logging
 import os
 import queue
 import signal
@@ -31,11 +32,12 @@ from kdlab.cluster.children import configured
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.wire import CALL_S, settle, within
 from kdlab.data.images import ImageData
-from kdlab.errors import ClusterError, TeacherRefused
+from kdlab.errors import TeacherRefused
 from kdlab.models.model import Normalised, check_fit, file_sha256, load_weights
 
-RENEW_S = 1.5
 _MEASURE_S = 0.3
+_QUIET_S = 0.5  # without a request, after goodbye: the readers know
+_DRAIN_S = 10.0  # at most
 
 
 @dataclass(slots=True)
@@ -115,7 +117,10 @@ class TeacherServer(WorkerPlugin):
         self.options = options
         self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self.draining = False
+        self.open_requests = 0
+        self.last_activity = 0.0
         self.refused = ""
+        self.renew_s = 1.5  # a quarter of the TTL, told by the coordinator
 
     async def setup(self, worker: Worker) -> None:
         self.worker, self.loop = worker, asyncio.get_running_loop()
@@ -127,13 +132,16 @@ class TeacherServer(WorkerPlugin):
         self, epoch: int, ids: bytes | None = None, views: Any = None
     ) -> dict[str, Any]:
         """Logits of a batch, given by value (views) or by reference (ids, epoch)."""
-        if self.draining:
-            return {"draining": True}
         request = Request(
             epoch, None if ids is None else np.frombuffer(ids, np.int64), views
         )
+        self.open_requests += 1
         self.requests.put(request)
-        logits = await asyncio.wrap_future(request.answer)
+        try:
+            logits = await asyncio.wrap_future(request.answer)
+        finally:
+            self.open_requests -= 1
+            self.last_activity = time.monotonic()
         return {"logits": to_serialize(np.ascontiguousarray(logits))}
 
     async def _serve(self) -> None:
@@ -153,9 +161,8 @@ class TeacherServer(WorkerPlugin):
             reply = await within(CALL_S, scheduler.kdlab_hello(address=address))
             if reply is not None:
                 break
-        if isinstance(reply, dict) and reply.get("status") == "error":
-            raise ClusterError(f"the coordinator answered {reply}")
-        deployment = Deployment.from_json(reply)
+        self.renew_s = float(reply["renew_s"])
+        deployment = Deployment.from_json(reply["deployment"])
         self.weights = Path(deployment.weights)
         if not self._readable(deployment):
             raw = await within(300.0, scheduler.kdlab_weights())
@@ -205,11 +212,11 @@ class TeacherServer(WorkerPlugin):
         renewed = time.monotonic()
         while True:
             with contextlib.suppress(queue.Empty):
-                request = self.requests.get(timeout=RENEW_S / 2)
+                request = self.requests.get(timeout=self.renew_s / 2)
                 if request is None:
                     return
                 inference.answer(request)
-            if time.monotonic() - renewed >= RENEW_S and not self.draining:
+            if time.monotonic() - renewed >= self.renew_s and not self.draining:
                 renewed = time.monotonic()
                 asyncio.run_coroutine_threadsafe(self._renew(inference), self.loop)
 
@@ -226,11 +233,19 @@ class TeacherServer(WorkerPlugin):
             if not known and not self.draining:  # expired while it hung: join again
                 await self._join()
                 await self._report_ready(inference)
-        except (OSError, TimeoutError, ClusterError, TeacherRefused) as error:
-            print(f"lease not renewed: {error}", flush=True)  # noqa: T201  # the log
+        except (OSError, TimeoutError) as error:
+            logging.getLogger("kdlab").warning("lease not renewed: %s", error)
+        except TeacherRefused as error:  # for good: there is nothing to wait for
+            self.refused = str(error)
+            self.requests.put(None)
+            await self.worker.close()
 
     async def withdraw(self) -> None:
-        """Polite leave: no new requests, the queued ones are answered, then goodbye."""
+        """Polite leave: goodbye first, then every request that still comes is answered.
+
+        The coordinator tells the readers at once; a request that was on its way then still
+        finds an answer, so nothing has to be sent again.
+        """
         if self.draining:
             return
         self.draining = True
@@ -238,10 +253,13 @@ class TeacherServer(WorkerPlugin):
             await within(
                 2.0, self.worker.scheduler.kdlab_leave(address=self.worker.address)
             )
+        self.last_activity = time.monotonic()
+        deadline = self.last_activity + _DRAIN_S
+        while time.monotonic() < deadline and (
+            self.open_requests or time.monotonic() - self.last_activity < _QUIET_S
+        ):
+            await asyncio.sleep(_QUIET_S / 10)  # between looks at the two facts above
         self.requests.put(None)
-        with contextlib.suppress(TimeoutError):
-            await within(10.0, asyncio.shield(self.serving))
-        await asyncio.sleep(0)  # let the last answers be written
         await self.worker.close()
 
 

@@ -25,7 +25,9 @@ _WORTH_A_LINE = {
         "no teacher is left for {unplaced} samples; the student waits up to {wait_s:.0f} s. "
         "Start one:\n    kdlab teacher {address}"
     ),
-    "cache_started": "writing soft labels: {samples} samples × {views} views, {megabytes:.3g} MB, {folder}",
+    "cache_started": (
+        "writing soft labels of {samples} samples, {views} views: {megabytes:.3g} MB to {folder}"
+    ),
     "cache_written": "soft labels written",
     "resumed": "resumed at epoch {epoch}, step {step}",
 }

@@ -93,7 +93,7 @@ class Cached(SourceSpec):
         size = count * views * width
         report = {
             "folder": str(folder),
-            "bytes": size,
+            "megabytes": size / 1e6,
             "samples": count,
             "views": views,
         }

@@ -74,15 +74,16 @@ class InFlight:
         del self.sent[task], self.sizes[task], self.attempts[task]
         return True
 
-    def on_failed(self, task: TaskId, teacher: str, lease: int) -> None:
-        """One request failed or passed its deadline; the teacher may still live."""
-        out = self.sent.get(task)
-        if out is not None and (out.teacher, out.lease) == (teacher, lease):
-            self._take_back([task])
+    def on_teacher_lost(self, teacher: str, lease: int) -> int:
+        """Case 3 (or 2, when the answer is 0): how many tasks must be sent again.
 
-    def on_teacher_lost(self, teacher: str) -> int:
-        """Case 3 (or 2, when the answer is 0): how many tasks must be sent again."""
-        lost = [task for task, out in self.sent.items() if out.teacher == teacher]
+        Only what was sent under that lease epoch: the teacher may have come back since.
+        """
+        lost = [
+            task
+            for task, out in self.sent.items()
+            if (out.teacher, out.lease) == (teacher, lease)
+        ]
         self._take_back(lost)
         return len(lost)
 

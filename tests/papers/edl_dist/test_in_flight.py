@@ -11,7 +11,7 @@ A, B = (0, 0), (0, 1)
 
 def test_case_2_an_idle_teacher_leaves_nothing_to_send_again():
     ledger = InFlight()
-    assert ledger.on_teacher_lost("t") == 0
+    assert ledger.on_teacher_lost("t", 1) == 0
     assert ledger.next_again() is None
 
 
@@ -19,7 +19,7 @@ def test_case_3_what_was_awaited_is_sent_again_oldest_first():
     ledger = InFlight()
     ledger.on_sent(B, 5, "t", 1, 0.0)
     ledger.on_sent(A, 5, "t", 1, 0.0)
-    assert ledger.on_teacher_lost("t") == 2
+    assert ledger.on_teacher_lost("t", 1) == 2
     assert ledger.next_again() == A
     ledger.on_sent(A, 5, "u", 2, 1.0)
     assert ledger.sent[A].attempt == 2
@@ -29,7 +29,7 @@ def test_case_3_what_was_awaited_is_sent_again_oldest_first():
 def test_a_late_answer_is_dropped_by_teacher_and_by_lease():
     ledger = InFlight()
     ledger.on_sent(A, 5, "t", 1, 0.0)
-    ledger.on_teacher_lost("t")
+    ledger.on_teacher_lost("t", 1)
     ledger.on_sent(A, 5, "t", 2, 1.0)  # the same teacher under a new lease
     assert not ledger.on_answer(A, "t", 1)
     assert ledger.on_answer(A, "t", 2)
@@ -37,10 +37,17 @@ def test_a_late_answer_is_dropped_by_teacher_and_by_lease():
     assert ledger.late_answers == 2
 
 
+def test_a_loss_under_an_old_lease_leaves_the_new_one_alone():
+    ledger = InFlight()
+    ledger.on_sent(A, 5, "t", 2, 0.0)
+    assert ledger.on_teacher_lost("t", 1) == 0
+    assert ledger.on_answer(A, "t", 2)
+
+
 def test_lost_samples_still_count_as_in_flight():
     ledger = InFlight()
     ledger.on_sent(A, 5, "t", 1, 0.0)
-    ledger.on_teacher_lost("t")
+    ledger.on_teacher_lost("t", 1)
     assert ledger.samples == 5
 
 
@@ -69,9 +76,7 @@ def test_every_task_is_delivered_exactly_once(chance, tasks, teachers):
     calls, delivered = [], []
     for move in range(10 * tasks + 200):
         calm = move > 10 * tasks  # nothing is lost any more: it must come to an end
-        kind = chance.choice(
-            ["send", "answer"] if calm else ["send", "answer", "lose", "fail"]
-        )
+        kind = chance.choice(["send", "answer"] if calm else ["send", "answer", "lose"])
         if kind == "send":
             task = ledger.next_again() or (fresh[0] if fresh else None)
             teacher = ledger.pick(leases)
@@ -86,10 +91,8 @@ def test_every_task_is_delivered_exactly_once(chance, tasks, teachers):
                 delivered.append(call[0])
         elif kind == "lose":
             teacher = chance.choice(list(leases))
-            ledger.on_teacher_lost(teacher)
+            ledger.on_teacher_lost(teacher, leases[teacher])
             leases[teacher] = max(leases.values()) + 1
-        elif kind == "fail" and calls:
-            ledger.on_failed(*chance.choice(calls))
     while ledger.sent or ledger.again or fresh:
         for task, out in list(ledger.sent.items()):
             if ledger.on_answer(task, out.teacher, out.lease):

@@ -1,0 +1,142 @@
+"""Teachers and coordinator killed, stopped and spoilt for real; every sample is counted."""
+
+import os
+import random
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests_support import trained_ids
+
+from kdlab.cluster.wire import ask
+from kdlab.errors import ClusterError, TeacherLost
+from kdlab.models.model import file_sha256
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(100)]
+
+
+def train(source, epochs, act=lambda epoch, number: None, pace_s=0.0):
+    """Take every batch; `act` is called after each. Pace: what a step would take."""
+    ids = []
+    for epoch in range(epochs):
+        for number, batch in enumerate(source.epoch(epoch, ())):
+            ids.append((epoch, batch.ids.copy()))
+            act(epoch, number)
+            time.sleep(pace_s)  # stands for the student's own work
+    return ids
+
+
+def complete(ids, samples, epochs):
+    for epoch in range(epochs):
+        assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
+
+
+@pytest.mark.parametrize("order", ["any", "strict"])
+def test_a_hung_teacher_expires_and_its_work_is_sent_again(
+    pools, served, deployment, order
+):
+    pool = pools(deployment, teachers=2, ttl_s=2.0)
+    source, samples, events = served(pool, rate=1e9, epochs=40, ut=80, order=order)
+    hung = pool.teachers[0].pid
+
+    def act(epoch, number):
+        if (epoch, number) == (1, 0):
+            os.kill(hung, signal.SIGSTOP)
+
+    try:
+        ids = train(source, 40, act)
+    finally:
+        os.kill(hung, signal.SIGCONT)
+    complete(ids, samples, 40)
+    lost = [data for name, data in events if name == "teacher_lost"]
+    assert [data["teacher"] for data in lost] == ["teacher-0"]
+
+
+def test_a_polite_leave_sends_nothing_again(pools, served, deployment):
+    pool = pools(deployment, teachers=2)
+    source, samples, events = served(pool, rate=1e9, epochs=40, ut=200)
+
+    def act(epoch, number):
+        if (epoch, number) == (2, 3):
+            os.kill(pool.teachers[0].pid, signal.SIGTERM)
+
+    complete(train(source, 40, act, pace_s=0.002), samples, 40)
+    left = [data for name, data in events if name == "teacher_left"]
+    assert [data["teacher"] for data in left] == ["teacher-0"]
+    assert not [name for name, _ in events if name == "teacher_lost"]
+    pool.teachers[0].process.wait(30)
+    assert pool.teachers[0].process.returncode == 0
+
+
+def test_a_teacher_that_answers_nan_is_refused_with_the_numbers(
+    pools, served, deployment, tmp_path
+):
+    """Healthy weights but for one number; the pool has nothing else to offer."""
+    state = load_file(deployment.weights)
+    state["head.bias"][3] = float("nan")
+    path = tmp_path / "spoilt.safetensors"
+    save_file(state, path)
+    spoilt = replace(deployment, weights=str(path), sha256=file_sha256(path))
+    with pytest.raises(TeacherLost, match="20 of 200 numbers of its answer are not finite"):
+        served(pools(spoilt, teachers=1), wait_s=2.0)
+
+
+def test_a_teacher_with_other_views_is_refused(pools, served, deployment):
+    other = replace(deployment, probe="0" * 16)
+    with pytest.raises(TeacherLost, match="makes other views"):
+        served(pools(other, teachers=1), wait_s=2.0)
+    source, samples, _ = served(pools(other, teachers=1), inputs="value_uint8", epochs=2)
+    complete(train(source, 2), samples, 2)  # by value it needs no views of its own
+
+
+def test_the_coordinator_is_killed(pools, served, deployment):
+    pool = pools(deployment, teachers=2)
+    source, _, _ = served(pool, epochs=4000, ut=100)
+
+    def act(epoch, number):
+        if (epoch, number) == (0, 2):
+            os.kill(pool.scheduler.pid, signal.SIGKILL)
+
+    with pytest.raises(ClusterError, match=r"scheduler at .* is gone|No teacher is left"):
+        train(source, 4000, act)
+
+
+def test_random_kills_and_joins_lose_nothing(pools, served, deployment):
+    """Twelve SIGKILLs at random moments, a new teacher for each; order, times: seed 7."""
+    chance = random.Random(7)
+    pool = pools(deployment, teachers=2)
+    source, samples, events = served(pool, rate=1e9, epochs=4000, ut=100, wait_s=60.0)
+    ids, kills, epoch = [], 0, 0
+    while kills < 12:
+        for batch in source.epoch(epoch, ()):
+            ids.append((epoch, batch.ids.copy()))
+            alive = [t for t in pool.teachers if t.alive()]
+            if kills < 12 and chance.random() < 0.02 and alive:
+                victim = chance.choice(alive)
+                os.kill(victim.pid, signal.SIGKILL)
+                victim.process.wait()
+                pool.add_teacher()
+                kills += 1
+        epoch += 1
+    complete(ids, samples, epoch)
+    assert source.figures()["resends"] > 0
+    assert sum(name == "teacher_joined" for name, _ in events) >= 3
+
+
+def test_two_students_share_a_pool_and_a_dead_ones_teachers_come_free(
+    pools, served, deployment
+):
+    pool = pools(deployment, teachers=2)
+    one, _, _ = served(pool, rate=1.0, epochs=2)
+    list(one.epoch(0, ()))
+    os.kill(one.reader.pid, signal.SIGKILL)  # no goodbye
+    deadline = time.monotonic() + 40
+    while ask(pool.address, "kdlab_status")["students"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    two, samples, _ = served(pool, rate=1e9, epochs=2)
+    complete(train(two, 2), samples, 2)
+    assert torch.get_num_threads() >= 1

@@ -1,0 +1,219 @@
+"""Whole runs as the README starts them, and the commands around them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import psutil
+import pytest
+
+import kdlab
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(*words, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "kdlab", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options,
+    )  # fmt: skip
+
+
+def end(process, number=signal.SIGINT):
+    if process.poll() is None:
+        process.send_signal(number)
+    try:
+        return process.communicate(timeout=30)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[0]
+
+
+def test_quickstart(run_json, elsewhere):
+    result = run_json("quickstart")
+    assert [r["source"] for r in result["runs"]] == ["none", "in_process", "served"]
+    assert result["source"] == "served"
+    assert result["teacher_top1"] >= 97
+    for row in result["runs"]:
+        assert (row["samples_seen"], row["samples_lost"], row["samples_repeated"]) == (
+            11980,
+            0,
+            0,
+        )
+        assert row["student_top1"] > 80
+    from mlflow import MlflowClient
+
+    client = MlflowClient(result["tracking_uri"])
+    experiment = client.get_experiment_by_name("quickstart")
+    found = {r.info.run_name: r for r in client.search_runs([experiment.experiment_id])}
+    assert set(found) == {
+        result["run_id"],
+        "none/seed0",
+        "in_process/seed0",
+        "served/seed0",
+    }
+    assert {r.info.status for r in found.values()} == {"FINISHED"}
+    top1 = found["served/seed0"].data.metrics["test/top1"]
+    assert top1 == pytest.approx(result["student_top1"])
+
+
+def test_no_process_is_left_behind(run_json):
+    before = {p.pid for p in psutil.process_iter()}
+    run_json("smoke/served")
+    mine = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before]
+    left = [p.info["cmdline"] for p in mine if "kdlab" in " ".join(p.info["cmdline"] or [])]
+    assert left == []
+
+
+def test_remote_teachers_join_a_plain_dask_scheduler(elsewhere, run_json):
+    port = free_port()
+    address = f"tcp://127.0.0.1:{port}"
+    dask = subprocess.Popen(
+        [sys.executable, "-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", str(port),
+         "--no-dashboard"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    teachers = []
+    try:
+        wait_for_port(port)
+        # One joins before the run says what to serve, one with a model of its own.
+        teachers.append(start("teacher", address, "--name", "early", "--threads", "1"))
+        pool = f"teacher_pool={{type: cluster/remote_pool, address: '{address}'}}"
+        teachers.append(
+            start("teacher", address, "--model", "teachers/digits_tiny", "--threads", "1")
+        )
+        result = run_json("smoke/served", pool, "train.epochs=4")
+        assert (result["samples_seen"], result["samples_lost"]) == (960, 0)
+        again = run_json("smoke/served", pool, "seeds=[5]")  # the pool outlives the run
+        assert again["samples_lost"] == again["samples_repeated"] == 0
+        said = end(teachers[0])
+        assert "withdraws" in said
+        assert teachers[0].returncode == 0
+    finally:
+        for process in (*teachers, dask):
+            end(process)
+
+
+def wait_for_port(port):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError("nothing listens")
+
+
+def test_a_teacher_of_another_model_is_refused(elsewhere):
+    """The pool serves digits_tiny; this teacher was told to be another one."""
+    (elsewhere / "registry").mkdir()
+    (elsewhere / "registry" / "other.yaml").write_text(
+        "use: teachers/digits_tiny\nseed: 99\n"
+    )
+    run = kdlab.load(
+        "smoke/served", {"train.epochs": 4000, "tracking.enabled": False}
+    ).start()
+    try:
+        ready = next(e for e in run.events(follow=True) if e["event"] == "pool_ready")
+        teacher = start("teacher", ready["address"], "--model", "other", "--threads", "1")
+        said, _ = teacher.communicate(timeout=120)
+        assert teacher.returncode == 1
+        assert "the pool serves" in said
+    finally:
+        run.kill()
+
+
+def test_tracking_that_fails_does_not_stop_training(run_json, kdlab_cli, elsewhere):
+    """The store cannot be made; the run finishes, and --sync writes once it can."""
+    store = elsewhere / "store"
+    store.write_text("a file where a folder is needed")
+    uri = f"tracking.uri=sqlite:///{store}/mlflow.db"
+    result = run_json("smoke/none", uri)
+    assert result["status"] == "finished"
+    code, out, _ = kdlab_cli("runs", "--sync")
+    assert code == 0
+    assert "not written" in out
+    store.unlink()
+    store.mkdir()
+    code, out, _ = kdlab_cli("runs", "--sync")
+    assert f"{result['run_id']}: " in out
+    assert "events written" in out
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{store}/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("smoke").experiment_id])
+    assert run.data.metrics["test/top1"] == pytest.approx(result["student_top1"])
+    assert kdlab_cli("runs", "--sync")[1].strip() == "MLflow has everything."
+
+
+def test_a_killed_run_is_told_to_mlflow_later(elsewhere, kdlab_cli):
+    run = kdlab.load("smoke/none", {"train.epochs": 4000}).start()
+    next(e for e in run.events(follow=True) if e["event"] == "epoch_done")
+    os.kill(run.folder.raw_status()["pid"], signal.SIGKILL)
+    run.wait(timeout_s=30)
+    kdlab_cli("runs", "--sync")
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{elsewhere}/runs/mlflow.db")
+    (found,) = client.search_runs([client.get_experiment_by_name("smoke").experiment_id])
+    assert found.info.status == "FAILED"
+
+
+def test_the_ui_answers_on_loopback_and_goes_with_its_processes(elsewhere, run_json):
+    run_json("smoke/none")
+    port = free_port()
+    ui = start("ui", "--port", str(port))
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                with urllib.request.urlopen(
+                    f"http://127.0.0.1:{port}/health", timeout=5
+                ) as page:
+                    assert page.read() == b"OK"
+                break
+            except (urllib.error.URLError, ConnectionError):
+                assert ui.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        family = psutil.Process(ui.pid).children(recursive=True)
+    finally:
+        said = end(ui)
+    assert f"http://127.0.0.1:{port}" in said
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == []
+
+
+def test_doctor_lists_and_compares(elsewhere, kdlab_cli, run_json):
+    code, out, _ = kdlab_cli("doctor", "--json")
+    assert code == 0
+    assert {f["what"] for f in json.loads(out.strip().split("\n")[-1])} >= {"torch", "GPU"}
+    one = run_json("smoke/none", "tracking.enabled=false")["run_id"]
+    two = run_json("smoke/none", "train.lr=0.01", "tracking.enabled=false")["run_id"]
+    code, out, _ = kdlab_cli("runs")
+    assert one in out
+    assert two in out
+    code, out, _ = kdlab_cli("runs", "--compare", one, two)
+    assert "train.lr" in out
+    assert "train.epochs" not in out
+    assert "student_top1" in out
+
+
+def test_bench_overhead_has_its_figures(kdlab_cli):
+    code, out, _ = kdlab_cli("bench", "overhead", "--repeats", "1", "--json")
+    assert code == 0
+    figures = {f["name"]: f for f in json.loads(out.strip().split("\n")[-1])["figures"]}
+    assert figures["n_training_over_bare_loop"]["goal"] == ">= 0.97"
+    assert figures["import_s"]["value"] > 0
