@@ -137,23 +137,19 @@ def _show(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from kdlab.run import load
 
-    run = load(arguments.experiment, *arguments.overrides).start(_say)
-    if arguments.detach:
-        print(json.dumps({"run_id": run.id, "run_dir": str(run.path)}))
-        _say(f"watch it with: kdlab attach {run.id}")
-        return 0
-    return _watch(run, arguments.json)
+    experiment = load(arguments.experiment, *arguments.overrides)
+    return _start(lambda: experiment.start(_say), arguments)
 
 
-def _watch(run: Any, as_json: bool) -> int:
-    """Watch to the end. Ctrl-C stops the run softly, a second one ends it at once."""
-    from kdlab.report.progress import Progress
-    from kdlab.report.table import result_table
-
+def _start(start: Callable[[], Any], arguments: argparse.Namespace) -> int:
+    """Start and watch to the end. Ctrl-C stops softly, a second one ends it at once."""
+    run: Any = None
     pressed = 0
 
     def on_interrupt(*_: Any) -> None:
         nonlocal pressed
+        if run is None:  # nothing was started yet
+            raise KeyboardInterrupt
         pressed += 1
         if pressed == 1:
             _say("stopping: the step is finished and saved; Ctrl-C again ends it at once")
@@ -163,13 +159,30 @@ def _watch(run: Any, as_json: bool) -> int:
 
     before = signal.signal(signal.SIGINT, on_interrupt)
     try:
-        with Progress() as progress:
-            run.wait(progress.see)
+        run = start()
+        if arguments.detach:
+            print(json.dumps({"run_id": run.id, "run_dir": str(run.path)}))
+            _say(f"watch it with: kdlab attach {run.id}")
+            return 0
+        _watch(run)
     finally:
         signal.signal(signal.SIGINT, before)
     if pressed > 1:
         _say(f"ended at once; go on from its last checkpoint with: kdlab resume {run.id}")
         return 130
+    return _report(run, arguments.json)
+
+
+def _watch(run: Any) -> None:
+    from kdlab.report.progress import Progress
+
+    with Progress() as progress:
+        run.wait(progress.see)
+
+
+def _report(run: Any, as_json: bool) -> int:
+    from kdlab.report.table import result_table
+
     result = run.result  # raises RunFailed or RunStopped with the reason
     table = result_table(result["runs"])
     print(f"\n{table}\n", file=sys.stderr if as_json else sys.stdout)
@@ -191,7 +204,7 @@ def _runs(arguments: argparse.Namespace) -> int:
     if arguments.sync:
         from kdlab.run.late_tracking import sync_all
 
-        print(sync_all(arguments.n))
+        print(sync_all())
         return 0
     print(runs_table(runs(arguments.n)))
     return 0
@@ -221,11 +234,7 @@ def _stop(arguments: argparse.Namespace) -> int:
 def _resume(arguments: argparse.Namespace) -> int:
     from kdlab.run.handle import resume
 
-    run = resume(arguments.run, arguments.trust_components)
-    if arguments.detach:
-        print(json.dumps({"run_id": run.id, "run_dir": str(run.path)}))
-        return 0
-    return _watch(run, arguments.json)
+    return _start(lambda: resume(arguments.run, arguments.trust_components), arguments)
 
 
 def _export(arguments: argparse.Namespace) -> int:

@@ -102,6 +102,9 @@ def tail(log: Path, lines: int = 15) -> str:
     return "\n".join(f"  {line}" for line in last) or "  (empty)"
 
 
+_parent = 1  # where `announce` writes; `configured` moves it off standard output
+
+
 def configured() -> dict[str, Any]:
     """In a child: its configuration; from here on it lives as long as its parent."""
     # Unbuffered, because a thread that waits in a buffered read holds a lock that the
@@ -113,6 +116,10 @@ def configured() -> dict[str, Any]:
             raise SystemExit("this module is started by kdlab, which tells it what to do")
         line += byte
     config: dict[str, Any] = json.loads(line)
+    # What anything prints goes to the log: nobody reads the pipe after `announce`.
+    global _parent  # noqa: PLW0603  # the one pipe of this process
+    _parent = os.dup(1)
+    os.dup2(2, 1)
     threading.Thread(target=_follow_parent, name="lifeline", daemon=True).start()
     return config
 
@@ -125,5 +132,4 @@ def _follow_parent() -> None:
 
 def announce(**facts: Any) -> None:
     """In a child: tell the parent that it is up."""
-    sys.stdout.write(json.dumps(facts) + "\n")
-    sys.stdout.flush()
+    os.write(_parent, json.dumps(facts).encode() + b"\n")

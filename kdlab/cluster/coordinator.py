@@ -9,7 +9,6 @@ Messages hold plain values only. The scheduler process needs no torch.
 
 import asyncio
 import time
-from pathlib import Path
 from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -19,16 +18,19 @@ from kdlab.papers.edl_dist.leases import LeaseTable
 
 STUDENT_SILENT_S = 15.0  # a reader watches at least every 2 s
 _TICK_MS = 250
+_BATCHES_PER_TTL = 4  # two are queued at a teacher, and one may be slow
 
 
 class Coordinator(SchedulerPlugin):
     name = "kdlab-coordinator"
+    idempotent = True  # two processes may install it at once; the first stays
 
     def __init__(
         self, ttl_s: float = 6.0, deployment: dict[str, Any] | None = None
     ) -> None:
         self.table = LeaseTable(ttl_s)
         self.deployment = deployment
+        self.weights_file: bytes | None = None
         self.facts: dict[str, dict[str, Any]] = {}  # per teacher: pid, name, device
         self.left: set[str] = set()  # teachers that said goodbye: answers may still come
         self.expired: list[str] = []
@@ -48,6 +50,7 @@ class Coordinator(SchedulerPlugin):
                 "kdlab_demand": self.demand,
                 "kdlab_extra": self.extra,
                 "kdlab_release": self.release,
+                "kdlab_give_back": self.give_back,
                 "kdlab_complain": self.complain,
                 "kdlab_watch": self.watch,
                 "kdlab_student_gone": self.student_gone,
@@ -67,15 +70,23 @@ class Coordinator(SchedulerPlugin):
 
     # Teachers
 
-    async def deploy(self, deployment: dict[str, Any]) -> str:
-        """Publish what teachers are to serve; a second, different one is refused."""
-        if self.deployment and self.deployment["sha256"] != deployment["sha256"]:
-            serving = [le.teacher for le in self.table.leases.values()]
-            if serving:
+    async def deploy(self, deployment: dict[str, Any], weights: bytes | None = None) -> str:
+        """Publish what teachers are to serve; empty, or why not.
+
+        Another deployment than before makes every teacher register and load again. While
+        a student still holds teachers it is refused.
+        """
+        self.weights_file = weights
+        before = (self.deployment or {}).get("fingerprint")
+        if before not in (None, deployment["fingerprint"]):
+            if self.table.demands:
                 return (
-                    f"{len(serving)} teachers of this pool serve another model "
-                    f"({self.deployment['sha256'][:16]})"
+                    f"the pool still serves {', '.join(self.table.demands)} with another "
+                    "model or other data; wait for it, or use another pool"
                 )
+            for teacher in list(self.table.leases):
+                self._lost(teacher)
+            self.banned.clear()
         self.deployment = deployment
         self._notify()
         return ""
@@ -93,17 +104,23 @@ class Coordinator(SchedulerPlugin):
         return {"deployment": self.deployment, "renew_s": self.table.ttl_s / 4}
 
     async def weights(self) -> bytes:
-        """The weights file, for a teacher that cannot read its path."""
-        assert self.deployment is not None
-        return await asyncio.to_thread(Path(self.deployment["weights"]).read_bytes)
+        """The weights the run sent along, for a teacher that cannot read their path."""
+        if self.weights_file is None:
+            raise FileNotFoundError("the run sent no weights along: its pool is local")
+        return self.weights_file
 
     async def ready(
-        self, address: str, fingerprint: str, t_t: float, facts: dict[str, Any]
+        self,
+        address: str,
+        fingerprint: str,
+        t_t: float,
+        batch_s: float,
+        facts: dict[str, Any],
     ) -> str:
         """Empty when the teacher is accepted, else why not."""
         if address in self.banned:
             return f"a student could not use its answers: {self.banned[address]}"
-        wanted = (self.deployment or {}).get("sha256", "")[:16]
+        wanted = (self.deployment or {}).get("fingerprint", "")
         if fingerprint != wanted:
             self.table.on_lost(address, time.monotonic())
             return (
@@ -111,7 +128,9 @@ class Coordinator(SchedulerPlugin):
             )
         self.facts[address] = facts
         self.left.discard(address)
-        self.table.on_ready(address, t_t, time.monotonic())
+        # Leases are renewed between batches: one that takes long must not look like a hang.
+        ttl_s = max(self.table.ttl_s, _BATCHES_PER_TTL * batch_s)
+        self.table.on_ready(address, t_t, time.monotonic(), ttl_s)
         self._notify()
         return ""
 
@@ -157,6 +176,11 @@ class Coordinator(SchedulerPlugin):
         self.table.on_release(student, teacher, time.monotonic())
         self._notify()
 
+    async def give_back(self, student: str, teacher: str, lease: int) -> None:
+        """A request failed on the way: the teacher is free, and may come under a new lease."""
+        self.table.on_given_back(student, teacher, lease, time.monotonic())
+        self._notify()
+
     async def complain(self, student: str, teacher: str, why: str) -> None:
         """A reader found a teacher's answers unusable: it is not handed out again."""
         self.banned[teacher] = why
@@ -200,7 +224,7 @@ class Coordinator(SchedulerPlugin):
         """Everything there is to see: for waiting pools, `kdlab doctor` and tests."""
         now = time.monotonic()
         return {
-            "deployed": (self.deployment or {}).get("sha256", "")[:16],
+            "deployed": (self.deployment or {}).get("fingerprint", ""),
             "expired": list(self.expired),
             "students": {d.student: d.t_s for d in self.table.demands.values()},
             "teachers": [

@@ -1,6 +1,7 @@
 """What a teacher must know to serve: model, weights, data, and how to prove it is right."""
 
 import hashlib
+import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,18 +32,23 @@ class Deployment:
     batch: int
     data: dict[str, Any]
     probe: str
+    by_reference: bool  # the teacher must be able to load the data
     components: dict[str, dict[str, str]]
 
     @property
     def fingerprint(self) -> str:
-        return self.sha256[:16]
+        """Of all that the answers depend on: model, weights, data, views."""
+        counted = {k: v for k, v in asdict(self).items() if k != "weights"}
+        text = json.dumps(counted, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"fingerprint": self.fingerprint}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Deployment":
-        return cls(**{**data, "shape": tuple(data["shape"])})
+        values = {k: v for k, v in data.items() if k != "fingerprint"}
+        return cls(**values | {"shape": tuple(data["shape"])})
 
     def model_spec(self) -> ModelSpec:
         return construct(ModelSpec, from_dict(self.model, "the teacher's model"))

@@ -1,5 +1,6 @@
 """Teachers on this machine: a scheduler and n teachers, each a process of its own."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -71,8 +72,8 @@ class RunningLocalPool:
         self.teachers.append(child)
         return child
 
-    def wait(self) -> dict[str, Any]:
-        return wait_for_teacher(self.address, _START_S, self._hopeless)
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        return wait_for_teacher(self.address, _START_S, self._hopeless, stop)
 
     def _hopeless(self) -> None:
         if not any(child.alive() for child in self.teachers):

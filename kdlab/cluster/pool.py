@@ -2,13 +2,14 @@
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.wire import ask
 from kdlab.config.spec import Spec
-from kdlab.errors import ClusterError
+from kdlab.errors import ClusterError, RunStopped, SchedulerUnreachable
 
 
 class Pool(Protocol):
@@ -16,7 +17,7 @@ class Pool(Protocol):
 
     address: str
 
-    def wait(self) -> dict[str, Any]:
+    def wait(self, stop: Callable[[], bool] = ...) -> dict[str, Any]:
         """Until a teacher is ready; the coordinator's status."""
 
     def close(self) -> None: ...
@@ -35,20 +36,30 @@ class PoolSpec(Spec, ABC):
         """
 
 
-def wait_for_teacher(address: str, wait_s: float, problem: Any) -> dict[str, Any]:
+def wait_for_teacher(
+    address: str, wait_s: float, problem: Callable[[], None], stop: Callable[[], bool]
+) -> dict[str, Any]:
     """Until one teacher is ready.
 
     Args:
         address: of the scheduler.
         wait_s: how long at most.
         problem: called meanwhile; raises when waiting is hopeless.
+        stop: whether the user asked to stop.
 
     Raises:
         ClusterError: none became ready in time.
     """
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
-        status: dict[str, Any] = ask(address, "kdlab_status")
+        try:
+            status: dict[str, Any] = ask(address, "kdlab_status")
+        except SchedulerUnreachable as error:
+            raise ClusterError(
+                f"The pool's scheduler at {address} is gone: {error}"
+            ) from error
+        if stop():
+            raise RunStopped("stopped by the user while teachers were starting")
         if any(t["state"] != "registered" for t in status["teachers"]):
             return status
         problem()

@@ -1,6 +1,6 @@
 """Teachers that join a scheduler somewhere: `kdlab teacher ADDRESS` on each machine."""
 
-import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from distributed import Client
 from kdlab.cluster.coordinator import Coordinator
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, wait_for_teacher
-from kdlab.cluster.wire import ask, check_address, settle
+from kdlab.cluster.wire import ask, check_address, run_apart
 from kdlab.config import register
 from kdlab.config.spec import POSITIVE
 from kdlab.errors import ClusterError, TeacherRefused
@@ -39,14 +39,20 @@ class JoinedPool:
     def __init__(self, spec: RemotePool, deployment: Deployment) -> None:
         self.spec, self.address = spec, spec.address
         install(spec.address)
-        refusal = ask(spec.address, "kdlab_deploy", deployment=deployment.to_json())
+        refusal = ask(
+            spec.address,
+            "kdlab_deploy",
+            wait_s=120.0,
+            deployment=deployment.to_json(),
+            weights=Path(deployment.weights).read_bytes(),  # for machines without that path
+        )
         if refusal:
             raise TeacherRefused(
                 f"The pool at {spec.address} cannot serve this run: {refusal}."
             )
 
-    def wait(self) -> dict[str, Any]:
-        return wait_for_teacher(self.address, self.spec.wait_s, lambda: None)
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        return wait_for_teacher(self.address, self.spec.wait_s, lambda: None, stop)
 
     def close(self) -> None:
         return None  # the pool was there before the run and stays
@@ -67,9 +73,8 @@ def install(address: str) -> None:
         async with Client(address, asynchronous=True, timeout="10s") as client:
             await client.register_plugin(Coordinator())
 
-    settle()
     try:
-        asyncio.run(send())
+        run_apart(send)
     except (OSError, ImportError, TimeoutError) as error:
         raise ClusterError(
             f"The scheduler at {address} cannot become a coordinator: {error}. kdlab must "

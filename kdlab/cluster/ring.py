@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.errors import ClusterError
+
 _ALIGN = 64  # bytes; a cache line
 
 
@@ -69,10 +71,20 @@ class Ring:
     @classmethod
     def create(cls, layout: Layout) -> "Ring":
         memory = Path("/dev/shm")
-        folder = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
-        with tempfile.TemporaryFile(prefix="kdlab-ring-", dir=folder) as file:
-            file.truncate(layout.bytes)
-            return cls(layout, os.dup(file.fileno()))
+        in_memory = memory.is_dir() and os.access(memory, os.W_OK)
+        for folder in ([memory] if in_memory else []) + [Path(tempfile.gettempdir())]:
+            with tempfile.TemporaryFile(prefix="kdlab-ring-", dir=folder) as file:
+                try:
+                    # Reserved now: a write past what there is would kill the reader.
+                    os.posix_fallocate(file.fileno(), 0, layout.bytes)
+                except OSError:  # a small /dev/shm, as containers have
+                    continue
+                return cls(layout, os.dup(file.fileno()))
+        raise ClusterError(
+            f"The ring between reader and trainer needs {layout.bytes / 1e6:.0f} MB; neither "
+            f"{memory} nor {tempfile.gettempdir()} has them. Lower soft_labels.slots "
+            f"({layout.slots}) or train.batch ({layout.largest})."
+        )
 
     def _arrays(self, slot: int) -> dict[str, NDArray[Any]]:
         offset = slot * self.layout.slot_bytes

@@ -105,10 +105,9 @@ class ServedSource:
             self._first = self._wait_for_slot()  # primed: the first soft labels are there
 
     def _has_work(self) -> bool:
-        return (
-            int(self.context.start["epoch"])
-            < self.context.samples.describe()["plan"]["epochs"]
-        )
+        start = self.context.start
+        epochs = int(self.context.samples.describe()["plan"]["epochs"])
+        return (epochs - start["epoch"]) * self._batches > len(start["done"])
 
     def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
         for _ in range(self._batches - len(done)):

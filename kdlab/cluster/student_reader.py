@@ -38,6 +38,7 @@ from kdlab.papers.edl_dist.assignment import static_share
 from kdlab.papers.edl_dist.hybrid_schedule import (
     Level,
     Schedule,
+    on_request_failed,
     on_teachers_changed,
     on_volume,
 )
@@ -46,6 +47,7 @@ from kdlab.papers.edl_dist.in_flight import InFlight, TaskId
 _MONITOR_S = 0.05
 _WATCH_S = 2.0
 _COORDINATOR_TRIES = 3
+_BACK_OFF_S = 1.0  # before a teacher whose connection failed may come again
 
 
 class StudentReader:
@@ -68,6 +70,8 @@ class StudentReader:
         self.views: dict[TaskId, NDArray[np.uint8]] = {}  # kept for a re-send, by value
         self.epoch: int = config["start"]["epoch"]  # the one being delivered
         self.delivered: set[int] = set(config["start"]["done"])  # batches of that epoch
+        if len(self.delivered) == samples.plan.batches:  # saved after an epoch's last batch
+            self.epoch, self.delivered = self.epoch + 1, set()
         self.free_slots = list(range(ring.layout.slots))
         self.filled: dict[int, int] = {}  # slot -> samples, until the trainer frees it
         self.batches_delivered = 0
@@ -75,6 +79,7 @@ class StudentReader:
         self.unusable: set[tuple[str, int]] = set()  # (address, lease) given up on
         self.released: set[str] = set()
         self.last_trouble = ""
+        self.announced = False  # the coordinator knows this student's demand
         self.without_teacher_since: float | None = time.monotonic()
         self.volume_max = 0
         self.background: set[asyncio.Task[None]] = set()
@@ -113,7 +118,9 @@ class StudentReader:
         first = (teacher, lease) not in self.unusable
         self.unusable.add((teacher, lease))
         again = self.ledger.on_teacher_lost(teacher, lease)
-        facts = self.teachers.pop(teacher, {})
+        facts = self.teachers.get(teacher, {})
+        if facts.get("lease") == lease:  # it may be back under a new one
+            del self.teachers[teacher]
         if first:
             self.last_trouble = why
             self._say(
@@ -179,7 +186,10 @@ class StudentReader:
         self.schedule, told = on_volume(self.schedule, self.level())
         for instruction in told:
             if instruction == "request_teacher":
-                self._spawn(self._request_teacher())
+                if self.announced:
+                    self._spawn(self._request_teacher())
+                else:  # line 1 comes first
+                    self.schedule = on_request_failed(self.schedule)
             elif instruction == "release_teacher":
                 self._spawn(self._release_teacher())
             # send_inputs and hold_inputs are states of the schedule, read by _send
@@ -274,11 +284,12 @@ class StudentReader:
         try:
             reply = await within(self.config["deadline_s"], call)
         except TimeoutError:
-            why = f"no answer within {self.config['deadline_s']:g} s"
-            self.on_request_failed(teacher, lease, why)
+            await self._give_back(
+                teacher, lease, f"no answer within {self.config['deadline_s']:g} s"
+            )
             return
         except OSError as error:  # Dask's CommClosedError is one
-            self.on_request_failed(teacher, lease, _short(error))
+            await self._give_back(teacher, lease, _short(error))
             return
         except Exception as error:  # raised by the teacher's own code, of any kind
             await self._complain(teacher, lease, f"it raised {_short(error)}")
@@ -289,19 +300,35 @@ class StudentReader:
             return
         self.on_labels(task, teacher, lease, reply["logits"])
 
+    async def _give_back(self, teacher: str, lease: int, why: str) -> None:
+        """The wire failed, perhaps for a moment: it may come again, under a new lease."""
+        first = (teacher, lease) not in self.unusable
+        self.on_request_failed(teacher, lease, why)
+        if first:
+            await asyncio.sleep(_BACK_OFF_S)  # a teacher that is dead is gone by then
+            await self._coordinator("give_back", teacher=teacher, lease=lease)
+
     async def _complain(self, teacher: str, lease: int, why: str) -> None:
         self.on_request_failed(teacher, lease, why)
         await self._coordinator("complain", teacher=teacher, why=why)
 
     async def _request_teacher(self) -> None:
-        got = await self._coordinator("extra")
+        try:
+            got = await self._coordinator("extra")
+        except (OSError, TimeoutError):
+            self.schedule = on_request_failed(self.schedule)
+            raise
         self._say("teacher_requested", granted=bool(got))
 
     async def _release_teacher(self) -> None:
         slowest = min(self.teachers, key=lambda a: self.teachers[a]["t_t"], default=None)
         if slowest is not None:
             self.released.add(slowest)
-            await self._coordinator("release", teacher=slowest)
+            try:
+                await self._coordinator("release", teacher=slowest)
+            except (OSError, TimeoutError):
+                self.released.discard(slowest)
+                raise
 
     async def _coordinator(self, operation: str, **arguments: Any) -> Any:
         remote = self.pool(self.config["coordinator"])
@@ -318,6 +345,7 @@ class StudentReader:
                     await self._coordinator(
                         "demand", t_s=self.config["t_s"], at_most=self.config["at_most"]
                     )
+                    self.announced = True
                     continue
             except (OSError, TimeoutError) as error:
                 failures += 1
@@ -357,6 +385,10 @@ class StudentReader:
             await asyncio.sleep(_MONITOR_S)
             self._pump()
             since = self.without_teacher_since
+            # A student that still has labels, or needs no more, does not miss a teacher.
+            misses = self.level().student_waits and not self.ready and self._work_is_open()
+            if since is not None and not misses:
+                self.without_teacher_since = since = time.monotonic()
             if since is not None and time.monotonic() - since > self.config["wait_s"]:
                 self._tell(
                     error="teacher_lost",
@@ -383,6 +415,9 @@ class StudentReader:
 
     def _tell(self, **message: Any) -> None:
         self.writer.write(json.dumps(message, default=str).encode() + b"\n")
+
+    def _work_is_open(self) -> bool:
+        return bool(self.ledger.sizes) or self.upcoming is not None
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

@@ -117,6 +117,8 @@ class TeacherServer(WorkerPlugin):
         self.options = options
         self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self.draining = False
+        self.rejoining = False
+        self.inference: Inference | None = None
         self.open_requests = 0
         self.last_activity = 0.0
         self.refused = ""
@@ -144,16 +146,26 @@ class TeacherServer(WorkerPlugin):
             self.last_activity = time.monotonic()
         return {"logits": to_serialize(np.ascontiguousarray(logits))}
 
+    async def teardown(self, worker: Worker) -> None:
+        self.requests.put(None)  # or the inference thread would keep the process
+
     async def _serve(self) -> None:
         try:
-            deployment = await self._join()
-            inference = await asyncio.to_thread(self._prepare, deployment)
-            await self._report_ready(inference)
+            await self._deploy()
         except Exception as error:  # any failure to come up ends this teacher, told why
             self.refused = f"{type(error).__name__}: {error}"
             await self.worker.close()
             return
-        await asyncio.to_thread(self._loop, inference)
+        await asyncio.to_thread(self._loop)
+
+    async def _deploy(self) -> None:
+        """Register, load what the pool serves (unless it is loaded), report ready."""
+        deployment = await self._join()
+        loaded = self.inference
+        if loaded is None or loaded.deployment.fingerprint != deployment.fingerprint:
+            loaded = await asyncio.to_thread(self._prepare, deployment)
+        self.inference = loaded
+        await self._report_ready(loaded)
 
     async def _join(self) -> Deployment:
         scheduler, address = self.worker.scheduler, self.worker.address
@@ -164,9 +176,12 @@ class TeacherServer(WorkerPlugin):
         self.renew_s = float(reply["renew_s"])
         deployment = Deployment.from_json(reply["deployment"])
         self.weights = Path(deployment.weights)
-        if not self._readable(deployment):
+        if not await asyncio.to_thread(self._readable, deployment):
+            self.weights = (
+                Path(self.options["scratch"]) / f"{deployment.sha256}.safetensors"
+            )
+        if not await asyncio.to_thread(self._readable, deployment):
             raw = await within(300.0, scheduler.kdlab_weights())
-            self.weights = Path(tempfile.mkdtemp()) / "teacher.safetensors"
             await asyncio.to_thread(self.weights.write_bytes, raw)
         return deployment
 
@@ -184,6 +199,8 @@ class TeacherServer(WorkerPlugin):
         inference = Inference(
             deployment, self.weights, self.options["threads"], self.options["device"]
         )
+        if deployment.by_reference:
+            inference.data = deployment.load_data()
         inference.measure()
         return inference
 
@@ -200,14 +217,14 @@ class TeacherServer(WorkerPlugin):
                 address=self.worker.address,
                 fingerprint=inference.deployment.fingerprint,
                 t_t=inference.t_t,
+                batch_s=inference.deployment.batch / inference.t_t,
                 facts=facts,
             ),
         )
         if refusal:
             raise TeacherRefused(str(refusal))
-        self.inference = inference
 
-    def _loop(self, inference: Inference) -> None:
+    def _loop(self) -> None:
         """The inference thread: compute, and renew the lease between batches."""
         renewed = time.monotonic()
         while True:
@@ -215,12 +232,17 @@ class TeacherServer(WorkerPlugin):
                 request = self.requests.get(timeout=self.renew_s / 2)
                 if request is None:
                     return
-                inference.answer(request)
+                assert self.inference is not None
+                self.inference.answer(request)
             if time.monotonic() - renewed >= self.renew_s and not self.draining:
                 renewed = time.monotonic()
-                asyncio.run_coroutine_threadsafe(self._renew(inference), self.loop)
+                asyncio.run_coroutine_threadsafe(self._renew(), self.loop)
 
-    async def _renew(self, inference: Inference) -> None:
+    async def _renew(self) -> None:
+        if self.rejoining:
+            return
+        inference = self.inference
+        assert inference is not None
         try:
             known = await within(
                 CALL_S,
@@ -230,15 +252,17 @@ class TeacherServer(WorkerPlugin):
                     answered=inference.answered,
                 ),
             )
-            if not known and not self.draining:  # expired while it hung: join again
-                await self._join()
-                await self._report_ready(inference)
+            if not known and not self.draining:
+                # It hung and expired, or the pool serves something else now.
+                self.rejoining = True
+                await self._deploy()
         except (OSError, TimeoutError) as error:
             logging.getLogger("kdlab").warning("lease not renewed: %s", error)
-        except TeacherRefused as error:  # for good: there is nothing to wait for
-            self.refused = str(error)
-            self.requests.put(None)
+        except Exception as error:  # it cannot serve (any more): it ends, told why
+            self.refused = f"{type(error).__name__}: {error}"
             await self.worker.close()
+        finally:
+            self.rejoining = False
 
     async def withdraw(self) -> None:
         """Polite leave: goodbye first, then every request that still comes is answered.
@@ -266,8 +290,8 @@ class TeacherServer(WorkerPlugin):
 async def serve(scheduler: str, options: dict[str, Any]) -> str:
     """Run one teacher until it is told to leave; why it was refused, or empty."""
     settle()
-    plugin = TeacherServer(options)
     with tempfile.TemporaryDirectory(prefix="kdlab-teacher-") as scratch:
+        plugin = TeacherServer(options | {"scratch": scratch})
         worker = Worker(
             scheduler,
             nthreads=1,

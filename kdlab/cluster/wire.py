@@ -6,6 +6,7 @@ and Dask waits 30 s for a dead host by default.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dask
@@ -70,13 +71,23 @@ def check_address(address: str, wait_s: float = 5.0) -> None:
     _or_unreachable(address, wait_s, once)
 
 
-def _or_unreachable(address: str, wait_s: float, call: Callable[[], Awaitable[Any]]) -> Any:
+def run_apart(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Run a coroutine to its end in a thread of its own.
+
+    The caller may have a running event loop already, as every notebook cell has.
+    """
+
     async def run() -> Any:
         return await call()
 
+    settle()
+    with ThreadPoolExecutor(1, thread_name_prefix="kdlab-call") as executor:
+        return executor.submit(asyncio.run, run()).result()
+
+
+def _or_unreachable(address: str, wait_s: float, call: Callable[[], Awaitable[Any]]) -> Any:
     try:
-        settle()
-        return asyncio.run(run())
+        return run_apart(call)
     except (OSError, TimeoutError, ValueError) as error:
         cause = str(error).split("\n", 1)[0] or type(error).__name__
         raise SchedulerUnreachable(address, wait_s, cause) from error

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,13 +43,22 @@ def _write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """One process at a time; the lock goes with the process, even if it is killed."""
+def locked(path: Path, while_waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """One process at a time; the lock goes with the process, even if it is killed.
+
+    `while_waiting` is called now and then while another one holds it, and may raise.
+    """
     import fcntl  # noqa: PLC0415  # not on Windows, where this is the only user
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                while_waiting()
+                time.sleep(0.1)  # between tries; the other process ends some time
         try:
             yield
         finally:

@@ -17,7 +17,7 @@ from kdlab.config import folders, yaml_text
 from kdlab.errors import BadInput, Fault, NotFoundError
 
 Overrides = Sequence[str | Mapping[str, Any]]
-_RESOLVER = re.compile(r"\$\{\s*[A-Za-z_][\w.]*\s*:")
+_REFERENCE = re.compile(r"\$\{[A-Za-z_][\w.]*\}")  # to another key, and nothing else
 
 
 @dataclass(slots=True)
@@ -184,12 +184,12 @@ def _interpolate(tree: Composed) -> None:
     from omegaconf.errors import OmegaConfBaseException
 
     for key, text in _strings(tree.data, ""):
-        if _RESOLVER.search(text):
+        if "${" in _REFERENCE.sub("", text):
             tree.faults.append(
                 Fault(
                     key,
-                    f"{text!r} calls a resolver; only references to other keys, such "
-                    "as ${train.batch}, are allowed in configs",
+                    f"{text!r} is not a plain reference to another key, such as "
+                    "${train.batch}; resolvers could run code and are not allowed",
                     tree.origin(key),
                 )
             )

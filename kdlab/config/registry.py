@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kdlab.config import source_index
 from kdlab.config.folders import nearest
@@ -109,6 +109,16 @@ def _load(name: str) -> type[Spec] | None:
         _registered[name] = Registered(cls, cls.__module__, point.value)
         return cls
     return None
+
+
+def component_names(tree: Any) -> set[str]:
+    """Every component that a resolved tree names."""
+    if isinstance(tree, dict):
+        here = {tree["type"]} if isinstance(tree.get("type"), str) else set()
+        return here.union(*(component_names(v) for v in tree.values()))
+    if isinstance(tree, list):
+        return set().union(*(component_names(v) for v in tree))
+    return set()
 
 
 def cell_source(name: str) -> str | None:

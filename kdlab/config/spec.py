@@ -4,6 +4,7 @@ Ranges are data, not code (`Annotated[float, Range(gt=0)]`), so that the command
 the notebook's sliders and a sweep's search space all read the same ones.
 """
 
+import math
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -33,6 +34,8 @@ class Range:
             for bound, sign, holds in checks
             if bound is not None and not holds(value, bound)
         ]
+        if not math.isfinite(value):
+            return f"is {value}, must be a finite number"
         return f"is {value:g}, must be {' and '.join(broken)}" if broken else None
 
     def __str__(self) -> str:

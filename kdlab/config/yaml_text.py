@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from kdlab.errors import Fault
+from kdlab.errors import BadInput, Fault
 
 _FLOAT = re.compile(
     r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
@@ -47,28 +47,51 @@ class Document:
     data: Any
     origins: dict[str, str] = field(default_factory=dict)  # dotted key -> "file:line"
     faults: list[Fault] = field(default_factory=list)
+    seen: dict[int, yaml.Node] = field(default_factory=dict)  # nodes by id, kept alive
+
+
+_MALFORMED = (yaml.YAMLError, ValueError, RecursionError)  # UnicodeError is a ValueError
 
 
 def parse_value(text: str) -> Any:
-    """One value as YAML, for overrides: `2`, `1e-3`, `null`, `[1, 2]`, `word`."""
-    return yaml.load(text, Loader=_Loader)  # a SafeLoader subclass
+    """One value as YAML, for overrides: `2`, `1e-3`, `null`, `[1, 2]`, `word`.
+
+    Raises:
+        BadInput: it is not plain YAML.
+    """
+    document = Document(None)
+    _fill(document, text, "override")
+    if document.faults:
+        raise BadInput(f"the value {text!r} cannot be read: {document.faults[0].message}")
+    return document.data
 
 
 def read(path: Path, shown_as: str) -> Document:
     document = Document({})
-    loader = _Loader(path.read_text(encoding="utf-8"))
     try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        document.faults.append(Fault("", f"is not UTF-8 text: {error}", shown_as))
+        return document
+    _fill(document, text, shown_as)
+    return document
+
+
+def _fill(document: Document, text: str, shown_as: str) -> None:
+    loader = None
+    try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is not None:
             document.data = _build(loader, node, "", document, shown_as)
-    except yaml.YAMLError as error:
+    except _MALFORMED as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
+        problem = getattr(error, "problem", None) or str(error) or type(error).__name__
         document.faults.append(Fault("", _explain(problem), f"{shown_as}{line}"))
     finally:
-        loader.dispose()
-    return document
+        if loader is not None:
+            loader.dispose()
 
 
 def _explain(problem: str) -> str:
@@ -83,8 +106,10 @@ def _explain(problem: str) -> str:
 def _build(
     loader: _Loader, node: yaml.Node, key: str, document: Document, shown_as: str
 ) -> Any:
-    origin = f"{shown_as}:{node.start_mark.line + 1}"
-    document.origins[key] = origin
+    document.origins[key] = f"{shown_as}:{node.start_mark.line + 1}"
+    if id(node) in document.seen:  # an alias: could nest without end
+        raise yaml.YAMLError("aliases (*name) are not used here; refer with ${key} instead")
+    document.seen[id(node)] = node
     if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:

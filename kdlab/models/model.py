@@ -128,7 +128,7 @@ def load_weights(net: nn.Module, path: Path, sha256: str | None = None) -> None:
             f"{path} holds more than plain tensors and is not read: a pickle from outside "
             "could run code. Save its state_dict as safetensors."
         ) from error
-    except (RuntimeError, SafetensorError, ValueError, AttributeError) as error:
+    except (RuntimeError, SafetensorError, ValueError, AttributeError, EOFError) as error:
         raise WeightsError(f"{path} does not fit {type(net).__name__}: {error}") from error
 
 

@@ -1,5 +1,6 @@
 """A run from outside. It lives in a process of its own and outlives this one."""
 
+import contextlib
 import html
 import json
 import os
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from kdlab.config.home import runs_folder, write_json
+from kdlab.config.home import locked, runs_folder, write_json
+from kdlab.config.registry import component_names
 from kdlab.errors import KdlabError, NotFoundError, RunFailed, RunStopped
 from kdlab.run import folder as folders
 from kdlab.run.folder import ENDED, RunFolder
@@ -35,7 +37,7 @@ def start(experiment: "Experiment") -> "Run":
     path.mkdir(parents=True)
     run = RunFolder(path)
     (path / "spec.yaml").write_text(experiment.yaml(), encoding="utf-8")
-    components = pack(_component_names(experiment.resolved))
+    components = pack(component_names(experiment.resolved))
     write_json(path / "components.json", components)
     run.write_status(state="starting", created=time.time())
     write_json(
@@ -68,7 +70,17 @@ def resume(run_id: str, trust_components: bool = False) -> "Run":
             f"({', '.join(components)}). Their source in {run.path}/components.json is only "
             "run when you say so: kdlab resume --trust-components"
         )
-    run.write_status(state="starting", created=time.time(), pid=None, error=None)
+    # A killed process counts as gone a moment before its last thread lets go of the lock.
+    patience = time.monotonic() + 5.0
+
+    def busy() -> None:
+        if time.monotonic() > patience:
+            raise KdlabError(
+                f"Run {run.run_id} is going already; watch it with: kdlab attach {run.run_id}"
+            )
+
+    with locked(run.path / "lock", busy):
+        run.write_status(state="starting", created=time.time(), pid=None, error=None)
     _spawn(run, components)
     return Run(run)
 
@@ -78,7 +90,7 @@ def _spawn(run: RunFolder, components: dict[str, Any]) -> None:
     hashes = {name: entry["sha256"] for name, entry in components.items()}
     with run.log.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "kdlab.run.process", str(run.path)],
+            [sys.executable, "-m", "kdlab.run.child", str(run.path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -91,15 +103,6 @@ def _spawn(run: RunFolder, components: dict[str, Any]) -> None:
 
 
 _children: dict[int, "subprocess.Popen[bytes]"] = {}  # so that none stays a zombie
-
-
-def _component_names(tree: Any) -> set[str]:
-    if isinstance(tree, dict):
-        here = {tree["type"]} if isinstance(tree.get("type"), str) else set()
-        return here.union(*(_component_names(v) for v in tree.values()))
-    if isinstance(tree, list):
-        return set().union(*(_component_names(v) for v in tree))
-    return set()
 
 
 def attach(run_id: str = "last") -> "Run":
@@ -225,12 +228,14 @@ class Run:
         pid = self.folder.raw_status().get("pid")
         if self.state in ENDED or pid is None:
             return
-        os.killpg(pid, signal.SIGKILL)  # the run leads a process group of its own
+        with contextlib.suppress(ProcessLookupError):  # it ended in between
+            os.killpg(pid, signal.SIGKILL)  # the run leads a process group of its own
 
     def _signal(self, number: int) -> None:
         pid = self.folder.raw_status().get("pid")
         if self.state not in ENDED and pid is not None:
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ended in between
+                os.kill(pid, number)
 
     def __repr__(self) -> str:
         experiment = self.folder.experiment().get("experiment")

@@ -3,12 +3,12 @@
 from kdlab.run import folder as folders
 
 
-def sync_all(limit: int) -> str:
-    """Go over the newest runs; one line for each that had something to write."""
+def sync_all() -> str:
+    """Go over all runs; one line for each that had something to write."""
     from kdlab.tracking.sync import sync
 
     lines = []
-    for run in reversed(folders.all_folders()[-limit:]):
+    for run in reversed(folders.all_folders()):
         state = run.status().get("state")
         if state in ("starting", "running"):
             lines.append(f"{run.run_id}: is {state}; its own tracker writes")

@@ -1,5 +1,6 @@
 """The result of a run as one flat mapping: what `kdlab run --json` prints."""
 
+import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
@@ -43,8 +44,8 @@ def row(result: dict[str, Any]) -> dict[str, Any]:
         "student_top1": result["last"]["top1"],
         "student_top5": result["last"]["top5"],
         "student_top1_best": result["best"]["top1"],
-        "validation_top1": result["validation_last"],
-        "validation_top1_best": result["validation_best"],
+        "validation_top1": _number(result["validation_last"]),
+        "validation_top1_best": _number(result["validation_best"]),
         "best_epoch": result["best_epoch"],
         "samples_per_second": result["samples_per_second"],
         "train_seconds": result["train_seconds"],
@@ -72,7 +73,17 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     )
     top1 = [r["student_top1"] for r in rows]
     return {
-        **{key: fmean(r[key] for r in rows) for key in means},
+        **{key: _mean([r[key] for r in rows]) for key in means},
         "student_top1_std": stdev(top1) if len(top1) > 1 else None,
         **{key: sum(r[key] for r in rows) for key in COUNTS},
     }
+
+
+def _number(value: float) -> float | None:
+    """None for "not a number" (no validation images), which JSON cannot hold."""
+    return None if math.isnan(value) else value
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -1,4 +1,4 @@
-"""A run from inside: `python -m kdlab.run.process RUN_FOLDER`.
+"""A run from inside; `kdlab/run/child.py` is its entry.
 
 Prepares what the members need, trains them one after the other, writes results. Every
 finished member leaves a result.json, so a resumed run skips it and goes on with the
@@ -8,9 +8,7 @@ newest checkpoint of the one that was under way.
 import json
 import os
 import platform
-import signal
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -18,7 +16,6 @@ from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import psutil
@@ -30,11 +27,11 @@ from kdlab.cluster.children import Child
 from kdlab.cluster.deployment import Deployment, probe_of
 from kdlab.cluster.pool import Pool
 from kdlab.config.check import construct
-from kdlab.config.home import write_json
+from kdlab.config.home import locked, write_json
 from kdlab.config.load import from_dict, spec_hash
 from kdlab.data.images import ImageData
 from kdlab.data.samples import planned
-from kdlab.errors import KdlabError, RunStopped
+from kdlab.errors import ClusterError, KdlabError, RunStopped
 from kdlab.models.model import parameters
 from kdlab.report.model_card import model_card
 from kdlab.run.folder import RunFolder
@@ -48,27 +45,6 @@ from kdlab.train.teacher import PreparedTeacher, prepare
 _TRACKER_PATIENCE_S = 60.0
 
 
-class StopRequest:
-    """The first interrupt asks for a soft stop; the second ends the process group."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            os.killpg(os.getpgrp(), signal.SIGKILL)
-        self.asked = True
-
-    def __call__(self) -> bool:
-        return self.asked
-
-    def raise_if_asked(self) -> None:
-        if self.asked:
-            raise RunStopped("stopped by the user between two trainings")
-
-
 class RunProcess:
     def __init__(self, run: RunFolder, stop: Callable[[], bool]) -> None:
         self.run, self.stop = run, stop
@@ -78,6 +54,7 @@ class RunProcess:
         self.hash = spec_hash(self.spec.to_dict())
         self.name = str(run.experiment()["experiment"])
         self.begin = time.time()
+        self.seconds_before = float(run.raw_status().get("seconds") or 0)  # before a resume
         self.pool: Pool | None = None
         self.tracker: Child | None = None
 
@@ -89,8 +66,9 @@ class RunProcess:
     def teacher(self) -> PreparedTeacher:
         assert self.spec.teacher is not None
         log = MemberLog(self.log, "teacher")
+        threads = torch.get_num_threads()
         teacher = prepare(self.spec.teacher, log.emit, self.stop)
-        torch.set_num_threads(self.spec.train.threads or torch.get_num_threads())
+        torch.set_num_threads(threads)  # its recipe may have had another number
         return teacher
 
     def main(self) -> dict[str, Any]:
@@ -102,15 +80,15 @@ class RunProcess:
         finally:
             if self.pool is not None:
                 self.pool.close()
-        teacher_top1 = self.teacher.top1 if "teacher" in self.__dict__ else None
+        known = [r["teacher_top1"] for r in results if r["teacher_top1"] is not None]
         return outcome(
             self.spec,
             results,
             run_id=self.run.run_id,
             experiment=self.name,
             dataset=self.data.name,
-            teacher_top1=teacher_top1,
-            wall_seconds=time.time() - self.begin,
+            teacher_top1=known[0] if known else None,
+            wall_seconds=self.seconds_before + time.time() - self.begin,
             tracking_uri=self.tracking_uri,
             run_dir=str(self.run.path),
         )
@@ -164,6 +142,7 @@ class RunProcess:
             "member": member.name,
             "wall_seconds": time.time() - begin,
             "parameters": parameters(loop.model),
+            "teacher_top1": None if needs == "none" else self.teacher.top1,
         }
         card = folder / "model_card.md"
         card.write_text(self._card(result), encoding="utf-8")
@@ -199,7 +178,10 @@ class RunProcess:
         )
 
     def _load_teacher(self) -> LoadedTeacher:
-        return self.teacher.load(self.data, self.spec.train.chosen_device())
+        # Fresh weights are drawn before the file's are loaded; the student's chance must
+        # not depend on whether that happened before or after a resume.
+        with torch.random.fork_rng():
+            return self.teacher.load(self.data, self.spec.train.chosen_device())
 
     def _pool(self) -> Pool:
         """The teacher pool, started for the first member that needs it."""
@@ -215,11 +197,12 @@ class RunProcess:
                 batch=self.spec.train.batch,
                 data=self.spec.data.to_dict(),
                 probe=probe_of(data),
+                by_reference=getattr(self.spec.soft_labels, "inputs", "") == "reference",
                 components=notebook_components.pack(self._component_names()),
             )
             self.log.emit("pool_starting", pool=self.spec.teacher_pool.component)
             self.pool = self.spec.teacher_pool.start(deployment, self.run.path / "pool")
-            status = self.pool.wait()
+            status = self.pool.wait(self.stop)
             self.log.emit(
                 "pool_ready", address=self.pool.address, teachers=status["teachers"]
             )
@@ -229,7 +212,6 @@ class RunProcess:
         return set(json.loads((self.run.path / "components.json").read_text()))
 
     def _card(self, result: dict[str, Any]) -> str:
-        top1 = self.teacher.top1 if "teacher" in self.__dict__ else None
         return model_card(
             result,
             experiment=self.name,
@@ -237,7 +219,7 @@ class RunProcess:
             dataset=self.data.name,
             spec=self.spec.to_dict(),
             spec_hash=self.hash,
-            teacher_top1=top1,
+            teacher_top1=result["teacher_top1"],
         )
 
     # Surroundings
@@ -275,11 +257,14 @@ class RunProcess:
             },
         )
         if self.tracking_uri is not None:
-            self.tracker = Child(
-                "kdlab.tracking.follow",
-                {"run": str(self.run.path)},
-                self.run.path / "tracking.log",
-            )
+            try:
+                self.tracker = Child(
+                    "kdlab.tracking.follow",
+                    {"run": str(self.run.path)},
+                    self.run.path / "tracking.log",
+                )
+            except (OSError, ClusterError) as error:  # tracking never stops a training
+                self.log.emit("warning", message=f"MLflow is not written: {error}")
 
     def end(self, state: str, **facts: Any) -> None:
         """The last event; then MLflow gets what it has not got yet."""
@@ -344,9 +329,18 @@ def accept_components(run: RunFolder) -> None:
     notebook_components.accept(trusted)
 
 
-def main(path: str) -> int:
+def main(path: str, stop: Callable[[], bool]) -> int:
+    """Run to the end; the exit code. The status file says the same."""
     run = RunFolder(Path(path))
-    stop = StopRequest()
+
+    def busy() -> None:
+        raise SystemExit(f"run {run.run_id} is going already in another process")
+
+    with locked(run.path / "lock", busy):
+        return _run(run, stop)
+
+
+def _run(run: RunFolder, stop: Callable[[], bool]) -> int:
     process: RunProcess | None = None
     try:
         accept_components(run)
@@ -365,11 +359,11 @@ def main(path: str) -> int:
     except Exception as error:  # the log keeps the traceback, the status says where it is
         traceback.print_exc()
         state, code, message = "failed", 1, f"{type(error).__name__}: {error}"
+    seconds = 0.0
     if process is not None:
         process.end(state, error=message)
-    run.write_status(state=state, exit_code=code, error=message, ended=time.time())
+        seconds = process.seconds_before + time.time() - process.begin
+    run.write_status(
+        state=state, exit_code=code, error=message, ended=time.time(), seconds=seconds
+    )
     return code
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1]))

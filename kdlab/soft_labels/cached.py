@@ -9,7 +9,7 @@ nobody can explain later.
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kdlab.config import Range, register
 from kdlab.config.home import home, locked, write_json
-from kdlab.errors import CacheError
+from kdlab.errors import CacheError, RunStopped
 from kdlab.soft_labels.compressed import TopK, compress, expand, lost_nats
 from kdlab.soft_labels.source import (
     Batch,
@@ -67,6 +67,7 @@ class Cached(SourceSpec):
         teacher = context.load_teacher()
         views = self.views if samples.augmented else 1
         wanted = samples.view_key() | {
+            "ids": hashlib.sha256(samples.train_ids().tobytes()).hexdigest()[:16],
             "teacher": teacher.fingerprint,
             "views": views,
             "top_k": self.top_k,
@@ -99,7 +100,7 @@ class Cached(SourceSpec):
         }
         context.report("cache_started", **report)
         folder.mkdir(parents=True, exist_ok=True)
-        lost = _fill(folder, meta, samples, teacher)
+        lost = _fill(folder, meta, samples, teacher, context.stop)
         write_json(folder / "meta.json", meta)  # last: its presence means complete
         context.report("cache_written", **report, lost_nats=lost)
 
@@ -152,7 +153,11 @@ def _arrays(
 
 
 def _fill(
-    folder: Path, meta: dict[str, Any], samples: Samples, teacher: LoadedTeacher
+    folder: Path,
+    meta: dict[str, Any],
+    samples: Samples,
+    teacher: LoadedTeacher,
+    stop: Callable[[], bool],
 ) -> float:
     """Run the teacher over every view; returns the nats lost by top-k, 0 without it."""
     ids, k = samples.train_ids(), meta["top_k"]
@@ -160,6 +165,8 @@ def _fill(
     lost = []
     for view in range(meta["views"]):
         for start in range(0, len(ids), _WRITE_BATCH):
+            if stop():
+                raise RunStopped("stopped by the user while soft labels were written")
             rows = slice(start, start + _WRITE_BATCH)
             logits = teacher.infer(torch.from_numpy(samples.views(ids[rows], view)))
             if k is None:

@@ -33,11 +33,18 @@ def check_source(
     finally:
         source.close()
         source.close()  # closing twice is allowed
-    resumed = make({"epoch": 1, "done": [0, 2]})
-    try:
-        _check_epoch(resumed, samples, 1, {0, 2}, soft=soft, same_views=same_views)
-    finally:
-        resumed.close()
+    for done in ({0, 2}, set(range(len(samples.batches(0))))):
+        resumed = make({"epoch": epochs - 2, "done": sorted(done)})
+        try:
+            rest = {epochs - 2: done, epochs - 1: set[int]()}
+            for epoch, finished in rest.items():
+                _check_epoch(
+                    resumed, samples, epoch, finished, soft=soft, same_views=same_views
+                )
+        finally:
+            resumed.close()
+    ended = make({"epoch": epochs - 1, "done": list(range(len(samples.batches(0))))})
+    ended.close()  # nothing is left to deliver: it must not wait for anything
 
 
 def _check_epoch(

@@ -76,6 +76,8 @@ class Writer:
         events = self.read()
         try:
             for event in events:
+                if self.state.get("off"):
+                    break
                 handle = getattr(self, f"_on_{event['event']}", None)
                 if handle is not None:
                     handle(event)
@@ -101,7 +103,7 @@ class Writer:
 
     def _on_run_started(self, event: dict[str, Any]) -> None:
         if event["tracking_uri"] is None:
-            self.state["done"] = True
+            self.state |= {"done": True, "off": True}
             return
         self.state["uri"] = event["tracking_uri"]
         self.state |= {"members": event["members"], "started": event}

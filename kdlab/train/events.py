@@ -26,6 +26,10 @@ class EventLog:
         self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._lock = threading.Lock()
+        if os.fstat(
+            self._file
+        ).st_size:  # go on after a torn last line, on a line of its own
+            os.write(self._file, b"\n")
 
     def emit(self, event: str, /, **data: Any) -> None:
         line = json.dumps({"time": time.time(), "event": event, **data}, default=_plain)
@@ -69,7 +73,16 @@ class EventReader:
         if not whole:
             return []
         self.offset += len(whole) + 1
-        return [json.loads(line) for line in whole.split(b"\n") if line]
+        return [event for line in whole.split(b"\n") if (event := _parsed(line))]
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """None for a line that a full disk or a power cut left torn."""
+    try:
+        event: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return event
 
 
 def read_all(path: Path) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ class Lineage:
 
 
 class Odometer:
-    """Samples trained on in this member so far, in a file that outlives the process.
+    """How far training came, and how much of it was undone, in a file that outlives it.
 
     The page cache keeps it when the process is killed; writing costs no system call.
     """
@@ -65,17 +65,25 @@ class Odometer:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            path.write_bytes(bytes(8))
+            path.write_bytes(bytes(16))
         with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 8)
+            self._map = mmap.mmap(file.fileno(), 16)
 
     @property
     def value(self) -> int:
-        return int(struct.unpack_from("<q", self._map)[0])
+        """Samples trained on, along the lineage under way."""
+        return int(struct.unpack_from("<q", self._map, 0)[0])
 
     @value.setter
     def value(self, samples: int) -> None:
         struct.pack_into("<q", self._map, 0, samples)
+
+    def roll_back(self, samples: int) -> int:
+        """Training goes on from `samples`; all that was ever undone, this included."""
+        undone = int(struct.unpack_from("<q", self._map, 8)[0])
+        undone += max(0, self.value - samples)
+        struct.pack_into("<qq", self._map, 0, samples, undone)
+        return undone
 
     def close(self) -> None:
         self._map.close()

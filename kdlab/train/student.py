@@ -12,6 +12,7 @@ The loop knows no process and no teacher. The same loop trains the teachers them
 
 import copy
 import math
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -26,7 +27,7 @@ from torch.nn.functional import cross_entropy
 
 from kdlab.config import register
 from kdlab.data.samples import PlannedSamples
-from kdlab.errors import KdlabError, RunStopped
+from kdlab.errors import ClusterError, KdlabError, RunStopped
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.model import ModelSpec, Normalised, export
 from kdlab.soft_labels.source import Batch, SoftLabelSource
@@ -38,6 +39,7 @@ from kdlab.train.method import MethodSpec
 from kdlab.train.recipe import Recipe, lr_at, make_optimizer
 
 _LOG_EVERY_S = 0.2
+_KEEP_BEST = 4  # best weights kept during training: more than the checkpoints kept
 
 
 @register("train/student")
@@ -129,8 +131,7 @@ class StudentLoop:
         """Go to the newest checkpoint, if there is one."""
         found = checkpoint.load_newest(self.job.folder / "checkpoints", self.job.spec_hash)
         if found is None:
-            self.lineage.rolled_back = self.odometer.value
-            self.odometer.value = 0
+            self.lineage.rolled_back = self.odometer.roll_back(0)
             return False
         tensors, facts, notes = found
         checkpoint.unpack(tensors, facts, self.model, self.optimizer)
@@ -139,8 +140,7 @@ class StudentLoop:
         self.position = Position(**position | {"done": set(position["done"])})
         self.lineage.restore(tensors["lineage.counts"].numpy(), facts["lineage"])
         undone = max(0, self.odometer.value - self.lineage.seen)
-        self.lineage.rolled_back += undone
-        self.odometer.value = self.lineage.seen
+        self.lineage.rolled_back = self.odometer.roll_back(self.lineage.seen)
         for note in notes:
             self.job.emit("warning", message=note)
         self.job.emit(
@@ -167,11 +167,12 @@ class StudentLoop:
         labels = torch.from_numpy(samples.labels(ids))
         soft = torch.zeros((len(ids), samples.classes))
         batch = Batch(0, ids, views, labels, soft)
-        kept = self.model, self.run_model, self.optimizer
+        kept = self.model, self.run_model, self.optimizer, self.scaler
         with torch.random.fork_rng():
             self.model = copy.deepcopy(self.model)
             self.run_model = self.model
             self.optimizer = make_optimizer(self.job.recipe, self.model)
+            self.scaler = torch.amp.GradScaler(enabled=self.scaler.is_enabled())
             try:
                 self.model.train()
                 for _ in range(3):
@@ -183,7 +184,7 @@ class StudentLoop:
                     steps += 1
                 return steps * len(ids) / (time.perf_counter() - begin)
             finally:
-                self.model, self.run_model, self.optimizer = kept
+                self.model, self.run_model, self.optimizer, self.scaler = kept
 
     # Training
 
@@ -222,7 +223,7 @@ class StudentLoop:
                     position.train_seconds += time.perf_counter() - begin
                     self._save()
                     begin = time.perf_counter()
-        except RunStopped:  # here, or in the source while it waited for a teacher
+        except (RunStopped, ClusterError):  # here, or in the source while it waited
             position.train_seconds += time.perf_counter() - begin
             self._save()
             raise
@@ -281,16 +282,7 @@ class StudentLoop:
         return now - self._log_mark[0] >= _LOG_EVERY_S
 
     def _log(self, now: float) -> None:
-        loss = float(torch.stack(self._since_log).mean())
-        if not math.isfinite(loss):
-            lr = self.optimizer.param_groups[0]["lr"]
-            raise KdlabError(
-                f"The loss is {loss} near step {self.position.step} (epoch "
-                f"{self.position.epoch}, lr {lr:g}). Training cannot go on from here. The "
-                "usual causes are a learning rate that is too high, or weights and "
-                "temperature of the loss that blow it up; lower train.lr or set "
-                "train.clip_grad_norm=5."
-            )
+        loss = self._refuse_bad_loss()
         since, step = self._log_mark
         steps = self.position.step - step
         rate = steps * self.job.recipe.batch / max(1e-9, now - since)
@@ -308,6 +300,26 @@ class StudentLoop:
         )
         self._since_log.clear()
         self._log_mark = (now, self.position.step)
+
+    def _refuse_bad_loss(self) -> float:
+        """The mean loss since the last log line.
+
+        Raises:
+            KdlabError: it is no number any more.
+        """
+        if not self._since_log:
+            return float("nan")
+        loss = float(torch.stack(self._since_log).mean())
+        if not math.isfinite(loss):
+            lr = self.optimizer.param_groups[0]["lr"]
+            raise KdlabError(
+                f"The loss is {loss} near step {self.position.step} (epoch "
+                f"{self.position.epoch}, lr {lr:g}). Training cannot go on from here. The "
+                "usual causes are a learning rate that is too high, or weights and "
+                "temperature of the loss that blow it up; lower train.lr or set "
+                "train.clip_grad_norm=5."
+            )
+        return loss
 
     def _finish_epoch(self) -> None:
         job, position = self.job, self.position
@@ -347,7 +359,14 @@ class StudentLoop:
     def _keep_best(self, epoch: int, top1: float) -> None:
         self.position.best_top1, self.position.best_epoch = top1, epoch
         facts: dict[str, object] = {"epoch": epoch, "validation_top1": top1}
-        export(self.model, self.job.model_spec, self.job.folder / "best.safetensors", facts)
+        export(self.model, self.job.model_spec, self._best_path(epoch), facts)
+        for old in sorted(self.job.folder.glob("best_*.safetensors"))[:-_KEEP_BEST]:
+            old.unlink()
+            old.with_suffix(".json").unlink(missing_ok=True)
+
+    def _best_path(self, epoch: int) -> Path:
+        """By epoch, so that a resume from before finds the best of its own lineage."""
+        return self.job.folder / f"best_{epoch:05d}.safetensors"
 
     def _checkpoint_is_due(self) -> bool:
         recipe = self.job.recipe
@@ -357,6 +376,7 @@ class StudentLoop:
         return time.monotonic() - self._saved_at >= recipe.checkpoint_every_s
 
     def _save(self) -> None:
+        self._refuse_bad_loss()  # or both kept checkpoints could be of a ruined model
         tensors, facts = checkpoint.pack(self.model, self.optimizer)
         tensors["lineage.counts"] = torch.from_numpy(self.lineage.counts)
         position = asdict(self.position) | {"done": sorted(self.position.done)}
@@ -378,6 +398,9 @@ class StudentLoop:
         last = evaluate(self.model, data, data.test, batch)
         best = last
         best_path = job.folder / "best.safetensors"
+        for suffix in (".safetensors", ".json"):
+            own = self._best_path(position.best_epoch).with_suffix(suffix)
+            shutil.copyfile(own, best_path.with_suffix(suffix))
         facts: dict[str, object] = {"epoch": position.epoch, "test_top1": last.top1}
         path = job.folder / "student.safetensors"
         export(self.model, job.model_spec, path, facts)

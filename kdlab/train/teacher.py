@@ -14,12 +14,13 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from kdlab.config import Fault, Range, register
+from kdlab.config import Fault, Range, register, registry
 from kdlab.config.home import home, locked, write_json
+from kdlab.config.registry import component_names
 from kdlab.config.spec import Spec
 from kdlab.data.images import DataSpec, ImageData
 from kdlab.data.samples import planned
-from kdlab.errors import ModelError, TeacherRefused
+from kdlab.errors import ModelError, RunStopped, TeacherRefused
 from kdlab.models.model import (
     ModelSpec,
     Normalised,
@@ -78,6 +79,8 @@ class PreparedTeacher:
 
     def weightless(self) -> ModelSpec:
         values = self.spec.model.fields() | {"weights": None, "sha256": None}
+        if "pretrained" in values:  # the file has all weights; nothing is fetched
+            values["pretrained"] = False
         return type(self.spec.model)(**values)
 
     def load(self, data: ImageData, device: str) -> LoadedTeacher:
@@ -105,7 +108,9 @@ def recipe_hash(spec: TeacherSpec) -> str:
         if name.startswith(("log_", "checkpoint_", "threads", "device")):
             del recipe[name]
     identity = spec.data.identity() if spec.data else ""
-    text = json.dumps([parts, identity], sort_keys=True)
+    # A component from a notebook cell is what its text says, not its name alone.
+    cells = {name: registry.cell_source(name) for name in sorted(component_names(parts))}
+    text = json.dumps([parts, identity, cells], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -125,6 +130,11 @@ def check(spec: TeacherSpec, data: ImageData) -> None:
                 "differs, so its soft labels mean nothing here. Choose a teacher of the "
                 "same data set."
             )
+        if own.shape[0] != data.shape[0]:
+            raise ModelError(
+                f"The teacher is trained on {own.name} with {own.shape[0]} channels, the "
+                f"student's data {data.name} has {data.shape[0]}. Give both the same channels."
+            )
     model = spec.model.build(len(data.classes), data.shape[0])
     check_fit(model, data.shape, len(data.classes), "the teacher")
 
@@ -142,7 +152,14 @@ def prepare(
         path = Path(spec.model.weights).expanduser()
         return PreparedTeacher(spec, path, file_sha256(path), None)
     folder = home() / "teachers" / recipe_hash(spec)
-    with locked(folder.with_suffix(".lock")):
+
+    def wait() -> None:
+        if stop():
+            raise RunStopped(
+                "stopped by the user while another run trains the same teacher"
+            )
+
+    with locked(folder.with_suffix(".lock"), wait):
         if not (folder / "facts.json").is_file():
             _train(spec, folder, emit, stop)
     facts = json.loads((folder / "facts.json").read_text())

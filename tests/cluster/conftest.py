@@ -33,6 +33,7 @@ def deployment(teacher, digits):
         batch=20,
         data=spec.to_dict(),
         probe=probe_of(data),
+        by_reference=True,
         components={},
     )
 

@@ -1,5 +1,6 @@
 """Teachers and coordinator killed, stopped and spoilt for real; every sample is counted."""
 
+import contextlib
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests_support import trained_ids
 
+from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.wire import ask
 from kdlab.errors import ClusterError, TeacherLost
 from kdlab.models.model import file_sha256
@@ -84,10 +86,16 @@ def test_a_teacher_that_answers_nan_is_refused_with_the_numbers(
         served(pools(spoilt, teachers=1), wait_s=2.0)
 
 
-def test_a_teacher_with_other_views_is_refused(pools, served, deployment):
+def test_a_teacher_with_other_views_is_refused(pools, served, deployment, tmp_path):
     other = replace(deployment, probe="0" * 16)
-    with pytest.raises(TeacherLost, match="makes other views"):
-        served(pools(other, teachers=1), wait_s=2.0)
+    with (
+        contextlib.closing(
+            LocalPool(teachers=1).start(other, tmp_path / "refused")
+        ) as pool,
+        pytest.raises(ClusterError, match="makes other views"),
+    ):
+        pool.wait()
+    other = replace(other, by_reference=False)
     source, samples, _ = served(pools(other, teachers=1), inputs="value_uint8", epochs=2)
     complete(train(source, 2), samples, 2)  # by value it needs no views of its own
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from kdlab.cluster.ring import Channel, Layout, Ring
+from kdlab.errors import ClusterError
 
 LAYOUT = Layout(slots=3, largest=5, shape=(2, 3, 3), classes=4)
 
@@ -33,6 +34,12 @@ def test_slots_do_not_overlap_and_are_aligned():
     base = places[0][0]
     assert all((start - base) % 64 == 0 for start, _ in places)
     assert np.dtype(np.float32) == ring.slot(0)["soft"].dtype
+
+
+def test_a_ring_that_fits_nowhere_is_refused_with_the_numbers():
+    layout = Layout(slots=4, largest=1 << 20, shape=(3, 1 << 12, 1 << 12), classes=10)
+    with pytest.raises(ClusterError, match=r"needs \d+ MB.*soft_labels.slots"):
+        Ring.create(layout)
 
 
 def test_channel_times_out_and_sees_the_other_end_go():

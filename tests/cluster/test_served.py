@@ -111,6 +111,24 @@ def test_a_stop_is_heard_while_waiting_for_teachers(pools, served, deployment):
         train()
 
 
+def test_the_papers_policy_runs(pools, served, deployment):
+    source, samples, _ = served(pools(deployment), policy="paper", epochs=4)
+    ids = [(e, b.ids.copy()) for e in range(4) for b in source.epoch(e, ())]
+    for epoch in range(4):
+        assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
+
+
+def test_a_call_from_a_notebook_cell():
+    """A cell has a running event loop already."""
+    import asyncio
+
+    async def cell():
+        check_address("tcp://127.0.0.1:9", wait_s=2)
+
+    with pytest.raises(SchedulerUnreachable):
+        asyncio.run(cell())
+
+
 def test_nothing_at_the_address_is_said_with_the_address():
     with pytest.raises(SchedulerUnreachable, match=r"tcp://127\.0\.0\.1:9"):
         check_address("tcp://127.0.0.1:9", wait_s=2)

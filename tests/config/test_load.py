@@ -68,8 +68,18 @@ def test_cards_in_a_circle_are_named(project):
 def test_references_are_resolved_and_resolvers_refused(project):
     assert compose("refs").data["twice"]["n"] == 8
     (fault,) = compose("resolver").faults
-    assert "calls a resolver" in fault.message
+    assert "could run code" in fault.message
     assert fault.origin == "configs/resolver.yaml:1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["${oc.env:HOME}", "${${y}:HOME}", "${oc.${y}:HOME}", "${ oc.env:HOME }", "${a", "${}"],
+)
+def test_no_way_around_the_resolver_rule(project, text):
+    tree = compose("one", [{"y": "oc.env", "x": text}])
+    assert "could run code" in tree.faults[0].message
+    assert tree.data["x"] == text
 
 
 def test_own_folders_come_before_kdlabs(project):

@@ -1,6 +1,7 @@
 import pytest
 
 from kdlab.config.yaml_text import parse_value, read
+from kdlab.errors import BadInput
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,24 @@ def written(tmp_path, text):
     path = tmp_path / "x.yaml"
     path.write_text(text)
     return read(path, "x.yaml")
+
+
+@pytest.mark.parametrize(
+    "text", ["[1", "!!python/name:os.system", "!!int abc", "a: &x [*x]", "\x01"]
+)
+def test_a_value_that_is_no_plain_yaml_is_bad_input(text):
+    with pytest.raises(BadInput, match="cannot be read"):
+        parse_value(text)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"a: \xff\xfe", b"a: \x01", b"a: &x [1]\nb: *x\n", b"a: &x [*x]", b"a: !!int abc"],
+)
+def test_a_file_that_is_no_plain_yaml_is_one_fault(tmp_path, raw):
+    path = tmp_path / "x.yaml"
+    path.write_bytes(raw)
+    assert len(read(path, "x.yaml").faults) == 1
 
 
 def test_remembers_lines(tmp_path):

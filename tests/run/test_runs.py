@@ -146,6 +146,17 @@ def test_ctrl_c_stops_softly_with_exit_130(elsewhere):
     assert list(folder.glob("members/none/seed0/checkpoints/step_*"))
 
 
+def test_a_stop_in_the_first_moment_is_a_stop(elsewhere):
+    """While the process still imports torch."""
+    run = kdlab.load("smoke/none", QUIET, {"train.epochs": 5000}).start()
+    process = psutil.Process(run.folder.raw_status()["pid"])
+    while not any("torch" in m.path for m in process.memory_maps()):  # its handler stands
+        time.sleep(0.01)
+    run.stop()
+    run.wait(timeout_s=60)
+    assert (run.state, run.status["exit_code"]) == ("stopped", 130)
+
+
 def test_a_second_ctrl_c_ends_everything_at_once(elsewhere):
     run = kdlab.load("smoke/served", QUIET, {"train.epochs": 5000}).start()
     wait_for(run, "step", 3)

@@ -93,6 +93,21 @@ def test_a_cache_of_another_teacher_is_refused(context, samples, tmp_path):
         Cached(path=path).build(other)
 
 
+def test_a_cache_of_other_samples_is_refused(context, samples, tmp_path, digits):
+    """Rows belong to the training ids: another split has other rows."""
+    from dataclasses import replace
+
+    from kdlab.data.digits import Digits
+    from kdlab.data.samples import planned
+
+    path = str(tmp_path / "cache")
+    Cached(path=path).build(context[0])
+    other_split = Digits(train_samples=240, split_seed=1, augment=digits[1].augment)
+    other = planned(other_split.load(), other_split.to_dict(), batch=50, seed=3, epochs=3)
+    with pytest.raises(CacheError, match="ids: the cache has"):
+        Cached(path=path).build(replace(context[0], samples=other))
+
+
 def test_top_k_must_be_below_the_classes(context):
     with pytest.raises(CacheError, match="top_k is 10"):
         Cached(top_k=10).build(context[0])

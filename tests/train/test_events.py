@@ -33,3 +33,12 @@ def test_a_half_written_line_waits(tmp_path):
         file.write(b'"b"}\n')
     assert [e["event"] for e in read()] == ["b"]
     assert read() == []
+
+
+def test_a_torn_line_costs_itself_only(tmp_path):
+    path = tmp_path / "events.jsonl"
+    EventLog(path).emit("a")
+    with path.open("ab") as file:
+        file.write(b'{"event": "to')  # the disk was full
+    EventLog(path).emit("b")
+    assert [e["event"] for e in read_all(path)] == ["a", "b"]

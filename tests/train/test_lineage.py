@@ -38,3 +38,12 @@ def test_the_odometer_survives_a_sigkill(tmp_path):
     child.wait()
     child.stdout.close()
     assert Odometer(tmp_path / "o").value == 1234
+
+
+def test_what_was_undone_is_remembered_over_several_resumes(tmp_path):
+    odometer = Odometer(tmp_path / "o")
+    odometer.value = 100
+    assert odometer.roll_back(60) == 40
+    odometer.value = 90
+    assert Odometer(tmp_path / "o").roll_back(60) == 70
+    assert odometer.value == 60

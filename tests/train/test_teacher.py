@@ -61,6 +61,11 @@ def test_another_number_of_classes_is_found_before_a_run(digits):
         check(other, digits[0])
 
 
+def test_another_number_of_channels_is_found_before_a_run(digits):
+    with pytest.raises(ModelError, match="3 channels"):
+        check(spec(data=Digits(channels=3)), digits[0])
+
+
 def test_foreign_weights_are_checked_before_a_run(digits, tmp_path):
     model = CifarResNet(depth=8, weights=str(tmp_path / "absent.safetensors"))
     with pytest.raises(WeightsError, match="no weights file"):

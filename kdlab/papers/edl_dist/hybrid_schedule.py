@@ -98,6 +98,11 @@ def on_teachers_changed(now: Schedule, time: float) -> Decision:
     return _changed(replace(now, request_open=False), time), ()
 
 
+def on_request_failed(now: Schedule) -> Schedule:
+    """The coordinator could not be asked: the next look may ask again."""
+    return replace(now, request_open=False)
+
+
 def _watch(now: Schedule, level: Level) -> Schedule:
     """Keep the facts that `guarded` needs: hold time and starvation."""
     if now.changed_at is None:

@@ -23,6 +23,7 @@ class Lease:
     teacher: str  # address
     state: State
     renewed_at: float
+    ttl_s: float
     t_t: float = 0.0  # samples/s, measured by the teacher itself
     epoch: int = 0
     student: str | None = None
@@ -49,11 +50,16 @@ class LeaseTable:
     # Teachers
 
     def on_registered(self, teacher: str, time: float) -> None:
-        self.leases[teacher] = Lease(teacher, "registered", time)
+        self.leases[teacher] = Lease(teacher, "registered", time, self.ttl_s)
 
-    def on_ready(self, teacher: str, t_t: float, time: float) -> None:
-        lease = self.leases.setdefault(teacher, Lease(teacher, "registered", time))
-        lease.t_t, lease.renewed_at = t_t, time
+    def on_ready(
+        self, teacher: str, t_t: float, time: float, ttl_s: float | None = None
+    ) -> None:
+        """The model is loaded. A teacher with long batches may have a longer TTL."""
+        if teacher not in self.leases:
+            self.on_registered(teacher, time)
+        lease = self.leases[teacher]
+        lease.t_t, lease.renewed_at, lease.ttl_s = t_t, time, ttl_s or self.ttl_s
         if lease.state == "registered":
             lease.state = "free"
             self._match(time)
@@ -77,11 +83,15 @@ class LeaseTable:
         return True
 
     def expired(self, time: float) -> list[str]:
-        """Teachers silent for longer than the TTL; pass each to `on_lost`."""
+        """Teachers silent for longer than their TTL; pass each to `on_lost`.
+
+        One that still loads its model is silent and nobody's: its connection says whether
+        it lives (case 1 of 3.4: before it is scheduled, its loss is ignored).
+        """
         return [
             lease.teacher
             for lease in self.leases.values()
-            if time - lease.renewed_at > self.ttl_s
+            if lease.state != "registered" and time - lease.renewed_at > lease.ttl_s
         ]
 
     # Students
@@ -98,7 +108,9 @@ class LeaseTable:
 
         Returns whether one was free now; if not, the student is searching.
         """
-        demand = self.demands[student]
+        demand = self.demands.get(student)
+        if demand is None:  # not announced yet, or given up for silence
+            return False
         held = len(self.held_by(student))
         # A rate just above what it has is covered by one more teacher.
         demand.t_s = max(demand.t_s, self._rate(student) * (1 + 1e-6) + 1e-6)
@@ -115,6 +127,13 @@ class LeaseTable:
             demand.t_s = max(0.0, self._rate(student) - lease.t_t)
         self._free_again(lease)
         self._match(time)
+
+    def on_given_back(self, student: str, teacher: str, epoch: int, time: float) -> None:
+        """A request failed; the need is as it was. The same teacher may come again."""
+        lease = self.leases.get(teacher)
+        if lease is not None and (lease.student, lease.epoch) == (student, epoch):
+            self._free_again(lease)
+            self._match(time)
 
     def on_student_gone(self, student: str, time: float) -> None:
         self.demands.pop(student, None)

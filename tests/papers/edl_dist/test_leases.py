@@ -82,6 +82,29 @@ def test_silence_beyond_the_ttl_expires():
     assert not table.on_renewed("unknown", 1.0)
 
 
+def test_long_batches_have_a_longer_ttl_and_loading_does_not_expire():
+    table = table_with("a")
+    table.on_ready("a", 1.0, 0.0, ttl_s=40)
+    table.on_registered("loads", 0.0)
+    assert table.expired(39.0) == []
+    assert table.expired(41.0) == ["a"]
+
+
+def test_a_failed_request_gives_the_teacher_back_under_a_new_lease():
+    table = table_with("a")
+    table.on_demand("s", 5.0, 0.0)
+    (before,) = [lease.epoch for lease in table.held_by("s")]
+    table.on_given_back("s", "a", before, 1.0)
+    (after,) = [lease.epoch for lease in table.held_by("s")]
+    assert after > before
+    table.on_given_back("s", "a", before, 2.0)  # late: of the lease before
+    assert [lease.epoch for lease in table.held_by("s")] == [after]
+
+
+def test_an_unknown_student_gets_no_extra_teacher():
+    assert not table_with("a").on_extra("nobody", 0.0)
+
+
 def test_at_most_is_kept():
     table = table_with("a", "b", "c")
     table.on_demand("s", 100.0, 0.0, at_most=2)
