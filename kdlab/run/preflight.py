@@ -16,6 +16,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
     Raises:
         BadInput: what is wrong, in one message; nothing was started.
     """
+    say("checking data, models and addresses")
     needs = {member.source.needs_teacher for member in spec.members()}
     if "served" in needs and spec.teacher_pool is not None:
         spec.teacher_pool.check()  # first: the cheapest, and the likeliest to be wrong
@@ -25,6 +26,8 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
             f"{data.name} has {len(data.train)} training and {len(data.test)} test images; at "
             "least 2 and 1 are needed."
         )
+    for source in spec.sources().values():
+        source.check(len(data.classes))
     with torch.random.fork_rng():
         if needs - {"none"} and spec.teacher is not None:
             teacher.check(spec.teacher, data)

@@ -51,6 +51,13 @@ class Cached(SourceSpec):
     top_k: Annotated[int, Range(ge=1)] | None = None
     path: str | None = None
 
+    def check(self, classes: int) -> None:
+        if self.top_k is not None and self.top_k >= classes:
+            raise CacheError(
+                f"top_k is {self.top_k} and the data has {classes} classes; it must be "
+                "smaller. null keeps all classes."
+            )
+
     def build(self, context: SourceContext) -> "CachedSource":
         """The cache, written now if it is not there.
 
@@ -58,11 +65,7 @@ class Cached(SourceSpec):
             CacheError: it is there and was written for something else.
         """
         samples = context.samples
-        if self.top_k is not None and self.top_k >= samples.classes:
-            raise CacheError(
-                f"top_k is {self.top_k} and the data has {samples.classes} classes; it "
-                "must be smaller. null keeps all classes."
-            )
+        self.check(samples.classes)
         assert context.load_teacher is not None
         teacher = context.load_teacher()
         views = self.views if samples.augmented else 1

@@ -104,6 +104,13 @@ class SourceSpec(Spec, ABC):
     @abstractmethod
     def build(self, context: SourceContext) -> SoftLabelSource: ...
 
+    def check(self, classes: int) -> None:  # noqa: B027  # most have nothing to check
+        """Find what is wrong for data of so many classes before a run starts.
+
+        Raises:
+            BadInput: what, in one message.
+        """
+
 
 def local_batch(samples: Samples, index: int, ids: NDArray[Any], epoch: int) -> Batch:
     """A batch without soft labels, made in this process."""

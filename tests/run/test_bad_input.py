@@ -35,6 +35,7 @@ def refused(kdlab_cli, elsewhere, *words):
         ([SMOKE, "loss.type=torch.nn.Linear"], "never import paths"),
         ([SMOKE, "train.epochs"], "key=value"),
         ([SMOKE, "student.type=timm/resnet_18"], "Nearest: "),
+        (["smoke/cached", "soft_labels.top_k=10"], "top_k is 10 and the data has 10 classes"),
         ([SMOKE, "data.size=600"], "must be <= 256"),
         ([SMOKE, "data={type: data/cifar10, root: /nowhere}"], "/nowhere"),
         ([SMOKE, "data={type: data/image_folder, root: /nowhere}"], "/nowhere does not exist"),

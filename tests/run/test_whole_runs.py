@@ -117,6 +117,36 @@ def wait_for_port(port):
     raise AssertionError("nothing listens")
 
 
+def test_a_model_from_a_notebook_cell_serves_in_teacher_processes(elsewhere):
+    """The cell's text travels: run process, pool, teachers; all build the same model."""
+    (elsewhere / "nb.py").write_text(
+        '''
+from dataclasses import dataclass
+import kdlab
+from torch import nn
+from kdlab.models.model import ModelSpec
+
+@kdlab.register("models/one_layer")
+@dataclass(frozen=True, kw_only=True)
+class OneLayer(ModelSpec):
+    """A linear classifier."""
+    bias: bool = True
+
+    def architecture(self, num_classes, in_chans):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64 * in_chans, num_classes, bias=self.bias))
+
+run = kdlab.load("smoke/served", {"teacher.model": {"type": "models/one_layer", "bias": False},
+                 "tracking.enabled": False}).start().wait()
+print(run.result["samples_seen"], run.result["samples_lost"])
+'''
+    )
+    done = subprocess.run(
+        [sys.executable, "nb.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["480", "0"]
+
+
 def test_a_teacher_of_another_model_is_refused(elsewhere):
     """The pool serves digits_tiny; this teacher was told to be another one."""
     (elsewhere / "registry").mkdir()
