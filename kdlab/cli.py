@@ -96,7 +96,7 @@ def _add_others(add: _Add) -> None:
     teacher.add_argument("--host", default=None, help="address to listen on")
 
     bench = add("bench", _bench, "measure side by side on this machine")
-    bench.add_argument("name", choices=["overhead"])
+    bench.add_argument("name", choices=["edl_dist", "overhead"])
     bench.add_argument("--repeats", type=int, default=None)
     _json_flag(bench)
 
@@ -266,11 +266,13 @@ def _teacher(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from kdlab.bench import overhead
+    from importlib import import_module
+
     from kdlab.bench.figures import printed
 
     repeats = {} if arguments.repeats is None else {"repeats": arguments.repeats}
-    report = overhead.measure(**repeats, say=_say)
+    # The name is one of argparse's choices.
+    report = import_module(f"kdlab.bench.{arguments.name}").measure(**repeats, say=_say)
     print(printed(report), file=sys.stderr if arguments.json else sys.stdout)
     if arguments.json:
         print(json.dumps(report))

@@ -18,6 +18,7 @@ from kdlab.papers.edl_dist.leases import LeaseTable
 
 STUDENT_SILENT_S = 15.0  # a reader watches at least every 2 s
 _TICK_MS = 250
+_EXPIRED_TOLD = 100  # names of the last teachers that hung, for the reader's message
 _BATCHES_PER_TTL = 4  # two are queued at a teacher, and one may be slow
 
 
@@ -212,6 +213,7 @@ class Coordinator(SchedulerPlugin):
             "known": known,
             "teachers": teachers,
             "left": sorted(self.left),
+            "expired": self.expired[-_EXPIRED_TOLD:],
         }
 
     async def _wait(self, seconds: float) -> None:

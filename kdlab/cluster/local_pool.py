@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from kdlab.cluster.children import Child
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.pool import PoolSpec, wait_for_teacher
+from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.errors import ClusterError
@@ -37,17 +37,9 @@ class LocalPool(PoolSpec):
 class RunningLocalPool:
     def __init__(self, spec: LocalPool, deployment: Deployment, folder: Path) -> None:
         self.spec, self.folder = spec, folder
-        config = {
-            "host": "127.0.0.1",
-            "ttl_s": spec.ttl_s,
-            "deployment": deployment.to_json(),
-        }
-        self.scheduler = Child(
-            "kdlab.cluster.scheduler_process", config, folder / "scheduler.log"
-        )
+        self.scheduler, self.address = start_scheduler(deployment, spec.ttl_s, folder)
         self.teachers: list[Child] = []
         try:
-            self.address = str(self.scheduler.answer(_START_S)["address"])
             for _ in range(spec.teachers):
                 self.add_teacher()
         except BaseException:

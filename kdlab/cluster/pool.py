@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from kdlab.cluster.children import Child
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.wire import ask
 from kdlab.config.spec import Spec
 from kdlab.errors import ClusterError, RunStopped, SchedulerUnreachable
+
+_SCHEDULER_START_S = 60.0
 
 
 class Pool(Protocol):
@@ -36,16 +39,34 @@ class PoolSpec(Spec, ABC):
         """
 
 
+def start_scheduler(
+    deployment: Deployment, ttl_s: float, folder: Path
+) -> tuple[Child, str]:
+    """A scheduler with the coordinator in it, on loopback, and its address."""
+    config = {"host": "127.0.0.1", "ttl_s": ttl_s, "deployment": deployment.to_json()}
+    scheduler = Child("kdlab.cluster.scheduler_process", config, folder / "scheduler.log")
+    try:
+        return scheduler, str(scheduler.answer(_SCHEDULER_START_S)["address"])
+    except BaseException:
+        scheduler.stop()
+        raise
+
+
 def wait_for_teacher(
-    address: str, wait_s: float, problem: Callable[[], None], stop: Callable[[], bool]
+    address: str,
+    wait_s: float,
+    problem: Callable[[], None],
+    stop: Callable[[], bool],
+    at_least: int = 1,
 ) -> dict[str, Any]:
-    """Until one teacher is ready.
+    """Until so many teachers are ready.
 
     Args:
         address: of the scheduler.
         wait_s: how long at most.
         problem: called meanwhile; raises when waiting is hopeless.
         stop: whether the user asked to stop.
+        at_least: how many.
 
     Raises:
         ClusterError: none became ready in time.
@@ -60,7 +81,7 @@ def wait_for_teacher(
             ) from error
         if stop():
             raise RunStopped("stopped by the user while teachers were starting")
-        if any(t["state"] != "registered" for t in status["teachers"]):
+        if sum(t["state"] != "registered" for t in status["teachers"]) >= at_least:
             return status
         problem()
         time.sleep(0.1)  # between looks; the deadline above ends it

@@ -83,7 +83,6 @@ class ServedSource:
         config = spec.fields() | {
             "student": context.student,
             "coordinator": context.pool.address,
-            "ttl_s": getattr(context.pool, "ttl_s", 6.0),
             "samples": samples.describe(),
             "components": pack(set(known_names())),
             "layout": asdict(layout),

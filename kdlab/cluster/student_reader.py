@@ -81,6 +81,7 @@ class StudentReader:
         self.last_trouble = ""
         self.announced = False  # the coordinator knows this student's demand
         self.without_teacher_since: float | None = time.monotonic()
+        self.said_share = False
         self.volume_max = 0
         self.background: set[asyncio.Task[None]] = set()
 
@@ -143,15 +144,11 @@ class StudentReader:
             polite = address in reply["left"] or address in self.released
             self.released.discard(address)
             again = 0 if polite else self.ledger.on_teacher_lost(address, before["lease"])
-            why = (
-                "left"
-                if polite
-                else f"silent for longer than its lease of {self.config['ttl_s']} s"
-            )
+            hung = address in reply["expired"]
             self._say(
                 "teacher_left" if polite else "teacher_lost",
                 teacher=before.get("name", address),
-                why=why,
+                why="silent beyond its lease" if hung else "its connection broke",
                 resent=again,
             )
         joined = [a for a, t in current.items() if self._is_new(a, t)]
@@ -360,8 +357,8 @@ class StudentReader:
 
     def _say_static_share(self) -> None:
         """Line 1 of Algorithm 1, once, for the record."""
-        if self.teachers and not getattr(self, "_said_share", False):
-            self._said_share = True
+        if self.teachers and not self.said_share:
+            self.said_share = True
             mean = sum(t["t_t"] for t in self.teachers.values()) / len(self.teachers)
             n = static_share(self.config["t_s"], mean)
             self._say(

@@ -104,7 +104,7 @@ class SourceSpec(Spec, ABC):
     @abstractmethod
     def build(self, context: SourceContext) -> SoftLabelSource: ...
 
-    def check(self, classes: int) -> None:  # noqa: B027  # most have nothing to check
+    def check(self, classes: int) -> None:  # most have nothing to check
         """Find what is wrong for data of so many classes before a run starts.
 
         Raises:

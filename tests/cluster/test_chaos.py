@@ -55,6 +55,7 @@ def test_a_hung_teacher_expires_and_its_work_is_sent_again(
     complete(ids, samples, 40)
     lost = [data for name, data in events if name == "teacher_lost"]
     assert [data["teacher"] for data in lost] == ["teacher-0"]
+    assert lost[0]["why"] == "silent beyond its lease"
 
 
 def test_a_polite_leave_sends_nothing_again(pools, served, deployment):

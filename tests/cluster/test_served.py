@@ -1,5 +1,6 @@
 """Served soft labels over real processes: right, complete, and bounded."""
 
+import contextlib
 import os
 import signal
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from tests_support import trained_ids
 
+from kdlab.cluster.emulated_pool import EmulatedPool
 from kdlab.cluster.wire import ask, check_address
 from kdlab.errors import RunStopped, SchedulerUnreachable
 from kdlab.testing import check_source
@@ -116,6 +118,20 @@ def test_the_papers_policy_runs(pools, served, deployment):
     ids = [(e, b.ids.copy()) for e in range(4) for b in source.epoch(e, ())]
     for epoch in range(4):
         assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
+
+
+def test_emulated_teachers_serve_like_real_ones(served, deployment, tmp_path):
+    """Forty in one process: joined, leased by rate, counted, and labelled as emulated."""
+    pool = EmulatedPool(teachers=40, t_t=200.0).start(deployment, tmp_path / "pool")
+    with contextlib.closing(pool):
+        assert len(pool.wait()["teachers"]) == 40
+        source, samples, events = served(pool, rate=1000.0, epochs=3)
+        ids = [(e, b.ids.copy()) for e in range(3) for b in source.epoch(e, ())]
+        for epoch in range(3):
+            assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
+        joined = [data for name, data in events if name == "teacher_joined"]
+        assert len(joined) == 5  # 1000 / 200
+        assert {data["device"] for data in joined} == {"emulated"}
 
 
 def test_a_call_from_a_notebook_cell():

@@ -1,0 +1,68 @@
+"""Teachers that compute nothing: they answer after the time a real one would take.
+
+For measuring everything but the teacher: readers, wires, coordinator, schedules, with
+hundreds of teachers on one machine. Their answers are all zeros (every class alike), and
+everything that shows them says "emulated".
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from kdlab.cluster.children import Child
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
+from kdlab.config import Range, register
+from kdlab.config.spec import POSITIVE, SHARE
+from kdlab.errors import ClusterError
+
+_START_S = 60.0
+
+
+@register("cluster/emulated_pool")
+@dataclass(frozen=True, kw_only=True)
+class EmulatedPool(PoolSpec):
+    """Emulated teachers: they answer zeros after a service time, and compute nothing.
+
+    teachers: how many, all in one process.
+    t_t: samples/s of each.
+    jitter: service times are spread evenly by this share around their mean.
+    seed: of the jitter.
+    """
+
+    teachers: Annotated[int, Range(ge=1, le=5000)] = 4
+    t_t: Annotated[float, POSITIVE] = 1000.0
+    jitter: Annotated[float, SHARE] = 0.1
+    seed: int = 0
+    ttl_s: Annotated[float, POSITIVE] = 6.0
+
+    def start(self, deployment: Deployment, folder: Path) -> "RunningEmulatedPool":
+        return RunningEmulatedPool(self, deployment, folder)
+
+
+class RunningEmulatedPool:
+    def __init__(self, spec: EmulatedPool, deployment: Deployment, folder: Path) -> None:
+        self.spec = spec
+        self.scheduler, self.address = start_scheduler(deployment, spec.ttl_s, folder)
+        try:
+            config = spec.fields() | {"scheduler": self.address, "host": "127.0.0.1"}
+            self.host = Child(
+                "kdlab.cluster.emulated_teachers", config, folder / "emulated-teachers.log"
+            )
+        except BaseException:
+            self.scheduler.stop()
+            raise
+
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        return wait_for_teacher(
+            self.address, _START_S, self._hopeless, stop, at_least=self.spec.teachers
+        )
+
+    def _hopeless(self) -> None:
+        if not self.host.alive():
+            raise ClusterError(self.host.obituary("ended before it could serve"))
+
+    def close(self) -> None:
+        self.host.stop()
+        self.scheduler.stop()

@@ -1,0 +1,115 @@
+"""The process that holds all emulated teachers of a pool, each a Dask worker of its own.
+
+They join, renew their leases and answer as real ones do, one by one and over the same
+wires; only the model is missing.
+"""
+
+import asyncio
+import os
+import random
+import tempfile
+from contextlib import AsyncExitStack
+from typing import Any
+
+import numpy as np
+from distributed import Worker
+from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.protocol import to_serialize
+
+from kdlab.cluster.children import configured
+from kdlab.cluster.wire import CALL_S, settle, within
+
+_AT_ONCE = 32  # workers that connect at the same time
+
+
+class EmulatedTeacher(WorkerPlugin):
+    name = "kdlab-teacher"
+
+    def __init__(self, number: int, config: dict[str, Any]) -> None:
+        self.number, self.config = number, config
+        self.chance = random.Random(config["seed"] * 100_003 + number)
+        self.free_at = 0.0  # loop time at which the requests before are done
+        self.answered = 0
+
+    async def setup(self, worker: Worker) -> None:
+        self.worker = worker
+        worker.handlers["kdlab_infer"] = self.infer
+        await self._join()
+        self.renewing = asyncio.create_task(self._renew())
+
+    async def teardown(self, worker: Worker) -> None:
+        self.renewing.cancel()
+
+    async def _join(self) -> None:
+        scheduler, address = self.worker.scheduler, self.worker.address
+        reply = await within(CALL_S, scheduler.kdlab_hello(address=address))
+        deployment = reply["deployment"]
+        self.classes = int(deployment["num_classes"])
+        self.renew_s = float(reply["renew_s"])
+        rate = self.config["t_t"]
+        refusal = await within(
+            CALL_S,
+            scheduler.kdlab_ready(
+                address=address,
+                fingerprint=deployment["fingerprint"],
+                t_t=rate,
+                batch_s=deployment["batch"] / rate,
+                facts={
+                    "name": f"emulated-{self.number}",
+                    "pid": os.getpid(),
+                    "device": "emulated",
+                    "threads": 0,
+                },
+            ),
+        )
+        if refusal:
+            raise RuntimeError(f"emulated teacher {self.number} was refused: {refusal}")
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self.renew_s)
+            call = self.worker.scheduler.kdlab_renew(
+                address=self.worker.address, t_t=self.config["t_t"], answered=self.answered
+            )
+            if not await within(CALL_S, call):
+                await self._join()
+
+    async def infer(
+        self, epoch: int, ids: bytes | None = None, views: Any = None
+    ) -> dict[str, Any]:
+        """Zeros, after the service time of the requests before and of this one."""
+        count = len(views) if ids is None else len(ids) // 8
+        spread = 1 + self.config["jitter"] * (2 * self.chance.random() - 1)
+        loop = asyncio.get_running_loop()
+        self.free_at = max(loop.time(), self.free_at) + spread * count / self.config["t_t"]
+        await asyncio.sleep(self.free_at - loop.time())  # the service time itself
+        self.answered += 1
+        return {"logits": to_serialize(np.zeros((count, self.classes), np.float32))}
+
+
+async def main() -> None:
+    config = configured()
+    settle()
+    async with AsyncExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="kdlab-emulated-"))
+        workers = [
+            Worker(
+                config["scheduler"],
+                nthreads=1,
+                name=f"emulated-{number}",
+                host=config["host"],
+                dashboard=False,
+                local_directory=scratch,
+                memory_limit=0,
+                plugins=(EmulatedTeacher(number, config),),
+            )
+            for number in range(config["teachers"])
+        ]
+        for start in range(0, len(workers), _AT_ONCE):
+            group = workers[start : start + _AT_ONCE]
+            await asyncio.gather(*(stack.enter_async_context(w) for w in group))
+        await asyncio.gather(*(worker.finished() for worker in workers))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
