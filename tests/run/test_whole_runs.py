@@ -248,3 +248,17 @@ def test_bench_overhead_has_its_figures(kdlab_cli):
     figures = {f["name"]: f for f in json.loads(out.strip().split("\n")[-1])["figures"]}
     assert figures["n_training_over_bare_loop"]["goal"] == ">= 0.97"
     assert figures["import_s"]["value"] > 0
+
+
+def test_bench_edl_dist_has_its_figures(kdlab_cli, monkeypatch):
+    """One small case: the figures are there, and the buffer kept its bound."""
+    from kdlab.bench import edl_dist
+
+    monkeypatch.setattr(edl_dist, "CASES", (edl_dist.Case(32, 16, 5, 30),))
+    code, out, _ = kdlab_cli("bench", "edl_dist", "--repeats", "1", "--json")
+    assert code == 0
+    figures = {f["name"]: f for f in json.loads(out.strip().split("\n")[-1])["figures"]}
+    for way in ("reference", "value_uint8"):
+        assert figures[f"served_over_memory/{way}/32/5ms"]["value"] > 0.1
+        assert figures[f"served_over_n_training/{way}/32/5ms"]["goal"] is None
+    assert figures["volume_over_ut_max/32/5ms"]["holds"]
