@@ -72,7 +72,11 @@ def _add_running(add: _Add) -> None:
 
     resume = add("resume", _resume, "go on from the newest checkpoint")
     resume.add_argument("run")
-    resume.add_argument("--trust-components", action="store_true")
+    resume.add_argument(
+        "--trust-components",
+        action="store_true",
+        help="run the source of components that came from a notebook cell",
+    )
     resume.add_argument("--detach", action="store_true")
     _json_flag(resume)
 
@@ -181,11 +185,8 @@ def _watch(run: Any) -> None:
 
 
 def _report(run: Any, as_json: bool) -> int:
-    from kdlab.report.table import result_table
-
     result = run.result  # raises RunFailed or RunStopped with the reason
-    table = result_table(result["runs"])
-    print(f"\n{table}\n", file=sys.stderr if as_json else sys.stdout)
+    print(f"\n{run.table()}\n", file=sys.stderr if as_json else sys.stdout)
     if result["tracking_uri"]:
         _say("Compare in MLflow: kdlab ui")
     _say(f"Student: {result['run_dir']}/members  ·  kdlab export {run.id}")
@@ -213,9 +214,13 @@ def _runs(arguments: argparse.Namespace) -> int:
 def _attach(arguments: argparse.Namespace) -> int:
     from kdlab.run import attach
 
-    run = attach(arguments.run).live()
-    print(run)
-    return 0
+    run = attach(arguments.run)
+    try:
+        _watch(run)
+    except KeyboardInterrupt:
+        _say(f"{run.id} goes on; watch it again with: kdlab attach {run.id}")
+        return 0
+    return _report(run, as_json=False)
 
 
 def _stop(arguments: argparse.Namespace) -> int:

@@ -19,6 +19,10 @@ class KdlabError(Exception):
 
     exit_code = 1
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message, not thirty lines of kdlab's own frames."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class BadInput(KdlabError):
     """Found before anything was started."""

@@ -5,6 +5,7 @@ hundreds of teachers on one machine. Their answers are all zeros (every class al
 everything that shows them says "emulated".
 """
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +44,14 @@ class EmulatedPool(PoolSpec):
 
 class RunningEmulatedPool:
     def __init__(self, spec: EmulatedPool, deployment: Deployment, folder: Path) -> None:
-        self.spec = spec
+        self.spec, self.folder = spec, folder
         self.scheduler, self.address = start_scheduler(deployment, spec.ttl_s, folder)
         try:
-            config = spec.fields() | {"scheduler": self.address, "host": "127.0.0.1"}
+            config = spec.fields() | {
+                "scheduler": self.address,
+                "host": "127.0.0.1",
+                "scratch": str(folder / "scratch"),
+            }
             self.host = Child(
                 "kdlab.cluster.emulated_teachers", config, folder / "emulated-teachers.log"
             )
@@ -66,3 +71,4 @@ class RunningEmulatedPool:
     def close(self) -> None:
         self.host.stop()
         self.scheduler.stop()
+        shutil.rmtree(self.folder / "scratch", ignore_errors=True)

@@ -7,7 +7,6 @@ wires; only the model is missing.
 import asyncio
 import os
 import random
-import tempfile
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -91,7 +90,6 @@ async def main() -> None:
     config = configured()
     settle()
     async with AsyncExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="kdlab-emulated-"))
         workers = [
             Worker(
                 config["scheduler"],
@@ -99,7 +97,7 @@ async def main() -> None:
                 name=f"emulated-{number}",
                 host=config["host"],
                 dashboard=False,
-                local_directory=scratch,
+                local_directory=config["scratch"],
                 memory_limit=0,
                 plugins=(EmulatedTeacher(number, config),),
             )

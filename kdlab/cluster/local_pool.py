@@ -1,5 +1,6 @@
 """Teachers on this machine: a scheduler and n teachers, each a process of its own."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,7 @@ class RunningLocalPool:
             "name": name,
             "host": "127.0.0.1",
             "threads": self.spec.threads,
+            "scratch": str(self.folder / "scratch"),
             "device": self.spec.device,
         }
         child = Child(
@@ -74,3 +76,4 @@ class RunningLocalPool:
     def close(self) -> None:
         for child in [*self.teachers, self.scheduler]:
             child.stop()
+        shutil.rmtree(self.folder / "scratch", ignore_errors=True)

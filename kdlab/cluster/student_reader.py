@@ -286,7 +286,9 @@ class StudentReader:
             )
             return
         except OSError as error:  # Dask's CommClosedError is one
-            await self._give_back(teacher, lease, _short(error))
+            await self._give_back(
+                teacher, lease, f"its connection broke ({type(error).__name__})"
+            )
             return
         except Exception as error:  # raised by the teacher's own code, of any kind
             await self._complain(teacher, lease, f"it raised {_short(error)}")

@@ -15,6 +15,7 @@ import queue
 import signal
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,8 +114,8 @@ class Inference:
 class TeacherServer(WorkerPlugin):
     name = "kdlab-teacher"
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.options = options
+    def __init__(self, options: dict[str, Any], say: Callable[[str], None]) -> None:
+        self.options, self.say = options, say
         self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self.draining = False
         self.rejoining = False
@@ -223,6 +224,11 @@ class TeacherServer(WorkerPlugin):
         )
         if refusal:
             raise TeacherRefused(str(refusal))
+        self.say(
+            f"ready: serves {inference.deployment.model['type']} (weights "
+            f"{inference.deployment.sha256[:16]}) at {inference.t_t:.0f} samples/s, "
+            f"{inference.device}"
+        )
 
     def _loop(self) -> None:
         """The inference thread: compute, and renew the lease between batches."""
@@ -284,14 +290,26 @@ class TeacherServer(WorkerPlugin):
         ):
             await asyncio.sleep(_QUIET_S / 10)  # between looks at the two facts above
         self.requests.put(None)
+        answered = self.inference.answered if self.inference else 0
+        self.say(f"withdrawn after {answered} batches")
         await self.worker.close()
 
 
-async def serve(scheduler: str, options: dict[str, Any]) -> str:
-    """Run one teacher until it is told to leave; why it was refused, or empty."""
+async def serve(
+    scheduler: str, options: dict[str, Any], say: Callable[[str], None] = lambda line: None
+) -> str:
+    """Run one teacher until it is told to leave; why it was refused, or empty.
+
+    Dask's files go to a folder under `options["scratch"]`, which its owner removes, or to a
+    temporary one that is removed here.
+    """
     settle()
-    with tempfile.TemporaryDirectory(prefix="kdlab-teacher-") as scratch:
-        plugin = TeacherServer(options | {"scratch": scratch})
+    logging.getLogger("distributed").setLevel(logging.WARNING)
+    base = options.get("scratch")
+    if base is not None:
+        Path(base).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="kdlab-teacher-", dir=base) as scratch:
+        plugin = TeacherServer(options | {"scratch": scratch}, say)
         worker = Worker(
             scheduler,
             nthreads=1,

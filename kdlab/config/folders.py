@@ -7,6 +7,7 @@ from typing import Literal
 
 from kdlab.errors import NotFoundError
 
+_LISTED = 30  # names shown when none is near
 Shelf = Literal["registry", "configs"]
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -50,14 +51,16 @@ def find(shelf: Shelf, name: str) -> Path:
 
 def nearest(name: str, known: Iterator[str] | dict[str, Path] | list[str]) -> str:
     """A sentence with the closest known names, or with some of them when none is close."""
-    pool = list(known)
+    pool = list(dict.fromkeys(known))
     close = get_close_matches(name, pool, n=3, cutoff=0.5)
     if not close:  # also match the last part alone: "hinton" for "losses/hinton"
         last = name.rsplit("/", 1)[-1]
         close = [k for k in pool if k.rsplit("/", 1)[-1] == last][:3]
     if close:
         return f" Nearest: {', '.join(close)}."
-    return f" Known: {', '.join(sorted(pool)[:12])}." if pool else ""
+    known_names = sorted(set(pool))
+    more = ", ..." if len(known_names) > _LISTED else ""
+    return f" Known: {', '.join(known_names[:_LISTED])}{more}." if pool else ""
 
 
 def display(path: Path) -> str:

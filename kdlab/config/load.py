@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kdlab.config import folders, yaml_text
+from kdlab.config.source_index import ROOMS
 from kdlab.errors import BadInput, Fault, NotFoundError
 
 Overrides = Sequence[str | Mapping[str, Any]]
@@ -112,7 +113,7 @@ def _override(tree: Composed, key: str, value: Any) -> None:
     before = _get(node, last)
     names_a_part = isinstance(value, str) and "/" in value
     if names_a_part and (isinstance(before, dict) or (before is None and not parents)):
-        value = {"use" if value in folders.names("registry") else "type": value}
+        value = {_key_for(value): value}
     if isinstance(node, list):
         if not last.isdigit() or int(last) >= len(node):
             tree.faults.append(
@@ -125,6 +126,14 @@ def _override(tree: Composed, key: str, value: Any) -> None:
     for stale in [k for k in tree.origins if k.startswith(f"{key}.")]:
         del tree.origins[stale]
     tree.origins[key] = "override"
+
+
+def _key_for(name: str) -> str:
+    """Whether a name in an override means a card or a component, known or misspelt."""
+    cards = folders.names("registry")
+    shelves = {card.split("/", 1)[0] for card in cards}
+    shelf = name.split("/", 1)[0]
+    return "use" if name in cards or (shelf in shelves and shelf not in ROOMS) else "type"
 
 
 def _get(node: Any, part: str) -> Any:

@@ -164,7 +164,8 @@ def decode_files(
             )
             result[i] = _pixels(raw, size, channels)
         except Exception as error:  # Pillow raises a dozen kinds for damaged files
-            bad.append(f"{file.shown}: {error}")
+            what = "is not an image" if "identify" in str(error) else str(error)
+            bad.append(f"{file.shown}: {what}")
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         for done, _ in enumerate(pool.map(one, range(len(files)), chunksize=64), 1):

@@ -12,15 +12,14 @@ _WORTH_A_LINE = {
     "warning": "warning: {message}",
     "teacher_training": "training the teacher ({epochs} epochs); it is kept for later runs",
     "teacher_ready": "teacher ready: {validation_top1:.2f} % top-1 on validation",
-    "pool_starting": "starting teachers ({pool})",
-    "pool_ready": "teacher pool at {address}",
+    "pool_starting": "teacher pool: {pool}",
+    "pool_ready": "teachers are ready at {address}",
     "scheduled": (
         "t_s {t_s:.0f}, t_t {t_t:.0f} samples/s: n = {n} teachers wanted, {got} assigned"
     ),
     "teacher_joined": "{name} joined ({device}, {t_t:.0f} samples/s, pid {pid})",
     "teacher_left": "{teacher} left politely",
     "teacher_lost": "{teacher} is lost: {why}. {resent} batches are sent again",
-    "teacher_requested": "asked for one more teacher (free now: {granted})",
     "no_teacher": (
         "no teacher is left for {unplaced} samples; the student waits up to {wait_s:.0f} s. "
         "Start one:\n    kdlab teacher {address}"
@@ -29,7 +28,7 @@ _WORTH_A_LINE = {
         "writing soft labels of {samples} samples, {views} views: {megabytes:.3g} MB to {folder}"
     ),
     "cache_written": "soft labels written",
-    "resumed": "resumed at epoch {epoch}, step {step}",
+    "resumed": "resumed after {epoch} epochs, {step} steps",
 }
 
 
@@ -62,10 +61,13 @@ class Progress:
             self.now = {"member": event["member"]}
             self._say(f"training {event['member']}")
         elif kind == "step":
-            self.now |= event
+            self.now |= event | {"of_epoch": event["epoch"] + 1}  # people count from 1
         elif kind == "epoch_done":
-            self.now |= event
+            self.now |= event | {"of_epoch": event["epoch"]}
             self._say_epoch(event)
+        elif kind == "teacher_requested":
+            got = "one was free" if event["granted"] else "none is free; the next one comes"
+            self._say(f"the student starves: asked for one more teacher ({got})")
         elif kind in _WORTH_A_LINE:
             self._say(_WORTH_A_LINE[kind].format_map(_Lenient(event)))
         if self.live is not None and self.now.get("step"):
@@ -82,7 +84,7 @@ class Progress:
         shown = "" if top1 is None else f"  validation top-1 {top1:.2f} %"
         self._say(
             f"  {event['member']}: epoch {event['epoch']}/{event['of_epochs']}"
-            f"  loss {self.now.get('loss', float('nan')):.4f}{shown}"
+            f"{_loss(self.now)}{shown}"
             f"  {event['samples_per_second']:.0f} samples/s"
         )
 
@@ -91,8 +93,8 @@ class Progress:
         top1 = now.get("validation_top1")
         words = [
             str(now["member"]),
-            f"epoch {now['epoch']}",
-            f"loss {now.get('loss', float('nan')):.4f}",
+            f"epoch {now['of_epoch']}",
+            _loss(now).strip() or "loss -",
             "top-1 -" if top1 is None else f"top-1 {top1:.2f} %",
             f"{now['samples_per_second']:.0f} samples/s",
         ]
@@ -123,6 +125,11 @@ def _bar(share: float, mark: float | None = None, width: int = 40) -> str:
     if mark is not None:
         cells[min(width - 1, round(width * mark))] = "|"
     return "".join(cells)
+
+
+def _loss(now: dict[str, Any]) -> str:
+    """Empty before the first step of a session (a run resumed at the end of an epoch)."""
+    return f"  loss {now['loss']:.4f}" if "loss" in now else ""
 
 
 class _Lenient(dict[str, Any]):

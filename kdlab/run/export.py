@@ -5,7 +5,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
 from kdlab.errors import NotFoundError
+from kdlab.models.model import ModelSpec
 from kdlab.run import folder as folders
 
 
@@ -35,7 +38,8 @@ def export_student(
     shutil.copyfile(source.with_suffix(".json"), target.with_suffix(".json"))
     card = json.loads(target.with_suffix(".json").read_text())
     files = f"{target}\n{target.with_suffix('.json')}"
-    return f"{files}\n\nLoad it without kdlab:\n{_how(card, target)}"
+    member_name = folder.relative_to(run.path / "members").as_posix()
+    return f"{member_name}\n{files}\n\nLoad it:\n{_how(card, target)}"
 
 
 def _member(run: folders.RunFolder, name: str | None) -> Path:
@@ -57,12 +61,22 @@ def _member(run: folders.RunFolder, name: str | None) -> Path:
 
 
 def _how(card: dict[str, Any], target: Path) -> str:
+    """Lines of Python that load the file, whole with their imports."""
     kind, _, variant = str(card["model"]["type"]).partition("/")
-    load = "load_file" if target.suffix == ".safetensors" else "torch.load"
-    state = f"{load}({target.name!r})"
-    shape = f"num_classes={card['num_classes']}"
-    make = {
-        "timm": f"timm.create_model({variant!r}, {shape}, in_chans={card['in_chans']})",
-        "torchvision": f"torchvision.models.get_model({variant!r}, {shape})",
-    }.get(kind, f"kdlab.models.model: the {card['model']['type']} of {target.stem}.json")
-    return f"    model = {make}\n    model.load_state_dict({state})"
+    classes, channels = card["num_classes"], card["in_chans"]
+    load = ("from safetensors.torch import load_file", f"load_file({str(target)!r})")
+    if target.suffix != ".safetensors":
+        load = ("import torch", f"torch.load({str(target)!r}, weights_only=True)")
+    if kind == "timm":
+        make = f"timm.create_model({variant!r}, num_classes={classes}, in_chans={channels})"
+        lines = ["import timm", load[0], "", f"model = {make}"]
+    elif kind == "torchvision" and channels == 3:
+        make = f"torchvision.models.get_model({variant!r}, num_classes={classes})"
+        lines = ["import torchvision", load[0], "", f"model = {make}"]
+    else:  # a network of kdlab or of the user: neither timm nor torchvision has it
+        spec = construct(ModelSpec, from_dict(card["model"], target.name))
+        name, module = type(spec).__name__, type(spec).__module__
+        lines = [f"from {module} import {name}", load[0], ""]
+        lines += [f"model = {spec}.architecture({classes}, {channels})"]
+    lines.append(f"model.load_state_dict({load[1]})")
+    return "\n".join(f"    {line}".rstrip() for line in lines)

@@ -17,7 +17,7 @@ import psutil
 
 from kdlab.config.home import locked, runs_folder, write_json
 from kdlab.config.registry import component_names
-from kdlab.errors import KdlabError, NotFoundError, RunFailed, RunStopped
+from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
 from kdlab.run import folder as folders
 from kdlab.run.folder import ENDED, RunFolder
 
@@ -56,26 +56,26 @@ def resume(run_id: str, trust_components: bool = False) -> "Run":
     """Go on from the newest checkpoint of a run that was stopped, failed or lost.
 
     Raises:
-        KdlabError: it runs already, or is finished.
+        BadInput: it runs already, or is finished.
         NotFoundError: no such run.
     """
     run = folders.find(run_id)
     state = run.status()["state"]
     if state not in ("stopped", "failed", "lost"):
-        raise KdlabError(f"Run {run.run_id} is {state}; there is nothing to resume.")
+        raise BadInput(f"Run {run.run_id} is {state}; there is nothing to resume.")
     components = json.loads((run.path / "components.json").read_text())
     if components and not trust_components:
-        raise KdlabError(
+        raise BadInput(
             f"Run {run.run_id} uses components from a notebook cell "
             f"({', '.join(components)}). Their source in {run.path}/components.json is only "
-            "run when you say so: kdlab resume --trust-components"
+            f"run when you say so: kdlab resume {run.run_id} --trust-components"
         )
     # A killed process counts as gone a moment before its last thread lets go of the lock.
     patience = time.monotonic() + 5.0
 
     def busy() -> None:
         if time.monotonic() > patience:
-            raise KdlabError(
+            raise BadInput(
                 f"Run {run.run_id} is going already; watch it with: kdlab attach {run.run_id}"
             )
 
@@ -217,7 +217,19 @@ class Run:
                 self.wait(progress.see)
         except KeyboardInterrupt:
             return self
+        if self.state == "finished":
+            print(self.table())
         return self
+
+    def table(self) -> str:
+        """The members of a finished run side by side, mean ± std over seeds.
+
+        Raises:
+            RunFailed, RunStopped, NotFoundError: it has no result, and why.
+        """
+        from kdlab.report.table import result_table
+
+        return result_table(self.result["runs"])
 
     def stop(self) -> None:
         """Finish the step, save, end. Once more ends it at once."""

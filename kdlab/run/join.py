@@ -43,7 +43,11 @@ def join(
         f"teacher {options['name']} joins {scheduler}; Ctrl-C withdraws it",
         file=sys.stderr,
     )
-    refusal = asyncio.run(serve(scheduler, options))
+
+    def say(line: str) -> None:
+        print(f"{options['name']}: {line}", file=sys.stderr, flush=True)
+
+    refusal = asyncio.run(serve(scheduler, options, say))
     if refusal:
         raise TeacherRefused(f"This teacher cannot serve at {scheduler}: {refusal}")
     return 0

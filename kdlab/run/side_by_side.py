@@ -4,6 +4,7 @@ from typing import Any
 
 import yaml
 
+from kdlab.errors import BadInput
 from kdlab.report.table import text_table
 from kdlab.run.experiment import flat
 from kdlab.run.handle import Run, attach
@@ -49,7 +50,13 @@ class Comparison:
 
 
 def compare(*runs: Run | str) -> Comparison:
-    """Two or more runs, by object or id."""
+    """Two or more runs, by object or id.
+
+    Raises:
+        BadInput: fewer than two.
+    """
+    if len(runs) < 2:
+        raise BadInput("Comparing needs two runs or more.")
     return Comparison([attach(run) if isinstance(run, str) else run for run in runs])
 
 

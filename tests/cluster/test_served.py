@@ -34,6 +34,14 @@ def test_conforms_and_equals_the_teacher(
         assert torch.allclose(batch.soft, loaded.infer(batch.views), atol=1e-4)
 
 
+def test_no_scratch_files_are_left(pools, served, deployment, tmp_path):
+    pool = pools(deployment)
+    scratch = tmp_path / "pool" / "scratch"
+    assert list(scratch.iterdir())
+    pool.close()
+    assert not scratch.exists()
+
+
 def test_strict_order_is_the_plans(pools, served, deployment):
     source, samples, _ = served(pools(deployment), order="strict")
     indices = [batch.index for batch in source.epoch(0, ())]

@@ -49,6 +49,7 @@ def test_reports_all_faults_at_once(elsewhere):
             "is not a loss; choose one of losses/",
         ),
         ("student={use: students/digitz}", "student", "There is no card"),
+        ("student=students/digitz_small", "student", "Nearest: students/digits_small"),
         ("train.lr=true", "train.lr", "must be a number"),
         ("train.precision=fp16", "train.precision", "needs a GPU"),
         ("train.warmup_epochs=10", "train.warmup_epochs", "shorter than epochs"),

@@ -34,6 +34,14 @@ def test_the_public_names_exist_and_are_documented():
         assert getattr(kdlab, name).__doc__, name
 
 
+def test_a_notebook_shows_the_message_and_not_thirty_frames():
+    from kdlab.config import Fault
+    from kdlab.errors import SpecError
+
+    (line,) = SpecError([Fault("train.x", "is wrong", "override")])._render_traceback_()
+    assert line.startswith("SpecError: 1 fault")
+
+
 def test_the_reader_needs_no_torch():
     """The DistilReader's process starts in a second, and holds 100 MB less."""
     assert "torch" not in modules_after("import kdlab.cluster.student_reader")

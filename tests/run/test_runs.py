@@ -183,7 +183,8 @@ def test_the_student_loads_without_kdlab(run_json, kdlab_cli, elsewhere, model, 
     )  # fmt: skip
     code, out, _ = kdlab_cli("export", result["run_id"], "--out", "s.safetensors")
     assert code == 0
-    assert "model.load_state_dict" in out
+    shown = "\n".join(line[4:] for line in out.split("Load it:\n")[1].splitlines())
+    exec(shown, {})  # what is printed runs as it is
     if make == "timm":
         import timm
 
@@ -207,6 +208,27 @@ def test_the_student_loads_without_kdlab(run_json, kdlab_cli, elsewhere, model, 
     assert 100 * right.float().mean().item() == pytest.approx(
         result["student_top1"], abs=0.7
     )
+
+
+@pytest.mark.parametrize("to", ["safetensors", "torch"])
+def test_a_kdlab_student_loads_with_the_printed_lines(run_json, kdlab_cli, elsewhere, to):
+    result = run_json("smoke/none", "tracking.enabled=false", "train.epochs=1")
+    _, out, _ = kdlab_cli("export", result["run_id"], "--to", to, "--out", f"sub/s.{to}")
+    shown = "\n".join(line[4:] for line in out.split("Load it:\n")[1].splitlines())
+    names = {}
+    exec(shown, names)
+    assert out.startswith("none/seed0\n")
+    assert names["model"](torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+
+
+def test_attach_ends_with_the_table(kdlab_cli, run_json):
+    result = run_json("smoke/none", "tracking.enabled=false", "train.epochs=1")
+    code, out, err = kdlab_cli("attach", result["run_id"])
+    assert code == 0
+    assert "N-training" in out
+    assert f"kdlab export {result['run_id']}" in err
+    assert kdlab_cli("resume", result["run_id"])[0] == 2
+    assert kdlab_cli("runs", "--compare", result["run_id"])[0] == 2
 
 
 def test_a_notebook_component_trains_in_the_runs_process(elsewhere):
@@ -238,5 +260,5 @@ print(run.id, run.result["samples_seen"])
     assert done.returncode == 0, done.stderr
     run_id, seen = done.stdout.split()
     assert seen == "480"
-    with pytest.raises(kdlab.KdlabError, match="finished"):
+    with pytest.raises(kdlab.KdlabError, match="nothing to resume"):
         resume(run_id)

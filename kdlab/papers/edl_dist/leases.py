@@ -62,7 +62,7 @@ class LeaseTable:
         lease.t_t, lease.renewed_at, lease.ttl_s = t_t, time, ttl_s or self.ttl_s
         if lease.state == "registered":
             lease.state = "free"
-            self._match(time)
+        self._match(time)  # also when one that is held reports another rate
 
     def on_renewed(self, teacher: str, time: float, t_t: float | None = None) -> bool:
         """False tells the teacher that it is not known (any more): register again."""
