@@ -149,7 +149,8 @@ def decode_files(
     """
     result = np.empty((len(files), channels, size, size), np.uint8)
     archives = {
-        f.holder: zipfile.ZipFile(f.holder) for f in files if f.holder.suffix == ".zip"
+        holder: zipfile.ZipFile(holder)
+        for holder in {f.holder for f in files if f.holder.suffix == ".zip"}
     }
     bad: list[str] = []
 
