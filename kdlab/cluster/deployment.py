@@ -47,8 +47,9 @@ class Deployment:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Deployment":
-        values = {k: v for k, v in data.items() if k != "fingerprint"}
-        return cls(**values | {"shape": tuple(data["shape"])})
+        plain = json.loads(json.dumps(data))  # Dask makes tuples of lists on the way
+        values = {k: v for k, v in plain.items() if k != "fingerprint"}
+        return cls(**values | {"shape": tuple(plain["shape"])})
 
     def model_spec(self) -> ModelSpec:
         return construct(ModelSpec, from_dict(self.model, "the teacher's model"))

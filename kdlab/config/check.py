@@ -158,7 +158,7 @@ class _Checker:
         if len(options) > 1:  # X | tuple[X, ...]: the shape of the data decides
             lists = [o for o in options if get_origin(o) in (tuple, list)]
             rest = [o for o in options if o not in lists]
-            options = lists if isinstance(data, list) and lists else rest
+            options = lists if isinstance(data, list | tuple) and lists else rest
         return self.value(options[0], data, key)
 
     def _sequence(self, args: tuple[Any, ...], data: Any, key: str) -> Any:

@@ -42,6 +42,24 @@ def test_no_scratch_files_are_left(pools, served, deployment, tmp_path):
     assert not scratch.exists()
 
 
+def test_a_deployment_is_the_same_after_the_wire(deployment):
+    """Lists become tuples there; hash and specs must not change."""
+    from dataclasses import replace
+
+    data = {"type": "data/image_folder", "root": ["a.zip", "b.zip"]}
+    several = replace(deployment, data=data)
+
+    def as_dask_does(value):
+        if isinstance(value, dict):
+            return {k: as_dask_does(v) for k, v in value.items()}
+        return tuple(map(as_dask_does, value)) if isinstance(value, list | tuple) else value
+
+    arrived = type(several).from_json(as_dask_does(several.to_json()))
+    assert arrived == several
+    assert arrived.fingerprint == several.fingerprint
+    assert arrived.data["root"] == ["a.zip", "b.zip"]
+
+
 def test_strict_order_is_the_plans(pools, served, deployment):
     source, samples, _ = served(pools(deployment), order="strict")
     indices = [batch.index for batch in source.epoch(0, ())]

@@ -101,6 +101,17 @@ def test_the_resolved_spec_is_the_same_experiment(elsewhere):
     assert yaml.safe_load(again.yaml()) == yaml.safe_load(first.yaml())
 
 
+@pytest.mark.parametrize("root", ["a", ["a", "b"], ("a", "b")])
+def test_one_or_several(root):
+    """Also as a tuple, which is what a list becomes on Dask's wire."""
+    from kdlab.config.check import construct
+    from kdlab.config.load import from_dict
+    from kdlab.data.images import DataSpec
+
+    spec = construct(DataSpec, from_dict({"type": "data/image_folder", "root": root}, "x"))
+    assert spec.root == (root if root == "a" else ("a", "b"))
+
+
 def test_families_keep_their_variant(elsewhere):
     spec = kdlab.load("quickstart", "student=timm/resnet18").spec
     assert spec.student.variant == "resnet18"
