@@ -233,3 +233,12 @@ def spec_hash(data: Mapping[str, Any]) -> str:
     counted = {k: v for k, v in data.items() if k not in ("about", "tracking")}
     text = json.dumps(counted, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def flat(tree: Any, key: str = "") -> list[tuple[str, Any]]:
+    """Dotted keys of a tree of mappings; lists of plain values stay whole."""
+    if isinstance(tree, dict):
+        return [row for k, v in tree.items() for row in flat(v, f"{key}.{k}" if key else k)]
+    if isinstance(tree, list) and any(isinstance(v, dict) for v in tree):
+        return [row for i, v in enumerate(tree) for row in flat(v, f"{key}.{i}")]
+    return [(key, tree)]

@@ -94,13 +94,11 @@ def _experiment(name: str, overrides: Sequence[str]) -> str:
 
 
 def _card(name: str, overrides: Sequence[str]) -> str:
-    from kdlab.run.experiment import flat
-
     path = folders.find("registry", name)
     tree = load.compose_card(name, overrides)
     if tree.faults:
         raise SpecError(tree.faults, about=name)
-    rows = [(key, value, tree.origin(key)) for key, value in flat(tree.data)]
+    rows = [(key, value, tree.origin(key)) for key, value in load.flat(tree.data)]
     return f"{name}  ({folders.display(path)})\n{_about(path)}\n\n{_rows(rows)}"
 
 

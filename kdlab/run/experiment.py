@@ -68,7 +68,7 @@ class Experiment:
 
     def rows(self) -> list[tuple[str, Any, str]]:
         """(dotted key, value, where it was set) of every value."""
-        return [(k, v, self._origin(k)) for k, v in flat(self.resolved)]
+        return [(k, v, self._origin(k)) for k, v in loader.flat(self.resolved)]
 
     def _origin(self, key: str) -> str:
         origins = self.composed.origins
@@ -113,12 +113,3 @@ class Experiment:
             f"<details><summary>resolved spec</summary><table>"
             f"<tr><th>key</th><th>value</th><th>set by</th></tr>{body}</table></details>"
         )
-
-
-def flat(tree: Any, key: str = "") -> list[tuple[str, Any]]:
-    """Dotted keys of a tree of mappings; lists of plain values stay whole."""
-    if isinstance(tree, dict):
-        return [row for k, v in tree.items() for row in flat(v, f"{key}.{k}" if key else k)]
-    if isinstance(tree, list) and any(isinstance(v, dict) for v in tree):
-        return [row for i, v in enumerate(tree) for row in flat(v, f"{key}.{i}")]
-    return [(key, tree)]

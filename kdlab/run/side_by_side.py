@@ -4,9 +4,9 @@ from typing import Any
 
 import yaml
 
+from kdlab.config.load import flat
 from kdlab.errors import BadInput
 from kdlab.report.table import text_table
-from kdlab.run.experiment import flat
 from kdlab.run.handle import Run, attach
 
 _KEYS = (

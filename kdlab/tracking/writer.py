@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 
 from kdlab.config.home import write_json
+from kdlab.config.load import flat
 from kdlab.train.events import EventReader
 
 _MAX_METRICS = 1000
@@ -208,7 +209,7 @@ class Writer:
         if member in self.state["described"]:
             return
         run = self.state["runs"][member]
-        pairs = [*_flat(event["spec"]), *(extra or {}).items()]
+        pairs = [*flat(event["spec"]), *(extra or {}).items()]
         params = [
             Param(_FORBIDDEN.sub("_", key), str(value)[:6000]) for key, value in pairs
         ]
@@ -266,11 +267,3 @@ class Writer:
             for start in range(0, len(metrics), _MAX_METRICS):
                 self.client.log_batch(run, metrics=metrics[start : start + _MAX_METRICS])
         self._metrics.clear()
-
-
-def _flat(tree: Any, key: str = "") -> list[tuple[str, Any]]:
-    if isinstance(tree, dict):
-        return [
-            row for k, v in tree.items() for row in _flat(v, f"{key}.{k}" if key else k)
-        ]
-    return [(key, tree)]
