@@ -70,6 +70,10 @@ def _add_running(add: _Add) -> None:
     stop.add_argument("run")
     stop.add_argument("--now", action="store_true", help="end it at once")
 
+    scale = add("scale", _scale, "grow or shrink the group of ranks of a running student")
+    scale.add_argument("run")
+    scale.add_argument("ranks", type=int)
+
     resume = add("resume", _resume, "go on from the newest checkpoint")
     resume.add_argument("run")
     resume.add_argument(
@@ -98,6 +102,8 @@ def _add_others(add: _Add) -> None:
     teacher.add_argument("--threads", type=int, default=None, help="CPU threads")
     teacher.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     teacher.add_argument("--host", default=None, help="address to listen on")
+    for name in ("ca", "cert", "key"):
+        teacher.add_argument(f"--tls-{name}", default=None, help="PEM file, for tls://")
 
     bench = add("bench", _bench, "measure side by side on this machine")
     bench.add_argument("name", choices=["edl_dist", "overhead"])
@@ -236,6 +242,15 @@ def _stop(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _scale(arguments: argparse.Namespace) -> int:
+    from kdlab.run import attach
+
+    run = attach(arguments.run)
+    run.scale(arguments.ranks)
+    _say(f"{run.id} is asked for {arguments.ranks} ranks; watch: kdlab attach {run.id}")
+    return 0
+
+
 def _resume(arguments: argparse.Namespace) -> int:
     from kdlab.run.handle import resume
 
@@ -258,7 +273,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _teacher(arguments: argparse.Namespace) -> int:
-    from kdlab.run.join import join
+    from kdlab.run.join import certificates, join
 
     return join(
         arguments.scheduler,
@@ -267,6 +282,9 @@ def _teacher(arguments: argparse.Namespace) -> int:
         threads=arguments.threads,
         device=arguments.device,
         host=arguments.host,
+        tls=certificates(
+            arguments.scheduler, arguments.tls_ca, arguments.tls_cert, arguments.tls_key
+        ),
     )
 
 

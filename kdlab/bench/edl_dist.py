@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
 
 from kdlab.bench.figures import Figure, Report, figure, report
-from kdlab.cluster.deployment import Deployment, probe_of
+from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.emulated_pool import EmulatedPool
+from kdlab.cluster.probe import probe_of
 from kdlab.cluster.served import Served
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.data.synthetic import Synthetic
 from kdlab.losses.hinton import Hinton
-from kdlab.models.model import ModelSpec
+from kdlab.models.patch_net import PatchNet
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.scripted import Scripted
 from kdlab.soft_labels.source import SourceContext, SourceSpec, TeacherPool
@@ -53,32 +53,6 @@ CASES = (
     Case(224, 16, 15, 80),
     Case(224, 16, 80, 16),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patches(ModelSpec):
-    """One convolution over patches, then `depth` 1×1 layers: its cost is easy to set."""
-
-    patch: int
-    width: int = 64
-    depth: int = 1
-
-    def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
-        return PatchNet(self, num_classes, in_chans)
-
-
-class PatchNet(nn.Module):
-    def __init__(self, spec: Patches, num_classes: int, in_chans: int) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(in_chans, spec.width, spec.patch, spec.patch)
-        layers = [nn.Conv2d(spec.width, spec.width, 1) for _ in range(spec.depth)]
-        self.layers = nn.Sequential(*(part for x in layers for part in (x, nn.ReLU())))
-        self.head = nn.Linear(spec.width, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) -> (N, classes)."""
-        scores: Tensor = self.head(self.layers(self.stem(x)).mean(dim=(2, 3)))
-        return scores
 
 
 def measure(repeats: int = 5, say: Callable[[str], None] = lambda line: None) -> Report:
@@ -132,26 +106,25 @@ def _samples(case: Case) -> PlannedSamples:
     return planned(data.load(), data.to_dict(), batch=case.batch, seed=0, epochs=_EPOCHS)
 
 
-def _calibrated(case: Case, samples: PlannedSamples) -> tuple[Patches, float]:
+def _calibrated(case: Case, samples: PlannedSamples) -> tuple[PatchNet, float]:
     """A student whose step takes about `step_ms`, and its rate t_s."""
     patch = max(4, case.size // 16)
 
     def rate_of(depth: int) -> float:
         with tempfile.TemporaryDirectory() as folder:
-            spec = Patches(patch=patch, depth=depth)
+            spec = PatchNet(patch=patch, depth=depth)
             return _loop(spec, samples, Path(folder)).measure_rate(0.3)
 
     one, many = (1000 * case.batch / rate_of(depth) for depth in (1, 9))
     depth = max(1, 1 + round((case.step_ms - one) / max(1e-3, (many - one) / 8)))
-    return Patches(patch=patch, depth=depth), rate_of(depth)
+    return PatchNet(patch=patch, depth=depth), rate_of(depth)
 
 
 @contextmanager
 def _emulated(samples: PlannedSamples, rate: float) -> Iterator[TeacherPool]:
     deployment = Deployment(
-        model={},
-        weights="",
-        sha256="emulated",
+        members=(),
+        teacher="emulated",
         num_classes=samples.classes,
         shape=samples.data.shape,
         batch=samples.plan.batch,
@@ -167,7 +140,7 @@ def _emulated(samples: PlannedSamples, rate: float) -> Iterator[TeacherPool]:
             yield pool
 
 
-def _loop(spec: Patches, samples: PlannedSamples, folder: Path) -> StudentLoop:
+def _loop(spec: PatchNet, samples: PlannedSamples, folder: Path) -> StudentLoop:
     torch.manual_seed(0)
     return StudentLoop(
         Job(
@@ -191,7 +164,7 @@ def _loop(spec: Patches, samples: PlannedSamples, folder: Path) -> StudentLoop:
 
 
 def _train(
-    spec: Patches,
+    spec: PatchNet,
     samples: PlannedSamples,
     source: SourceSpec,
     pool: TeacherPool,

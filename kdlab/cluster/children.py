@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,32 @@ class Child:
             self.process.stdin.flush()
         except BrokenPipeError as error:
             raise ClusterError(self.obituary("ended before it was configured")) from error
+
+        self._said = b""
+
+    def tell(self, **order: Any) -> bool:
+        """One line of JSON to a child that listens; False when it is gone."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(order).encode() + b"\n")
+            self.process.stdin.flush()
+        except (BrokenPipeError, ValueError):  # ValueError: closed on our side
+            return False
+        return True
+
+    def said(self) -> list[dict[str, Any]]:
+        """What it announced since the last call; never waits."""
+        assert self.process.stdout is not None
+        if self.process.stdout.closed:
+            return []
+        end = self.process.stdout.fileno()
+        while select.select([end], [], [], 0)[0]:
+            chunk = os.read(end, 1 << 16)
+            if not chunk:
+                break
+            self._said += chunk
+        whole, _, self._said = self._said.rpartition(b"\n")
+        return [json.loads(line) for line in whole.split(b"\n") if line]
 
     @property
     def pid(self) -> int:
@@ -105,8 +131,11 @@ def tail(log: Path, lines: int = 15) -> str:
 _parent = 1  # where `announce` writes; `configured` moves it off standard output
 
 
-def configured() -> dict[str, Any]:
-    """In a child: its configuration; from here on it lives as long as its parent."""
+def configured(hear: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
+    """In a child: its configuration; from here on it lives as long as its parent.
+
+    `hear` is called, in a thread of its own, with every order the parent tells later.
+    """
     # Unbuffered, because a thread that waits in a buffered read holds a lock that the
     # interpreter wants at its end.
     line = b""
@@ -120,13 +149,19 @@ def configured() -> dict[str, Any]:
     global _parent  # noqa: PLW0603  # the one pipe of this process
     _parent = os.dup(1)
     os.dup2(2, 1)
-    threading.Thread(target=_follow_parent, name="lifeline", daemon=True).start()
+    threading.Thread(
+        target=_follow_parent, args=(hear,), name="lifeline", daemon=True
+    ).start()
     return config
 
 
-def _follow_parent() -> None:
-    while os.read(0, 4096):  # nothing more is said; it returns when the pipe closes
-        continue
+def _follow_parent(hear: Callable[[dict[str, Any]], None] | None) -> None:
+    rest = b""
+    while chunk := os.read(0, 4096):  # it is empty when the pipe closes
+        whole, _, rest = (rest + chunk).rpartition(b"\n")
+        for line in whole.split(b"\n"):
+            if line and hear is not None:
+                hear(json.loads(line))
     os._exit(0)
 
 

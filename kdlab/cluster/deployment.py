@@ -2,11 +2,10 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
+from kdlab.cluster.probe import probe_of
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec, ImageData
@@ -18,15 +17,18 @@ from kdlab.models.model import ModelSpec
 class Deployment:
     """Plain values only: it crosses processes as JSON.
 
+    members: the models; more than one is an ensemble, whose answer is the mean of their
+        probabilities by weight. Each has its spec, the path of its weights (fetched
+        through the coordinator where it cannot be read), their sha256 and its weight.
     probe: hash of the views of the first samples in epoch 0; a teacher that makes other
         views from the same references is refused.
+    reference: the right logits for the probe images; empty asks for no proof.
     components: {name: {"source": text, "sha256": hash}} of components that were defined
         in a notebook cell.
     """
 
-    model: dict[str, Any]
-    weights: str  # path; fetched through the coordinator where it cannot be read
-    sha256: str
+    members: tuple[dict[str, Any], ...]  # {"model", "weights", "sha256", "weight"}
+    teacher: str  # fingerprint of the weights alone: kept soft labels belong to it
     num_classes: int
     shape: tuple[int, int, int]
     batch: int
@@ -34,11 +36,13 @@ class Deployment:
     probe: str
     by_reference: bool  # the teacher must be able to load the data
     components: dict[str, dict[str, str]]
+    reference: tuple[tuple[float, ...], ...] = field(default=())
 
     @property
     def fingerprint(self) -> str:
-        """Of all that the answers depend on: model, weights, data, views."""
-        counted = {k: v for k, v in asdict(self).items() if k != "weights"}
+        """Of all that the answers depend on: models, weights, data, views."""
+        counted = asdict(self) | {"members": [_place_free(m) for m in self.members]}
+        del counted["reference"]  # it follows from the rest, up to rounding
         text = json.dumps(counted, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -49,10 +53,22 @@ class Deployment:
     def from_json(cls, data: dict[str, Any]) -> "Deployment":
         plain = json.loads(json.dumps(data))  # Dask makes tuples of lists on the way
         values = {k: v for k, v in plain.items() if k != "fingerprint"}
-        return cls(**values | {"shape": tuple(plain["shape"])})
+        values["shape"] = tuple(plain["shape"])
+        values["members"] = tuple(plain["members"])
+        values["reference"] = tuple(map(tuple, plain["reference"]))
+        return cls(**values)
 
-    def model_spec(self) -> ModelSpec:
-        return construct(ModelSpec, from_dict(self.model, "the teacher's model"))
+    def model_specs(self) -> list[ModelSpec]:
+        return [
+            construct(ModelSpec, from_dict(m["model"], "the teacher's model"))
+            for m in self.members
+        ]
+
+    def describe(self) -> str:
+        """For people: names and hashes."""
+        return " + ".join(
+            f"{m['model']['type']} ({m['sha256'][:16]})" for m in self.members
+        )
 
     def load_data(self) -> ImageData:
         spec = construct(DataSpec, from_dict(self.data, "the teacher's data"))
@@ -68,8 +84,5 @@ class Deployment:
         return data
 
 
-def probe_of(data: ImageData) -> str:
-    """16 hex digits of the first views; equal where references mean the same bytes."""
-    ids = data.train[:16]
-    views = np.ascontiguousarray(data.views(ids, 0))
-    return hashlib.sha256(views.tobytes()).hexdigest()[:16]
+def _place_free(member: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in member.items() if k != "weights"}

@@ -7,13 +7,14 @@ everything that shows them says "emulated".
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from kdlab.cluster.children import Child
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
+from kdlab.cluster.security import Files
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE, SHARE
 from kdlab.errors import ClusterError
@@ -44,8 +45,11 @@ class EmulatedPool(PoolSpec):
 
 class RunningEmulatedPool:
     def __init__(self, spec: EmulatedPool, deployment: Deployment, folder: Path) -> None:
-        self.spec, self.folder = spec, folder
-        self.scheduler, self.address = start_scheduler(deployment, spec.ttl_s, folder)
+        self.spec, self.folder, self.teacher = spec, folder, deployment.teacher
+        self.tls: Files | None = None
+        self.scheduler, self.address = start_scheduler(
+            replace(deployment, reference=()), folder, ttl_s=spec.ttl_s
+        )
         try:
             config = spec.fields() | {
                 "scheduler": self.address,

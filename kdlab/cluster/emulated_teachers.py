@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
-from distributed.protocol import to_serialize
 
 from kdlab.cluster.children import configured
+from kdlab.cluster.messages import Replies, encode, samples_in
 from kdlab.cluster.wire import CALL_S, settle, within
 
 _AT_ONCE = 32  # workers that connect at the same time
@@ -53,16 +53,20 @@ class EmulatedTeacher(WorkerPlugin):
                 fingerprint=deployment["fingerprint"],
                 t_t=rate,
                 batch_s=deployment["batch"] / rate,
+                answer=[],
                 facts={
                     "name": f"emulated-{self.number}",
                     "pid": os.getpid(),
                     "device": "emulated",
                     "threads": 0,
+                    "best_batch": deployment["batch"],
                 },
             ),
         )
         if refusal:
-            raise RuntimeError(f"emulated teacher {self.number} was refused: {refusal}")
+            raise RuntimeError(
+                f"emulated teacher {self.number} was refused: {refusal['refused']}"
+            )
 
     async def _renew(self) -> None:
         while True:
@@ -74,16 +78,21 @@ class EmulatedTeacher(WorkerPlugin):
                 await self._join()
 
     async def infer(
-        self, epoch: int, ids: bytes | None = None, views: Any = None
+        self,
+        epoch: int,
+        ids: bytes | None = None,
+        views: Any = None,
+        replies: Replies = "full",
+        top_k: int = 1,
     ) -> dict[str, Any]:
         """Zeros, after the service time of the requests before and of this one."""
-        count = len(views) if ids is None else len(ids) // 8
+        count = samples_in(ids, views)
         spread = 1 + self.config["jitter"] * (2 * self.chance.random() - 1)
         loop = asyncio.get_running_loop()
         self.free_at = max(loop.time(), self.free_at) + spread * count / self.config["t_t"]
         await asyncio.sleep(self.free_at - loop.time())  # the service time itself
         self.answered += 1
-        return {"logits": to_serialize(np.zeros((count, self.classes), np.float32))}
+        return encode(np.zeros((count, self.classes), np.float32), replies, top_k)
 
 
 async def main() -> None:

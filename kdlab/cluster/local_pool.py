@@ -1,7 +1,11 @@
-"""Teachers on this machine: a scheduler and n teachers, each a process of its own."""
+"""Teachers on this machine: a scheduler and teachers, each a process of its own."""
 
+import contextlib
 import shutil
-from collections.abc import Callable
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,11 +13,15 @@ from typing import Annotated, Any, Literal
 from kdlab.cluster.children import Child
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
-from kdlab.config import Range, register
+from kdlab.cluster.security import Tls
+from kdlab.cluster.wire import ask
+from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.errors import ClusterError
+from kdlab.errors import ClusterError, SchedulerUnreachable
+from kdlab.papers.edl_dist.pool_size import PoolLevel, PoolSize
 
 _START_S = 60.0
+_LOOK_S = 0.5
 
 
 @register("cluster/local_pool")
@@ -21,15 +29,37 @@ _START_S = 60.0
 class LocalPool(PoolSpec):
     """Teachers as processes on this machine, started with the run and ended with it.
 
-    teachers: how many.
+    teachers: how many at the start.
+    most: the pool may grow to so many while a student searches, and shrinks to `least`
+        when teachers are idle; null keeps the number as it is.
+    idle_s: a teacher that nobody holds for so long is withdrawn.
     threads: CPU threads of each teacher.
     ttl_s: a teacher silent for longer is given up (EDL's value is 6 s).
+    tls: certificates for all traffic of the pool; {temporary: true} makes them.
+    store: redis://... keeps the leases in a Redis; null keeps them in memory.
+    chaos: teachers obey `chaos:` orders to cut their network; set by it.
     """
 
-    teachers: Annotated[int, Range(ge=1)] = 2
+    teachers: Annotated[int, Range(ge=0)] = 2
+    least: Annotated[int, Range(ge=0)] = 1
+    most: Annotated[int, Range(ge=1)] | None = None
+    idle_s: Annotated[float, POSITIVE] = 10.0
     threads: Annotated[int, Range(ge=1)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     ttl_s: Annotated[float, POSITIVE] = 6.0
+    tls: Tls | None = None
+    store: str | None = None
+    chaos: bool = False
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.most is None and self.teachers < 1:
+            yield Fault("teachers", "is 0; a pool that does not grow needs at least one")
+        if self.most is not None and not self.least <= self.teachers <= self.most:
+            yield Fault(
+                "teachers",
+                f"is {self.teachers}, must lie between least ({self.least}) and most "
+                f"({self.most})",
+            )
 
     def start(self, deployment: Deployment, folder: Path) -> "RunningLocalPool":
         return RunningLocalPool(self, deployment, folder)
@@ -37,15 +67,23 @@ class LocalPool(PoolSpec):
 
 class RunningLocalPool:
     def __init__(self, spec: LocalPool, deployment: Deployment, folder: Path) -> None:
-        self.spec, self.folder = spec, folder
-        self.scheduler, self.address = start_scheduler(deployment, spec.ttl_s, folder)
+        self.spec, self.folder, self.teacher = spec, folder, deployment.teacher
+        self.tls = None if spec.tls is None else spec.tls.files(folder)
+        self.scheduler, self.address = start_scheduler(
+            deployment, folder, ttl_s=spec.ttl_s, tls=self.tls, store=spec.store
+        )
         self.teachers: list[Child] = []
+        self._closing = threading.Event()
+        self._keeper: threading.Thread | None = None
         try:
             for _ in range(spec.teachers):
                 self.add_teacher()
         except BaseException:
             self.close()
             raise
+        if spec.most is not None:
+            self._keeper = threading.Thread(target=self._keep_size, name="pool-size")
+            self._keeper.start()
 
     def add_teacher(self) -> Child:
         name = f"teacher-{len(self.teachers)}"
@@ -56,6 +94,8 @@ class RunningLocalPool:
             "threads": self.spec.threads,
             "scratch": str(self.folder / "scratch"),
             "device": self.spec.device,
+            "tls": self.tls,
+            "chaos": self.spec.chaos,
         }
         child = Child(
             "kdlab.cluster.teacher_server",
@@ -67,13 +107,59 @@ class RunningLocalPool:
         return child
 
     def wait(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        return wait_for_teacher(self.address, _START_S, self._hopeless, stop)
+        if self.spec.teachers == 0:  # they come when a student searches
+            status: dict[str, Any] = ask(self.address, "kdlab_status", tls=self.tls)
+            return status
+        return wait_for_teacher(self.address, _START_S, self._hopeless, stop, tls=self.tls)
 
     def _hopeless(self) -> None:
         if not any(child.alive() for child in self.teachers):
             raise ClusterError(self.teachers[0].obituary("ended before it could serve"))
 
+    def _keep_size(self) -> None:
+        """Carry out kdlab/papers/edl_dist/pool_size.py, twice a second."""
+        assert self.spec.most is not None
+        machine = PoolSize(self.spec.least, self.spec.most, self.spec.idle_s)
+        while not self._closing.wait(_LOOK_S):
+            try:
+                status = ask(self.address, "kdlab_status", tls=self.tls)
+            except SchedulerUnreachable:
+                return  # the student reports it
+            resize = machine.on_look(self._level(status))
+            for _ in range(resize.start):
+                self.add_teacher()
+            for address in resize.withdraw:
+                self._withdraw(status, address)
+
+    def _level(self, status: dict[str, Any]) -> PoolLevel:
+        ready = [t for t in status["teachers"] if t["state"] in ("free", "assigned")]
+        alive = sum(child.alive() for child in self.teachers)
+        return PoolLevel(
+            time=time.monotonic(),
+            missing=sum(
+                max(0.0, s["t_s"] - s["rate"])
+                for s in status["students"].values()
+                if s["searching"]
+            ),
+            t_t=sum(t["t_t"] for t in ready) / len(ready) if ready else 0.0,
+            alive=alive,
+            starting=max(0, alive - len(ready)),
+            free={t["address"]: t["t_t"] for t in ready if t["state"] == "free"},
+        )
+
+    def _withdraw(self, status: dict[str, Any], address: str) -> None:
+        pids = {t["address"]: t["pid"] for t in status["teachers"] if "pid" in t}
+        for child in self.teachers:
+            if child.pid == pids.get(address) and child.alive():
+                child.process.send_signal(signal.SIGTERM)  # it drains first
+
     def close(self) -> None:
+        self._closing.set()
+        if self._keeper is not None:
+            self._keeper.join()
         for child in [*self.teachers, self.scheduler]:
             child.stop()
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
+        if self.spec.tls is not None and self.spec.tls.temporary and self.tls is not None:
+            with contextlib.suppress(OSError):  # another run may be reading them
+                shutil.rmtree(Path(self.tls["ca"]).parent)

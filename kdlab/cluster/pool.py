@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from kdlab.cluster.children import Child
 from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.security import Files
 from kdlab.cluster.wire import ask
 from kdlab.config.spec import Spec
 from kdlab.errors import ClusterError, RunStopped, SchedulerUnreachable
@@ -19,6 +20,8 @@ class Pool(Protocol):
     """A pool that is up. Satisfies `soft_labels.source.TeacherPool`."""
 
     address: str
+    teacher: str
+    tls: Files | None
 
     def wait(self, stop: Callable[[], bool] = ...) -> dict[str, Any]:
         """Until a teacher is ready; the coordinator's status."""
@@ -40,10 +43,33 @@ class PoolSpec(Spec, ABC):
 
 
 def start_scheduler(
-    deployment: Deployment, ttl_s: float, folder: Path
+    deployment: Deployment,
+    folder: Path,
+    *,
+    ttl_s: float,
+    tls: Files | None = None,
+    store: str | None = None,
 ) -> tuple[Child, str]:
-    """A scheduler with the coordinator in it, on loopback, and its address."""
-    config = {"host": "127.0.0.1", "ttl_s": ttl_s, "deployment": deployment.to_json()}
+    """A scheduler with the coordinator in it, on loopback, and its address.
+
+    Args:
+        deployment: what its teachers serve.
+        folder: for its log and its journal.
+        ttl_s: of the leases.
+        tls: certificates; None is plain TCP.
+        store: URL of a Redis that keeps the leases; None keeps them in memory.
+    """
+    config = {
+        "host": "127.0.0.1",
+        "tls": tls,
+        "coordinator": {
+            "ttl_s": ttl_s,
+            "deployment": deployment.to_json(),
+            "store_url": store,
+            "store_prefix": f"kdlab:{folder.parent.name}",
+            "journal": str(folder / "coordinator.jsonl"),
+        },
+    }
     scheduler = Child("kdlab.cluster.scheduler_process", config, folder / "scheduler.log")
     try:
         return scheduler, str(scheduler.answer(_SCHEDULER_START_S)["address"])
@@ -58,6 +84,7 @@ def wait_for_teacher(
     problem: Callable[[], None],
     stop: Callable[[], bool],
     at_least: int = 1,
+    tls: Files | None = None,
 ) -> dict[str, Any]:
     """Until so many teachers are ready.
 
@@ -67,6 +94,7 @@ def wait_for_teacher(
         problem: called meanwhile; raises when waiting is hopeless.
         stop: whether the user asked to stop.
         at_least: how many.
+        tls: certificates of the pool.
 
     Raises:
         ClusterError: none became ready in time.
@@ -74,7 +102,7 @@ def wait_for_teacher(
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         try:
-            status: dict[str, Any] = ask(address, "kdlab_status")
+            status: dict[str, Any] = ask(address, "kdlab_status", tls=tls)
         except SchedulerUnreachable as error:
             raise ClusterError(
                 f"The pool's scheduler at {address} is gone: {error}"

@@ -1,9 +1,9 @@
 """Batches from the reader to the trainer through shared memory, without a copy between.
 
 A file without a name (in memory where the system has /dev/shm) is mapped by both. A
-socket pair carries which slot is filled and which is free, one line of JSON each: both
-ends can wait on it, and both see when the other is gone. Nothing is left to clean up
-when a process dies.
+socket pair carries lines of JSON: a bare number is a slot (filled, one way; free again,
+the other way), an object is a word for people or an order. Both ends can wait on it, and
+both see when the other is gone. Nothing is left to clean up when a process dies.
 """
 
 import json
@@ -33,10 +33,12 @@ class Layout:
     largest: int  # samples in the largest batch
     shape: tuple[int, int, int]  # (C, H, W) of a view
     classes: int
+    figures: int = 16  # numbers beside the slots, for people
 
     @property
     def parts(self) -> dict[str, tuple[type, tuple[int, ...]]]:
         return {
+            "head": (np.int64, (3,)),  # epoch, batch, samples
             "ids": (np.int64, (self.largest,)),
             "labels": (np.int64, (self.largest,)),
             "soft": (np.float32, (self.largest, self.classes)),
@@ -49,7 +51,7 @@ class Layout:
 
     @property
     def bytes(self) -> int:
-        return self.slots * self.slot_bytes
+        return self.slots * self.slot_bytes + _aligned(8 * self.figures)
 
 
 def _bytes(dtype: type, shape: tuple[int, ...]) -> int:
@@ -67,6 +69,10 @@ class Ring:
         self.layout, self.fd = layout, fd
         self._map = mmap.mmap(fd, layout.bytes)
         self._slots = [self._arrays(k) for k in range(layout.slots)]
+        # Written by the reader at any time; a torn read shows one old number, no more.
+        self.figures: NDArray[np.float64] = np.frombuffer(
+            self._map, np.float64, layout.figures, layout.slots * layout.slot_bytes
+        )
 
     @classmethod
     def create(cls, layout: Layout) -> "Ring":
@@ -101,6 +107,7 @@ class Ring:
     def close(self) -> None:
         # Arrays of the last batch may still point into the map: it goes with them.
         self._slots.clear()
+        self.figures = np.zeros(0)
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -112,7 +119,7 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self._socket, self._buffer = end, b""
 
-    def send(self, **message: Any) -> bool:
+    def send(self, message: int | dict[str, Any]) -> bool:
         """False when the other end is gone."""
         try:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
@@ -120,7 +127,7 @@ class Channel:
             return False
         return True
 
-    def receive(self, timeout_s: float) -> dict[str, Any] | None:
+    def receive(self, timeout_s: float) -> int | dict[str, Any] | None:
         """The next message, or None after the time-out.
 
         Raises:
@@ -137,7 +144,7 @@ class Channel:
                 raise EOFError
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
+        message: int | dict[str, Any] = json.loads(line)
         return message
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ import logging
 
 from distributed import Scheduler
 
+from kdlab.cluster import security
 from kdlab.cluster.children import announce, configured
 from kdlab.cluster.coordinator import Coordinator
 from kdlab.cluster.wire import settle
@@ -13,10 +14,13 @@ from kdlab.cluster.wire import settle
 async def main() -> None:
     config = configured()
     settle()
+    security.use(config["tls"])
     logging.getLogger("distributed").setLevel(logging.WARNING)
-    plugin = Coordinator(config["ttl_s"], config["deployment"])
+    plugin = Coordinator(**config["coordinator"])
     async with Scheduler(
-        host=config["host"], port=0, dashboard=False, dashboard_address=None
+        host=security.listen_address(config["host"]),
+        dashboard=False,
+        dashboard_address=None,
     ) as scheduler:
         scheduler.add_plugin(plugin)
         await plugin.start(scheduler)

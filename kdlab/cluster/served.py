@@ -3,19 +3,26 @@
 import socket
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
+from math import prod, ulp
 from typing import Annotated, Any, ClassVar, Literal
 
+import psutil
 import torch
 
 from kdlab.cluster.children import Child, tail
+from kdlab.cluster.messages import Inputs, Replies
 from kdlab.cluster.notebook_components import pack
 from kdlab.cluster.ring import Channel, Layout, Ring
+from kdlab.cluster.student_reader import FIGURES
 from kdlab.config import Fault, Range, register
 from kdlab.config.registry import known_names
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE
-from kdlab.errors import ClusterError, RunStopped, TeacherLost
+from kdlab.errors import BadInput, ClusterError, RunStopped, TeacherLost
+from kdlab.papers.edl_dist.hybrid_schedule import Policy
+from kdlab.soft_labels.label_file import meta_for, own_folder
 from kdlab.soft_labels.source import Batch, SourceContext, SourceSpec
 
+_MOST_MEMORY = 0.8  # of what is free
 _LOOK_S = 0.2  # how often a waiting trainer looks whether it should stop
 
 
@@ -25,37 +32,89 @@ class Served(SourceSpec):
     """EDL-Dist: soft labels from a pool of teachers that may come and go.
 
     policy: when to ask for one more teacher; `paper` is Algorithm 1 as printed.
-    lt, ut: lower and upper threshold of unused soft labels, in samples; ut bounds what
-        has arrived plus what is in flight.
+    lt, ut: lower and upper threshold of unused soft labels; ut bounds what has arrived
+        plus what is in flight.
+    thresholds_in: what lt and ut count: samples, megabytes (inputs and soft labels
+        together), or shares of the host memory that is free when the run starts.
     inputs: `reference` sends sample ids (teachers must be able to read the data),
-        `value_uint8` sends the pixels.
-    order: `any` trains on batches as they arrive, `strict` in the plan's order.
+        `value_uint8` and `value_float32` send the pixels.
+    replies: logits in full (float32), half (float16), or only the top_k likeliest classes
+        with the mass of the rest.
+    cache_views: keep the soft labels of so many views per sample and ask for each only
+        once; training then sees these views again and again (epoch e sees view e mod
+        cache_views), as with `soft_labels/cached`, whose format it is. null keeps none.
+    order: `any` trains on batches as they arrive, `strict` in the plan's order. A group of
+        several ranks is always strict.
     per_teacher: requests in flight per teacher.
     at_most: teachers this student may hold; null is no limit.
-    deadline_s: for one request; then it is sent to another teacher.
+    hedge: ask a second teacher too when one is overdue (five times its own mean latency).
+    deadline_s: for one request; then its teacher is given up and left alone for a while.
     wait_s: how long the student waits when no teacher is left, before the run fails.
     settle_s, window_s: of the guarded policy: time a change takes to show, and the
         shortest look before a teacher is released.
     slots: batches that lie ready for the trainer in shared memory.
+    record: write every event of the reader to reader.jsonl, for kdlab.testing.replay.
     """
 
     needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "served"
-    policy: Literal["paper", "guarded"] = "guarded"
-    lt: Annotated[int, NOT_NEGATIVE] = 256
-    ut: Annotated[int, Range(ge=1)] = 2048
-    inputs: Literal["reference", "value_uint8"] = "reference"
+    policy: Policy = "guarded"
+    lt: Annotated[float, NOT_NEGATIVE] = 256
+    ut: Annotated[float, POSITIVE] = 2048
+    thresholds_in: Literal["samples", "megabytes", "memory_share"] = "samples"
+    inputs: Inputs = "reference"
+    replies: Replies = "full"
+    top_k: Annotated[int, Range(ge=1)] = 10
+    cache_views: Annotated[int, Range(ge=1)] | None = None
     order: Literal["any", "strict"] = "any"
     per_teacher: Annotated[int, Range(ge=1)] = 2
     at_most: Annotated[int, Range(ge=1)] | None = None
+    hedge: bool = True
     deadline_s: Annotated[float, POSITIVE] = 30.0
     wait_s: Annotated[float, POSITIVE] = 120.0
     settle_s: Annotated[float, POSITIVE] = 3.0
     window_s: Annotated[float, POSITIVE] = 10.0
     slots: Annotated[int, Range(ge=2)] = 4
+    record: bool = False
 
     def cross_faults(self) -> Iterator[Fault]:
         if self.lt >= self.ut:
-            yield Fault("lt", f"is {self.lt} and ut is {self.ut}; lt must be below ut")
+            yield Fault("lt", f"is {self.lt:g} and ut is {self.ut:g}; lt must be below ut")
+        if self.thresholds_in == "memory_share" and self.ut > _MOST_MEMORY:
+            yield Fault(
+                "ut",
+                f"is {self.ut:g} of the free memory; at most {_MOST_MEMORY:g} may be used",
+            )
+
+    def check(self, classes: int) -> None:
+        if self.replies == "top_k" and self.top_k >= classes:
+            raise BadInput(
+                f"soft_labels.top_k is {self.top_k} and the data has {classes} classes; it "
+                "must be smaller. soft_labels.replies=half sends all classes in two bytes."
+            )
+
+    def thresholds(self, sample_bytes: int, largest: int) -> tuple[int, int]:
+        """(lt, ut) in samples.
+
+        Args:
+            sample_bytes: of one input with its soft label.
+            largest: samples in the largest batch.
+
+        Raises:
+            BadInput: ut does not hold more than one batch.
+        """
+        unit = 1.0
+        if self.thresholds_in == "megabytes":
+            unit = 1e6 / sample_bytes
+        elif self.thresholds_in == "memory_share":
+            unit = psutil.virtual_memory().available / sample_bytes
+        lt, ut = int(self.lt * unit), int(self.ut * unit)
+        if ut <= largest:
+            raise BadInput(
+                f"soft_labels.ut={self.ut:g} {self.thresholds_in} is {ut} samples of "
+                f"{sample_bytes} bytes, and a batch has {largest}: not more than one batch "
+                "would fit. Raise ut, or lower train.batch."
+            )
+        return min(lt, ut - 1), ut
 
     def build(self, context: SourceContext) -> "ServedSource":
         return ServedSource(self, context)
@@ -73,21 +132,39 @@ class ServedSource:
             largest=max(map(len, samples.batches(0))),
             shape=tuple(samples.views(first[:1], 0).shape[1:]),
             classes=samples.classes,
+            figures=len(FIGURES),
         )
+        sample_bytes = prod(layout.shape) + 4 * samples.classes
+        lt, ut = spec.thresholds(sample_bytes, layout.largest)
         self.ring = Ring.create(layout)
         self.log = context.folder / "reader.log"
         self._held: int | None = None
-        self._figures: dict[str, float] = {}
-        self._batches = len(samples.batches(0))
+        self._last: dict[str, float] = {}  # figures, kept when the ring is gone
+        rate = context.student_rate()
+        rules = {
+            "t_s": max(rate, ulp(1.0)),
+            "lt": lt,
+            "ut": ut,
+            "give_up_s": spec.deadline_s,
+            "sample_mb": sample_bytes / 1e6,
+            "order": "strict" if context.in_group else spec.order,
+        }
+        same = ("policy", "settle_s", "window_s", "per_teacher", "slots", "hedge", "wait_s")
+        rules |= {name: getattr(spec, name) for name in same}
         ours, theirs = socket.socketpair()
         config = spec.fields() | {
+            "rules": rules,
             "student": context.student,
             "coordinator": context.pool.address,
+            "tls": context.pool.tls,
             "samples": samples.describe(),
+            "classes": samples.classes,
+            "cache": self._cache(),
+            "record": str(context.folder / "reader.jsonl") if spec.record else None,
             "components": pack(set(known_names())),
             "layout": asdict(layout),
             "start": context.start,
-            "t_s": context.student_rate(),
+            "t_s": rate,
             "ring_fd": self.ring.fd,
             "socket_fd": theirs.fileno(),
         }
@@ -99,42 +176,54 @@ class ServedSource:
             fds=(self.ring.fd, theirs.fileno()),
         )
         theirs.close()
-        self._first: dict[str, Any] | None = None
+        self._first: int | None = None
         if self._has_work():
             self._first = self._wait_for_slot()  # primed: the first soft labels are there
 
+    def _cache(self) -> dict[str, Any] | None:
+        """Where soft labels are kept, and what for."""
+        views, pool = self.spec.cache_views, self.context.pool
+        if views is None or pool is None:
+            return None
+        meta = meta_for(self.context.samples, pool.teacher, views, None)
+        return {"folder": str(own_folder(meta)), "meta": meta}
+
     def _has_work(self) -> bool:
-        start = self.context.start
-        epochs = int(self.context.samples.describe()["plan"]["epochs"])
-        return (epochs - start["epoch"]) * self._batches > len(start["done"])
+        start, samples = self.context.start, self.context.samples
+        epochs = int(samples.describe()["plan"]["epochs"])
+        if start["epoch"] >= epochs:
+            return False
+        later = epochs - start["epoch"] - 1
+        return later > 0 or len(samples.batches(start["epoch"])) > len(start["done"])
 
     def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
-        for _ in range(self._batches - len(done)):
+        for _ in range(len(self.context.samples.batches(epoch)) - len(done)):
             yield self._next(epoch)
 
     def _next(self, epoch: int) -> Batch:
         if self._held is not None:
-            self.channel.send(free=self._held)
+            self.channel.send(self._held)
             self._held = None
-        message, self._first = self._first or self._wait_for_slot(), None
-        if message["epoch"] != epoch:
+        slot = self._wait_for_slot() if self._first is None else self._first
+        self._first = None
+        arrays = self.ring.slot(slot)
+        found, index, count = arrays["head"].tolist()
+        if found != epoch:
             raise ClusterError(
-                f"The reader delivered epoch {message['epoch']} during epoch {epoch}. "
+                f"The reader delivered epoch {found} during epoch {epoch}. "
                 f"This is a defect of kdlab; log of the reader: {self.log}"
             )
-        self._held = message["slot"]
-        self._figures = message["figures"]
-        arrays = self.ring.slot(message["slot"])
-        rows = slice(0, message["n"])
+        self._held = slot
+        rows = slice(0, count)
         return Batch(
-            index=message["batch"],
+            index=index,
             ids=arrays["ids"][rows].copy(),
             views=torch.from_numpy(arrays["views"][rows]),
             labels=torch.from_numpy(arrays["labels"][rows]),
             soft=torch.from_numpy(arrays["soft"][rows]),
         )
 
-    def _wait_for_slot(self) -> dict[str, Any]:
+    def _wait_for_slot(self) -> int:
         """The next filled slot.
 
         Raises:
@@ -147,11 +236,11 @@ class ServedSource:
                 message = self.channel.receive(_LOOK_S)
             except EOFError:
                 raise ClusterError(self.reader.obituary("ended during the run")) from None
+            if isinstance(message, int):
+                return message
             if message is None:
                 if self.context.stop():
                     raise RunStopped("stopped by the user while waiting for soft labels")
-            elif "slot" in message:
-                return message
             elif "report" in message:
                 self.context.report(message["report"], **message["data"])
             else:
@@ -179,13 +268,14 @@ class ServedSource:
         )
 
     def figures(self) -> dict[str, float]:
-        return self._figures
+        return self._last or dict(zip(FIGURES, self.ring.figures.tolist(), strict=True))
 
     def close(self) -> None:
         """Tell the reader to go; its teachers become free for others."""
-        if self.channel.send(stop=True):
+        if self.channel.send({"stop": True}):
             self._drain()
         self.reader.stop()
+        self._last = self.figures()
         self.channel.close()
         self.ring.close()
 
@@ -196,7 +286,7 @@ class ServedSource:
                 message = self.channel.receive(3.0)
                 if message is None:
                     return
-                if "report" in message:
+                if isinstance(message, dict) and "report" in message:
                     self.context.report(message["report"], **message["data"])
         except EOFError:
             return

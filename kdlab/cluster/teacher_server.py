@@ -1,10 +1,11 @@
 """A teacher: a model behind an RPC handler in a Dask worker.
 
-The handler only queues; one inference thread computes. The same thread sends the lease
-renewals, between batches, so a teacher whose inference hangs stops looking alive.
+The handler only queues; one inference thread computes (inference.py). The same thread
+sends the lease renewals, between batches, so a teacher whose inference hangs stops
+looking alive.
 
 Join order is EDL-Dist's (section 3.1): register at the coordinator, deploy the model,
-measure t_t, report ready, serve.
+measure t_t, report ready with a proof that it is the right model, serve.
 """
 
 import asyncio
@@ -16,99 +17,24 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
-from distributed.protocol import to_serialize
-from numpy.typing import NDArray
 
-from kdlab.cluster import notebook_components
+from kdlab.cluster import notebook_components, security
 from kdlab.cluster.children import configured
 from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.inference import Inference, Request
+from kdlab.cluster.messages import Replies, encode
 from kdlab.cluster.wire import CALL_S, settle, within
-from kdlab.data.images import ImageData
 from kdlab.errors import TeacherRefused
-from kdlab.models.model import Normalised, check_fit, file_sha256, load_weights
+from kdlab.models.model import file_sha256
 
-_MEASURE_S = 0.3
 _QUIET_S = 0.5  # without a request, after goodbye: the readers know
 _DRAIN_S = 10.0  # at most
-
-
-@dataclass(slots=True)
-class Request:
-    epoch: int
-    ids: NDArray[np.int64] | None
-    views: NDArray[np.uint8] | None
-    answer: Future[NDArray[np.float32]] = field(default_factory=Future)
-
-
-class Inference:
-    """The model and its thread's work: requests in, logits out."""
-
-    def __init__(
-        self, deployment: Deployment, weights: Path, threads: int, device: str
-    ) -> None:
-        torch.set_num_threads(threads)  # Dask's nanny exports OMP_NUM_THREADS=1
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device, self.deployment = device, deployment
-        self.model = self._load(weights)
-        self.data: ImageData | None = None
-        self.t_t = 0.0  # samples/s while computing
-        self.answered = 0
-
-    def _load(self, weights: Path) -> Normalised:
-        deployment = self.deployment
-        model = deployment.model_spec().build(deployment.num_classes, deployment.shape[0])
-        load_weights(model.net, weights, deployment.sha256)
-        check_fit(model, deployment.shape, deployment.num_classes, "the teacher")
-        model.eval()
-        return model.requires_grad_(requires_grad=False).to(self.device)
-
-    @torch.inference_mode()
-    def logits(self, views: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """(N, C, H, W) uint8 -> (N, classes) float32."""
-        if not views.flags.writeable:  # Dask hands out read-only buffers
-            views = views.copy()
-        scores: torch.Tensor = self.model(torch.from_numpy(views).to(self.device))
-        return scores.float().cpu().numpy()
-
-    def measure(self) -> float:
-        """t_t of EDL-Dist: samples/s when inputs are free (section 3.2)."""
-        batch = np.zeros((self.deployment.batch, *self.deployment.shape), np.uint8)
-        for _ in range(2):
-            self.logits(batch)
-        rounds, begin = 0, time.perf_counter()
-        while rounds < 3 or time.perf_counter() - begin < _MEASURE_S:
-            self.logits(batch)
-            rounds += 1
-        self.t_t = rounds * len(batch) / (time.perf_counter() - begin)
-        return self.t_t
-
-    def answer(self, request: Request) -> None:
-        begin = time.perf_counter()
-        try:
-            views = request.views
-            if views is None:
-                assert request.ids is not None
-                if self.data is None:
-                    self.data = self.deployment.load_data()
-                views = self.data.views(request.ids, request.epoch)
-            logits = self.logits(views)
-        except Exception as error:  # the reader is told, and sends it to somebody else
-            request.answer.set_exception(error)
-            return
-        self.answered += 1
-        rate = len(logits) / max(1e-9, time.perf_counter() - begin)
-        self.t_t += 0.1 * (rate - self.t_t)
-        request.answer.set_result(logits)
 
 
 class TeacherServer(WorkerPlugin):
@@ -124,15 +50,23 @@ class TeacherServer(WorkerPlugin):
         self.last_activity = 0.0
         self.refused = ""
         self.renew_s = 1.5  # a quarter of the TTL, told by the coordinator
+        self.dark_until = 0.0  # chaos: until then it is as if its network were cut
 
     async def setup(self, worker: Worker) -> None:
         self.worker, self.loop = worker, asyncio.get_running_loop()
         worker.handlers["kdlab_infer"] = self.infer
+        if self.options.get("chaos"):
+            worker.handlers["kdlab_partition"] = self.partition
         # Loading takes seconds; the worker must answer its scheduler meanwhile.
         self.serving = asyncio.create_task(self._serve())
 
     async def infer(
-        self, epoch: int, ids: bytes | None = None, views: Any = None
+        self,
+        epoch: int,
+        ids: bytes | None = None,
+        views: Any = None,
+        replies: Replies = "full",
+        top_k: int = 1,
     ) -> dict[str, Any]:
         """Logits of a batch, given by value (views) or by reference (ids, epoch)."""
         request = Request(
@@ -142,10 +76,19 @@ class TeacherServer(WorkerPlugin):
         self.requests.put(request)
         try:
             logits = await asyncio.wrap_future(request.answer)
+            await self._until_light()
         finally:
             self.open_requests -= 1
             self.last_activity = time.monotonic()
-        return {"logits": to_serialize(np.ascontiguousarray(logits))}
+        return encode(logits, replies, top_k)
+
+    async def partition(self, seconds: float) -> None:
+        """Chaos: neither answers nor renewals leave this teacher for so long."""
+        self.dark_until = time.monotonic() + seconds
+
+    async def _until_light(self) -> None:
+        while (left := self.dark_until - time.monotonic()) > 0:
+            await asyncio.sleep(left)
 
     async def teardown(self, worker: Worker) -> None:
         self.requests.put(None)  # or the inference thread would keep the process
@@ -164,41 +107,49 @@ class TeacherServer(WorkerPlugin):
         deployment = await self._join()
         loaded = self.inference
         if loaded is None or loaded.deployment.fingerprint != deployment.fingerprint:
-            loaded = await asyncio.to_thread(self._prepare, deployment)
+            weights = await self._weights(deployment)
+            loaded = await asyncio.to_thread(self._prepare, deployment, weights)
         self.inference = loaded
         await self._report_ready(loaded)
 
     async def _join(self) -> Deployment:
         scheduler, address = self.worker.scheduler, self.worker.address
+        loaded = self.inference.deployment.to_json() if self.inference else None
         while True:
-            reply = await within(CALL_S, scheduler.kdlab_hello(address=address))
+            reply = await within(
+                CALL_S, scheduler.kdlab_hello(address=address, serves=loaded)
+            )
             if reply is not None:
                 break
         self.renew_s = float(reply["renew_s"])
-        deployment = Deployment.from_json(reply["deployment"])
-        self.weights = Path(deployment.weights)
-        if not await asyncio.to_thread(self._readable, deployment):
-            self.weights = (
-                Path(self.options["scratch"]) / f"{deployment.sha256}.safetensors"
-            )
-        if not await asyncio.to_thread(self._readable, deployment):
-            raw = await within(300.0, scheduler.kdlab_weights())
-            await asyncio.to_thread(self.weights.write_bytes, raw)
-        return deployment
+        return Deployment.from_json(reply["deployment"])
 
-    def _readable(self, deployment: Deployment) -> bool:
-        return self.weights.is_file() and file_sha256(self.weights) == deployment.sha256
+    async def _weights(self, deployment: Deployment) -> list[Path]:
+        """Files that hold the weights: their own paths, or copies from the coordinator."""
+        found = []
+        for number, member in enumerate(deployment.members):
+            sha256 = member["sha256"]
+            path = Path(member["weights"])
+            if not await asyncio.to_thread(_readable, path, sha256):
+                path = Path(self.options["scratch"]) / f"{sha256}.safetensors"
+            if not await asyncio.to_thread(_readable, path, sha256):
+                call = self.worker.scheduler.kdlab_weights(number=number)
+                raw = await within(300.0, call)
+                await asyncio.to_thread(path.write_bytes, raw)
+            found.append(path)
+        return found
 
-    def _prepare(self, deployment: Deployment) -> Inference:
+    def _prepare(self, deployment: Deployment, weights: list[Path]) -> Inference:
         notebook_components.accept(deployment.components)
         own = self.options.get("sha256")
-        if own is not None and own != deployment.sha256:
+        served = "+".join(member["sha256"] for member in deployment.members)
+        if own is not None and own != served:
             raise TeacherRefused(
                 f"this teacher was started for model {own[:16]}, the pool serves "
                 f"{deployment.fingerprint}"
             )
         inference = Inference(
-            deployment, self.weights, self.options["threads"], self.options["device"]
+            deployment, weights, self.options["threads"], self.options["device"]
         )
         if deployment.by_reference:
             inference.data = deployment.load_data()
@@ -211,37 +162,49 @@ class TeacherServer(WorkerPlugin):
             "pid": os.getpid(),
             "device": inference.device,
             "threads": self.options["threads"],
+            "best_batch": inference.best_batch,
+            "chaos": bool(self.options.get("chaos")),
         }
-        refusal = await within(
-            CALL_S,
-            self.worker.scheduler.kdlab_ready(
+        answer = await asyncio.to_thread(inference.probe)
+        while True:
+            call = self.worker.scheduler.kdlab_ready(
                 address=self.worker.address,
                 fingerprint=inference.deployment.fingerprint,
                 t_t=inference.t_t,
-                batch_s=inference.deployment.batch / inference.t_t,
+                batch_s=inference.best_batch / inference.t_t,
+                answer=answer,
                 facts=facts,
-            ),
-        )
-        if refusal:
-            raise TeacherRefused(str(refusal))
+            )
+            refusal = await within(CALL_S, call)
+            if not refusal:
+                break
+            if refusal["retry_s"] is None:
+                raise TeacherRefused(refusal["refused"])
+            self.say(f"waits {refusal['retry_s']:.0f} s: {refusal['refused']}")
+            await asyncio.sleep(refusal["retry_s"])  # the coordinator's back-off itself
         self.say(
-            f"ready: serves {inference.deployment.model['type']} (weights "
-            f"{inference.deployment.sha256[:16]}) at {inference.t_t:.0f} samples/s, "
-            f"{inference.device}"
+            f"ready: serves {inference.deployment.describe()} at {inference.t_t:.0f} "
+            f"samples/s in batches of {inference.best_batch}, {inference.device}"
         )
 
     def _loop(self) -> None:
         """The inference thread: compute, and renew the lease between batches."""
         renewed = time.monotonic()
         while True:
-            with contextlib.suppress(queue.Empty):
-                request = self.requests.get(timeout=self.renew_s / 2)
-                if request is None:
-                    return
-                assert self.inference is not None
-                self.inference.answer(request)
-            if time.monotonic() - renewed >= self.renew_s and not self.draining:
-                renewed = time.monotonic()
+            inference = self.inference
+            assert inference is not None
+            taken = inference.take(self.requests, self.renew_s / 2)
+            if taken is None:
+                return
+            if taken:
+                inference.answer(taken)
+            now = time.monotonic()
+            if (
+                now - renewed >= self.renew_s
+                and not self.draining
+                and now > self.dark_until
+            ):
+                renewed = now
                 asyncio.run_coroutine_threadsafe(self._renew(), self.loop)
 
     async def _renew(self) -> None:
@@ -250,19 +213,19 @@ class TeacherServer(WorkerPlugin):
         inference = self.inference
         assert inference is not None
         try:
-            known = await within(
-                CALL_S,
-                self.worker.scheduler.kdlab_renew(
-                    address=self.worker.address,
-                    t_t=inference.t_t,
-                    answered=inference.answered,
-                ),
+            call = self.worker.scheduler.kdlab_renew(
+                address=self.worker.address,
+                t_t=inference.t_t,
+                answered=inference.answered,
+                queued=self.open_requests,
             )
+            known = await within(CALL_S, call)
             if not known and not self.draining:
-                # It hung and expired, or the pool serves something else now.
+                # It hung and expired, or the pool serves something else now, or the
+                # coordinator was started again.
                 self.rejoining = True
                 await self._deploy()
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, AttributeError) as error:  # no handler: a restart
             logging.getLogger("kdlab").warning("lease not renewed: %s", error)
         except Exception as error:  # it cannot serve (any more): it ends, told why
             self.refused = f"{type(error).__name__}: {error}"
@@ -304,6 +267,7 @@ async def serve(
     temporary one that is removed here.
     """
     settle()
+    security.use(options.get("tls"))
     logging.getLogger("distributed").setLevel(logging.WARNING)
     base = options.get("scratch")
     if base is not None:
@@ -314,7 +278,7 @@ async def serve(
             scheduler,
             nthreads=1,
             name=options["name"],
-            host=options["host"],
+            host=security.listen_address(options["host"]),
             dashboard=False,
             local_directory=scratch,
             memory_limit=0,
@@ -329,6 +293,10 @@ async def serve(
                 )
             await worker.finished()
     return plugin.refused
+
+
+def _readable(path: Path, sha256: str) -> bool:
+    return path.is_file() and file_sha256(path) == sha256
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 import dask
 from distributed.core import rpc
 
+from kdlab.cluster.security import Files, client_security
 from kdlab.errors import SchedulerUnreachable
 
 CALL_S = 10.0
@@ -43,7 +44,14 @@ async def within(seconds: float, call: Awaitable[Any]) -> Any:
     return await asyncio.wait_for(call, seconds)
 
 
-def ask(address: str, operation: str, *, wait_s: float = CALL_S, **arguments: Any) -> Any:
+def ask(
+    address: str,
+    operation: str,
+    *,
+    wait_s: float = CALL_S,
+    tls: Files | None = None,
+    **arguments: Any,
+) -> Any:
     """One call from code that has no event loop.
 
     Raises:
@@ -51,13 +59,20 @@ def ask(address: str, operation: str, *, wait_s: float = CALL_S, **arguments: An
     """
 
     async def once() -> Any:
-        async with rpc(address, timeout=wait_s) as remote:
+        async with rpc(address, timeout=wait_s, **_secured(tls)) as remote:
             return await within(wait_s, getattr(remote, operation)(**arguments))
 
     return _or_unreachable(address, wait_s, once)
 
 
-def check_address(address: str, wait_s: float = 5.0) -> None:
+def _secured(tls: Files | None) -> dict[str, Any]:
+    """Connection arguments for one call; the settings of this process stay as they are."""
+    if tls is None:
+        return {}
+    return {"connection_args": client_security(tls).get_connection_args("client")}
+
+
+def check_address(address: str, wait_s: float = 5.0, tls: Files | None = None) -> None:
     """Whether a Dask scheduler answers.
 
     Raises:
@@ -65,7 +80,7 @@ def check_address(address: str, wait_s: float = 5.0) -> None:
     """
 
     async def once() -> Any:
-        async with rpc(address, timeout=wait_s) as remote:
+        async with rpc(address, timeout=wait_s, **_secured(tls)) as remote:
             return await within(wait_s, remote.identity())
 
     _or_unreachable(address, wait_s, once)
@@ -88,6 +103,7 @@ def run_apart(call: Callable[[], Awaitable[Any]]) -> Any:
 def _or_unreachable(address: str, wait_s: float, call: Callable[[], Awaitable[Any]]) -> Any:
     try:
         return run_apart(call)
-    except (OSError, TimeoutError, ValueError) as error:
+    except (OSError, TimeoutError, ValueError, TypeError) as error:
+        # TypeError is Dask's word for a tls:// address and no certificate.
         cause = str(error).split("\n", 1)[0] or type(error).__name__
         raise SchedulerUnreachable(address, wait_s, cause) from error

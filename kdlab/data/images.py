@@ -55,9 +55,21 @@ class ImageData:
         _, channels, height, width = self.inputs.shape
         return channels, height, width
 
-    def views(self, ids: NDArray[np.int64], epoch: int) -> NDArray[np.uint8]:
-        """(n, C, H, W) augmented training views of these samples in this epoch."""
-        return self.augment.views(self.inputs[ids], ids, epoch)
+    def views(
+        self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
+        """(n, C, H, W) augmented training views of these samples in this epoch.
+
+        With `out` they are written there, without a copy between where nothing is changed.
+        """
+        if out is None:
+            return self.augment.views(self.inputs[ids], ids, epoch)
+        if self.augment.active:
+            out[...] = self.augment.views(self.inputs[ids], ids, epoch)
+        else:
+            # "clip" writes straight into `out`; ids are rows of this set, never outside.
+            np.take(self.inputs, ids, axis=0, out=out, mode="clip")
+        return out
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Which samples make up which batch: a function of (seed, epoch), the same everywhere."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,28 +11,50 @@ from kdlab.data.counter_random import permutation
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The batches of a run. `ids` are rows of the data set, here those of `train`."""
+    """The batches of a run. `ids` are rows of the data set, here those of `train`.
+
+    batch: samples of a batch, over all ranks of a student group.
+    smallest: a rest of fewer samples joins the batch before it: batch norm cannot train on
+        one, and every rank of a group needs some.
+    first_epoch, first_sample: training began (again) there, with other batches before:
+        batches of that epoch are cut from its rest.
+    """
 
     ids: NDArray[np.int64]
     batch: int
     seed: int
     epochs: int
+    smallest: int = 2
+    first_epoch: int = 0
+    first_sample: int = 0
 
     @property
     def batches(self) -> int:
-        """Batches per epoch. All samples are used; the last batch may be smaller."""
-        full, rest = divmod(len(self.ids), self.batch)
-        # Batch norm cannot train on one sample: a rest of 1 joins the batch before it.
-        return full + (1 if rest > 1 or (rest == 1 and full == 0) else 0)
+        """Batches per whole epoch. All samples are used; the last may be smaller."""
+        return len(_sizes(len(self.ids), self.batch, self.smallest))
+
+    def sizes(self, epoch: int) -> tuple[int, ...]:
+        """Samples in each batch of an epoch."""
+        return _sizes(len(self.ids) - self._skipped(epoch), self.batch, self.smallest)
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
         """Sample ids batch by batch; every id exactly once."""
-        order = permutation(self.seed, epoch, self.ids)
-        cuts = [self.batch * i for i in range(1, self.batches)]
-        return np.split(order, cuts)
+        order = permutation(self.seed, epoch, self.ids)[self._skipped(epoch) :]
+        return np.split(order, np.cumsum(self.sizes(epoch))[:-1])
 
     @property
     def largest(self) -> int:
         """Samples in the largest batch."""
-        rest = len(self.ids) % self.batch
-        return min(len(self.ids), self.batch + (1 if rest == 1 else 0))
+        return max(_sizes(len(self.ids), self.batch, self.smallest))
+
+    def _skipped(self, epoch: int) -> int:
+        return self.first_sample if epoch == self.first_epoch else 0
+
+
+@lru_cache(maxsize=64)  # asked for with every part that is sent
+def _sizes(count: int, batch: int, smallest: int) -> tuple[int, ...]:
+    full, rest = divmod(count, batch)
+    sizes = [batch] * full + ([rest] if rest else [])
+    if 0 < rest < smallest and full:
+        sizes[-2:] = [batch + rest]
+    return tuple(sizes)

@@ -1,6 +1,6 @@
 """The training samples of one run: a data set and the plan that cuts it into batches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,21 @@ from numpy.typing import NDArray
 
 from kdlab.data.images import ImageData
 from kdlab.data.plan import Plan
+from kdlab.papers.edl_dist.shares import cut
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which rows of every batch belong to one rank of a group."""
+
+    rank: int = 0
+    shares: tuple[float, ...] = (1.0,)
+
+    def rows(self, size: int) -> slice:
+        """Of a batch of so many samples."""
+        counts = cut(size, self.shares)
+        start = sum(counts[: self.rank])
+        return slice(start, start + counts[self.rank])
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +32,7 @@ class PlannedSamples:
     data: ImageData
     plan: Plan
     spec: dict[str, Any]  # of the data, so that another process can load it
+    part: Part = field(default=Part())
 
     @property
     def classes(self) -> int:
@@ -27,13 +43,27 @@ class PlannedSamples:
         return self.data.augment.active
 
     def batches(self, epoch: int) -> list[NDArray[Any]]:
-        return self.plan.epoch(epoch)
+        """This rank's rows of each batch."""
+        whole = self.plan.epoch(epoch)
+        if len(self.part.shares) == 1:
+            return whole
+        return [ids[self.part.rows(len(ids))] for ids in whole]
+
+    def sizes(self, epoch: int) -> tuple[int, ...]:
+        """Samples of this rank in each batch."""
+        sizes = self.plan.sizes(epoch)
+        if len(self.part.shares) == 1:
+            return sizes
+        rows = {size: self.part.rows(size) for size in set(sizes)}
+        return tuple(rows[size].stop - rows[size].start for size in sizes)
 
     def train_ids(self) -> NDArray[Any]:
         return np.sort(self.plan.ids)
 
-    def views(self, ids: NDArray[Any], epoch: int) -> NDArray[Any]:
-        return self.data.views(ids, epoch)
+    def views(
+        self, ids: NDArray[Any], epoch: int, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        return self.data.views(ids, epoch, out)
 
     def labels(self, ids: NDArray[Any]) -> NDArray[Any]:
         return self.data.labels[ids]
@@ -45,12 +75,25 @@ class PlannedSamples:
         plan = self.plan
         return {
             "data": self.spec,
-            "plan": {"batch": plan.batch, "seed": plan.seed, "epochs": plan.epochs},
+            "plan": {
+                "batch": plan.batch,
+                "seed": plan.seed,
+                "epochs": plan.epochs,
+                "smallest": plan.smallest,
+                "first_epoch": plan.first_epoch,
+                "first_sample": plan.first_sample,
+            },
+            "part": {"rank": self.part.rank, "shares": list(self.part.shares)},
             "view_key": self.view_key(),
         }
 
 
 def planned(
-    data: ImageData, spec: dict[str, Any], *, batch: int, seed: int, epochs: int
+    data: ImageData,
+    spec: dict[str, Any],
+    *,
+    part: Part | None = None,
+    **plan: int,
 ) -> PlannedSamples:
-    return PlannedSamples(data, Plan(data.train, batch, seed, epochs), spec)
+    """The samples of a plan; see `Plan` for its keys (batch, seed, epochs ...)."""
+    return PlannedSamples(data, Plan(data.train, **plan), spec, part or Part())

@@ -235,6 +235,19 @@ class Run:
         """Finish the step, save, end. Once more ends it at once."""
         self._signal(signal.SIGINT)
 
+    def scale(self, ranks: int) -> None:
+        """Have the student's group grow or shrink; it saves, then all begin again there.
+
+        Raises:
+            BadInput: the run has no group, or cannot have so many ranks.
+        """
+        import yaml
+
+        from kdlab.run.rank_orders import ask_for_ranks
+
+        spec = yaml.safe_load((self.path / "spec.yaml").read_text())
+        ask_for_ranks(self.folder, spec, ranks)
+
     def kill(self) -> None:
         """End the run and everything it started, now. Its checkpoints stay."""
         pid = self.folder.raw_status().get("pid")

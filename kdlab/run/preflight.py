@@ -29,7 +29,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
     for source in spec.sources().values():
         source.check(len(data.classes))
     with torch.random.fork_rng():
-        if needs - {"none"} and spec.teacher is not None:
-            teacher.check(spec.teacher, data)
+        for member in spec.teachers() if needs - {"none"} else ():
+            teacher.check(member, data)
         student = spec.student.build(len(data.classes), data.shape[0])
         check_fit(student, data.shape, len(data.classes), "the student")

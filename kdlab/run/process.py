@@ -12,8 +12,8 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,23 +24,26 @@ import yaml
 
 from kdlab.cluster import notebook_components
 from kdlab.cluster.children import Child
-from kdlab.cluster.deployment import Deployment, probe_of
+from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import Pool
+from kdlab.cluster.probe import probe_images
 from kdlab.config.check import construct
 from kdlab.config.home import locked, write_json
 from kdlab.config.load import from_dict, spec_hash
 from kdlab.data.images import ImageData
-from kdlab.data.samples import planned
 from kdlab.errors import ClusterError, KdlabError, RunStopped
 from kdlab.models.model import parameters
 from kdlab.report.model_card import model_card
+from kdlab.run.deployed import deployment_of
 from kdlab.run.folder import RunFolder
+from kdlab.run.ingredients import Ingredients
 from kdlab.run.outcome import outcome
+from kdlab.run.rank_orders import student_group
 from kdlab.run.spec import ExperimentSpec, Member
-from kdlab.soft_labels.source import LoadedTeacher, SourceContext
+from kdlab.soft_labels.source import SourceContext
+from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.events import EventLog, MemberLog
-from kdlab.train.student import Job, StudentLoop
-from kdlab.train.teacher import PreparedTeacher, prepare
+from kdlab.train.teacher import PreparedTeachers
 
 _TRACKER_PATIENCE_S = 60.0
 
@@ -55,21 +58,23 @@ class RunProcess:
         self.name = str(run.experiment()["experiment"])
         self.begin = time.time()
         self.seconds_before = float(run.raw_status().get("seconds") or 0)  # before a resume
+        self.ingredients = Ingredients(
+            self.spec,
+            self.hash,
+            emit=self.log.emit,
+            emit_teacher=MemberLog(self.log, "teacher").emit,
+            stop=stop,
+        )
         self.pool: Pool | None = None
         self.tracker: Child | None = None
 
-    @cached_property
+    @property
     def data(self) -> ImageData:
-        return self.spec.data.load(lambda line: self.log.emit("note", message=line))
+        return self.ingredients.data
 
-    @cached_property
-    def teacher(self) -> PreparedTeacher:
-        assert self.spec.teacher is not None
-        log = MemberLog(self.log, "teacher")
-        threads = torch.get_num_threads()
-        teacher = prepare(self.spec.teacher, log.emit, self.stop)
-        torch.set_num_threads(threads)  # its recipe may have had another number
-        return teacher
+    @property
+    def teacher(self) -> PreparedTeachers:
+        return self.ingredients.teacher
 
     def main(self) -> dict[str, Any]:
         self._announce()
@@ -117,32 +122,16 @@ class RunProcess:
         pool = self._pool() if needs == "served" else None
         log.emit("member_started", source=member.source_name, seed=member.seed)
         begin = time.time()
-        loop = self._loop(member, folder, log)
-        loop.resume()
-        source = member.source.build(
-            SourceContext(
-                samples=loop.job.samples,
-                student=f"{self.run.run_id}/{member.name}",
-                folder=folder,
-                load_teacher=self._load_teacher,
-                pool=pool,
-                report=log.emit,
-                stop=self.stop,
-                student_rate=loop.measure_rate,
-                start=loop.start(),
-            )
-        )
-        try:
-            result = asdict(loop.run(source))
-        finally:
-            source.close()
+        if isinstance(self.spec.aggregation, AllReduce):
+            result = self._train_group(member, folder, log, pool)
+        else:
+            result = self._train_alone(member, folder, log, pool)
         result |= {
             "source": member.source_name,
             "seed": member.seed,
             "member": member.name,
             "wall_seconds": time.time() - begin,
-            "parameters": parameters(loop.model),
-            "teacher_top1": None if needs == "none" else self.teacher.top1,
+            "teacher_top1": None if needs == "none" else self.ingredients.teacher_top1,
         }
         card = folder / "model_card.md"
         card.write_text(self._card(result), encoding="utf-8")
@@ -151,62 +140,73 @@ class RunProcess:
         log.emit("member_done", result=result, artifacts=sorted(set(artifacts)))
         return result
 
-    def _loop(self, member: Member, folder: Path, log: MemberLog) -> StudentLoop:
-        spec, data = self.spec, self.data
-        torch.manual_seed(member.seed)
-        samples = planned(
-            data,
-            spec.data.to_dict(),
-            batch=spec.train.batch,
-            seed=member.seed,
-            epochs=spec.train.epochs,
-        )
-        loop: type[StudentLoop] = spec.method.build()
-        return loop(
-            Job(
-                recipe=spec.train,
-                model_spec=spec.student,
-                model=spec.student.build(len(data.classes), data.shape[0]),
-                samples=samples,
-                loss=spec.loss,
-                seed=member.seed,
+    def _train_alone(
+        self, member: Member, folder: Path, log: MemberLog, pool: Pool | None
+    ) -> dict[str, Any]:
+        loop = self.ingredients.loop(member, folder, log.emit)
+        loop.resume()
+        source = member.source.build(
+            SourceContext(
+                samples=loop.job.samples,
+                student=f"{self.run.run_id}/{member.name}",
                 folder=folder,
-                spec_hash=self.hash,
-                emit=log.emit,
+                load_teacher=self.ingredients.load_teacher,
+                pool=pool,
+                report=log.emit,
                 stop=self.stop,
+                student_rate=loop.measure_rate,
+                start=loop.start(),
             )
         )
+        with closing(source):
+            return asdict(loop.run(source)) | {"parameters": parameters(loop.model)}
 
-    def _load_teacher(self) -> LoadedTeacher:
-        # Fresh weights are drawn before the file's are loaded; the student's chance must
-        # not depend on whether that happened before or after a resume.
-        with torch.random.fork_rng():
-            return self.teacher.load(self.data, self.spec.train.chosen_device())
+    def _train_group(
+        self, member: Member, folder: Path, log: MemberLog, pool: Pool | None
+    ) -> dict[str, Any]:
+        """Several ranks, each a process of its own (kdlab/run/rank.py)."""
+        assert isinstance(self.spec.aggregation, AllReduce)
+        group = student_group(
+            self.spec.aggregation,
+            run=self.run,
+            member=member.name,
+            folder=folder,
+            pool=pool,
+            spec_hash=self.hash,
+            report=log.emit,
+            stop=self.stop,
+        )
+        result = group.run()
+        return result | {"failovers": group.failovers}
 
     def _pool(self) -> Pool:
         """The teacher pool, started for the first member that needs it."""
         if self.pool is None:
             assert self.spec.teacher_pool is not None
-            teacher, data = self.teacher, self.data
-            deployment = Deployment(
-                model=teacher.weightless().to_dict(),
-                weights=str(teacher.weights),
-                sha256=teacher.sha256,
-                num_classes=len(data.classes),
-                shape=data.shape,
-                batch=self.spec.train.batch,
-                data=self.spec.data.to_dict(),
-                probe=probe_of(data),
-                by_reference=getattr(self.spec.soft_labels, "inputs", "") == "reference",
-                components=notebook_components.pack(self._component_names()),
-            )
             self.log.emit("pool_starting", pool=self.spec.teacher_pool.component)
-            self.pool = self.spec.teacher_pool.start(deployment, self.run.path / "pool")
+            self.pool = self.spec.teacher_pool.start(
+                self._deployment(), self.run.path / "pool"
+            )
             status = self.pool.wait(self.stop)
             self.log.emit(
                 "pool_ready", address=self.pool.address, teachers=status["teachers"]
             )
         return self.pool
+
+    def _deployment(self) -> Deployment:
+        data = self.data
+        with torch.random.fork_rng():
+            answers = self.ingredients.load_teacher().infer
+            reference = answers(torch.from_numpy(probe_images(data.shape))).tolist()
+        return deployment_of(
+            self.teacher,
+            data,
+            data_spec=self.spec.data.to_dict(),
+            batch=self.spec.train.batch,
+            by_reference=getattr(self.spec.soft_labels, "inputs", "") == "reference",
+            components=notebook_components.pack(self._component_names()),
+            reference=tuple(map(tuple, reference)),
+        )
 
     def _component_names(self) -> set[str]:
         return set(json.loads((self.run.path / "components.json").read_text()))

@@ -15,6 +15,7 @@ from kdlab.soft_labels.cached import Cached
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
+from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.method import MethodSpec
@@ -55,7 +56,7 @@ class ExperimentSpec(Spec):
     about: str = ""
     method: MethodSpec = field(default_factory=StudentMethod)
     data: DataSpec
-    teacher: TeacherSpec | None = None
+    teacher: TeacherSpec | tuple[TeacherSpec, ...] | None = None
     teacher_pool: PoolSpec | None = None
     student: ModelSpec
     loss: LossSpec = field(default_factory=Hinton)
@@ -80,7 +81,7 @@ class ExperimentSpec(Spec):
                 "(type: cluster/served)",
             )
         needs = {member.source.needs_teacher for member in self.members()}
-        if needs - {"none"} and self.teacher is None:
+        if needs - {"none"} and not self.teachers():
             yield Fault("teacher", f"is missing; {self._who_needs()} needs one")
         if "served" in needs and self.teacher_pool is None:
             yield Fault(
@@ -94,12 +95,28 @@ class ExperimentSpec(Spec):
                 "must hold more than one batch",
             )
 
+        if isinstance(self.aggregation, AllReduce):
+            least = 2 * self.aggregation.ranks
+            if self.train.batch < least:
+                yield Fault(
+                    "train.batch",
+                    f"is {self.train.batch} and aggregation.ranks is "
+                    f"{self.aggregation.ranks}; each rank needs at least two samples of "
+                    f"every batch: {least}",
+                )
+
     def _who_needs(self) -> str:
         return next(
             str(m.source.component)
             for m in self.members()
             if m.source.needs_teacher != "none"
         )
+
+    def teachers(self) -> tuple[TeacherSpec, ...]:
+        """None, one, or the members of an ensemble."""
+        if self.teacher is None:
+            return ()
+        return self.teacher if isinstance(self.teacher, tuple) else (self.teacher,)
 
     def sources(self) -> dict[str, SourceSpec]:
         """The soft-label sources of this experiment by their short names."""

@@ -2,44 +2,59 @@
 
 The mass outside the top k is spread evenly over the other classes when it is read back.
 Exact at T = 1 in the kept classes; at other temperatures the even spread is the
-approximation, and `lost_nats` says how large it is.
+approximation, and `lost_nats` says how large it is. NumPy only: the reader process that
+expands what teachers send imports no torch.
 """
 
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn.functional import log_softmax
+import numpy as np
+from numpy.typing import NDArray
 
 
 class TopK(NamedTuple):
-    values: Tensor  # (N, k) float16 log-probabilities, largest first
-    classes: Tensor  # (N, k) int32
-    tail: Tensor  # (N,) float16 log of the mass of all other classes together
+    values: NDArray[np.float16]  # (N, k) log-probabilities, largest first
+    classes: NDArray[np.int32]  # (N, k)
+    tail: NDArray[np.float16]  # (N,) log of the mass of all other classes together
 
 
 _SMALLEST = -30.0  # log of a tail that is numerically empty; finite in float16
 
 
-def compress(logits: Tensor, k: int) -> TopK:
+def log_probabilities(logits: NDArray[np.floating]) -> NDArray[np.float32]:
+    """(N, C) -> (N, C), in float32."""
+    shifted = logits.astype(np.float32) - logits.max(axis=1, keepdims=True)
+    normaliser = np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return (shifted - normaliser).astype(np.float32)
+
+
+def compress(logits: NDArray[np.floating], k: int) -> TopK:
     """(N, C) logits to their k largest classes, 1 <= k < C."""
-    log_p = log_softmax(logits.float(), dim=1)
-    values, classes = log_p.topk(k, dim=1)
-    kept = torch.zeros_like(log_p, dtype=torch.bool).scatter_(1, classes, value=True)
-    tail = log_p.masked_fill(kept, float("-inf")).logsumexp(dim=1).clamp_min(_SMALLEST)
-    return TopK(values.half(), classes.to(torch.int32), tail.half())
+    log_p = log_probabilities(logits)
+    top = np.argpartition(-log_p, k - 1, axis=1)[:, :k]
+    values = np.take_along_axis(log_p, top, axis=1)
+    order = np.argsort(-values, axis=1, kind="stable")
+    top, values = np.take_along_axis(top, order, 1), np.take_along_axis(values, order, 1)
+    rest = np.exp(log_p.astype(np.float64))
+    np.put_along_axis(rest, top, 0.0, axis=1)
+    tail = np.log(np.maximum(rest.sum(axis=1), np.exp(_SMALLEST)))
+    small = np.maximum(values, -6e4).astype(np.float16)  # float16 ends at 65504
+    return TopK(small, top.astype(np.int32), tail.astype(np.float16))
 
 
-def expand(small: TopK, num_classes: int) -> Tensor:
-    """(N, num_classes) float32 logits (log-probabilities) again."""
+def expand(small: TopK, num_classes: int) -> NDArray[np.float32]:
+    """(N, num_classes) logits (log-probabilities) again."""
     rest = num_classes - small.values.shape[1]
-    each = small.tail.float() - torch.log(torch.tensor(float(rest)))
-    full = each[:, None].expand(-1, num_classes).clone()
-    return full.scatter_(1, small.classes.long(), small.values.float())
+    each = small.tail.astype(np.float32) - np.float32(np.log(rest))
+    full = np.repeat(each[:, None], num_classes, axis=1)
+    np.put_along_axis(
+        full, small.classes.astype(np.int64), small.values.astype(np.float32), axis=1
+    )
+    return full
 
 
-def lost_nats(logits: Tensor, k: int) -> float:
+def lost_nats(logits: NDArray[np.floating], k: int) -> float:
     """KL divergence from the full distribution to what is read back, in nats per sample."""
-    log_p = log_softmax(logits.float(), dim=1)
-    log_q = log_softmax(expand(compress(logits, k), logits.shape[1]), dim=1)
-    return float((log_p.exp() * (log_p - log_q)).sum(dim=1).mean())
+    log_p = log_probabilities(logits)
+    log_q = log_probabilities(expand(compress(logits, k), logits.shape[1]))
+    return float((np.exp(log_p) * (log_p - log_q)).sum(axis=1).mean())

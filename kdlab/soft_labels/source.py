@@ -58,7 +58,9 @@ class Samples(Protocol):
     def train_ids(self) -> NDArray[Any]:
         """All ids, sorted."""
 
-    def views(self, ids: NDArray[Any], epoch: int) -> NDArray[Any]: ...
+    def views(
+        self, ids: NDArray[Any], epoch: int, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]: ...
 
     def labels(self, ids: NDArray[Any]) -> NDArray[Any]: ...
 
@@ -81,6 +83,8 @@ class TeacherPool(Protocol):
     """A pool of served teachers that is up (kdlab/cluster)."""
 
     address: str
+    teacher: str  # fingerprint of the weights it serves
+    tls: dict[str, str] | None  # PEM files by role: ca, cert, key; None is no TLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,7 @@ class SourceContext:
     stop: Callable[[], bool] = lambda: False  # the user asked to stop
     student_rate: Callable[[], float] | None = None  # t_s in samples/s, measured
     start: dict[str, Any] = field(default_factory=dict)  # {"epoch": 0, "done": []}
+    in_group: bool = False  # one of several ranks, which train on the same batches in step
 
 
 class SourceSpec(Spec, ABC):

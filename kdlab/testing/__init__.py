@@ -4,9 +4,12 @@ from kdlab.testing import check_loss, check_source
 
 def test_my_loss():
     check_loss(MyLoss())
+
+`replay(journal)` feeds a run's recorded events to the pure machines again.
 """
 
 from kdlab.testing.losses import check_loss
+from kdlab.testing.replaying import Replay, replay
 from kdlab.testing.sources import check_source
 
-__all__ = ["check_loss", "check_source"]
+__all__ = ["Replay", "check_loss", "check_source", "replay"]

@@ -43,9 +43,10 @@ def save(
     return final
 
 
-def load_newest(
-    folder: Path, spec_hash: str
-) -> tuple[dict[str, Tensor], dict[str, Any], list[str]] | None:
+Found = tuple[dict[str, Tensor], dict[str, Any], list[str]]
+
+
+def load_newest(folder: Path, spec_hash: str) -> Found | None:
     """The newest complete checkpoint: tensors, facts, and notes on damaged ones.
 
     Raises:
@@ -77,6 +78,12 @@ def _steps(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step_*") if path.is_dir())
 
 
+def newest_step(folder: Path) -> int:
+    """Step of the newest checkpoint; 0 when there is none."""
+    steps = _steps(folder)
+    return int(steps[-1].name.removeprefix("step_")) if steps else 0
+
+
 def pack(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -101,8 +108,12 @@ def unpack(
     facts: dict[str, Any],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
+    rank: int = 0,
 ) -> None:
-    """The inverse of `pack`, in place."""
+    """The inverse of `pack`, in place.
+
+    A rank that was there when it was saved goes on with its own random numbers.
+    """
     model.load_state_dict(_below(tensors, "model."))
     state: dict[int, dict[str, Any]] = {}
     for name, value in _below(tensors, "optimizer.").items():
@@ -112,7 +123,11 @@ def unpack(
         index, _, key = name.partition(".")
         state.setdefault(int(index), {})[key] = plain
     optimizer.load_state_dict({"state": state, "param_groups": facts["param_groups"]})
-    torch.set_rng_state(tensors["random.cpu"])
+    own = tensors.get(f"random.rank.{rank}")
+    if own is not None:
+        torch.set_rng_state(own)
+    elif rank == 0:
+        torch.set_rng_state(tensors["random.cpu"])
     if torch.cuda.is_available() and "random.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["random.cuda"])
 

@@ -1,5 +1,6 @@
 """Top-1 and top-5 of a model on some rows of a data set, in percent."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,16 @@ class Accuracy:
 
 
 def evaluate(
-    model: nn.Module, data: ImageData, ids: NDArray[Any], batch: int = 256
+    model: nn.Module,
+    data: ImageData,
+    ids: NDArray[Any],
+    batch: int = 256,
+    alive: Callable[[], None] = lambda: None,
 ) -> Accuracy:
-    """Accuracy on unaugmented images. Leaves the model in the mode it was in."""
+    """Accuracy on unaugmented images. Leaves the model in the mode it was in.
+
+    `alive` is called between batches: a sign of life while the other ranks wait.
+    """
     if not len(ids):
         return Accuracy(float("nan"), float("nan"), 0)
     was_training = model.training
@@ -31,6 +39,7 @@ def evaluate(
     model.eval()
     with torch.inference_mode():
         for start in range(0, len(ids), batch):
+            alive()
             rows = ids[start : start + batch]
             logits = model(torch.from_numpy(data.inputs[rows]).to(device))
             labels = torch.from_numpy(data.labels[rows]).to(device)

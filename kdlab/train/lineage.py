@@ -30,16 +30,19 @@ class Lineage:
     def start(cls, rows: int, ids: NDArray[np.int64]) -> "Lineage":
         return cls(np.zeros(rows, np.int32), ids)
 
-    def trained(self, ids: NDArray[np.int64]) -> None:
+    def trained(self, ids: NDArray[np.int64], of_rows: int | None = None) -> None:
+        """Count own ids; `seen` counts the whole batch, of which a rank has a part."""
         np.add.at(self.counts, ids, 1)
-        self.seen += len(ids)
+        self.seen += len(ids) if of_rows is None else of_rows
 
-    def finish_epoch(self) -> None:
-        used = self.counts[self.ids]
+    def finish_epoch(self, counts: NDArray[np.int32] | None = None) -> None:
+        """Close the accounts of an epoch; `counts` are those of all ranks together."""
+        counts = self.counts if counts is None else counts
+        used = counts[self.ids]
         self.lost += int((used == 0).sum())
         # A row outside the training ids is a use that should not have been.
         self.repeated += int(np.maximum(used - 1, 0).sum())
-        self.repeated += int(self.counts.sum() - used.sum())
+        self.repeated += int(counts.sum() - used.sum())
         self.counts[:] = 0
 
     def facts(self) -> dict[str, int]:

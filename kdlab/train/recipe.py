@@ -74,9 +74,8 @@ class Recipe(Spec):
         return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def lr_at(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
-    """Learning rate of a step (0-based), a pure function so that a resume is exact."""
-    epoch = step / steps_per_epoch
+def lr_at(recipe: Recipe, epoch: float, steps_per_epoch: int) -> float:
+    """Learning rate after so many epochs, a pure function so that a resume is exact."""
     lr = recipe.lr
     if recipe.schedule == "cosine":
         start = recipe.warmup_epochs
@@ -86,7 +85,9 @@ def lr_at(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
         lr *= recipe.drop_lr_factor ** sum(epoch >= at for at in recipe.drop_lr_at)
     if epoch < recipe.warmup_epochs:
         # Step 0 trains too: it gets the first of equal rises, not zero.
-        lr *= (step + 1) / math.ceil(recipe.warmup_epochs * steps_per_epoch)
+        lr *= (epoch * steps_per_epoch + 1) / math.ceil(
+            recipe.warmup_epochs * steps_per_epoch
+        )
     return lr
 
 

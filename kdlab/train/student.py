@@ -4,7 +4,7 @@
     3:   y, input = get_training_sample()                      -> Batch.labels, .views
     4:   soft_labels = get_soft_labels(input)                  -> Batch.soft
     5:   θ = θ - η ∇ { α φ(y, F(θ, input)) + β ψ(soft_labels, F'(θ, input)) }  -> _step
-    7:   θ = Σ θ_j / N                                         (one student: nothing)
+    7:   θ = Σ θ_j / N                                         -> aggregation/ranks.py
 
 The loop knows no process and no teacher. The same loop trains the teachers themselves
 (without soft labels), the N-training and Online baselines, and served students.
@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,12 @@ from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.model import ModelSpec, Normalised, export
 from kdlab.soft_labels.source import Batch, SoftLabelSource
 from kdlab.train import checkpoint
-from kdlab.train.evaluate import Accuracy, evaluate
+from kdlab.train.aggregation.ranks import Agreed, GenerationEnds, Ranks, Solo
+from kdlab.train.evaluate import evaluate
 from kdlab.train.events import Emit
 from kdlab.train.lineage import Lineage, Odometer
 from kdlab.train.method import MethodSpec
+from kdlab.train.position import Position, StudentResult
 from kdlab.train.recipe import Recipe, lr_at, make_optimizer
 
 _LOG_EVERY_S = 0.2
@@ -65,40 +67,9 @@ class Job:
     spec_hash: str
     emit: Emit
     stop: Callable[[], bool] = lambda: False
-
-
-@dataclass(slots=True)
-class Position:
-    """Where training stands; all of it is in the checkpoint."""
-
-    epoch: int = 0
-    step: int = 0  # steps done in all epochs
-    done: set[int] = field(default_factory=set)  # batches of this epoch trained on
-    train_seconds: float = 0.0  # in the loop; evaluation and checkpoints not counted
-    best_top1: float = -1.0  # on validation
-    best_epoch: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class StudentResult:
-    """What a finished training reports. Accuracies in percent."""
-
-    last: Accuracy  # on test, weights of the last step
-    best: Accuracy  # on test, weights of the best epoch on validation
-    validation_last: float
-    validation_best: float
-    best_epoch: int
-    epochs: int
-    steps: int
-    samples_per_second: float
-    train_seconds: float
-    seen: int
-    lost: int
-    repeated: int
-    rolled_back: int
-    figures: dict[str, float]
-    model_path: str
-    best_path: str
+    ranks: Ranks = field(default_factory=Solo)
+    leave: Callable[[], bool] = lambda: False  # save and end this generation
+    pulse: Callable[[int], None] = lambda step: None  # a sign of life
 
 
 class StudentLoop:
@@ -109,8 +80,8 @@ class StudentLoop:
         self.device = torch.device(recipe.chosen_device())
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         self.model = job.model.to(self.device, memory_format=layout)  # type: ignore[call-overload]  # stubs miss memory_format
-        self.run_model: nn.Module = (
-            torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
+        self.run_model: nn.Module = job.ranks.wrap(
+            torch.compile(self.model) if recipe.compile else self.model  # type: ignore[arg-type]
         )
         self.optimizer = make_optimizer(recipe, self.model)
         self.scaler = torch.amp.GradScaler(enabled=recipe.precision == "fp16")
@@ -120,30 +91,42 @@ class StudentLoop:
         self.lineage = Lineage.start(len(data.labels), data.train)
         self.odometer = Odometer(job.folder / "odometer")
         self.source: SoftLabelSource | None = None
-        self._since_log: list[Tensor] = []
+        self._part = job.samples.part.shares[job.samples.part.rank] / sum(
+            job.samples.part.shares
+        )
         self._log_mark = (0.0, 0)  # time and step of the last log line
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_step = time.monotonic(), -1
+        self._done_samples = 0  # of this epoch
+        self._clock = time.perf_counter()
         self._last_validation = float("nan")
 
     # Start and resume
 
     def resume(self) -> bool:
         """Go to the newest checkpoint, if there is one."""
-        found = checkpoint.load_newest(self.job.folder / "checkpoints", self.job.spec_hash)
+        folder = self.job.folder / "checkpoints"
+        return self.go_to(checkpoint.load_newest(folder, self.job.spec_hash))
+
+    def go_to(self, found: checkpoint.Found | None) -> bool:
+        """Go to a checkpoint that was loaded; False for None, which is the start."""
+        job, master = self.job, self.job.ranks.rank == 0
         if found is None:
-            self.lineage.rolled_back = self.odometer.roll_back(0)
+            if master:
+                self.lineage.rolled_back = self.odometer.roll_back(0)
             return False
         tensors, facts, notes = found
-        checkpoint.unpack(tensors, facts, self.model, self.optimizer)
+        checkpoint.unpack(tensors, facts, self.model, self.optimizer, job.ranks.rank)
         self.scaler.load_state_dict(facts["scaler"])
-        position = facts["position"]
-        self.position = Position(**position | {"done": set(position["done"])})
+        self.position = Position.from_checkpoint(facts, job.samples.plan.batch)
         self.lineage.restore(tensors["lineage.counts"].numpy(), facts["lineage"])
+        if not master:  # the counts of all ranks go on in the master's
+            self.lineage.counts[:] = 0
+            return True
         undone = max(0, self.odometer.value - self.lineage.seen)
         self.lineage.rolled_back = self.odometer.roll_back(self.lineage.seen)
         for note in notes:
-            self.job.emit("warning", message=note)
-        self.job.emit(
+            job.emit("warning", message=note)
+        job.emit(
             "resumed",
             epoch=self.position.epoch,
             step=self.position.step,
@@ -154,6 +137,11 @@ class StudentLoop:
     def start(self) -> dict[str, Any]:
         """What a source must know to begin: the epoch and its finished batches."""
         return {"epoch": self.position.epoch, "done": sorted(self.position.done)}
+
+    @property
+    def is_master(self) -> bool:
+        """Rank 0 evaluates, saves and reports (EDL-Dist 3.4: chosen before training)."""
+        return self.job.ranks.rank == 0
 
     def measure_rate(self, seconds: float = 0.5) -> float:
         """t_s of EDL-Dist: samples/s when soft labels are free (section 3.2).
@@ -176,11 +164,11 @@ class StudentLoop:
             try:
                 self.model.train()
                 for _ in range(3):
-                    self._step(batch)
+                    self._step(batch, len(ids))
                 steps, begin = 0, time.perf_counter()
                 while steps < 5 or time.perf_counter() - begin < seconds:
                     samples.views(ids, 0)  # preparing views is part of the student's work
-                    float(self._step(batch))
+                    float(self._step(batch, len(ids)))
                     steps += 1
                 return steps * len(ids) / (time.perf_counter() - begin)
             finally:
@@ -189,64 +177,103 @@ class StudentLoop:
     # Training
 
     def run(self, source: SoftLabelSource) -> StudentResult:
-        """Train to the end.
+        """Train to the end; what the master reports.
 
         Raises:
             RunStopped: the user asked; the state is saved.
+            GenerationEnds: a rank comes or goes; the state is saved.
             KdlabError: the loss is no longer a number.
         """
+        self.train(source)
+        return self.finish()
+
+    def train(self, source: SoftLabelSource) -> None:
         self.source = source
-        recipe, position = self.job.recipe, self.position
         self.model.train()
-        while position.epoch < recipe.epochs:
+        while self.position.epoch < self.job.recipe.epochs:
             self._train_epoch(source)
             self._finish_epoch()
-        return self._finish()
 
     def _train_epoch(self, source: SoftLabelSource) -> None:
-        position = self.position
-        begin = time.perf_counter()
-        self._log_mark = (begin, position.step)
+        position, ranks = self.position, self.job.ranks
+        sizes = self.job.samples.plan.sizes(position.epoch)
+        self._done_samples = position.first_sample + sum(sizes[i] for i in position.done)
+        self._clock = time.perf_counter()
+        self._log_mark = (self._clock, position.step)
         try:
             for batch in source.epoch(position.epoch, frozenset(position.done)):
-                self._since_log.append(self._step(batch))
-                position.step += 1
-                position.done.add(batch.index)
-                self.lineage.trained(batch.ids)
-                self.odometer.value = self.lineage.seen
-                now = time.perf_counter()
-                if self._log_is_due(now):
-                    self._log(now)
-                if self.job.stop():
-                    raise RunStopped(f"stopped by the user after step {position.step}")
-                if self._checkpoint_is_due():
-                    position.train_seconds += time.perf_counter() - begin
-                    self._save()
-                    begin = time.perf_counter()
+                self.take(batch, sizes[batch.index])
+                if self._log_is_due(time.perf_counter()):
+                    self._log(time.perf_counter())
+                self._act(ranks.agreed())
+            self._act(ranks.agreed(last=True))
         except (RunStopped, ClusterError):  # here, or in the source while it waited
-            position.train_seconds += time.perf_counter() - begin
-            self._save()
+            self._stop_clock()
+            if ranks.world == 1:  # the others cannot know of it: they would wait for ever
+                self._save()
             raise
-        position.train_seconds += time.perf_counter() - begin
-        if len(position.done) != self.batches:
+        self._stop_clock()
+        if len(position.done) != len(sizes):
             raise KdlabError(
-                f"Epoch {position.epoch} got {len(position.done)} of {self.batches} batches "
+                f"Epoch {position.epoch} got {len(position.done)} of {len(sizes)} batches "
                 f"from {type(source).__name__}. No batch may be lost; this is a defect of "
                 "the source."
             )
 
-    def _step(self, batch: Batch) -> Tensor:
-        """Line 5. Returns the loss, still on the device."""
-        recipe = self.job.recipe
+    def take(self, batch: Batch, of_rows: int) -> None:
+        """One step on this rank's rows of a batch of `of_rows`, and its accounts."""
+        position, job = self.position, self.job
+        loss = self._step(batch, of_rows)
+        position.step += 1
+        position.done.add(batch.index)
+        self._done_samples += of_rows
+        self.lineage.trained(batch.ids, of_rows)
+        if self.is_master:
+            self.odometer.value = self.lineage.seen
+        job.pulse(position.step)
+        job.ranks.after_step(
+            loss,
+            len(batch.ids) / of_rows,
+            stop=job.stop(),
+            save=self.is_master and self._time_to_save(),
+            leave=job.leave(),
+        )
+
+    def _act(self, agreed: list[Agreed]) -> None:
+        """What all ranks do after the same step."""
+        leave, stop = any(a.leave for a in agreed), any(a.stop for a in agreed)
+        by_steps = self.job.recipe.checkpoint_every_steps
+        due = by_steps is not None and self.position.step % by_steps == 0
+        if due and self.position.step == self._saved_step:
+            due = False
+        grouped = self.job.ranks.world > 1
+        if any(a.save for a in agreed) or due or leave or (stop and grouped):
+            self._stop_clock()
+            self._save()
+            self._clock = time.perf_counter()
+        if stop:
+            raise RunStopped(f"stopped by the user after step {self.position.step}")
+        if leave:
+            self._stop_clock()
+            raise GenerationEnds
+
+    def _stop_clock(self) -> None:
+        self.position.train_seconds += time.perf_counter() - self._clock
+        self._clock = time.perf_counter()
+
+    def _step(self, batch: Batch, of_rows: int) -> Tensor:
+        """Line 5. Returns this rank's mean loss, still on the device."""
+        recipe, ranks = self.job.recipe, self.job.ranks
+        epoch = self.position.epoch + self._done_samples / len(self.job.samples.plan.ids)
         for group in self.optimizer.param_groups:
-            group["lr"] = lr_at(recipe, self.position.step, self.batches)
+            group["lr"] = ranks.lr_scale * lr_at(recipe, epoch, self.batches)
         views = batch.views.to(self.device, non_blocking=True)
         labels = batch.labels.to(self.device, non_blocking=True)
         with self._autocast():
             scores = self.run_model(views)
             loss = self._loss(scores, labels, batch.soft)
         self.optimizer.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
+        self.scaler.scale(ranks.weigh(loss, len(labels), of_rows)).backward()
         if recipe.clip_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip_grad_norm)
@@ -285,20 +312,20 @@ class StudentLoop:
         loss = self._refuse_bad_loss()
         since, step = self._log_mark
         steps = self.position.step - step
-        rate = steps * self.job.recipe.batch / max(1e-9, now - since)
+        rate = steps * self.job.samples.plan.batch / max(1e-9, now - since)
         assert self.source is not None
-        self.job.emit(
-            "step",
-            epoch=self.position.epoch,
-            step=self.position.step,
-            of_steps=self.job.recipe.epochs * self.batches,
-            loss=loss,
-            lr=self.optimizer.param_groups[0]["lr"],
-            samples_per_second=rate,
-            samples_seen=self.lineage.seen,
-            **self.source.figures(),
-        )
-        self._since_log.clear()
+        if self.is_master:
+            self.job.emit(
+                "step",
+                epoch=self.position.epoch,
+                step=self.position.step,
+                of_steps=self.job.recipe.epochs * self.batches,
+                loss=loss,
+                lr=self.optimizer.param_groups[0]["lr"],
+                samples_per_second=rate,
+                samples_seen=self.lineage.seen,
+                **self.source.figures(),
+            )
         self._log_mark = (now, self.position.step)
 
     def _refuse_bad_loss(self) -> float:
@@ -307,9 +334,10 @@ class StudentLoop:
         Raises:
             KdlabError: it is no number any more.
         """
-        if not self._since_log:
+        since = self.job.ranks.losses()
+        if not since:
             return float("nan")
-        loss = float(torch.stack(self._since_log).mean())
+        loss = float(torch.stack(since).mean())
         if not math.isfinite(loss):
             lr = self.optimizer.param_groups[0]["lr"]
             raise KdlabError(
@@ -323,14 +351,20 @@ class StudentLoop:
 
     def _finish_epoch(self) -> None:
         job, position = self.job, self.position
-        if self._since_log:
+        if self.position.step > self._log_mark[1]:
             self._log(time.perf_counter())
-        self.lineage.finish_epoch()
+        counts = job.ranks.sum_counts(torch.from_numpy(self.lineage.counts))
+        self.lineage.finish_epoch(counts.numpy())
         facts: dict[str, Any] = {}
         if (position.epoch + 1) % job.recipe.evaluate_every == 0 or self._is_last():
-            facts = self._validate()
+            job.ranks.average_buffers(self.model, self._part)
+            if self.is_master:
+                facts = self._validate()
         position.epoch += 1
+        position.first_sample = 0
         position.done.clear()
+        if not self.is_master:
+            return
         job.emit(
             "epoch_done",
             epoch=position.epoch,
@@ -342,13 +376,18 @@ class StudentLoop:
             **facts,
         )
 
+    def _alive(self) -> None:
+        self.job.pulse(self.position.step)
+
     def _is_last(self) -> bool:
         return self.position.epoch + 1 == self.job.recipe.epochs
 
     def _validate(self) -> dict[str, Any]:
         job, position = self.job, self.position
         data = job.samples.data
-        found = evaluate(self.model, data, data.validation, job.recipe.evaluate_batch)
+        found = evaluate(
+            self.model, data, data.validation, job.recipe.evaluate_batch, self._alive
+        )
         self._last_validation = found.top1
         if not found.samples and self._is_last():  # no validation images: last is best
             self._keep_best(position.epoch + 1, float("nan"))
@@ -368,34 +407,41 @@ class StudentLoop:
         """By epoch, so that a resume from before finds the best of its own lineage."""
         return self.job.folder / f"best_{epoch:05d}.safetensors"
 
-    def _checkpoint_is_due(self) -> bool:
-        recipe = self.job.recipe
-        by_steps = recipe.checkpoint_every_steps
-        if by_steps is not None and self.position.step % by_steps == 0:
-            return True
-        return time.monotonic() - self._saved_at >= recipe.checkpoint_every_s
+    def _time_to_save(self) -> bool:
+        return time.monotonic() - self._saved_at >= self.job.recipe.checkpoint_every_s
 
     def _save(self) -> None:
+        """All ranks take part; the master writes."""
         self._refuse_bad_loss()  # or both kept checkpoints could be of a ruined model
+        job, ranks, plan = self.job, self.job.ranks, self.job.samples.plan
+        ranks.average_buffers(self.model, self._part)
+        counts = ranks.sum_counts(torch.from_numpy(self.lineage.counts))
+        chances = ranks.gather(torch.get_rng_state())
+        self._saved_at, self._saved_step = time.monotonic(), self.position.step
+        if not self.is_master:
+            return
         tensors, facts = checkpoint.pack(self.model, self.optimizer)
-        tensors["lineage.counts"] = torch.from_numpy(self.lineage.counts)
-        position = asdict(self.position) | {"done": sorted(self.position.done)}
+        tensors |= {f"random.rank.{r}": state for r, state in enumerate(chances)}
+        tensors["lineage.counts"] = counts
         facts |= {
-            "position": position,
+            "position": self.position.to_json(),
+            "plan": job.samples.describe()["plan"],
+            "samples": len(plan.ids),
+            "shares": list(job.samples.part.shares),
             "lineage": self.lineage.facts(),
             "scaler": self.scaler.state_dict(),
-            "seed": self.job.seed,
-            "spec_hash": self.job.spec_hash,
+            "seed": job.seed,
+            "spec_hash": job.spec_hash,
         }
-        folder = self.job.folder / "checkpoints"
+        folder = job.folder / "checkpoints"
         path = checkpoint.save(folder, self.position.step, tensors, facts)
-        self._saved_at = time.monotonic()
-        self.job.emit("checkpoint_saved", step=self.position.step, path=str(path))
+        job.emit("checkpoint_saved", step=self.position.step, path=str(path))
 
-    def _finish(self) -> StudentResult:
+    def finish(self) -> StudentResult:
+        """Test the last and the best weights and export them; the master's work."""
         job, position, data = self.job, self.position, self.job.samples.data
         batch = job.recipe.evaluate_batch
-        last = evaluate(self.model, data, data.test, batch)
+        last = evaluate(self.model, data, data.test, batch, self._alive)
         best = last
         best_path = job.folder / "best.safetensors"
         for suffix in (".safetensors", ".json"):
@@ -407,7 +453,7 @@ class StudentLoop:
         if position.best_epoch != position.epoch:
             twin = copy.deepcopy(self.model)
             twin.net.load_state_dict(load_file(best_path))
-            best = evaluate(twin, data, data.test, batch)
+            best = evaluate(twin, data, data.test, batch, self._alive)
         self.odometer.close()
         assert self.source is not None
         return StudentResult(

@@ -9,18 +9,19 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kdlab.config import Fault, Range, register, registry
 from kdlab.config.home import home, locked, write_json
 from kdlab.config.registry import component_names
-from kdlab.config.spec import Spec
+from kdlab.config.spec import POSITIVE, Spec
 from kdlab.data.images import DataSpec, ImageData
 from kdlab.data.samples import planned
 from kdlab.errors import ModelError, RunStopped, TeacherRefused
+from kdlab.models.ensemble import combined
 from kdlab.models.model import (
     ModelSpec,
     Normalised,
@@ -31,8 +32,9 @@ from kdlab.models.model import (
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.events import Emit
+from kdlab.train.position import StudentResult
 from kdlab.train.recipe import Recipe
-from kdlab.train.student import Job, StudentLoop, StudentResult
+from kdlab.train.student import Job, StudentLoop
 
 
 @register("train/teacher")
@@ -43,6 +45,7 @@ class TeacherSpec(Spec):
     model: with `weights` (and sha256) it is used as it is and nothing is trained.
     data, recipe: needed to train it when it has no weights.
     min_top1: percent on validation; a teacher trained here that stays below is refused.
+    weight: of this teacher's probabilities when it is one of several (an ensemble).
     """
 
     model: ModelSpec
@@ -50,6 +53,7 @@ class TeacherSpec(Spec):
     recipe: Recipe | None = None
     seed: int = 0
     min_top1: Annotated[float, Range(ge=0, le=100)] | None = None
+    weight: Annotated[float, POSITIVE] = 1.0
 
     def cross_faults(self) -> Iterator[Fault]:
         if self.model.weights is None and (self.data is None or self.recipe is None):
@@ -83,6 +87,35 @@ class PreparedTeacher:
             values["pretrained"] = False
         return type(self.spec.model)(**values)
 
+
+@dataclass(frozen=True, slots=True)
+class PreparedTeachers:
+    """One teacher or an ensemble, with all weights on disk."""
+
+    members: tuple[PreparedTeacher, ...]
+
+    @property
+    def top1(self) -> float | None:
+        """Percent on test, of a single teacher; an ensemble was not tested as one."""
+        return self.members[0].top1 if len(self.members) == 1 else None
+
+    @property
+    def weights(self) -> list[float]:
+        return [member.spec.weight for member in self.members]
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits of the weights, and of their shares in an ensemble."""
+        if len(self.members) == 1:
+            return self.members[0].fingerprint
+        parts = [f"{m.sha256}*{m.spec.weight:g}" for m in self.members]
+        return hashlib.sha256("+".join(parts).encode()).hexdigest()[:16]
+
+    def build(self, num_classes: int, in_chans: int) -> nn.Module:
+        """The frozen model in eval mode, on the CPU."""
+        made = [member.build(num_classes, in_chans) for member in self.members]
+        return frozen(combined(made, self.weights))
+
     def load(self, data: ImageData, device: str) -> LoadedTeacher:
         model = self.build(len(data.classes), data.shape[0]).to(device)
 
@@ -94,7 +127,10 @@ class PreparedTeacher:
         return LoadedTeacher(infer, self.fingerprint)
 
 
-def frozen(model: Normalised) -> Normalised:
+M = TypeVar("M", bound=nn.Module)
+
+
+def frozen(model: M) -> M:
     model.eval()
     return model.requires_grad_(requires_grad=False)
 
@@ -102,7 +138,8 @@ def frozen(model: Normalised) -> Normalised:
 def recipe_hash(spec: TeacherSpec) -> str:
     """Of all that the weights depend on; cadence of logs and checkpoints does not count."""
     parts = spec.to_dict()
-    parts.pop("min_top1")
+    for name in ("min_top1", "weight"):  # they say nothing about the weights
+        parts.pop(name)
     recipe = parts["recipe"] or {}
     for name in list(recipe):
         if name.startswith(("log_", "checkpoint_", "threads", "device")):

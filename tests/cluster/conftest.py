@@ -4,38 +4,27 @@ import contextlib
 
 import pytest
 
-from kdlab.cluster.deployment import Deployment, probe_of
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.served import Served
 from kdlab.cluster.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.data.samples import planned
+from kdlab.run.deployed import deployment_of
 from kdlab.soft_labels.source import SourceContext
-from kdlab.train.teacher import TeacherSpec, prepare
+from kdlab.train.teacher import PreparedTeachers, TeacherSpec, prepare
 
 
 @pytest.fixture(scope="session")
 def teacher(kdlab_home):
     spec = construct(TeacherSpec, compose_card("teachers/digits_tiny"))
-    return prepare(spec, lambda event, /, **data: None)
+    return PreparedTeachers((prepare(spec, lambda event, /, **data: None),))
 
 
 @pytest.fixture(scope="session")
 def deployment(teacher, digits):
     data, spec = digits
-    return Deployment(
-        model=teacher.weightless().to_dict(),
-        weights=str(teacher.weights),
-        sha256=teacher.sha256,
-        num_classes=10,
-        shape=data.shape,
-        batch=20,
-        data=spec.to_dict(),
-        probe=probe_of(data),
-        by_reference=True,
-        components={},
-    )
+    return deployment_of(teacher, data, data_spec=spec.to_dict(), batch=20)
 
 
 @pytest.fixture
@@ -56,7 +45,8 @@ def pools(tmp_path):
 
 def ready(pool):
     return sum(
-        t["state"] != "registered" for t in ask(pool.address, "kdlab_status")["teachers"]
+        t["state"] != "registered"
+        for t in ask(pool.address, "kdlab_status", tls=pool.tls)["teachers"]
     )
 
 
@@ -76,14 +66,22 @@ def served(digits, tmp_path):
     with contextlib.ExitStack() as stack:
 
         def make(
-            pool, *, epochs=3, batch=20, start=None, rate=500.0, stop=lambda: False, **spec
+            pool,
+            *,
+            epochs=3,
+            batch=20,
+            start=None,
+            rate=500.0,
+            stop=lambda: False,
+            student="test",
+            **spec,
         ):
             data, data_spec = digits
             samples = planned(data, data_spec.to_dict(), batch=batch, seed=3, epochs=epochs)
             events = []
             context = SourceContext(
                 samples=samples,
-                student="test",
+                student=student,
                 folder=tmp_path,
                 pool=pool,
                 report=lambda event, /, **data: events.append((event, data)),

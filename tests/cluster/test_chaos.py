@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tests_support import trained_ids
 
 from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.probe import probe_images
 from kdlab.cluster.wire import ask
 from kdlab.errors import ClusterError, TeacherLost
 from kdlab.models.model import file_sha256
@@ -74,17 +75,56 @@ def test_a_polite_leave_sends_nothing_again(pools, served, deployment):
     assert pool.teachers[0].process.returncode == 0
 
 
+def spoilt(deployment, tmp_path, change):
+    """The same deployment with other weights in its file."""
+    (member,) = deployment.members
+    state = load_file(member["weights"])
+    change(state)
+    path = tmp_path / "spoilt.safetensors"
+    save_file(state, path)
+    member = member | {"weights": str(path), "sha256": file_sha256(path)}
+    return replace(deployment, members=(member,))
+
+
+def put_nan(state):
+    state["head.bias"][3] = float("nan")
+
+
 def test_a_teacher_that_answers_nan_is_refused_with_the_numbers(
     pools, served, deployment, tmp_path
 ):
     """Healthy weights but for one number; the pool has nothing else to offer."""
-    state = load_file(deployment.weights)
-    state["head.bias"][3] = float("nan")
-    path = tmp_path / "spoilt.safetensors"
-    save_file(state, path)
-    spoilt = replace(deployment, weights=str(path), sha256=file_sha256(path))
+    other = spoilt(deployment, tmp_path, put_nan)
     with pytest.raises(TeacherLost, match="20 of 200 numbers of its answer are not finite"):
-        served(pools(spoilt, teachers=1), wait_s=2.0)
+        served(pools(other, teachers=1), wait_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (put_nan, "4 of 40 numbers of its answer to the probe are not finite"),
+        (lambda state: state["head.weight"].mul_(1.2), "differs by .* 5% is allowed"),
+    ],
+)
+def test_a_teacher_that_fails_the_probe_never_serves(
+    pools, teacher, deployment, digits, tmp_path, change, why
+):
+    """The reference comes from the right weights, the teacher loads others."""
+    images = torch.from_numpy(probe_images(deployment.shape))
+    right = teacher.load(digits[0], "cpu").infer(images).tolist()
+    other = spoilt(deployment, tmp_path, change)
+    other = replace(other, reference=tuple(map(tuple, right)))
+    with (
+        contextlib.closing(LocalPool(teachers=1).start(other, tmp_path / "p")) as pool,
+        pytest.raises(ClusterError, match=why),
+    ):
+        pool.wait()
+    with contextlib.closing(
+        LocalPool(teachers=1).start(
+            replace(deployment, reference=other.reference), tmp_path / "right"
+        )
+    ) as pool:
+        pool.wait()
 
 
 def test_a_teacher_with_other_views_is_refused(pools, served, deployment, tmp_path):

@@ -18,8 +18,17 @@ def test_both_ends_see_the_same_memory():
             array[...] = slot * 10 + i
     for slot in range(3):
         values = [float(a.max()) for a in other.slot(slot).values()]
-        assert values == [slot * 10 + i for i in range(4)]
+        assert values == [slot * 10 + i for i in range(5)]
         assert all(a.min() == a.max() for a in other.slot(slot).values())
+
+
+def test_figures_lie_beside_the_slots():
+    ring = Ring.create(LAYOUT)
+    ring.figures[:] = np.arange(LAYOUT.figures)
+    for slot in range(3):
+        for array in ring.slot(slot).values():
+            array[...] = 0
+    assert Ring(LAYOUT, ring.fd).figures.tolist() == list(range(LAYOUT.figures))
 
 
 def test_slots_do_not_overlap_and_are_aligned():
@@ -46,13 +55,14 @@ def test_channel_times_out_and_sees_the_other_end_go():
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
     assert channel.receive(0.01) is None
-    theirs.sendall(b'{"a": 1}\n{"b"')
+    theirs.sendall(b'{"a": 1}\n3\n{"b"')
     assert channel.receive(1.0) == {"a": 1}
+    assert channel.receive(1.0) == 3
     assert channel.receive(0.01) is None
     theirs.sendall(b": 2}\n")
     theirs.close()
     assert channel.receive(1.0) == {"b": 2}
     with pytest.raises(EOFError):
         channel.receive(1.0)
-    assert not channel.send(free=1)
+    assert not channel.send({"free": 1})
     channel.close()

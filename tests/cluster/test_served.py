@@ -3,35 +3,123 @@
 import contextlib
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from tests_support import trained_ids
 
 from kdlab.cluster.emulated_pool import EmulatedPool
 from kdlab.cluster.wire import ask, check_address
-from kdlab.errors import RunStopped, SchedulerUnreachable
+from kdlab.errors import BadInput, RunStopped, SchedulerUnreachable
+from kdlab.soft_labels.cached import Cached
+from kdlab.soft_labels.source import SourceContext
 from kdlab.testing import check_source
 
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.mark.parametrize("inputs", ["reference", "value_uint8"])
-@pytest.mark.parametrize("order", ["any", "strict"])
+@pytest.mark.parametrize(
+    ("inputs", "replies", "order"),
+    [
+        ("reference", "full", "any"),
+        ("reference", "top_k", "strict"),
+        ("value_uint8", "half", "strict"),
+        ("value_float32", "full", "any"),
+    ],
+)
 def test_conforms_and_equals_the_teacher(
-    pools, served, deployment, teacher, digits, inputs, order
+    pools, served, deployment, teacher, digits, inputs, replies, order
 ):
     pool = pools(deployment, teachers=1)
+    how = {"inputs": inputs, "replies": replies, "order": order, "top_k": 9}
 
     def make(start):
-        return served(pool, start=start, inputs=inputs, order=order)[0]
+        return served(pool, start=start, **how)[0]
 
-    _, samples, _ = served(pool, inputs=inputs, order=order)
+    _, samples, _ = served(pool, **how)
     check_source(make, samples, epochs=3)
     loaded = teacher.load(digits[0], "cpu")
     for batch in make({"epoch": 2, "done": []}).epoch(2, ()):
+        right, close = loaded.infer(batch.views), 1e-4 if replies == "full" else 2e-2
+        if replies == "top_k":
+            right = right.log_softmax(1)
+        assert torch.allclose(batch.soft, right, atol=close, rtol=close)
+
+
+def test_kept_labels_are_asked_for_once_and_become_an_offline_cache(
+    pools, served, deployment, teacher, digits
+):
+    pool = pools(deployment, teachers=1)
+    source, samples, _ = served(pool, cache_views=1, epochs=4, record=True)
+    labels = [{}, {}, {}, {}]
+    for epoch in range(4):
+        for batch in source.epoch(epoch, ()):
+            labels[epoch] |= zip(batch.ids.tolist(), batch.soft.clone(), strict=True)
+    source.close()
+    asked = source.log.with_suffix(".jsonl").read_text().count('"is": "Send"')
+    for later in labels[1:]:
+        assert all(torch.allclose(labels[0][i], later[i], atol=2e-2) for i in later)
+    context = SourceContext(
+        samples=samples,
+        student="offline",
+        folder=source.log.parent,
+        load_teacher=lambda: replace(
+            teacher.load(digits[0], "cpu"), infer=lambda views: pytest.fail("asked again")
+        ),
+    )
+    offline = Cached(views=1).build(context)
+    for batch in offline.epoch(0, ()):
+        for i, soft in zip(batch.ids.tolist(), batch.soft, strict=True):
+            assert torch.allclose(soft, labels[0][i], atol=2e-2)
+    # Once each, but for those sent again before their first answer was there.
+    assert len(samples.batches(0)) <= asked <= 2 * len(samples.batches(0))
+
+
+def test_batches_are_cut_to_the_teachers_best_and_put_together(
+    served, deployment, teacher, digits, pools
+):
+    """The deployment's batch is 20; here the student's is 90, cut into five."""
+    source, _, _ = served(pools(deployment, teachers=2), batch=90, ut=400)
+    loaded = teacher.load(digits[0], "cpu")
+    for batch in source.epoch(0, ()):
         assert torch.allclose(batch.soft, loaded.infer(batch.views), atol=1e-4)
+
+
+def test_an_ensemble_serves_the_mean_of_its_members(pools, served, deployment, digits):
+    (member,) = deployment.members
+    twice = replace(
+        deployment,
+        members=(member | {"weight": 1.0}, member | {"weight": 3.0}),
+        teacher="ensemble",
+    )
+    alone, _, _ = served(pools(deployment, teachers=1), order="strict")
+    together, _, _ = served(pools(twice, teachers=1), order="strict")
+    for one, two in zip(alone.epoch(0, ()), together.epoch(0, ()), strict=True):
+        assert torch.allclose(one.soft.log_softmax(1), two.soft, atol=1e-4)
+
+
+@pytest.mark.parametrize("unit", ["megabytes", "memory_share"])
+def test_thresholds_in_bytes_and_in_shares_of_free_memory(pools, served, deployment, unit):
+    size = 64 + 40  # 1×8×8 pixels and ten float32 logits
+    free = psutil.virtual_memory().available
+    ut = 100 * size / (1e6 if unit == "megabytes" else free)
+    source, _, _ = served(
+        pools(deployment), epochs=10, lt=ut / 5, ut=ut, thresholds_in=unit
+    )
+    for epoch in range(10):
+        for _ in source.epoch(epoch, ()):
+            assert source.figures()["volume"] <= 110
+    assert 60 <= source.figures()["volume_max"] <= 110
+
+
+def test_too_little_room_for_a_batch_is_refused_before_anything_starts(
+    pools, served, deployment
+):
+    with pytest.raises(BadInput, match="not more than one batch would fit"):
+        served(pools(deployment), lt=0.0001, ut=0.001, thresholds_in="megabytes")
 
 
 def test_no_scratch_files_are_left(pools, served, deployment, tmp_path):
@@ -44,8 +132,6 @@ def test_no_scratch_files_are_left(pools, served, deployment, tmp_path):
 
 def test_a_deployment_is_the_same_after_the_wire(deployment):
     """Lists become tuples there; hash and specs must not change."""
-    from dataclasses import replace
-
     data = {"type": "data/image_folder", "root": ["a.zip", "b.zip"]}
     several = replace(deployment, data=data)
 

@@ -8,7 +8,7 @@ from kdlab.train.recipe import Recipe, lr_at, make_optimizer
 
 
 def rates(recipe, steps=10):
-    return [lr_at(recipe, s, steps) for s in range(recipe.epochs * steps)]
+    return [lr_at(recipe, s / steps, steps) for s in range(recipe.epochs * steps)]
 
 
 def test_cosine_is_torchs():

@@ -70,7 +70,7 @@ def test_line_5_is_the_papers_update(samples, tmp_path):
     twin.load_state_dict(loop.model.state_dict())
     batch = next(iter(source(samples, tmp_path).epoch(0, ())))
     loop.model.train()
-    loop._step(batch)
+    loop._step(batch, len(batch.ids))
     twin.train()
     scores = twin(batch.views)
     loss = 0.3 * cross_entropy(scores, batch.labels) + 0.7 * hinton_kd(

@@ -5,7 +5,7 @@ from kdlab.data.synthetic import Synthetic
 from kdlab.errors import ModelError, SpecError, TeacherRefused, WeightsError
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.train.recipe import Recipe
-from kdlab.train.teacher import TeacherSpec, check, prepare, recipe_hash
+from kdlab.train.teacher import PreparedTeachers, TeacherSpec, check, prepare, recipe_hash
 
 MODEL = CifarResNet(depth=8, width=(4, 4, 8, 8))
 
@@ -33,7 +33,7 @@ def test_trained_once_and_kept(digits):
     assert same.sha256 == teacher.sha256
     assert teacher.top1 is not None
     data = digits[0]
-    loaded = teacher.load(data, "cpu")
+    loaded = PreparedTeachers((teacher,)).load(data, "cpu")
     import torch
 
     views = torch.from_numpy(data.inputs[:5])

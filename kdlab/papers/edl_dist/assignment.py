@@ -5,8 +5,9 @@ broken in both versions of the paper; that the student's rate is on top follows 
 dimension, from Table 3 of the journal (57.14 / 4.46 -> 13 cores, 12 are short, 16 are
 enough) and from section 4.3 (5 P4 for one V100).
 
-Unlike teachers (beyond the paper, which assumes one type): the smallest number of free
-teachers whose rates add up to t_s, the fastest first.
+Unlike teachers (beyond the paper, which assumes one type): as few as cover t_s. The
+fastest come first; the last one is the slowest that covers what is missing, so that a
+fast teacher is not spent on a small rest.
 """
 
 import math
@@ -25,18 +26,26 @@ def static_share(t_s: float, t_t: float) -> int:
     return max(1, math.ceil(t_s / t_t - 1e-9))  # 1e-9: 3.0000000000000004 is 3
 
 
+def next_teacher(free: Mapping[str, float], missing: float) -> str | None:
+    """The slowest free teacher that covers `missing` samples/s alone, else the fastest."""
+    covers = [(t_t, name) for name, t_t in free.items() if t_t >= missing * (1 - 1e-9)]
+    if covers:
+        return min(covers)[1]
+    return min(free, key=lambda name: (-free[name], name), default=None)
+
+
 def choose(free: Mapping[str, float], t_s: float) -> list[str]:
-    """Names of the teachers to assign, fastest first; all of them if they fall short.
+    """Names of the teachers to assign; all of them if they fall short of t_s.
 
     Args:
         free: t_t in samples/s by name, of teachers nobody holds.
         t_s: samples/s still to be covered; 0 or less needs none.
     """
-    chosen: list[str] = []
-    missing = t_s
-    for name, t_t in sorted(free.items(), key=lambda item: (-item[1], item[0])):
-        if missing <= 1e-9 * t_s:
+    left, chosen, missing = dict(free), list[str](), t_s
+    while missing > 1e-9 * t_s:
+        name = next_teacher(left, missing)
+        if name is None:
             break
         chosen.append(name)
-        missing -= t_t
+        missing -= left.pop(name)
     return chosen

@@ -1,21 +1,34 @@
 """Who is a teacher and whose: the coordinator's table (EDL-Dist, sections 3.1, 3.4).
 
     REGISTERED --ready--> FREE --assign--> ASSIGNED --release--> FREE
-         any state --lost or TTL passed--> gone (its row is removed)
+         FREE or ASSIGNED --leaving--> DRAINING
+         any state --connection lost or TTL passed--> gone (its row is removed)
 
 A teacher is registered before its model is loaded (3.1), so a registered one counts as
-alive and is never handed out. A row carries a lease epoch that grows with every change
-of owner: an answer from an earlier epoch is not accepted. A student that found too few
-teachers is searching; a teacher that becomes free goes to the student that searches
-longest (3.4, last paragraph). Time is a field of every event.
+alive and is never handed out. A draining one answers what it was asked and gets no more.
+A row carries a lease epoch that grows with every change of owner: an answer from an
+earlier epoch is not accepted. Time is a field of every event.
+
+Every change of a student's teachers is kept under a version, so that a reader is told
+what is new and not the whole list (`delta`).
+
+Several students (the paper has them, and no word on who comes first): a free teacher
+goes to the one whose need is covered least, the longest searching among equals (3.4,
+last paragraph). Without a free one, a teacher moves from the best covered student to
+the worst when that clearly lifts the worst: fair shares in the max-min sense.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kdlab.papers.edl_dist.assignment import choose
+from kdlab.papers.edl_dist.assignment import next_teacher
 
-State = Literal["registered", "free", "assigned"]
+State = Literal["registered", "free", "assigned", "draining"]
+Change = Literal["given", "draining", "left", "lost", "expired", "released", "moved"]
+
+_KEPT = 4096  # changes remembered per student; a reader further behind gets the whole list
+_LIFT = 1.05  # a move must raise the worst cover by 5 %, or two students swap for ever
 
 
 @dataclass(slots=True)
@@ -37,20 +50,49 @@ class Demand:
     t_s: float  # samples/s to be covered by teachers
     at_most: int | None = None
     since: float = 0.0  # searching since
+    rate: float = 0.0  # samples/s of the teachers it holds
+    held: dict[str, Lease] = field(default_factory=dict)
+
+    @property
+    def cover(self) -> float:
+        return self.rate / self.t_s if self.t_s > 0 else float("inf")
+
+    @property
+    def searching(self) -> bool:
+        full = self.at_most is not None and len(self.held) >= self.at_most
+        return not full and self.t_s - self.rate > 1e-9 * self.t_s
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What changed for one student after a version."""
+
+    version: int
+    full: bool  # `held` is the whole list; otherwise only what is new or draining
+    held: tuple[Lease, ...]
+    gone: dict[str, Change]  # teacher -> how it went; the last way, if it came and went
 
 
 @dataclass(slots=True)
 class LeaseTable:
     ttl_s: float = 6.0
+    # Epochs of a table that starts afresh must not repeat those of the one before: its
+    # owner passes a number that only grows, such as milliseconds since 1970.
+    next_epoch: int = 1
     leases: dict[str, Lease] = field(default_factory=dict)
     demands: dict[str, Demand] = field(default_factory=dict)
-    next_epoch: int = 1
     version: int = 0  # grows with every change a student could care about
+    free: dict[str, float] = field(default_factory=dict)  # t_t of the free teachers
+    changes: dict[str, deque[tuple[int, str, Change]]] = field(default_factory=dict)
+    touched: set[str] = field(default_factory=set)  # rows changed; a store empties it
 
     # Teachers
 
     def on_registered(self, teacher: str, time: float) -> None:
+        if teacher in self.leases:  # it loads another model: nobody's until it is ready
+            self.on_lost(teacher, time)
         self.leases[teacher] = Lease(teacher, "registered", time, self.ttl_s)
+        self.touched.add(teacher)
 
     def on_ready(
         self, teacher: str, t_t: float, time: float, ttl_s: float | None = None
@@ -59,27 +101,51 @@ class LeaseTable:
         if teacher not in self.leases:
             self.on_registered(teacher, time)
         lease = self.leases[teacher]
-        lease.t_t, lease.renewed_at, lease.ttl_s = t_t, time, ttl_s or self.ttl_s
+        lease.renewed_at, lease.ttl_s = time, ttl_s or self.ttl_s
+        self._set_rate(lease, t_t)
         if lease.state == "registered":
-            lease.state = "free"
-        self._match(time)  # also when one that is held reports another rate
+            self._free(lease)
+        self._match()  # also when one that is held reports another rate
 
-    def on_renewed(self, teacher: str, time: float, t_t: float | None = None) -> bool:
+    def on_renewed(self, teacher: str, time: float) -> bool:
         """False tells the teacher that it is not known (any more): register again."""
         lease = self.leases.get(teacher)
         if lease is None:
             return False
         lease.renewed_at = time
-        if t_t:
-            lease.t_t = t_t
         return True
 
-    def on_lost(self, teacher: str, time: float) -> bool:
-        """The connection broke or the teacher said goodbye. True if it was known."""
-        if self.leases.pop(teacher, None) is None:
+    def on_rate(self, teacher: str, t_t: float, time: float) -> None:
+        """A teacher measures another t_t than before; its student may need one more."""
+        lease = self.leases.get(teacher)
+        if lease is not None:
+            self._set_rate(lease, t_t)
+            self._match()
+
+    def on_leaving(self, teacher: str, time: float) -> bool:
+        """It said goodbye: it answers what it was asked, and gets nothing new."""
+        lease = self.leases.get(teacher)
+        if lease is None or lease.state == "draining":
             return False
-        self.version += 1
-        self._match(time)
+        student = lease.student
+        self._detach(lease)
+        lease.state, lease.student = "draining", student
+        if student is not None:
+            self._note(student, teacher, "draining")
+        self._match()
+        return True
+
+    def on_lost(self, teacher: str, time: float, *, expired: bool = False) -> bool:
+        """The connection broke, or the TTL passed. True if it was known."""
+        lease = self.leases.pop(teacher, None)
+        if lease is None:
+            return False
+        student, draining = lease.student, lease.state == "draining"
+        self._detach(lease)
+        if student is not None:
+            silent: Change = "expired" if expired else "lost"
+            self._note(student, teacher, "left" if draining and not expired else silent)
+        self._match()
         return True
 
     def expired(self, time: float) -> list[str]:
@@ -100,76 +166,182 @@ class LeaseTable:
         self, student: str, t_s: float, time: float, at_most: int | None = None
     ) -> None:
         """Algorithm 1, line 1: cover the rate t_s with teachers."""
-        self.demands[student] = Demand(student, t_s, at_most=at_most, since=time)
-        self._match(time)
+        demand = self.demands.get(student)
+        if demand is None:
+            self.demands[student] = Demand(student, t_s, at_most=at_most, since=time)
+            self.changes.setdefault(student, deque(maxlen=_KEPT))
+        else:
+            demand.t_s, demand.at_most = t_s, at_most
+        self._match()
 
     def on_extra(self, student: str, time: float) -> bool:
         """Algorithm 1, line 8: one additional teacher, as soon as one is free.
 
-        Returns whether one was free now; if not, the student is searching.
+        Returns whether it came now; if not, the student is searching.
         """
         demand = self.demands.get(student)
         if demand is None:  # not announced yet, or given up for silence
             return False
-        held = len(self.held_by(student))
+        before = len(demand.held)
         # A rate just above what it has is covered by one more teacher.
-        demand.t_s = max(demand.t_s, self._rate(student) * (1 + 1e-6) + 1e-6)
-        self._match(time)
-        return len(self.held_by(student)) > held
+        demand.t_s = max(demand.t_s, demand.rate * (1 + 1e-6) + 1e-6)
+        self._match()
+        return len(demand.held) > before
 
     def on_release(self, student: str, teacher: str, time: float) -> None:
         lease = self.leases.get(teacher)
-        if lease is None or lease.student != student:
+        if lease is None or lease.student != student or lease.state != "assigned":
             return
         demand = self.demands.get(student)
         if demand is not None:
             # What is left covers the student's needs as it sees them now.
-            demand.t_s = max(0.0, self._rate(student) - lease.t_t)
-        self._free_again(lease)
-        self._match(time)
+            demand.t_s = max(0.0, demand.rate - lease.t_t)
+        self._take(lease, "released")
+        self._match()
 
     def on_given_back(self, student: str, teacher: str, epoch: int, time: float) -> None:
         """A request failed; the need is as it was. The same teacher may come again."""
         lease = self.leases.get(teacher)
-        if lease is not None and (lease.student, lease.epoch) == (student, epoch):
-            self._free_again(lease)
-            self._match(time)
+        if lease is None or (lease.student, lease.epoch) != (student, epoch):
+            return
+        if lease.state == "assigned":
+            self._take(lease, "released")
+            self._match()
 
     def on_student_gone(self, student: str, time: float) -> None:
-        self.demands.pop(student, None)
-        for lease in self.held_by(student):
-            self._free_again(lease)
-        self._match(time)
+        demand = self.demands.pop(student, None)
+        if demand is not None:
+            for lease in list(demand.held.values()):
+                lease.student = None
+                self._free(lease)
+        for lease in self.leases.values():
+            if lease.student == student:  # draining for it
+                lease.student = None
+        self.changes.pop(student, None)
+        self._match()
+
+    def on_restored(
+        self, leases: list[Lease], demands: list[Demand], next_epoch: int, time: float
+    ) -> None:
+        """Rows that a store kept: a coordinator that starts again goes on with them.
+
+        A lease kept its owner and its epoch, so answers under way stay good. What no
+        student of the store claims is free.
+        """
+        self.next_epoch = max(self.next_epoch, next_epoch)
+        for kept in demands:
+            self.on_demand(kept.student, kept.t_s, kept.since, kept.at_most)
+        for lease in leases:
+            lease.renewed_at = time
+            self.leases[lease.teacher] = lease
+            demand = self.demands.get(lease.student or "")
+            if lease.state == "assigned" and demand is not None:
+                demand.held[lease.teacher] = lease
+                demand.rate += lease.t_t
+                self._note(demand.student, lease.teacher, "given")
+            elif lease.state in ("assigned", "free"):
+                lease.student = None
+                self._free(lease)
+        self._match()
+
+    # Looks
 
     def held_by(self, student: str) -> list[Lease]:
-        return [lease for lease in self.leases.values() if lease.student == student]
+        demand = self.demands.get(student)
+        return list(demand.held.values()) if demand is not None else []
+
+    def delta(self, student: str, version: int) -> Delta:
+        """What a reader that knows `version` has to be told; -1 knows nothing."""
+        noted = self.changes.get(student, deque())
+        if version < 0 or (len(noted) == noted.maxlen and version < noted[0][0]):
+            return Delta(self.version, True, tuple(self.held_by(student)), {})
+        held, gone = dict[str, Lease](), dict[str, Change]()
+        for at, teacher, change in noted:
+            if at <= version:
+                continue
+            lease = self.leases.get(teacher)
+            if change in ("given", "draining"):
+                if lease is not None and lease.student == student:
+                    held[teacher] = lease
+            else:
+                gone[teacher] = change
+        return Delta(self.version, False, tuple(held.values()), gone)
+
+    def version_of(self, student: str) -> int:
+        """Version of the last change that concerns this student."""
+        noted = self.changes.get(student)
+        return noted[-1][0] if noted else 0
 
     # Matching
 
-    def _free(self) -> dict[str, float]:
-        return {n: le.t_t for n, le in self.leases.items() if le.state == "free"}
+    def _match(self) -> None:
+        """Free teachers to the students that search; then, fair shares."""
+        while (poor := self._poorest()) is not None:
+            teacher = next_teacher(self.free, poor.t_s - poor.rate)
+            if teacher is not None:
+                self._assign(self.leases[teacher], poor)
+            elif not self._move_to(poor):
+                return
 
-    def _rate(self, student: str) -> float:
-        return sum(lease.t_t for lease in self.held_by(student))
+    def _poorest(self) -> Demand | None:
+        searching = [d for d in self.demands.values() if d.searching]
+        return min(searching, key=lambda d: (d.cover, d.since, d.student), default=None)
 
-    def _match(self, time: float) -> None:
-        """Give free teachers to the students that search, the longest first."""
-        for demand in sorted(self.demands.values(), key=lambda d: (d.since, d.student)):
-            held = self.held_by(demand.student)
-            missing = demand.t_s - self._rate(demand.student)
-            for teacher in choose(self._free(), missing):
-                if demand.at_most is not None and len(held) >= demand.at_most:
-                    break
-                self._assign(teacher, demand.student)
-                held = self.held_by(demand.student)
+    def _move_to(self, poor: Demand) -> bool:
+        """Whether a teacher of a better covered student is better used here."""
+        for rich in sorted(self.demands.values(), key=lambda d: -d.cover):
+            if rich is poor or len(rich.held) < 2 or rich.cover <= poor.cover:
+                continue
+            lease = min(rich.held.values(), key=lambda le: (le.t_t, le.teacher))
+            worse = (rich.rate - lease.t_t) / rich.t_s if rich.t_s > 0 else float("inf")
+            better = (poor.rate + lease.t_t) / poor.t_s
+            if min(worse, better) > poor.cover * _LIFT:
+                self._take(lease, "moved")
+                self._assign(lease, poor)
+                return True
+        return False
 
-    def _assign(self, teacher: str, student: str) -> None:
-        lease = self.leases[teacher]
-        lease.state, lease.student = "assigned", student
+    def _assign(self, lease: Lease, demand: Demand) -> None:
+        del self.free[lease.teacher]
+        self.touched.add(lease.teacher)
+        lease.state, lease.student = "assigned", demand.student
         lease.epoch = self.next_epoch
         self.next_epoch += 1
-        self.version += 1
+        demand.held[lease.teacher] = lease
+        demand.rate += lease.t_t
+        self._note(demand.student, lease.teacher, "given")
 
-    def _free_again(self, lease: Lease) -> None:
-        lease.state, lease.student = "free", None
+    def _take(self, lease: Lease, how: Change) -> None:
+        student = lease.student
+        self._detach(lease)
+        self._free(lease)
+        if student is not None:
+            self._note(student, lease.teacher, how)
+
+    def _detach(self, lease: Lease) -> None:
+        """Out of the free ones and of its student's account; the row stays."""
+        self.touched.add(lease.teacher)
+        self.free.pop(lease.teacher, None)
+        demand = self.demands.get(lease.student) if lease.student is not None else None
+        if demand is not None and demand.held.pop(lease.teacher, None) is not None:
+            demand.rate = sum(le.t_t for le in demand.held.values())
+        lease.student = None
+
+    def _free(self, lease: Lease) -> None:
+        lease.state = "free"
+        self.touched.add(lease.teacher)
+        self.free[lease.teacher] = lease.t_t
+
+    def _set_rate(self, lease: Lease, t_t: float) -> None:
+        lease.t_t = t_t
+        if lease.state == "free":
+            self.free[lease.teacher] = t_t
+        demand = self.demands.get(lease.student) if lease.student is not None else None
+        if demand is not None:
+            demand.rate = sum(le.t_t for le in demand.held.values())
+
+    def _note(self, student: str, teacher: str, change: Change) -> None:
         self.version += 1
+        noted = self.changes.get(student)
+        if noted is not None:
+            noted.append((self.version, teacher, change))

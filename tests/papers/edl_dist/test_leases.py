@@ -1,10 +1,12 @@
 """Oracle O-15: a teacher never has two owners, an expired one is never handed out."""
 
+from dataclasses import replace
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kdlab.papers.edl_dist.leases import LeaseTable
+from kdlab.papers.edl_dist.leases import Demand, LeaseTable
 
 
 def table_with(*teachers, t_t=10.0):
@@ -111,10 +113,90 @@ def test_at_most_is_kept():
     assert len(names(table, "s")) == 2
 
 
+def test_a_teacher_that_leaves_drains_for_its_student_and_is_replaced():
+    table = table_with("a", "b")
+    table.on_demand("s", 5.0, 0.0)
+    assert table.on_leaving("a", 1.0)
+    assert not table.on_leaving("a", 1.0)
+    assert names(table, "s") == ["b"]
+    assert table.leases["a"].state == "draining"
+    assert table.on_lost("a", 2.0)
+    assert table.delta("s", 0).gone["a"] == "left"
+
+
+def test_deltas_tell_only_what_is_new():
+    table = table_with("a", "b", "c")
+    table.on_demand("s", 15.0, 0.0)
+    whole = table.delta("s", -1)
+    assert whole.full
+    assert {le.teacher for le in whole.held} == {"a", "b"}
+    assert table.delta("s", whole.version).held == ()
+    table.on_lost("a", 1.0, expired=True)
+    news = table.delta("s", whole.version)
+    assert not news.full
+    assert news.gone == {"a": "expired"}
+    assert [le.teacher for le in news.held] == ["c"]
+
+
+def test_a_reader_far_behind_gets_the_whole_list():
+    table = table_with("a")
+    table.on_demand("s", 5.0, 0.0)
+    for _ in range(3000):
+        (lease,) = table.held_by("s")
+        table.on_given_back("s", "a", lease.epoch, 1.0)
+    assert table.delta("s", 1).full
+    assert [le.teacher for le in table.delta("s", 1).held] == ["a"]
+
+
+def test_a_slower_teacher_makes_its_student_search():
+    table = table_with("a", "b")
+    table.on_demand("s", 8.0, 0.0)
+    table.on_rate("a", 4.0, 1.0)
+    assert names(table, "s") == ["a", "b"]
+
+
+def test_a_newcomer_gets_a_fair_share():
+    table = table_with(*"abcdef")
+    table.on_demand("first", 100.0, 0.0)
+    assert len(names(table, "first")) == 6
+    table.on_demand("second", 100.0, 1.0)
+    assert len(names(table, "second")) == len(names(table, "first")) == 3
+    assert set(table.delta("first", 0).gone.values()) == {"moved"}
+    table.on_demand("small", 10.0, 2.0)
+    assert names(table, "small") != []
+
+
+def test_fair_shares_do_not_swing():
+    table = table_with(*"abc")
+    table.on_demand("x", 100.0, 0.0)
+    table.on_demand("y", 100.0, 0.0)
+    before = table.version
+    for time in range(50):
+        table.on_extra("x", float(time))
+        table.on_extra("y", float(time))
+    assert table.version == before
+
+
+def test_a_restored_table_goes_on_with_owners_and_epochs():
+    table = table_with("a", "b", "c")
+    table.on_demand("s", 15.0, 0.0)
+    fresh = LeaseTable(ttl_s=6)
+    rows = [replace(lease) for lease in table.leases.values()]
+    fresh.on_restored(rows, [Demand("s", 15.0)], table.next_epoch, 100.0)
+    assert names(fresh, "s") == names(table, "s")
+    assert {le.teacher: le.epoch for le in fresh.held_by("s")} == {
+        le.teacher: le.epoch for le in table.held_by("s")
+    }
+    assert fresh.expired(103.0) == []
+    orphan = LeaseTable(ttl_s=6)
+    orphan.on_restored([replace(le) for le in table.leases.values()], [], 9, 0.0)
+    assert set(orphan.free) == {"a", "b", "c"}
+
+
 class Random(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.table, self.time, self.epochs = LeaseTable(ttl_s=6), 0.0, {}
+        self.table, self.time, self.views = LeaseTable(ttl_s=6), 0.0, {}
 
     teachers = st.sampled_from(["a", "b", "c", "d"])
     students = st.sampled_from(["x", "y", "z"])
@@ -138,6 +220,14 @@ class Random(RuleBasedStateMachine):
     @rule(teacher=teachers)
     def renew(self, teacher):
         self.table.on_renewed(teacher, self.time)
+
+    @rule(teacher=teachers)
+    def drain(self, teacher):
+        self.table.on_leaving(teacher, self.time)
+
+    @rule(teacher=teachers, t_t=st.floats(1, 50))
+    def measure(self, teacher, t_t):
+        self.table.on_rate(teacher, t_t, self.time)
 
     @rule(teacher=teachers)
     def lose(self, teacher):
@@ -165,13 +255,33 @@ class Random(RuleBasedStateMachine):
     @invariant()
     def one_owner_that_asked(self):
         for lease in self.table.leases.values():
-            assert (lease.state == "assigned") == (lease.student is not None)
+            if lease.state != "draining":
+                assert (lease.state == "assigned") == (lease.student is not None)
+            assert (lease.teacher in self.table.free) == (lease.state == "free")
             if lease.student is not None:
                 assert lease.student in self.table.demands
 
     @invariant()
+    def a_readers_view_by_deltas_is_the_table(self):
+        for student in self.table.demands:
+            seen = self.views.setdefault(student, [-1, set()])
+            news = self.table.delta(student, seen[0])
+            if news.full:
+                seen[1] = set()
+            seen[1] -= news.gone.keys()
+            for lease in news.held:
+                (seen[1].discard if lease.state == "draining" else seen[1].add)(
+                    lease.teacher
+                )
+            seen[0] = news.version
+            assert seen[1] == set(names(self.table, student))
+        for student in list(self.views):
+            if student not in self.table.demands:
+                del self.views[student]
+
+    @invariant()
     def lease_epochs_only_grow(self):
-        held = [le.epoch for le in self.table.leases.values() if le.student]
+        held = [le.epoch for le in self.table.leases.values() if le.state == "assigned"]
         assert len(held) == len(set(held))
         for lease in self.table.leases.values():
             assert lease.epoch < self.table.next_epoch

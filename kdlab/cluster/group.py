@@ -1,0 +1,245 @@
+"""The ranks of one student as processes: started, watched, regrouped, ended.
+
+Carries out kdlab/papers/edl_dist/generations.py. What a rank does is not known here; it
+is a module that announces {"ready"}, is told to {"train"}, and announces how that ended.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from kdlab.cluster.children import Child
+from kdlab.cluster.pulse import Pulse, Sign
+from kdlab.errors import ClusterError, RunStopped
+from kdlab.papers.edl_dist.generations import (
+    Generations,
+    Give,
+    Instruction,
+    Kill,
+    SaveAndStop,
+    StartGeneration,
+    StartProcess,
+)
+
+_LOOK_S = 0.02
+_END_S = 5.0  # for ranks to end after they were told to
+
+
+class StudentGroup:
+    def __init__(
+        self,
+        machine: Generations,
+        *,
+        start: Callable[[str, Path], Child],
+        order: Callable[[StartGeneration], dict[str, Any]],
+        folder: Path,
+        hang_s: float,
+        report: Callable[..., None],
+        stop: Callable[[], bool],
+        wanted: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """A group that is not running yet.
+
+        Args:
+            machine: who is a rank when.
+            start: a process of the given name, whose sign of life goes to the path.
+            order: what each rank of a generation is told, besides its own number.
+            folder: for signs of life and rendezvous files.
+            hang_s: silence after which ranks are taken for hung.
+            report: events for people.
+            stop: whether the user asked to stop.
+            wanted: another number of ranks somebody asked for, or None.
+        """
+        self.machine, self.start, self.order = machine, start, order
+        self.folder, self.hang_s, self.report = folder, hang_s, report
+        self.stop, self.wanted = stop, wanted
+        self.children: dict[str, Child] = {}
+        self.pulses: dict[str, Pulse] = {}
+        self.started = 0
+        self.result: dict[str, Any] | None = None
+        self.failed = ""
+        self.error_code = 1
+        self.begun_step = 0  # where the generation under way began
+        self.lost_at: float | None = None  # a loss after which nobody trained yet
+        self.begun_at = 0.0
+        self.told_to_stop: float | None = None
+        self.failovers: list[float] = []  # seconds from a loss to the next step
+
+    def run(self) -> dict[str, Any]:
+        """Until the master has finished; its result.
+
+        Raises:
+            ClusterError: the group cannot go on.
+            RunStopped: the user asked.
+        """
+        try:
+            self._do(self.machine.on_begin())
+            while self.machine.state not in ("done", "failed"):
+                self._look()
+                time.sleep(_LOOK_S)  # between looks at pipes and processes
+        finally:
+            self.close()
+        if self.failed:
+            error = ClusterError(self.failed)
+            error.exit_code = self.error_code
+            raise error
+        assert self.result is not None
+        return self.result
+
+    # Looking
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for name, child in list(self.children.items()):
+            for message in child.said():
+                self._on_message(name, message, now)
+            if not child.alive():
+                for message in child.said():  # its last words
+                    self._on_message(name, message, now)
+                self._on_death(name, child, now)
+        self._look_at_pulses(now)
+        ranks = self.wanted()
+        if ranks is not None:
+            self._do(self.machine.on_wanted(ranks))
+        self._do(self.machine.on_look(now))
+        if self.stop():
+            self._stop_softly(now)
+
+    def _on_message(self, name: str, message: dict[str, Any], now: float) -> None:
+        machine = self.machine
+        if "ready" in message:
+            self._do(machine.on_ready(name, now))
+        elif "broken" in message:
+            self.report("rank_gave_up", rank=name, why=message["broken"])
+            self._do([*machine.on_broken(name, now), *machine.on_ready(name, now)])
+        elif "saved" in message:
+            self._do(machine.on_saved(now))
+            if not message.get("leaving"):
+                self._do(machine.on_ready(name, now))
+        elif "stopped" in message:
+            raise RunStopped(message["stopped"])
+        elif "error" in message:
+            self.error_code = int(message.get("exit_code", 1))
+            self._do(machine.on_error(message["error"]))
+        elif message.get("done") is not None:  # only the master has a result
+            self.result = message["done"]
+            self._do(machine.on_finished())
+
+    def _on_death(self, name: str, child: Child, now: float) -> None:
+        del self.children[name]
+        if self.machine.state in ("done", "failed"):
+            return
+        code = child.process.returncode
+        was_rank = name in self.machine.ranks
+        if was_rank and self.machine.state == "training":
+            self.lost_at = self.lost_at or now
+        self.report("rank_lost", rank=name, exit_code=code, was_rank=was_rank)
+        if code not in (None, 0) and code > 0 and not was_rank:
+            # It could not even come up: another one would not either.
+            self._do(self.machine.on_error(child.obituary("ended before it was ready")))
+            return
+        self._do(self.machine.on_lost(name, now))
+
+    def _look_at_pulses(self, now: float) -> None:
+        machine = self.machine
+        if machine.state not in ("training", "saving"):
+            return
+        signs = {name: self.pulses[name].read() for name in machine.ranks}
+        current = {n: s for n, s in signs.items() if s.generation == machine.generation}
+        for sign in current.values():
+            machine.on_step(sign.step)
+        newest = max((s.time for s in current.values()), default=self.begun_at)
+        if self.lost_at is not None and self._all_step(current):
+            self.failovers.append(now - self.lost_at)
+            self.report(
+                "training_again", seconds=self.failovers[-1], generation=machine.generation
+            )
+            self.lost_at = None
+        if now - max(newest, self.begun_at) > self.hang_s:
+            for name in self._hung(current):
+                self.report("rank_hangs", rank=name, silent_s=now - newest)
+                self.children[name].process.kill()
+
+    def _all_step(self, current: dict[str, Sign]) -> bool:
+        """Whether every rank has done a step of the generation under way."""
+        ranks = self.machine.ranks
+        return len(current) == len(ranks) and all(
+            sign.step > self.begun_step for sign in current.values()
+        )
+
+    def _hung(self, current: dict[str, Sign]) -> list[str]:
+        """All ranks are silent, since all wait for one: which one, as far as one can see."""
+        ranks = [name for name in self.machine.ranks if name in self.children]
+        stopped = [n for n in ranks if _is_stopped(self.children[n].pid)]
+        if stopped:
+            return stopped
+        absent = [n for n in ranks if n not in current]
+        if absent:
+            return absent
+        least = min((current[n].step for n in ranks), default=0)
+        return [n for n in ranks if current[n].step == least]
+
+    def _stop_softly(self, now: float) -> None:
+        if self.told_to_stop is None:
+            self.told_to_stop = now
+            for child in self.children.values():
+                child.tell(stop=True)
+        ranks = self.machine.ranks if self.machine.state in ("training", "saving") else ()
+        if not ranks or now - self.told_to_stop > self.hang_s:
+            raise RunStopped("stopped by the user; the last checkpoint is kept")
+
+    # Doing
+
+    def _do(self, told: list[Instruction]) -> None:
+        for instruction in told:
+            match instruction:
+                case StartProcess():
+                    self._start_process()
+                case StartGeneration():
+                    self._start_generation(instruction)
+                case SaveAndStop():
+                    for name in self.machine.ranks:
+                        self.children[name].tell(save=True)
+                case Kill(rank):
+                    self.report("rank_killed", rank=rank, why="it does not let go")
+                    if rank in self.children:
+                        self.children[rank].process.kill()
+                case Give(failed):
+                    self.failed = failed
+
+    def _start_process(self) -> None:
+        name = f"rank-process-{self.started}"
+        self.started += 1
+        path = self.folder / "pulse" / name
+        self.pulses[name] = Pulse(path)
+        self.children[name] = self.start(name, path)
+
+    def _start_generation(self, generation: StartGeneration) -> None:
+        self.begun_at = time.monotonic()
+        shared = self.order(generation)
+        self.report(
+            "generation",
+            number=generation.generation,
+            ranks={n: self.children[n].pid for n in generation.ranks},
+        )
+        self.begun_step = int(shared["from_step"])
+        for number, name in enumerate(generation.ranks):
+            self.children[name].tell(train=shared | {"rank": number})
+
+    def close(self) -> None:
+        for child in self.children.values():
+            child.tell(end=True)
+        deadline = time.monotonic() + _END_S
+        for child in self.children.values():
+            child.stop(max(0.1, deadline - time.monotonic()))
+        self.children.clear()
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False

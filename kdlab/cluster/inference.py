@@ -1,0 +1,182 @@
+"""The teacher's model and the thread that computes with it: requests in, logits out.
+
+Requests that lie in the queue together are computed together, up to the batch this
+machine computes best (micro-batching), and answered one by one. Only one deployment is
+ever loaded, so models never mix within a batch.
+"""
+
+import queue
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.probe import probe_images
+from kdlab.data.images import ImageData
+from kdlab.models.ensemble import combined
+from kdlab.models.model import check_fit, load_weights
+
+_MEASURE_S = 0.1  # per size tried
+_MEASURE_ALL_S = 2.0  # a slow model is tried at fewer sizes
+_SMALLEST = 8
+_AS_GOOD = 0.95  # of the best rate: then the smaller batch wins, it answers sooner
+_NEW = 0.1  # weight of the newest rate in the running mean
+
+
+@dataclass(slots=True)
+class Request:
+    epoch: int
+    ids: NDArray[np.int64] | None
+    views: NDArray[np.uint8] | NDArray[np.float32] | None
+    answer: Future[NDArray[np.float32]] = field(default_factory=Future)
+
+    @property
+    def size(self) -> int:
+        given = self.ids if self.views is None else self.views
+        assert given is not None
+        return len(given)
+
+
+class Inference:
+    def __init__(
+        self, deployment: Deployment, weights: list[Path], threads: int, device: str
+    ) -> None:
+        torch.set_num_threads(threads)  # Dask's nanny exports OMP_NUM_THREADS=1
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device, self.deployment = device, deployment
+        self.model = self._load(weights)
+        self.data: ImageData | None = None
+        self.t_t = 0.0  # samples/s while computing
+        self.best_batch = deployment.batch
+        self.answered = 0
+        self._held: Request | None = None  # taken from the queue, too large to join
+
+    def _load(self, weights: list[Path]) -> nn.Module:
+        deployment, members = self.deployment, []
+        specs = deployment.model_specs()
+        for spec, path, facts in zip(specs, weights, deployment.members, strict=True):
+            member = spec.build(deployment.num_classes, deployment.shape[0])
+            load_weights(member.net, path, facts["sha256"])
+            members.append(member)
+        model = combined(members, [m["weight"] for m in deployment.members])
+        check_fit(model, deployment.shape, deployment.num_classes, "the teacher")
+        model.eval()
+        return model.requires_grad_(requires_grad=False).to(self.device)
+
+    @torch.inference_mode()
+    def logits(self, views: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float32]:
+        """(N, C, H, W) uint8, or float32 on the 0..1 scale -> (N, classes) float32."""
+        if not views.flags.writeable:  # Dask hands out read-only buffers
+            views = views.copy()
+        pixels = torch.from_numpy(views).to(self.device)
+        if pixels.dtype != torch.uint8:
+            pixels = pixels * 255  # what the models' normalisation expects
+        scores: torch.Tensor = self.model(pixels)
+        return scores.float().cpu().numpy()
+
+    def probe(self) -> list[list[float]]:
+        """Its answer to the probe images: the proof that it is the right model."""
+        return self.logits(probe_images(self.deployment.shape)).tolist()
+
+    def measure(self) -> None:
+        """t_t of EDL-Dist: samples/s when inputs are free (3.2), and at which batch."""
+        rates: dict[int, float] = {}
+        begin = time.perf_counter()
+        for size in self._sizes():
+            rates[size] = self._rate(size)
+            if time.perf_counter() - begin > _MEASURE_ALL_S:
+                break
+        best = max(rates.values())
+        self.best_batch = min(s for s, rate in rates.items() if rate >= _AS_GOOD * best)
+        self.t_t = rates[self.best_batch]
+
+    def _sizes(self) -> list[int]:
+        """The student's batch first, then its halves down to eight."""
+        sizes, size = list[int](), self.deployment.batch
+        while size >= _SMALLEST or not sizes:
+            sizes.append(size)
+            size //= 2
+        return sizes
+
+    def _rate(self, size: int) -> float:
+        batch = np.zeros((size, *self.deployment.shape), np.uint8)
+        self.logits(batch)
+        rounds, begin = 0, time.perf_counter()
+        while rounds < 2 or time.perf_counter() - begin < _MEASURE_S:
+            self.logits(batch)
+            rounds += 1
+        return rounds * size / (time.perf_counter() - begin)
+
+    def take(
+        self, requests: "queue.SimpleQueue[Request | None]", timeout_s: float
+    ) -> list[Request] | None:
+        """The next request and those that fit beside it; [] after the time-out.
+
+        None when the end was asked for.
+        """
+        first, self._held = self._held, None
+        if first is None:
+            try:
+                first = requests.get(timeout=timeout_s)
+            except queue.Empty:
+                return []
+            if first is None:
+                return None
+        taken, count = [first], first.size
+        while count < self.best_batch:
+            try:
+                more = requests.get_nowait()
+            except queue.Empty:
+                break
+            if more is None:
+                requests.put(None)  # the end comes after what was taken
+                break
+            if count + more.size > self.best_batch:
+                self._held = more
+                break
+            taken.append(more)
+            count += more.size
+        return taken
+
+    def answer(self, requests: list[Request]) -> None:
+        """Compute them together; a failure is the answer to each."""
+        begin = time.perf_counter()
+        try:
+            inputs = [self._inputs(request) for request in requests]
+            kinds = {views.dtype for views in inputs}
+            if len(kinds) > 1:  # one student sends uint8, another float32
+                for request in requests:
+                    self.answer([request])
+                return
+            logits = self.logits(_joined(inputs))
+        except Exception as error:  # the reader is told, and sends it to somebody else
+            for request in requests:
+                request.answer.set_exception(error)
+            return
+        rate = len(logits) / max(1e-9, time.perf_counter() - begin)
+        self.t_t += _NEW * (rate - self.t_t)
+        start = 0
+        for request in requests:
+            request.answer.set_result(logits[start : start + request.size])
+            start += request.size
+        self.answered += len(requests)
+
+    def _inputs(self, request: Request) -> NDArray[np.uint8] | NDArray[np.float32]:
+        if request.views is not None:
+            return request.views
+        assert request.ids is not None
+        if self.data is None:
+            self.data = self.deployment.load_data()
+        return self.data.views(request.ids, request.epoch)
+
+
+def _joined(inputs: list[Any]) -> Any:
+    return inputs[0] if len(inputs) == 1 else np.concatenate(inputs)

@@ -1,0 +1,34 @@
+"""A sign of life in shared memory: how far a rank is and when it said so.
+
+Writing costs no system call, and the page cache keeps it when the process dies. The
+clock is the machine's monotonic one, which all its processes share.
+"""
+
+import mmap
+import struct
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+_FORM = "<qqd"
+
+
+class Sign(NamedTuple):
+    generation: int
+    step: int
+    time: float
+
+
+class Pulse:
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_bytes(bytes(struct.calcsize(_FORM)))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), struct.calcsize(_FORM))
+
+    def beat(self, generation: int, step: int) -> None:
+        struct.pack_into(_FORM, self._map, 0, generation, step, time.monotonic())
+
+    def read(self) -> Sign:
+        return Sign(*struct.unpack_from(_FORM, self._map, 0))

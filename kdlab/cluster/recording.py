@@ -1,0 +1,111 @@
+"""Events and what they led to, as lines of JSON: a pure machine's life, to be replayed.
+
+A machine of kdlab/papers is a function of its events. `Recorded` stands before one and
+appends each event with what the machine said to it; `kdlab.testing.replay` feeds the
+same events to a fresh machine and compares.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from kdlab.papers.edl_dist import distil_reader, leases
+from kdlab.papers.edl_dist.in_flight import Part
+
+_KINDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        *distil_reader.Instruction.__args__,
+        distil_reader.Teacher,
+        distil_reader.Rules,
+        leases.Delta,
+        leases.Lease,
+        leases.Demand,
+    )
+}
+
+
+def to_plain(value: Any) -> Any:
+    """JSON that `from_plain` makes equal values of."""
+    if isinstance(value, Part):
+        return {"is": "Part", "of": list(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {
+            f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)
+        }
+        return {"is": type(value).__name__, "of": fields}
+    if isinstance(value, Mapping):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(v) for v in value]
+    return value
+
+
+def from_plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [from_plain(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"is", "of"}:
+        if value["is"] == "Part":
+            return Part(*value["of"])
+        return _KINDS[value["is"]](**from_plain(value["of"]))
+    return {k: from_plain(v) for k, v in value.items()}
+
+
+class Journal:
+    """Appends; each line is written at once, so a killed process keeps its past."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", buffering=1, encoding="utf-8")
+
+    def write(self, **entry: Any) -> None:
+        self._file.write(json.dumps(entry) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Recorded:
+    """A machine whose `on_...` calls are written down; everything else passes through.
+
+    Args:
+        machine: of kdlab/papers.
+        path: of the journal; lines are appended.
+        leave_out: calls that are too many and decide nothing.
+        state: a few numbers after each event, for machines that say little.
+        about: what a fresh machine needs to begin alike.
+    """
+
+    def __init__(
+        self,
+        machine: Any,
+        path: Path,
+        leave_out: Collection[str] = (),
+        state: Callable[[Any], Any] = lambda machine: None,
+        **about: Any,
+    ) -> None:
+        self._machine, self._journal = machine, Journal(path)
+        self._leave_out, self._state = leave_out, state
+        self._journal.write(machine=type(machine).__name__, **about)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._machine, name)
+        if name.startswith("on_") and name not in self._leave_out:
+            return self._recording(name, found)
+        return found
+
+    def _recording(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            # Taken before the call: what it is given may be changed by it.
+            given = {"args": to_plain(args), "kwargs": to_plain(kwargs)}
+            told = call(*args, **kwargs)
+            self._journal.write(
+                on=name, **given, told=to_plain(told), state=self._state(self._machine)
+            )
+            return told
+
+        return recorded

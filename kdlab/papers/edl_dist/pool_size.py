@@ -1,0 +1,60 @@
+"""How many teachers a pool should hold: more while a student searches, fewer when idle.
+
+Beyond the paper, which adds teachers and never says who starts or ends them. Dask's own
+adaptive target is of no use here: it looks at tasks, and a teacher that answers requests
+has none (measured: four busy ones scaled to zero within 8 s).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLevel:
+    """What the pool sees at a look."""
+
+    time: float
+    missing: float  # samples/s that students ask for and do not have
+    t_t: float  # samples/s of a teacher, the mean; 0 when none is up
+    alive: int  # teachers up or starting
+    starting: int
+    free: Mapping[str, float]  # t_t of the teachers nobody holds
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    start: int = 0
+    withdraw: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class PoolSize:
+    least: int
+    most: int
+    idle_s: float = 10.0  # a teacher free for so long is not needed
+    free_since: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= self.most:
+            raise ValueError(f"need 0 <= least <= most, got {self.least} and {self.most}")
+
+    def on_look(self, level: PoolLevel) -> Resize:
+        self.free_since = {
+            name: self.free_since.get(name, level.time) for name in level.free
+        }
+        wanted = math.ceil(level.missing / level.t_t - 1e-9) if level.t_t else 0
+        if level.missing > 0:
+            wanted = max(1, wanted)
+        lacking = max(wanted - level.starting, self.least - level.alive)
+        start = max(0, min(lacking, self.most - level.alive))
+        if start or level.missing > 0:
+            return Resize(start=start)
+        spare = level.alive - self.least
+        idle = [
+            name
+            for name, since in self.free_since.items()
+            if level.time - since >= self.idle_s
+        ]
+        slowest_first = sorted(idle, key=lambda name: (level.free[name], name))
+        return Resize(withdraw=tuple(slowest_first[: max(0, spare)]))

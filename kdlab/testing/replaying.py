@@ -1,0 +1,100 @@
+"""Replay what a machine of kdlab/papers lived through, without any process."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kdlab.cluster.recording import from_plain, to_plain
+from kdlab.errors import BadInput
+from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules
+from kdlab.papers.edl_dist.leases import LeaseTable
+
+
+@dataclass(slots=True)
+class Replay:
+    """What came of it.
+
+    events: how often each happened.
+    delivered: batches handed to the trainer, (epoch, batch), in order; of a reader.
+    different: the first event to which the machine says something else now, with what it
+        said then and now; None when all are alike.
+    machine: in its last state.
+    """
+
+    machine: Any
+    events: Counter[str] = field(default_factory=Counter)
+    delivered: list[tuple[int, int]] = field(default_factory=list)
+    different: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        """Raise AssertionError when an event leads to something else than it did."""
+        if self.different is not None:
+            raise AssertionError(
+                f"event {self.different['number']} ({self.different['on']}) led to\n"
+                f"  then: {self.different['then']}\n  now:  {self.different['now']}"
+            )
+
+
+def replay(path: str | Path) -> Replay:
+    """Feed the events of a journal to a fresh machine and compare what it says.
+
+    Journals are `reader.jsonl` of a member (soft_labels.record=true, or a run with chaos)
+    and `pool/coordinator.jsonl` of a run. A journal that a restarted process went on with
+    holds several lives; the last one is replayed.
+
+    Raises:
+        BadInput: it is no journal.
+    """
+    entries = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    heads = [i for i, entry in enumerate(entries) if "machine" in entry]
+    if not heads:
+        raise BadInput(f"{path} is no journal of a machine: no line names one.")
+    head, events = entries[heads[-1]], entries[heads[-1] + 1 :]
+    cached: set[tuple[int, int]] = set()
+    made = Replay(_machine(head, cached))
+    for number, entry in enumerate(events):
+        cached.clear()
+        cached.update(_taken_from_cache(entry["told"]))
+        _feed(made, number, entry)
+        if made.different is not None:
+            break
+    return made
+
+
+def _machine(head: dict[str, Any], cached: set[tuple[int, int]]) -> Any:
+    if head["machine"] == "LeaseTable":
+        return LeaseTable(head["ttl_s"], next_epoch=head["next_epoch"])
+    first, later = head["sizes"]
+    return DistilReader(
+        Rules(**head["rules"]),
+        lambda epoch: first if epoch == head["epoch"] else later,
+        epochs=head["epochs"],
+        epoch=head["epoch"],
+        done=head["done"],
+        time=head["time"],
+        cached=lambda epoch, batch: (epoch, batch) in cached,
+    )
+
+
+def _taken_from_cache(told: Any) -> set[tuple[int, int]]:
+    said = told if isinstance(told, list) else []
+    taken = [i for i in said if isinstance(i, dict) and i["is"] == "TakeCached"]
+    return {tuple(i["of"]["part"]["of"][:2]) for i in taken}
+
+
+def _feed(made: Replay, number: int, entry: dict[str, Any]) -> None:
+    machine, on = made.machine, entry["on"]
+    told = getattr(machine, on)(*from_plain(entry["args"]), **from_plain(entry["kwargs"]))
+    made.events[on] += 1
+    now: Any = json.loads(json.dumps(to_plain(told)))
+    then = entry["told"]
+    if entry["state"] is not None:
+        then = [then, entry["state"]]
+        now = [now, [machine.version, machine.next_epoch]]
+    if now != then:
+        made.different = {"number": number, "on": on, "then": then, "now": now}
+    for instruction in told if isinstance(told, list) else []:
+        if type(instruction).__name__ == "Deliver":
+            made.delivered.append((instruction.epoch, instruction.batch))

@@ -1,0 +1,46 @@
+"""One student over several ranks: gradients averaged at every step (ring all-reduce)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from kdlab.config import Fault, Range, register
+from kdlab.config.spec import POSITIVE
+from kdlab.train.aggregation.kind import AggregationSpec
+
+_AT_LEAST_1 = Range(ge=1)
+
+
+@register("train/aggregation/all_reduce")
+@dataclass(frozen=True, kw_only=True)
+class AllReduce(AggregationSpec):
+    """Synchronous training on several ranks that may be lost, replaced and added.
+
+    ranks: processes, each with its share of every batch and a reader of its own.
+    on_size_change: `keep_global_batch` cuts the same batches over fewer or more ranks, so
+        the training does not depend on their number; `scale_lr` keeps each rank's rows,
+        so batch and learning rate grow and shrink with the ranks.
+    shares: rows of a batch per rank: `equal`, or in proportion to the speed each rank
+        measures at the start.
+    replace_lost: start another rank for a lost one; else go on with fewer.
+    least: the run fails with fewer ranks than this.
+    standby: processes that have imported everything and wait to become a rank.
+    hang_s: a rank without a sign of life for so long is killed and replaced.
+    backend: of torch.distributed; auto is nccl where each rank has a GPU of its own.
+    """
+
+    ranks: Annotated[int, _AT_LEAST_1] = 2
+    on_size_change: Literal["keep_global_batch", "scale_lr"] = "keep_global_batch"
+    shares: Literal["equal", "measured"] = "equal"
+    replace_lost: bool = True
+    least: Annotated[int, _AT_LEAST_1] = 1
+    standby: Annotated[int, Range(ge=0, le=4)] = 1
+    hang_s: Annotated[float, POSITIVE] = 20.0
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.least > self.ranks:
+            yield Fault("least", f"is {self.least} and ranks is {self.ranks}; at most that")
+
+    def build(self) -> "AllReduce":
+        return self

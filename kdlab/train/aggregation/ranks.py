@@ -1,0 +1,175 @@
+"""What a training loop asks of the other ranks of its student, if it has any.
+
+`Solo` is the student that trains alone. `Together` is one rank of several under
+synchronous all-reduce (EDL-Dist, Algorithm 2 line 7: the average of θ_j, carried out on
+the gradients, which for plain SGD from equal weights is the same).
+
+What all ranks must do at the same step (save, stop) is agreed on beside the gradients: a
+vector of four numbers goes round asynchronously and is read one step later, so nobody
+waits for it.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What came of one step over all ranks."""
+
+    loss: Tensor  # mean over the whole batch
+    stop: bool = False
+    save: bool = False
+    leave: bool = False  # save, and end this generation
+
+
+class GenerationEnds(Exception):
+    """A rank comes or goes politely: the state is saved, all begin again from there."""
+
+
+class Ranks(Protocol):
+    rank: int
+    world: int
+    lr_scale: float
+
+    def wrap(self, model: nn.Module) -> nn.Module: ...
+
+    def weigh(self, loss: Tensor, rows: int, of_rows: int) -> Tensor:
+        """A rank's mean loss, so that the averaged gradient is that of the whole batch."""
+
+    def after_step(
+        self, loss: Tensor, part: float, *, stop: bool, save: bool, leave: bool
+    ) -> None:
+        """Tell the others of this step; `part` is this rank's share of its rows."""
+
+    def agreed(self, *, last: bool = False) -> list[Agreed]:
+        """Steps on which all have spoken and that nobody has acted on yet.
+
+        With `last` (after an epoch's last step) none is left out.
+        """
+
+    def losses(self) -> list[Tensor]:
+        """Mean losses of the steps since the last call, the newest included."""
+
+    def sum_counts(self, counts: Tensor) -> Tensor: ...
+
+    def average_buffers(self, model: nn.Module, part: float) -> None:
+        """Running statistics of batch norm, which each rank saw of its own rows."""
+
+    def gather(self, tensor: Tensor) -> list[Tensor]: ...
+
+
+class Solo:
+    rank, world, lr_scale = 0, 1, 1.0
+
+    def __init__(self) -> None:
+        self._agreed: list[Agreed] = []
+        self._losses: list[Tensor] = []
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        return model
+
+    def weigh(self, loss: Tensor, rows: int, of_rows: int) -> Tensor:
+        return loss
+
+    def after_step(
+        self, loss: Tensor, part: float, *, stop: bool, save: bool, leave: bool
+    ) -> None:
+        self._losses.append(loss)
+        self._agreed.append(Agreed(loss, stop, save, leave))
+
+    def agreed(self, *, last: bool = False) -> list[Agreed]:
+        found, self._agreed = self._agreed, []
+        return found
+
+    def losses(self) -> list[Tensor]:
+        found, self._losses = self._losses, []
+        return found
+
+    def sum_counts(self, counts: Tensor) -> Tensor:
+        return counts
+
+    def average_buffers(self, model: nn.Module, part: float) -> None:
+        return None
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        return [tensor]
+
+
+class Together:
+    """A rank of the default process group of torch.distributed, which is up."""
+
+    def __init__(self, device: torch.device, lr_scale: float = 1.0) -> None:
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.device, self.lr_scale = device, lr_scale
+        self._under_way: deque[tuple[Any, Tensor]] = deque()
+        self._losses: list[Tensor] = []
+        self._shown = 0  # of those under way: their losses were handed out already
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        devices = [self.device.index or 0] if self.device.type == "cuda" else None
+        # Buffers are averaged when they are looked at; broadcasting them every step would
+        # throw the other ranks' statistics away.
+        return DistributedDataParallel(model, device_ids=devices, broadcast_buffers=False)
+
+    def weigh(self, loss: Tensor, rows: int, of_rows: int) -> Tensor:
+        # DDP divides the sum of the gradients by the number of ranks.
+        return loss * (self.world * rows / of_rows)
+
+    def after_step(
+        self, loss: Tensor, part: float, *, stop: bool, save: bool, leave: bool
+    ) -> None:
+        said = torch.stack(
+            [
+                loss.double() * part,
+                *torch.tensor([stop, save, leave], dtype=torch.float64, device=loss.device),
+            ]
+        )
+        self._under_way.append((dist.all_reduce(said, async_op=True), said))
+
+    def agreed(self, *, last: bool = False) -> list[Agreed]:
+        found = []
+        while len(self._under_way) > (0 if last else 1):
+            work, said = self._under_way.popleft()
+            work.wait()
+            loss = said[0].float()
+            if self._shown:
+                self._shown -= 1
+            else:
+                self._losses.append(loss)
+            stop, save, leave = (said[1:] > 0).tolist()
+            found.append(Agreed(loss, stop, save, leave))
+        return found
+
+    def losses(self) -> list[Tensor]:
+        found, self._losses = self._losses, []
+        # Read, not acted on: all ranks act one step later, whoever looks at the loss now.
+        for work, said in list(self._under_way)[self._shown :]:
+            work.wait()
+            found.append(said[0].float())
+        self._shown = len(self._under_way)
+        return found
+
+    def sum_counts(self, counts: Tensor) -> Tensor:
+        moved = counts.to(self.device, copy=True)
+        dist.all_reduce(moved)
+        return moved.cpu()
+
+    @torch.no_grad()
+    def average_buffers(self, model: nn.Module, part: float) -> None:
+        for buffer in model.buffers():
+            if buffer.is_floating_point():
+                buffer.mul_(part)
+                dist.all_reduce(buffer)
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        moved = tensor.to(self.device)
+        found = [torch.empty_like(moved) for _ in range(self.world)]
+        dist.all_gather(found, moved)
+        return [t.cpu() for t in found]

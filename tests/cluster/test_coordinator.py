@@ -1,0 +1,249 @@
+"""The coordinator: restarted, kept in Redis, journalled, moved to fair shares, encrypted."""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+import time
+from types import SimpleNamespace
+
+import pytest
+from distributed import Client
+from tests_support import trained_ids
+
+from kdlab.cluster.coordinator import Coordinator
+from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.security import Tls
+from kdlab.cluster.wire import ask, check_address, run_apart
+from kdlab.errors import SchedulerUnreachable
+from kdlab.testing import replay
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def train(source, epochs, act=lambda epoch, number: None):
+    ids = []
+    for epoch in range(epochs):
+        for number, batch in enumerate(source.epoch(epoch, ())):
+            ids.append((epoch, batch.ids.copy()))
+            act(epoch, number)
+    return ids
+
+
+def complete(ids, samples, epochs):
+    for epoch in range(epochs):
+        assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
+
+
+def restart_plugin(address, plugin):
+    async def swap():
+        async with Client(address, asynchronous=True) as client:
+            await client.unregister_scheduler_plugin("kdlab-coordinator")
+            await client.register_plugin(plugin)
+
+    run_apart(swap)
+
+
+@pytest.mark.slow
+def test_a_restarted_plugin_rebuilds_its_state_and_the_student_notices_nothing(
+    pools, served, deployment
+):
+    """In memory: teachers register again with what they serve, the reader announces again."""
+    pool = pools(deployment, teachers=2)
+    source, samples, _ = served(pool, rate=1e9, epochs=400)
+
+    def act(epoch, number):
+        if (epoch, number) == (50, 0):
+            restart_plugin(pool.address, Coordinator(ttl_s=6.0))
+        if epoch == 60 and number < 10:
+            time.sleep(0.3)  # training goes on while the teachers come back
+
+    complete(train(source, 400, act), samples, 400)
+    status = ask(pool.address, "kdlab_status")
+    assert [t["state"] for t in status["teachers"]] == ["assigned"] * 2
+    assert list(status["students"]) == ["test"]
+    assert status["deployed"] == deployment.fingerprint
+
+
+@pytest.fixture
+def redis(tmp_path):
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("needs redis-server (Debian: apt-get install redis-server)")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [binary, "--port", str(port), "--save", "", "--dir", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+    )
+    from redis import Redis
+    from redis.exceptions import ConnectionError as NotYet
+
+    client = Redis(port=port, decode_responses=True)
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            client.ping()
+            break
+        except NotYet:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    yield client, f"redis://127.0.0.1:{port}/0"
+    server.terminate()
+    server.wait()
+
+
+@pytest.mark.slow
+def test_redis_keeps_leases_with_a_ttl_across_a_restart(pools, served, deployment, redis):
+    client, url = redis
+    pool = pools(deployment, teachers=2, store=url)
+    source, samples, _ = served(pool, rate=1e9, epochs=300)
+    prefix = f"kdlab:{pool.folder.parent.name}"
+    seen = {}
+
+    def act(epoch, number):
+        if (epoch, number) == (50, 0):
+            keys = list(client.scan_iter(f"{prefix}:teacher:*"))
+            seen["ttl"] = [client.pttl(key) for key in keys]
+            seen["epochs"] = sorted(json.loads(client.get(k))["epoch"] for k in keys)
+            plugin = Coordinator(ttl_s=6.0, store_url=url, store_prefix=prefix)
+            restart_plugin(pool.address, plugin)
+            status = ask(pool.address, "kdlab_status")
+            seen["after"] = [t["state"] for t in status["teachers"]]
+
+    complete(train(source, 300, act), samples, 300)
+    assert len(seen["ttl"]) == 2
+    assert all(0 < left <= 6000 for left in seen["ttl"])
+    assert seen["after"] == ["assigned"] * 2  # at once, before anybody announced anything
+    kept = [json.loads(client.get(k)) for k in client.scan_iter(f"{prefix}:teacher:*")]
+    assert sorted(row["epoch"] for row in kept) == seen["epochs"]  # the same leases
+    assert source.figures()["resends"] == 0
+    for child in pool.teachers:
+        child.process.kill()
+    deadline = time.monotonic() + 10
+    while list(client.scan_iter(f"{prefix}:teacher:*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_journals_replay_without_processes(pools, served, deployment):
+    pool = pools(deployment, teachers=2)
+    source, samples, _ = served(pool, rate=1e9, epochs=5, record=True)
+    train(source, 3)
+    pool.teachers[0].process.kill()
+    for _ in source.epoch(3, ()):
+        pass
+    source.close()
+    reader = replay(source.log.with_suffix(".jsonl"))
+    reader.check()
+    batches = len(samples.batches(0))
+    assert sorted(set(reader.delivered))[: 4 * batches] == [
+        (e, b) for e in range(4) for b in range(batches)
+    ]
+    assert len(reader.delivered) == len(set(reader.delivered))
+    pool.close()
+    table = replay(pool.folder / "coordinator.jsonl")
+    table.check()
+    assert table.events["on_ready"] == 2
+    assert table.events["on_lost"] >= 1
+    lines = (pool.folder / "coordinator.jsonl").read_text().splitlines()
+    for line, entry in enumerate(map(json.loads, lines)):
+        if entry.get("on") == "on_demand":
+            entry["args"][1] = 1e-9  # a student that needs nothing gets other leases
+            lines[line] = json.dumps(entry)
+    changed = pool.folder / "changed.jsonl"
+    changed.write_text("\n".join(lines))
+    with pytest.raises(AssertionError, match="led to"):
+        replay(changed).check()
+
+
+def test_two_students_get_fair_shares_and_the_first_loses_nothing(
+    pools, served, deployment
+):
+    pool = pools(deployment, teachers=2)
+    first, samples, events = served(pool, rate=1e9, epochs=300, student="first")
+    ids = [(0, b.ids.copy()) for b in first.epoch(0, ())]
+    assert len(ask(pool.address, "kdlab_status")["teachers"]) == 2
+    second, _, _ = served(pool, rate=1e9, epochs=3, student="second")
+    ids += [(e, b.ids.copy()) for e in range(1, 300) for b in first.epoch(e, ())]
+    complete(ids, samples, 300)
+    complete(train(second, 3), samples, 3)
+    assert "teacher_left" in [name for name, _ in events]  # moved, politely
+    assert "teacher_lost" not in [name for name, _ in events]
+    assert first.figures()["resends"] == 0
+
+
+@pytest.mark.slow
+def test_a_pool_grows_while_a_student_searches_and_shrinks_when_idle(
+    served, deployment, tmp_path
+):
+    spec = LocalPool(teachers=0, least=0, most=2, idle_s=1.0)
+    with contextlib.closing(spec.start(deployment, tmp_path / "pool")) as pool:
+        pool.wait()
+        source, samples, _ = served(pool, rate=1e9, epochs=3)
+        complete(train(source, 3), samples, 3)
+        deadline = time.monotonic() + 60
+        while len(pool.teachers) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        source.close()
+        while any(child.alive() for child in pool.teachers):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert [child.process.returncode for child in pool.teachers] == [0, 0]
+    assert len(pool.teachers) == 2
+
+
+@pytest.mark.slow
+def test_tls_carries_everything_and_refuses_who_has_no_certificate(
+    served, deployment, tmp_path
+):
+    from dask import config as dask_config
+
+    spec = LocalPool(teachers=1, tls=Tls(temporary=True))
+    with contextlib.closing(spec.start(deployment, tmp_path / "pool")) as pool:
+        pool.wait()
+        assert pool.address.startswith("tls://")
+        (teacher,) = ask(pool.address, "kdlab_status", tls=pool.tls)["teachers"]
+        assert teacher["address"].startswith("tls://")
+        with pytest.raises(SchedulerUnreachable):
+            check_address(pool.address, wait_s=2.0)
+        with pytest.raises(SchedulerUnreachable):  # plain TCP to the same port
+            check_address(pool.address.replace("tls", "tcp"), wait_s=2.0)
+        other = Tls(temporary=True).files(tmp_path)  # signed by somebody else
+        with pytest.raises(SchedulerUnreachable):
+            check_address(pool.address, wait_s=2.0, tls=other)
+        source, samples, _ = served(pool, epochs=3)
+        complete(train(source, 3), samples, 3)
+        source.close()
+        folder = pool.tls["key"].rsplit("/", 1)[0]
+        assert (tmp_path / folder).stat().st_mode & 0o077 == 0
+    assert not (tmp_path / folder).exists()
+    assert not dask_config.get(
+        "distributed.comm.require-encryption"
+    )  # this process: as it was
+
+
+def test_versions_of_another_coordinator_are_not_trusted():
+    """A reader's version counts changes of one table; another one begins at zero."""
+    plugin = Coordinator()
+
+    async def look():
+        await plugin.start(SimpleNamespace(handlers={}))
+        await plugin.demand("s", 10.0, None)
+        await plugin.hello("a", serves={"fingerprint": "f"})
+        accepted = await plugin.ready("a", "f", 20.0, 0.1, [], {"best_batch": 1})
+        first = await plugin.watch("s", -1, "", 0.0)
+        same = await plugin.watch("s", first["version"], first["incarnation"], 0.0)
+        other = await plugin.watch("s", 999, "another", 0.0)
+        await plugin.close()
+        return accepted, first, same, other
+
+    accepted, first, same, other = asyncio.run(look())
+    assert accepted == {}
+    assert [t["address"] for t in first["given"]] == ["a"]
+    assert same["given"] == []
+    assert [t["address"] for t in other["given"]] == ["a"]

@@ -1,0 +1,144 @@
+"""EDL-089: a loss or a join stops all, all load the checkpoint, training goes on."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdlab.papers.edl_dist.generations import (
+    Generations,
+    Give,
+    Kill,
+    SaveAndStop,
+    StartGeneration,
+    StartProcess,
+)
+
+
+def group(**rules):
+    machine = Generations(**{"wanted": 2, "standby": 1} | rules)
+    started = machine.on_begin()
+    told = []
+    for number in range(len(started)):
+        told += machine.on_ready(f"p{number}", 0.0)
+    return machine, told
+
+
+def test_it_starts_when_enough_are_ready_and_keeps_one_beside():
+    machine, told = group()
+    assert told == [StartGeneration(1, ("p0", "p1"))]
+    assert machine.free == ["p2"]
+
+
+def test_a_lost_rank_is_replaced_by_the_one_that_stands_by():
+    machine, _ = group()
+    machine.on_step(10)
+    assert machine.on_lost("p1", 1.0) == [StartProcess()]  # the next one to stand by
+    told = machine.on_ready("p0", 1.1)
+    assert told == [StartGeneration(2, ("p0", "p2"))]
+
+
+def test_the_master_may_be_lost_too():
+    machine, _ = group()
+    machine.on_lost("p0", 1.0)
+    assert machine.on_ready("p1", 1.1) == [StartGeneration(2, ("p1", "p2"))]
+
+
+def test_without_replacement_it_goes_on_with_fewer():
+    machine, _ = group(replace=False, standby=0)
+    assert machine.on_lost("p1", 1.0) == []
+    assert machine.on_ready("p0", 1.1) == [StartGeneration(2, ("p0",))]
+
+
+def test_a_rank_that_does_not_let_go_is_killed():
+    machine, _ = group(let_go_s=5.0)
+    machine.on_lost("p1", 1.0)
+    assert machine.on_look(5.9) == []
+    assert machine.on_look(6.1) == [Kill("p0")]
+    machine.on_lost("p0", 6.2)
+    machine.on_ready("p3", 9.0)
+    assert machine.state == "training"
+    assert machine.ranks == ("p2", "p3")
+
+
+def test_a_join_waits_for_the_newcomer_and_then_saves_first():
+    machine, _ = group(standby=0)
+    assert machine.on_wanted(3) == [StartProcess()]
+    assert machine.on_ready("p2", 5.0) == [SaveAndStop(1)]
+    machine.on_saved(6.0)
+    assert machine.on_ready("p0", 6.1) == []
+    assert machine.on_ready("p1", 6.2) == [StartGeneration(2, ("p0", "p1", "p2"))]
+
+
+def test_a_smaller_group_saves_first_too():
+    machine, _ = group(wanted=3, standby=0)
+    assert machine.on_wanted(2) == [SaveAndStop(1)]
+    machine.on_saved(1.0)
+    for name in ("p0", "p1"):
+        assert machine.on_ready(name, 1.1) == []
+    assert machine.on_ready("p2", 1.2) == [StartGeneration(2, ("p0", "p1"))]
+
+
+def test_generations_without_progress_end_in_an_error():
+    machine, told = group(standby=0)
+    for round_number in range(10):
+        if any(isinstance(i, Give) for i in told):
+            break
+        machine.on_lost("p1", float(round_number))
+        machine.on_ready("p0", float(round_number))
+        told = machine.on_ready("p1", float(round_number))
+    assert machine.state == "failed"
+    assert "without one step more" in told[0].failed
+
+
+def test_an_error_of_its_own_is_not_tried_again():
+    machine, _ = group()
+    assert machine.on_error("boom") == [Give(failed="boom")]
+    assert machine.on_lost("p0", 1.0) == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.integers(0, 2))
+def test_any_losses_end_in_training_again(seed, replace, standby):
+    """Random losses, joins and hangs; when they end, the group trains with what it wants."""
+    chance = random.Random(seed)
+    machine = Generations(wanted=3, replace=replace, standby=standby)
+    alive, starting, told, names = set(), 0, machine.on_begin(), iter(range(10**6))
+    time, step, seen = 0.0, 0, []
+    for move in range(400):
+        time += 1.0
+        while told:
+            instruction, *told = told
+            if isinstance(instruction, StartProcess):
+                starting += 1
+            elif isinstance(instruction, StartGeneration):
+                seen.append(instruction)
+                assert len(set(instruction.ranks)) == machine.wanted
+                assert set(instruction.ranks) <= alive
+            elif isinstance(instruction, Kill):
+                alive.discard(instruction.rank)
+                told = [*told, *machine.on_lost(instruction.rank, time)]
+        if machine.state == "training":
+            step += 1
+            machine.on_step(step)
+        calm = move > 200
+        kinds = ["ready", "ready", "let_go"] + ([] if calm else ["lose", "want"])
+        kind = chance.choice(kinds)
+        if kind == "ready" and starting:
+            starting -= 1
+            name = f"p{next(names)}"
+            alive.add(name)
+            told = machine.on_ready(name, time)
+        elif kind == "let_go" and machine.busy & alive:
+            told = machine.on_ready(sorted(machine.busy & alive)[0], time)
+        elif kind == "let_go" and machine.state == "saving":
+            told = machine.on_saved(time)
+        elif kind == "lose" and alive:
+            name = chance.choice(sorted(alive))
+            alive.discard(name)
+            told = machine.on_lost(name, time)
+        elif kind == "want":
+            told = machine.on_wanted(chance.randint(1, 4))
+        told = [*told, *machine.on_look(time)]
+    assert machine.state in ("training", "saving")
+    assert [i.generation for i in seen] == list(range(1, len(seen) + 1))

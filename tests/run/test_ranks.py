@@ -1,0 +1,200 @@
+"""A student of several ranks: killed, stopped, left and joined for real; all counted."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+import kdlab
+from kdlab.train.events import read_all, select
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(230)]
+
+MEMBER = "none/seed0"
+
+
+def start(*overrides, source="none", ranks=2, epochs=30, **aggregation):
+    keys = [f"aggregation.{k}={json.dumps(v)}" for k, v in aggregation.items()]
+    experiment = kdlab.load(
+        f"smoke/{source}",
+        "aggregation.type=train/aggregation/all_reduce",
+        f"aggregation.ranks={ranks}",
+        "student={type: models/patch_net, patch: 2}",
+        f"train.epochs={epochs}",
+        "train.evaluate_every=1000",
+        "train.log_every_steps=1",
+        "train.checkpoint_every_steps=20",
+        "train.threads=1",
+        "tracking.enabled=false",
+        *keys,
+        *overrides,
+    )
+    return experiment.start(lambda line: None)
+
+
+def wait_for(run, condition, seconds=120.0):
+    deadline = time.monotonic() + seconds
+    while True:
+        events = read_all(run.folder.events)
+        found = condition(events)
+        if found:
+            return found
+        assert run.state in ("starting", "running"), run.status
+        assert time.monotonic() < deadline, [e["event"] for e in events][-20:]
+        time.sleep(0.02)
+
+
+def step_reached(step):
+    return lambda events: any(e["event"] == "step" and e["step"] >= step for e in events)
+
+
+def generation(number):
+    def look(events):
+        for event in events:
+            if event["event"] == "generation" and event["number"] == number:
+                return event["ranks"]
+        return None
+
+    return look
+
+
+def losses(run):
+    """The last loss recorded for each step: those of the lineage that survived."""
+    return {e["step"]: e["loss"] for e in select(run.folder.events, "step")}
+
+
+def finished(run, timeout_s=150):
+    run.wait(timeout_s=timeout_s)
+    assert run.state == "finished", run.status
+    (result,) = run.result["runs"]
+    assert result["samples_lost"] == result["samples_repeated"] == 0
+    return result
+
+
+def same(one, two, tolerance=1e-5):
+    assert one.keys() == two.keys()
+    assert all(abs(one[step] - two[step]) <= tolerance for step in one)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(kdlab_home, tmp_path_factory):
+    """The losses of two ranks that nobody touches, and of one process."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        group = start()
+        result = finished(group)
+        assert result["samples_rolled_back"] == 0
+        alone = start("aggregation={type: train/aggregation/none}")
+        finished(alone)
+    finally:
+        os.chdir(before)
+    return losses(group), losses(alone)
+
+
+def test_two_ranks_train_as_one_process_does(undisturbed):
+    """keep_global_batch: the same batches, cut over ranks, averaged by samples."""
+    group, alone = undisturbed
+    assert len(group) > 200
+    same(group, alone, tolerance=2e-3)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_is_replaced_and_the_losses_go_on_as_if_nothing_was(
+    kdlab_home, elsewhere, undisturbed, victim
+):
+    run = start()
+    wait_for(run, step_reached(50))
+    ranks = wait_for(run, generation(1))
+    os.kill(list(ranks.values())[victim], signal.SIGKILL)
+    result = finished(run)
+    same(losses(run), undisturbed[0])
+    (again,) = select(run.folder.events, "training_again")
+    assert again["seconds"] < 10
+    assert 0 < result["samples_rolled_back"] <= 60 * 32
+
+
+def test_ranks_come_and_go_politely_without_a_step_undone(
+    kdlab_home, elsewhere, undisturbed
+):
+    run = start()
+    wait_for(run, step_reached(30))
+    run.scale(3)
+    ranks = wait_for(run, generation(2))
+    assert len(ranks) == 3
+    wait_for(run, step_reached(60))
+    os.kill(list(ranks.values())[2], signal.SIGTERM)
+    assert len(wait_for(run, generation(3))) == 3  # replaced
+    run.scale(2)
+    assert len(wait_for(run, generation(4))) == 2
+    assert finished(run)["samples_rolled_back"] == 0
+    same(losses(run), undisturbed[0], tolerance=2e-3)
+
+
+def test_a_hung_rank_is_found_and_replaced(kdlab_home, elsewhere, undisturbed):
+    run = start(hang_s=2.0)
+    wait_for(run, step_reached(40))
+    hung = list(wait_for(run, generation(1)).values())[1]
+    os.kill(hung, signal.SIGSTOP)
+    finished(run)
+    same(losses(run), undisturbed[0])
+    assert [e["rank"] for e in select(run.folder.events, "rank_hangs")] == [
+        "rank-process-1"
+    ]
+
+
+def test_fewer_ranks_with_scaled_rate_lose_no_sample(kdlab_home, elsewhere):
+    run = start(on_size_change="scale_lr", replace_lost=False, standby=0)
+    wait_for(run, step_reached(50))
+    ranks = wait_for(run, generation(1))
+    os.kill(list(ranks.values())[0], signal.SIGKILL)
+    assert len(wait_for(run, generation(2))) == 1
+    result = finished(run)
+    steps = {e["step"]: e for e in select(run.folder.events, "step")}
+    assert result["samples_seen"] == run.result["samples_seen"]
+    assert len(steps) > 300  # smaller batches: more steps
+
+
+def test_measured_shares_are_kept_and_unequal_cuts_change_nothing(
+    kdlab_home, elsewhere, undisturbed
+):
+    run = start(shares="measured")
+    finished(run)
+    same(losses(run), undisturbed[0], tolerance=2e-3)
+    newest = sorted((run.path / "members" / MEMBER / "checkpoints").glob("step_*"))[-1]
+    shares = json.loads((newest / "state.json").read_text())["shares"]
+    assert len(shares) == 2
+    assert min(shares) > 1  # samples/s
+
+
+def test_an_error_of_a_rank_ends_the_run_with_its_reason(kdlab_home, elsewhere):
+    run = start("train.lr=1e30", "train.clip_grad_norm=null")
+    run.wait(timeout_s=120)
+    assert run.state == "failed"
+    assert "The loss is" in run.status["error"]
+
+
+def test_a_stop_saves_and_a_resume_goes_on(kdlab_home, elsewhere, undisturbed):
+    from kdlab.run.handle import resume
+
+    run = start()
+    wait_for(run, step_reached(45))
+    run.stop()
+    run.wait(timeout_s=60)
+    assert run.state == "stopped", run.status
+    assert finished(resume(run.id))["samples_rolled_back"] == 0
+    same(losses(run), undisturbed[0])
+
+
+def test_served_ranks_with_teachers_and_ranks_killed(kdlab_home, elsewhere):
+    run = start(source="served", epochs=60)
+    wait_for(run, step_reached(30))
+    ready = next(iter(select(run.folder.events, "pool_ready")))
+    teachers = [t["pid"] for t in ready["teachers"]]
+    os.kill(teachers[0], signal.SIGKILL)
+    wait_for(run, step_reached(60))
+    os.kill(list(wait_for(run, generation(1)).values())[1], signal.SIGKILL)
+    finished(run)
