@@ -110,6 +110,11 @@ def _add_others(add: _Add) -> None:
     bench.add_argument("--repeats", type=int, default=None)
     _json_flag(bench)
 
+    simulate = add("simulate", _simulate, "predict a table or a plan on a simulated clock")
+    simulate.add_argument("name", help="card under registry/simulations: edl_dist/table3")
+    simulate.add_argument("overrides", nargs="*", metavar="key=value")
+    _json_flag(simulate)
+
     ui = add("ui", _ui, "the MLflow UI on loopback")
     ui.add_argument("--port", type=int, default=5000)
     ui.add_argument("--uri", default=None, help="default: the store beside the runs")
@@ -291,12 +296,22 @@ def _teacher(arguments: argparse.Namespace) -> int:
 def _bench(arguments: argparse.Namespace) -> int:
     from importlib import import_module
 
-    from kdlab.bench.figures import printed
+    from kdlab.report.figures import printed
 
     repeats = {} if arguments.repeats is None else {"repeats": arguments.repeats}
     # The name is one of argparse's choices.
     report = import_module(f"kdlab.bench.{arguments.name}").measure(**repeats, say=_say)
     print(printed(report), file=sys.stderr if arguments.json else sys.stdout)
+    if arguments.json:
+        print(json.dumps(report))
+    return 0
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from kdlab.run.simulations import simulate
+
+    report, table = simulate(arguments.name, arguments.overrides, _say)
+    print(table, file=sys.stderr if arguments.json else sys.stdout)
     if arguments.json:
         print(json.dumps(report))
     return 0

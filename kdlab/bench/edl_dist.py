@@ -15,7 +15,6 @@ from typing import Literal
 
 import torch
 
-from kdlab.bench.figures import Figure, Report, figure, report
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.emulated_pool import EmulatedPool
 from kdlab.cluster.probe import probe_of
@@ -24,6 +23,7 @@ from kdlab.data.samples import PlannedSamples, planned
 from kdlab.data.synthetic import Synthetic
 from kdlab.losses.hinton import Hinton
 from kdlab.models.patch_net import PatchNet
+from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.scripted import Scripted
 from kdlab.soft_labels.source import SourceContext, SourceSpec, TeacherPool

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from kdlab.bench.figures import Report, figure, report
 from kdlab.data.digits import Digits
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
+from kdlab.report.figures import Report, figure, report
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.train.events import EventLog, MemberLog
 from kdlab.train.recipe import Recipe, lr_at, make_optimizer

@@ -25,6 +25,7 @@ from kdlab.papers.edl_dist.generations import (
 )
 
 _LOOK_S = 0.02
+_START_S = 60.0  # of a generation, until every rank has done a step
 _END_S = 5.0  # for ranks to end after they were told to
 
 
@@ -66,6 +67,7 @@ class StudentGroup:
         self.lost_at: float | None = None  # a loss after which nobody trained yet
         self.begun_at = 0.0
         self.told_to_stop: float | None = None
+        self.killed: set[str] = set()  # for silence; their death is seen a moment later
         self.failovers: list[float] = []  # seconds from a loss to the next step
 
     def run(self) -> dict[str, Any]:
@@ -158,8 +160,11 @@ class StudentGroup:
                 "training_again", seconds=self.failovers[-1], generation=machine.generation
             )
             self.lost_at = None
-        if now - max(newest, self.begun_at) > self.hang_s:
-            for name in self._hung(current):
+        # Loading data and waiting for the first soft labels may take longer than a step.
+        patience = self.hang_s if self._all_step(current) else max(self.hang_s, _START_S)
+        if now - max(newest, self.begun_at) > patience:
+            for name in set(self._hung(current)) - self.killed:
+                self.killed.add(name)
                 self.report("rank_hangs", rank=name, silent_s=now - newest)
                 self.children[name].process.kill()
 

@@ -22,9 +22,8 @@ class Sign(NamedTuple):
 class Pulse:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.write_bytes(bytes(struct.calcsize(_FORM)))
-        with path.open("r+b") as file:
+        with path.open("a+b") as file:
+            file.truncate(struct.calcsize(_FORM))
             self._map = mmap.mmap(file.fileno(), struct.calcsize(_FORM))
 
     def beat(self, generation: int, step: int) -> None:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-ROOMS = ("losses", "models", "data", "soft_labels", "train", "cluster")
+ROOMS = ("losses", "models", "data", "soft_labels", "train", "cluster", "simulate")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,15 @@ newest checkpoint of the one that was under way.
 
 import json
 import os
-import platform
 import subprocess
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import yaml
 
@@ -33,6 +30,7 @@ from kdlab.config.load import from_dict, spec_hash
 from kdlab.data.images import ImageData
 from kdlab.errors import ClusterError, KdlabError, RunStopped
 from kdlab.models.model import parameters
+from kdlab.report.machine import git_commit, machine, versions
 from kdlab.report.model_card import model_card
 from kdlab.run.deployed import deployment_of
 from kdlab.run.folder import RunFolder
@@ -278,44 +276,6 @@ class RunProcess:
                 "warning", message="MLflow is slow; `kdlab runs --sync` writes the rest"
             )
         self.tracker.stop()
-
-
-def machine() -> dict[str, Any]:
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "system": platform.platform(),
-        "cores": os.cpu_count(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "gpu": gpu,
-    }
-
-
-def versions() -> dict[str, str]:
-    names = (
-        "torch",
-        "torchvision",
-        "timm",
-        "distributed",
-        "mlflow",
-        "numpy",
-        "safetensors",
-    )
-    return {"python": platform.python_version()} | {name: version(name) for name in names}
-
-
-def git_commit() -> str | None:
-    """Of the current folder; None where it is no checkout or git is missing."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 def accept_components(run: RunFolder) -> None:

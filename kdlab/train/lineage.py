@@ -67,9 +67,8 @@ class Odometer:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.write_bytes(bytes(16))
-        with path.open("r+b") as file:
+        with path.open("a+b") as file:  # ranks may come to it at the same moment
+            file.truncate(16)
             self._map = mmap.mmap(file.fileno(), 16)
 
     @property

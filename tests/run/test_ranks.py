@@ -135,22 +135,20 @@ def test_ranks_come_and_go_politely_without_a_step_undone(
 
 
 def test_a_hung_rank_is_found_and_replaced(kdlab_home, elsewhere, undisturbed):
-    run = start(hang_s=2.0)
+    run = start(hang_s=5.0)
     wait_for(run, step_reached(40))
-    hung = list(wait_for(run, generation(1)).values())[1]
+    name, hung = list(wait_for(run, generation(1)).items())[1]
     os.kill(hung, signal.SIGSTOP)
     finished(run)
     same(losses(run), undisturbed[0])
-    assert [e["rank"] for e in select(run.folder.events, "rank_hangs")] == [
-        "rank-process-1"
-    ]
+    assert [e["rank"] for e in select(run.folder.events, "rank_hangs")] == [name]
 
 
 def test_fewer_ranks_with_scaled_rate_lose_no_sample(kdlab_home, elsewhere):
     run = start(on_size_change="scale_lr", replace_lost=False, standby=0)
     wait_for(run, step_reached(50))
     ranks = wait_for(run, generation(1))
-    os.kill(list(ranks.values())[0], signal.SIGKILL)
+    os.kill(next(iter(ranks.values())), signal.SIGKILL)
     assert len(wait_for(run, generation(2))) == 1
     result = finished(run)
     steps = {e["step"]: e for e in select(run.folder.events, "step")}
@@ -193,7 +191,7 @@ def test_served_ranks_with_teachers_and_ranks_killed(kdlab_home, elsewhere):
     run = start(source="served", epochs=60)
     wait_for(run, step_reached(30))
     ready = next(iter(select(run.folder.events, "pool_ready")))
-    teachers = [t["pid"] for t in ready["teachers"]]
+    teachers = [t["pid"] for t in ready["teachers"] if "pid" in t]  # the others load
     os.kill(teachers[0], signal.SIGKILL)
     wait_for(run, step_reached(60))
     os.kill(list(wait_for(run, generation(1)).values())[1], signal.SIGKILL)

@@ -89,11 +89,14 @@ class Generations:
     def on_lost(self, rank: str, time: float) -> list[Instruction]:
         """Its process is gone."""
         known = rank in self.free or rank in self.ranks
+        # The others may have noticed first, and given up their step already.
+        in_generation = rank in self.ranks and (
+            self.state in ("training", "saving") or rank in self.busy
+        )
         self.free = [r for r in self.free if r != rank]
         self.busy.discard(rank)
         if not known:
             self.starting = max(0, self.starting - 1)
-        in_generation = rank in self.ranks and self.state in ("training", "saving")
         if rank in self.ranks:
             self.ranks = tuple(r for r in self.ranks if r != rank)
         if self.state in ("done", "failed"):
@@ -102,7 +105,8 @@ class Generations:
             self.losses += 1
             if not self.replace:
                 self.wanted = max(self.least, self.wanted - 1)
-            self._break(time)
+            if self.state != "regrouping":
+                self._break(time)
         return [*self._fill(), *self._go_on(time)]
 
     def on_broken(self, rank: str, time: float) -> list[Instruction]:

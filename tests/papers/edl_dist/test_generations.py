@@ -50,6 +50,14 @@ def test_without_replacement_it_goes_on_with_fewer():
     assert machine.on_ready("p0", 1.1) == [StartGeneration(2, ("p0",))]
 
 
+def test_the_others_may_notice_a_loss_first():
+    machine, _ = group(replace=False, standby=0)
+    assert machine.on_broken("p0", 1.0) == []
+    assert machine.on_ready("p0", 1.0) == []
+    assert machine.on_lost("p1", 1.1) == [StartGeneration(2, ("p0",))]
+    assert machine.losses == 1
+
+
 def test_a_rank_that_does_not_let_go_is_killed():
     machine, _ = group(let_go_s=5.0)
     machine.on_lost("p1", 1.0)

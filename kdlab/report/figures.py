@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any, TypedDict
 
+from kdlab.report.machine import machine, versions
 from kdlab.report.table import text_table
-from kdlab.run.process import machine, versions
 
 
 class Figure(TypedDict):

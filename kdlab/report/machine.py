@@ -1,0 +1,48 @@
+"""What a measurement was made on: hardware, versions, commit."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from typing import Any
+
+import psutil
+import torch
+
+
+def machine() -> dict[str, Any]:
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpu": gpu,
+    }
+
+
+def versions() -> dict[str, str]:
+    names = (
+        "torch",
+        "torchvision",
+        "timm",
+        "distributed",
+        "mlflow",
+        "numpy",
+        "safetensors",
+    )
+    return {"python": platform.python_version()} | {name: version(name) for name in names}
+
+
+def git_commit() -> str | None:
+    """Of the current folder; None where it is no checkout or git is missing."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
