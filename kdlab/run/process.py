@@ -10,8 +10,8 @@ import os
 import subprocess
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,11 @@ import torch
 import yaml
 
 from kdlab.cluster import notebook_components
+from kdlab.cluster.chaos import Unrest
 from kdlab.cluster.children import Child
 from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.group import StudentGroup
+from kdlab.cluster.local_pool import RunningLocalPool
 from kdlab.cluster.pool import Pool
 from kdlab.cluster.probe import probe_images
 from kdlab.config.check import construct
@@ -38,6 +41,7 @@ from kdlab.run.ingredients import Ingredients
 from kdlab.run.outcome import outcome
 from kdlab.run.rank_orders import student_group
 from kdlab.run.spec import ExperimentSpec, Member
+from kdlab.run.unrest import OwnTargets
 from kdlab.soft_labels.source import SourceContext
 from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.events import EventLog, MemberLog
@@ -120,10 +124,12 @@ class RunProcess:
         pool = self._pool() if needs == "served" else None
         log.emit("member_started", source=member.source_name, seed=member.seed)
         begin = time.time()
-        if isinstance(self.spec.aggregation, AllReduce):
-            result = self._train_group(member, folder, log, pool)
-        else:
-            result = self._train_alone(member, folder, log, pool)
+        group = self._group(member, folder, log, pool)
+        with self._unrest(pool, group, log):
+            if group is not None:
+                result = group.run() | {"failovers": group.failovers}
+            else:
+                result = self._train_alone(member, folder, log, pool)
         result |= {
             "source": member.source_name,
             "seed": member.seed,
@@ -159,12 +165,13 @@ class RunProcess:
         with closing(source):
             return asdict(loop.run(source)) | {"parameters": parameters(loop.model)}
 
-    def _train_group(
+    def _group(
         self, member: Member, folder: Path, log: MemberLog, pool: Pool | None
-    ) -> dict[str, Any]:
-        """Several ranks, each a process of its own (kdlab/run/rank.py)."""
-        assert isinstance(self.spec.aggregation, AllReduce)
-        group = student_group(
+    ) -> StudentGroup | None:
+        """Several ranks, each a process of its own (kdlab/run/rank.py); None for one."""
+        if not isinstance(self.spec.aggregation, AllReduce):
+            return None
+        return student_group(
             self.spec.aggregation,
             run=self.run,
             member=member.name,
@@ -174,8 +181,24 @@ class RunProcess:
             report=log.emit,
             stop=self.stop,
         )
-        result = group.run()
-        return result | {"failovers": group.failovers}
+
+    @contextmanager
+    def _unrest(
+        self, pool: Pool | None, group: StudentGroup | None, log: MemberLog
+    ) -> Iterator[None]:
+        """The trouble that `chaos:` asks for, while a member trains."""
+        if self.spec.chaos is None:
+            yield
+            return
+        local = pool if isinstance(pool, RunningLocalPool) else None
+        targets = OwnTargets(local, group)
+        unrest = Unrest(
+            self.spec.chaos, targets, log.emit, None if pool is None else pool.tls
+        )
+        try:
+            yield
+        finally:
+            unrest.stop()
 
     def _pool(self) -> Pool:
         """The teacher pool, started for the first member that needs it."""

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from kdlab.cluster.chaos import Chaos
+from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import PoolSpec
 from kdlab.cluster.served import Served
 from kdlab.config import Fault, Range, Spec
@@ -66,7 +68,7 @@ class ExperimentSpec(Spec):
     seeds: tuple[Annotated[int, Range(ge=0)], ...] = (0,)
     compare: tuple[SourceName, ...] = ()
     tracking: Tracking = field(default_factory=Tracking)
-    chaos: None = None
+    chaos: Chaos | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -95,6 +97,7 @@ class ExperimentSpec(Spec):
                 "must hold more than one batch",
             )
 
+        yield from self._chaos_faults()
         if isinstance(self.aggregation, AllReduce):
             least = 2 * self.aggregation.ranks
             if self.train.batch < least:
@@ -104,6 +107,30 @@ class ExperimentSpec(Spec):
                     f"{self.aggregation.ranks}; each rank needs at least two samples of "
                     f"every batch: {least}",
                 )
+
+    def _chaos_faults(self) -> Iterator[Fault]:
+        if self.chaos is None:
+            return
+        asked = [kind for kind, weight in self.chaos.weights().items() if weight > 0]
+        pool = self.teacher_pool
+        if any(kind.endswith("teacher") for kind in asked) and not isinstance(
+            pool, LocalPool
+        ):
+            yield Fault(
+                "chaos",
+                f"asks for {', '.join(asked)}, and only teachers of cluster/local_pool can "
+                "be hit; use: teacher_pools/local",
+            )
+        if any(kind.endswith("rank") for kind in asked) and not isinstance(
+            self.aggregation, AllReduce
+        ):
+            yield Fault(
+                "chaos",
+                f"asks for {', '.join(asked)}, and one student in one process has no ranks; "
+                "aggregation.type=train/aggregation/all_reduce",
+            )
+        if "partition_teacher" in asked and isinstance(pool, LocalPool) and not pool.chaos:
+            yield Fault("teacher_pool.chaos", "is false; partition_teacher needs it true")
 
     def _who_needs(self) -> str:
         return next(

@@ -1,0 +1,228 @@
+"""Trouble on purpose, on a seeded timetable: what elastic machines do to a run.
+
+Kills, stops, slows, cuts off and sends away teachers and ranks, and brings new ones, for
+real: signals to processes, and for a partition a teacher that lets nothing out. The same
+seed gives the same timetable; whom it hits depends on who is there at that moment.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+
+from kdlab.cluster.security import Files
+from kdlab.cluster.wire import ask
+from kdlab.config import Fault, Range
+from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, Spec
+from kdlab.errors import SchedulerUnreachable
+
+KINDS = (
+    "kill_teacher",
+    "stop_teacher",
+    "slow_teacher",
+    "partition_teacher",
+    "leave_teacher",
+    "join_teacher",
+    "kill_rank",
+    "stop_rank",
+    "leave_rank",
+)
+_PULSE_S = 0.02  # of a slowed process: it runs for a tenth of that
+_WEIGHT = Annotated[float, NOT_NEGATIVE]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chaos(Spec):
+    """A timetable of trouble; each kind happens in proportion to its weight.
+
+    events: how many, one after the other.
+    every_s: mean time between two, drawn from an exponential distribution.
+    lasts_s: of a stop (SIGSTOP), a slow phase (a tenth of the speed), a partition.
+    back_after_s: a killed or withdrawn teacher is replaced after so long; null never.
+    """
+
+    seed: int = 0
+    events: Annotated[int, Range(ge=1)] = 20
+    every_s: Annotated[float, POSITIVE] = 2.0
+    lasts_s: Annotated[float, POSITIVE] = 3.0
+    back_after_s: Annotated[float, NOT_NEGATIVE] | None = 1.0
+    kill_teacher: _WEIGHT = 1.0
+    stop_teacher: _WEIGHT = 0.0
+    slow_teacher: _WEIGHT = 0.0
+    partition_teacher: _WEIGHT = 0.0
+    leave_teacher: _WEIGHT = 0.0
+    join_teacher: _WEIGHT = 0.0
+    kill_rank: _WEIGHT = 0.0
+    stop_rank: _WEIGHT = 0.0
+    leave_rank: _WEIGHT = 0.0
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if not any(self.weights().values()):
+            yield Fault("kill_teacher", "and all other weights are 0: nothing would happen")
+
+    def weights(self) -> dict[str, float]:
+        return {kind: float(getattr(self, kind)) for kind in KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    at_s: float  # since the beginning
+    kind: str
+    draw: float  # in [0, 1): whom it hits, among those who are there
+
+
+def timetable(spec: Chaos) -> list[Entry]:
+    """The same for the same spec."""
+    chance, at = random.Random(spec.seed), 0.0
+    weights = spec.weights()
+    entries = []
+    for _ in range(spec.events):
+        at += chance.expovariate(1 / spec.every_s)
+        (kind,) = chance.choices(list(weights), list(weights.values()))
+        entries.append(Entry(at, kind, chance.random()))
+    return entries
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    name: str
+    pid: int
+    address: str = ""  # of a teacher
+
+
+class Targets(Protocol):
+    """Who is there to be hit. Only processes of this machine."""
+
+    def teachers(self) -> list[Target]: ...
+
+    def ranks(self) -> list[Target]: ...
+
+    def add_teacher(self) -> None: ...
+
+
+class Unrest:
+    """Carries out a timetable in a thread; `stop()` ends it and lets everybody go on.
+
+    Args:
+        spec: the timetable.
+        targets: who is there.
+        report: told of every event.
+        tls: certificates of the pool.
+    """
+
+    def __init__(
+        self,
+        spec: Chaos,
+        targets: Targets,
+        report: Callable[..., None],
+        tls: Files | None = None,
+    ) -> None:
+        self.spec, self.targets, self.report, self.tls = spec, targets, report, tls
+        self.done = 0  # events that hit somebody
+        self._ending = threading.Event()
+        self._stopped: set[int] = set()  # pids that must go on in the end
+        self._later: list[threading.Thread] = []
+        self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
+        self._thread.start()
+
+    @property
+    def finished(self) -> bool:
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        self._ending.set()
+        self._thread.join()
+        for thread in self._later:
+            thread.join()
+        for pid in list(self._stopped):
+            _send(pid, signal.SIGCONT)
+
+    def _run(self) -> None:
+        begin = time.monotonic()
+        for entry in timetable(self.spec):
+            if self._ending.wait(max(0.0, begin + entry.at_s - time.monotonic())):
+                return
+            self._carry_out(entry)
+
+    def _carry_out(self, entry: Entry) -> None:
+        what, _, who = entry.kind.partition("_")
+        if entry.kind == "join_teacher":
+            self.targets.add_teacher()
+            self._tell(entry, "a new one")
+            return
+        there = self.targets.teachers() if who == "teacher" else self.targets.ranks()
+        if not there:
+            return  # nobody to hit: the timetable goes on
+        target = there[int(entry.draw * len(there))]
+        acts: Mapping[str, Callable[[Target], None]] = {
+            "kill": lambda t: self._end(t, signal.SIGKILL, who),
+            "leave": lambda t: self._end(t, signal.SIGTERM, who),
+            "stop": self._stop_for_a_while,
+            "slow": lambda t: self._in_background(self._slow, t),
+            "partition": self._partition,
+        }
+        self._tell(entry, target.name)  # before it happens: what follows is due to it
+        acts[what](target)
+
+    def _tell(self, entry: Entry, name: str) -> None:
+        self.done += 1
+        self.report("chaos", kind=entry.kind, target=name, number=self.done)
+
+    def _end(self, target: Target, number: signal.Signals, who: str) -> None:
+        _send(target.pid, number)
+        if who == "teacher" and self.spec.back_after_s is not None:
+            self._in_background(self._replace, target)
+
+    def _replace(self, target: Target) -> None:
+        if not self._ending.wait(self.spec.back_after_s):
+            self.targets.add_teacher()
+
+    def _stop_for_a_while(self, target: Target) -> None:
+        self._stopped.add(target.pid)
+        _send(target.pid, signal.SIGSTOP)
+        self._in_background(self._go_on, target)
+
+    def _go_on(self, target: Target) -> None:
+        self._ending.wait(self.spec.lasts_s)
+        _send(target.pid, signal.SIGCONT)
+        self._stopped.discard(target.pid)
+
+    def _slow(self, target: Target) -> None:
+        """A tenth of the speed: stopped for nine tenths of each short while."""
+        self._stopped.add(target.pid)
+        end = time.monotonic() + self.spec.lasts_s
+        while time.monotonic() < end and not self._ending.is_set():
+            if not _send(target.pid, signal.SIGSTOP):
+                break
+            self._ending.wait(0.9 * _PULSE_S)
+            _send(target.pid, signal.SIGCONT)
+            self._ending.wait(0.1 * _PULSE_S)
+        self._stopped.discard(target.pid)
+
+    def _partition(self, target: Target) -> None:
+        with contextlib.suppress(SchedulerUnreachable):  # it is gone already
+            ask(
+                target.address,
+                "kdlab_partition",
+                wait_s=2.0,
+                tls=self.tls,
+                seconds=self.spec.lasts_s,
+            )
+
+    def _in_background(self, work: Callable[[Target], None], target: Target) -> None:
+        thread = threading.Thread(target=work, args=(target,), daemon=True)
+        self._later.append(thread)
+        thread.start()
+
+
+def _send(pid: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False  # it ended by itself meanwhile
+    return True
