@@ -254,6 +254,9 @@ class Coordinator(SchedulerPlugin):
         for teacher in self.leases.expired(now):
             self.expired += 1
             self._lost(teacher, expired=True)
+        if self.leases.someone_starves():
+            self.leases.on_turn(now)
+            self._changed()
         for student, seen in list(self.students_seen.items()):
             if now - seen > STUDENT_SILENT_S:
                 self._drop_student(student)

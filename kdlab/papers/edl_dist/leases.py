@@ -15,7 +15,8 @@ what is new and not the whole list (`delta`).
 Several students (the paper has them, and no word on who comes first): a free teacher
 goes to the one whose need is covered least, the longest searching among equals (3.4,
 last paragraph). Without a free one, a teacher moves from the best covered student to
-the worst when that clearly lifts the worst: fair shares in the max-min sense.
+the worst when that clearly lifts the worst: fair shares in the max-min sense. With fewer
+teachers than students, each has one for a few seconds in turn.
 """
 
 from collections import deque
@@ -40,6 +41,7 @@ class Lease:
     t_t: float = 0.0  # samples/s, measured by the teacher itself
     epoch: int = 0
     student: str | None = None
+    assigned_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class Demand:
     t_s: float  # samples/s to be covered by teachers
     at_most: int | None = None
     since: float = 0.0  # searching since
+    starved_at: float = 0.0  # its only teacher went to another student
     rate: float = 0.0  # samples/s of the teachers it holds
     held: dict[str, Lease] = field(default_factory=dict)
 
@@ -76,6 +79,7 @@ class Delta:
 @dataclass(slots=True)
 class LeaseTable:
     ttl_s: float = 6.0
+    turn_s: float = 2.0  # with fewer teachers than students: how long one keeps its teacher
     # Epochs of a table that starts afresh must not repeat those of the one before: its
     # owner passes a number that only grows, such as milliseconds since 1970.
     next_epoch: int = 1
@@ -105,7 +109,7 @@ class LeaseTable:
         self._set_rate(lease, t_t)
         if lease.state == "registered":
             self._free(lease)
-        self._match()  # also when one that is held reports another rate
+        self._match(time)  # also when one that is held reports another rate
 
     def on_renewed(self, teacher: str, time: float) -> bool:
         """False tells the teacher that it is not known (any more): register again."""
@@ -120,7 +124,7 @@ class LeaseTable:
         lease = self.leases.get(teacher)
         if lease is not None:
             self._set_rate(lease, t_t)
-            self._match()
+            self._match(time)
 
     def on_leaving(self, teacher: str, time: float) -> bool:
         """It said goodbye: it answers what it was asked, and gets nothing new."""
@@ -132,7 +136,7 @@ class LeaseTable:
         lease.state, lease.student = "draining", student
         if student is not None:
             self._note(student, teacher, "draining")
-        self._match()
+        self._match(time)
         return True
 
     def on_lost(self, teacher: str, time: float, *, expired: bool = False) -> bool:
@@ -145,7 +149,7 @@ class LeaseTable:
         if student is not None:
             silent: Change = "expired" if expired else "lost"
             self._note(student, teacher, "left" if draining and not expired else silent)
-        self._match()
+        self._match(time)
         return True
 
     def expired(self, time: float) -> list[str]:
@@ -172,7 +176,7 @@ class LeaseTable:
             self.changes.setdefault(student, deque(maxlen=_KEPT))
         else:
             demand.t_s, demand.at_most = t_s, at_most
-        self._match()
+        self._match(time)
 
     def on_extra(self, student: str, time: float) -> bool:
         """Algorithm 1, line 8: one additional teacher, as soon as one is free.
@@ -185,7 +189,7 @@ class LeaseTable:
         before = len(demand.held)
         # A rate just above what it has is covered by one more teacher.
         demand.t_s = max(demand.t_s, demand.rate * (1 + 1e-6) + 1e-6)
-        self._match()
+        self._match(time)
         return len(demand.held) > before
 
     def on_release(self, student: str, teacher: str, time: float) -> None:
@@ -197,7 +201,7 @@ class LeaseTable:
             # What is left covers the student's needs as it sees them now.
             demand.t_s = max(0.0, demand.rate - lease.t_t)
         self._take(lease, "released")
-        self._match()
+        self._match(time)
 
     def on_given_back(self, student: str, teacher: str, epoch: int, time: float) -> None:
         """A request failed; the need is as it was. The same teacher may come again."""
@@ -206,7 +210,7 @@ class LeaseTable:
             return
         if lease.state == "assigned":
             self._take(lease, "released")
-            self._match()
+            self._match(time)
 
     def on_student_gone(self, student: str, time: float) -> None:
         demand = self.demands.pop(student, None)
@@ -218,7 +222,7 @@ class LeaseTable:
             if lease.student == student:  # draining for it
                 lease.student = None
         self.changes.pop(student, None)
-        self._match()
+        self._match(time)
 
     def on_restored(
         self, leases: list[Lease], demands: list[Demand], next_epoch: int, time: float
@@ -242,7 +246,31 @@ class LeaseTable:
             elif lease.state in ("assigned", "free"):
                 lease.student = None
                 self._free(lease)
-        self._match()
+        self._match(time)
+
+    def someone_starves(self) -> bool:
+        """Whether a student has no teacher at all while another has one."""
+        return any(d.searching and not d.held for d in self.demands.values()) and any(
+            d.held for d in self.demands.values()
+        )
+
+    def on_turn(self, time: float) -> None:
+        """Give a student that has no teacher the one that was held longest, in turn.
+
+        Ranks of a group train in step: one without soft labels stops them all.
+        """
+        for poor in sorted(self.demands.values(), key=lambda d: (d.starved_at, d.since)):
+            if not poor.searching or poor.held:
+                continue
+            held = [le for le in self.leases.values() if le.state == "assigned"]
+            due = [le for le in held if time - le.assigned_at >= self.turn_s]
+            if not due:
+                return
+            lease = min(due, key=lambda le: (le.assigned_at, le.teacher))
+            assert lease.student is not None
+            self.demands[lease.student].starved_at = time
+            self._take(lease, "moved")
+            self._assign(lease, poor, time)
 
     # Looks
 
@@ -274,20 +302,20 @@ class LeaseTable:
 
     # Matching
 
-    def _match(self) -> None:
+    def _match(self, time: float) -> None:
         """Free teachers to the students that search; then, fair shares."""
         while (poor := self._poorest()) is not None:
             teacher = next_teacher(self.free, poor.t_s - poor.rate)
             if teacher is not None:
-                self._assign(self.leases[teacher], poor)
-            elif not self._move_to(poor):
+                self._assign(self.leases[teacher], poor, time)
+            elif not self._move_to(poor, time):
                 return
 
     def _poorest(self) -> Demand | None:
         searching = [d for d in self.demands.values() if d.searching]
         return min(searching, key=lambda d: (d.cover, d.since, d.student), default=None)
 
-    def _move_to(self, poor: Demand) -> bool:
+    def _move_to(self, poor: Demand, time: float) -> bool:
         """Whether a teacher of a better covered student is better used here."""
         for rich in sorted(self.demands.values(), key=lambda d: -d.cover):
             if rich is poor or len(rich.held) < 2 or rich.cover <= poor.cover:
@@ -297,15 +325,15 @@ class LeaseTable:
             better = (poor.rate + lease.t_t) / poor.t_s
             if min(worse, better) > poor.cover * _LIFT:
                 self._take(lease, "moved")
-                self._assign(lease, poor)
+                self._assign(lease, poor, time)
                 return True
         return False
 
-    def _assign(self, lease: Lease, demand: Demand) -> None:
+    def _assign(self, lease: Lease, demand: Demand, time: float) -> None:
         del self.free[lease.teacher]
         self.touched.add(lease.teacher)
         lease.state, lease.student = "assigned", demand.student
-        lease.epoch = self.next_epoch
+        lease.epoch, lease.assigned_at = self.next_epoch, time
         self.next_epoch += 1
         demand.held[lease.teacher] = lease
         demand.rate += lease.t_t

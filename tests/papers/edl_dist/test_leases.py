@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -177,6 +178,23 @@ def test_fair_shares_do_not_swing():
     assert table.version == before
 
 
+def test_with_fewer_teachers_than_students_they_take_turns():
+    table = table_with("a")
+    table.on_demand("x", 10.0, 0.0)
+    table.on_demand("y", 10.0, 0.0)
+    table.on_demand("z", 10.0, 0.0)
+    owners = []
+    for tick in range(1, 61):
+        if table.someone_starves():
+            table.on_turn(tick / 4)
+        owners.append(table.leases["a"].student)
+    assert owners[:7] == ["x"] * 7
+    assert [owners.count(s) for s in "xyz"] == pytest.approx([20, 20, 20], abs=5)
+    table.on_student_gone("y", 20.0)
+    table.on_ready("b", 10.0, 20.0)
+    assert not table.someone_starves()
+
+
 def test_a_restored_table_goes_on_with_owners_and_epochs():
     table = table_with("a", "b", "c")
     table.on_demand("s", 15.0, 0.0)
@@ -220,6 +238,10 @@ class Random(RuleBasedStateMachine):
     @rule(teacher=teachers)
     def renew(self, teacher):
         self.table.on_renewed(teacher, self.time)
+
+    @rule()
+    def turn(self):
+        self.table.on_turn(self.time)
 
     @rule(teacher=teachers)
     def drain(self, teacher):
