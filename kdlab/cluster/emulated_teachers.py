@@ -7,6 +7,8 @@ wires; only the model is missing.
 import asyncio
 import os
 import random
+import time
+from collections import deque
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -14,10 +16,11 @@ import numpy as np
 from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from kdlab.cluster.children import configured
+from kdlab.cluster.children import announce, configured
 from kdlab.cluster.messages import Replies, encode, samples_in
 from kdlab.cluster.wire import CALL_S, settle, within
 
+RENEWALS: deque[float] = deque(maxlen=100_000)  # s, from question to answer
 _AT_ONCE = 32  # workers that connect at the same time
 
 
@@ -69,13 +72,20 @@ class EmulatedTeacher(WorkerPlugin):
             )
 
     async def _renew(self) -> None:
+        # Spread over the interval, as teachers are that started one by one.
+        await asyncio.sleep(self.renew_s * self.chance.random())
+        due = time.monotonic()
         while True:
-            await asyncio.sleep(self.renew_s)
+            begin = time.monotonic()
             call = self.worker.scheduler.kdlab_renew(
                 address=self.worker.address, t_t=self.config["t_t"], answered=self.answered
             )
-            if not await within(CALL_S, call):
+            known = await within(CALL_S, call)
+            RENEWALS.append(time.monotonic() - begin)
+            if not known:
                 await self._join()
+            due = max(due + self.renew_s, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())  # one message every renew_s
 
     async def infer(
         self,
@@ -95,8 +105,14 @@ class EmulatedTeacher(WorkerPlugin):
         return encode(np.zeros((count, self.classes), np.float32), replies, top_k)
 
 
+def tell(order: dict[str, Any]) -> None:
+    """How long renewals took since the last question, for benchmarks."""
+    taken = [RENEWALS.popleft() for _ in range(len(RENEWALS))]
+    announce(renewals=sorted(taken))
+
+
 async def main() -> None:
-    config = configured()
+    config = configured(tell)
     settle()
     async with AsyncExitStack() as stack:
         workers = [

@@ -121,7 +121,8 @@ class StudentGroup:
             self._do(machine.on_saved(now))
             if not message.get("leaving"):
                 self._do(machine.on_ready(name, now))
-        elif "stopped" in message:
+        elif "stopped" in message and name == machine.ranks[0]:
+            # The master has saved by now; the others say it earlier.
             raise RunStopped(message["stopped"])
         elif "error" in message:
             self.error_code = int(message.get("exit_code", 1))
@@ -162,8 +163,9 @@ class StudentGroup:
             self.lost_at = None
         # Loading data and waiting for the first soft labels may take longer than a step.
         patience = self.hang_s if self._all_step(current) else max(self.hang_s, _START_S)
-        if now - max(newest, self.begun_at) > patience:
-            for name in set(self._hung(current)) - self.killed:
+        dying = self.killed & self.children.keys()  # their death is seen at the next look
+        if not dying and now - max(newest, self.begun_at) > patience:
+            for name in self._hung(current):
                 self.killed.add(name)
                 self.report("rank_hangs", rank=name, silent_s=now - newest)
                 self.children[name].process.kill()

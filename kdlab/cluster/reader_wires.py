@@ -34,6 +34,10 @@ class Wires:
         )
         return cls(pool, config)
 
+    def connections(self) -> int:
+        """Open ones, to teachers and to the coordinator."""
+        return int(self._pool.open)
+
     async def close(self) -> None:
         await self._pool.close()
 

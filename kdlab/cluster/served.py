@@ -73,7 +73,7 @@ class Served(SourceSpec):
     wait_s: Annotated[float, POSITIVE] = 120.0
     settle_s: Annotated[float, POSITIVE] = 3.0
     window_s: Annotated[float, POSITIVE] = 10.0
-    slots: Annotated[int, Range(ge=2)] = 4
+    slots: Annotated[int, Range(ge=2)] = 8
     record: bool = False
 
     def cross_faults(self) -> Iterator[Fault]:
@@ -126,11 +126,12 @@ class ServedSource:
         assert context.student_rate is not None
         self.spec, self.context = spec, context
         samples = context.samples
-        first = samples.batches(0)[0]
+        # Of a whole epoch: the one under way may be a rest.
+        whole = samples.batches(context.start["epoch"] + 1)
         layout = Layout(
             slots=spec.slots,
-            largest=max(map(len, samples.batches(0))),
-            shape=tuple(samples.views(first[:1], 0).shape[1:]),
+            largest=max(map(len, whole)),
+            shape=tuple(samples.views(whole[0][:1], 0).shape[1:]),
             classes=samples.classes,
             figures=len(FIGURES),
         )
@@ -139,6 +140,8 @@ class ServedSource:
         self.ring = Ring.create(layout)
         self.log = context.folder / "reader.log"
         self._held: int | None = None
+        self._heard = 0  # words of the reader, wakes not counted
+        self._tensors = [self._tensors_of(slot) for slot in range(spec.slots)]
         self._last: dict[str, float] = {}  # figures, kept when the ring is gone
         rate = context.student_rate()
         rules = {
@@ -180,6 +183,13 @@ class ServedSource:
         if self._has_work():
             self._first = self._wait_for_slot()  # primed: the first soft labels are there
 
+    def _tensors_of(self, slot: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        arrays = self.ring.slot(slot)
+        views, labels, soft = (
+            torch.from_numpy(arrays[k]) for k in ("views", "labels", "soft")
+        )
+        return views, labels, soft
+
     def _cache(self) -> dict[str, Any] | None:
         """Where soft labels are kept, and what for."""
         views, pool = self.spec.cache_views, self.context.pool
@@ -202,7 +212,8 @@ class ServedSource:
 
     def _next(self, epoch: int) -> Batch:
         if self._held is not None:
-            self.channel.send(self._held)
+            if self.ring.free(self._held):
+                self.channel.send(0)
             self._held = None
         slot = self._wait_for_slot() if self._first is None else self._first
         self._first = None
@@ -214,13 +225,13 @@ class ServedSource:
                 f"This is a defect of kdlab; log of the reader: {self.log}"
             )
         self._held = slot
-        rows = slice(0, count)
+        views, labels, soft = self._tensors[slot]
         return Batch(
             index=index,
-            ids=arrays["ids"][rows].copy(),
-            views=torch.from_numpy(arrays["views"][rows]),
-            labels=torch.from_numpy(arrays["labels"][rows]),
-            soft=torch.from_numpy(arrays["soft"][rows]),
+            ids=arrays["ids"][:count].copy(),
+            views=views[:count],
+            labels=labels[:count],
+            soft=soft[:count],
         )
 
     def _wait_for_slot(self) -> int:
@@ -231,17 +242,37 @@ class ServedSource:
             ClusterError: the reader or the coordinator is gone.
             RunStopped: the user asked while the student waited.
         """
+        if self.ring.words_said() != self._heard:
+            self._hear(0.0)
+        slot = self.ring.take()
+        if slot is not None:
+            return slot
+        self.ring.trainer_waits(True)
+        try:
+            while (slot := self.ring.take()) is None:
+                if self.ring.uncollected():  # the reader may wait for these
+                    self.channel.send(0)
+                if not self._hear(_LOOK_S) and self.context.stop():
+                    raise RunStopped("stopped by the user while waiting for soft labels")
+            return slot
+        finally:
+            self.ring.trainer_waits(False)
+
+    def _hear(self, timeout_s: float) -> bool:
+        """Read what the reader says, at least one line; False after the time-out."""
+        heard = False
         while True:
             try:
-                message = self.channel.receive(_LOOK_S)
+                message = self.channel.receive(0.0 if heard else timeout_s)
             except EOFError:
                 raise ClusterError(self.reader.obituary("ended during the run")) from None
-            if isinstance(message, int):
-                return message
             if message is None:
-                if self.context.stop():
-                    raise RunStopped("stopped by the user while waiting for soft labels")
-            elif "report" in message:
+                return heard
+            heard = True
+            if isinstance(message, int):
+                continue  # a wake
+            self._heard += 1
+            if "report" in message:
                 self.context.report(message["report"], **message["data"])
             else:
                 self._fail(message)
@@ -277,6 +308,7 @@ class ServedSource:
         self.reader.stop()
         self._last = self.figures()
         self.channel.close()
+        self._tensors.clear()
         self.ring.close()
 
     def _drain(self) -> None:

@@ -127,13 +127,22 @@ class StudentReader:
 
     # Carrying out
 
+    def _collect(self) -> None:
+        """Slots that the trainer has used up are facts too, and come without a message."""
+        for slot in self.ring.collect():
+            self.free_slots.append(slot)
+            self._carry_all_out(
+                self.machine.on_slot_free(self.filled.pop(slot), time.monotonic())
+            )
+        self.ring.reader_waits(not self.free_slots)
+
     def _do(self, told: Instructions) -> None:
+        self._carry_all_out(told)
+        self._collect()
+
+    def _carry_all_out(self, told: Instructions) -> None:
         for instruction in told:
             self._carry_out(instruction)
-        if told:
-            figures = self.machine.figures()
-            for place, name in enumerate(FIGURES):
-                self.ring.figures[place] = figures[name]
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -183,7 +192,8 @@ class StudentReader:
         else:
             place[:] = views
         self.filled[slot] = count
-        self._write(slot)
+        if self.ring.fill(slot):
+            self._write(0)
         for old in [e for e in self.cuts if e < epoch]:
             del self.cuts[old]
 
@@ -259,7 +269,7 @@ class StudentReader:
                 continue
             version, incarnation, failures = news["version"], news["incarnation"], 0
             self.machine.on_announced()
-            given = [_teacher(facts) for facts in news["given"]]
+            given = [teacher_from(facts) for facts in news["given"]]
             self._do(
                 self.machine.on_teachers(
                     given, news["gone"], news["full"], time.monotonic()
@@ -269,10 +279,8 @@ class StudentReader:
     async def _listen(self, stream: asyncio.StreamReader) -> None:
         while line := await stream.readline():
             message = json.loads(line)
-            if isinstance(message, int):
-                self.free_slots.append(message)
-                samples = self.filled.pop(message)
-                self._do(self.machine.on_slot_free(samples, time.monotonic()))
+            if message == 0:
+                self._collect()
             elif message.get("stop"):
                 return
 
@@ -281,6 +289,9 @@ class StudentReader:
         while True:
             await asyncio.sleep(_LOOK_S)
             self._do(self.machine.on_look(time.monotonic()))
+            figures = self.machine.figures()
+            for place, name in enumerate(FIGURES):
+                self.ring.figures[place] = figures[name]
             if self.labels is not None and time.monotonic() > finish_at:
                 finish_at = time.monotonic() + _FINISH_EVERY_S
                 self.labels.finish()
@@ -293,6 +304,7 @@ class StudentReader:
 
     def _tell(self, **message: Any) -> None:
         self._write(message)
+        self.ring.said()
 
     def _write(self, message: int | dict[str, Any]) -> None:
         self.writer.write(json.dumps(message, default=str).encode() + b"\n")
@@ -328,7 +340,8 @@ class StudentReader:
         await self.wires.close()
 
 
-def _teacher(facts: dict[str, Any]) -> Teacher:
+def teacher_from(facts: dict[str, Any]) -> Teacher:
+    """As the coordinator describes it."""
     shown = ("name", "pid", "device", "threads")
     return Teacher(
         address=facts["address"],

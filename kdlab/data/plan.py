@@ -40,7 +40,8 @@ class Plan:
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
         """Sample ids batch by batch; every id exactly once."""
         order = permutation(self.seed, epoch, self.ids)[self._skipped(epoch) :]
-        return np.split(order, np.cumsum(self.sizes(epoch))[:-1])
+        sizes = self.sizes(epoch)
+        return np.split(order, np.cumsum(sizes)[:-1]) if sizes else []
 
     @property
     def largest(self) -> int:

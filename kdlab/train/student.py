@@ -197,15 +197,10 @@ class StudentLoop:
     def _train_epoch(self, source: SoftLabelSource) -> None:
         position, ranks = self.position, self.job.ranks
         sizes = self.job.samples.plan.sizes(position.epoch)
-        self._done_samples = position.first_sample + sum(sizes[i] for i in position.done)
-        self._clock = time.perf_counter()
-        self._log_mark = (self._clock, position.step)
+        self.begin_epoch()
         try:
             for batch in source.epoch(position.epoch, frozenset(position.done)):
-                self.take(batch, sizes[batch.index])
-                if self._log_is_due(time.perf_counter()):
-                    self._log(time.perf_counter())
-                self._act(ranks.agreed())
+                self.one_batch(batch, sizes[batch.index])
             self._act(ranks.agreed(last=True))
         except (RunStopped, ClusterError):  # here, or in the source while it waited
             self._stop_clock()
@@ -220,8 +215,15 @@ class StudentLoop:
                 "the source."
             )
 
-    def take(self, batch: Batch, of_rows: int) -> None:
-        """One step on this rank's rows of a batch of `of_rows`, and its accounts."""
+    def begin_epoch(self) -> None:
+        position = self.position
+        sizes = self.job.samples.plan.sizes(position.epoch)
+        self._done_samples = position.first_sample + sum(sizes[i] for i in position.done)
+        self._clock = time.perf_counter()
+        self._log_mark = (self._clock, position.step)
+
+    def one_batch(self, batch: Batch, of_rows: int) -> None:
+        """One step on this rank's rows of a batch of `of_rows`, and all that goes with it."""
         position, job = self.position, self.job
         loss = self._step(batch, of_rows)
         position.step += 1
@@ -238,6 +240,10 @@ class StudentLoop:
             save=self.is_master and self._time_to_save(),
             leave=job.leave(),
         )
+        now = time.perf_counter()
+        if self._log_is_due(now):
+            self._log(now)
+        self._act(job.ranks.agreed())
 
     def _act(self, agreed: list[Agreed]) -> None:
         """What all ranks do after the same step."""

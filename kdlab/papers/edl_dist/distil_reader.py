@@ -183,11 +183,11 @@ class DistilReader:
             time: now.
         """
         self.rules, self.sizes, self.epochs, self.cached = rules, sizes, epochs, cached
-        first = sizes(epoch) if epoch < epochs else []
-        if first and len(done) == len(first):  # saved after an epoch's last batch
+        if epoch < epochs and len(done) == len(sizes(epoch)):  # saved after its last batch
             epoch, done = epoch + 1, ()
         self.epoch, self.delivered = epoch, set(done)
-        largest = max(first, default=1)
+        # Of a whole epoch: the first may be a rest. All after it are alike.
+        largest = max(sizes(epoch + 1), default=1)
         self.schedule = Schedule(
             lt=rules.lt,
             ut=rules.ut,

@@ -1,0 +1,306 @@
+"""What faults cost, on real processes: seconds until work goes on, and samples lost.
+
+Times are the machine's monotonic clock, read here when the signal is sent and by the
+reader when it acts (its recorded events); all processes of one machine share it.
+"""
+
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, chdir, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from kdlab.bench.real_teacher import deployment_of_model
+from kdlab.bench.students import Case, context, emulated, samples_of
+from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
+from kdlab.cluster.served import Served, ServedSource
+from kdlab.data.samples import PlannedSamples
+from kdlab.models.patch_net import PatchNet
+from kdlab.report.figures import Figure, figure
+from kdlab.run import Run, load
+from kdlab.train import checkpoint
+from kdlab.train.events import select
+from kdlab.train.teacher import frozen
+
+_TTL_S = 6.0
+_REPEATS = 3
+_CHAOS_EVENTS = 200
+
+
+def measure(say: Callable[[str], None]) -> list[Figure]:
+    figures = [*resends(say), failover(say), memory_growth(say), *chaos(say)]
+    return figures
+
+
+# Teachers
+
+
+def resends(say: Callable[[str], None]) -> list[Figure]:
+    samples = samples_of(Case(8, 32, 1))
+    found: dict[str, list[float]] = {}
+    for repeat in range(_REPEATS):
+        for name, seconds in _one_of_each(samples).items():
+            found.setdefault(name, []).append(seconds)
+        shown = ", ".join(f"{name} {values[-1]:.2f} s" for name, values in found.items())
+        say(f"faults {repeat + 1}/{_REPEATS}: {shown}")
+    goals = {
+        "resend_s/sigkill": "<= 0.5",
+        "resend_s/sigstop": f"<= {_TTL_S + 1.5:g}",
+        "join_to_used_s": "<= 2",
+        "resends/sigterm": "<= 0",
+    }
+    return [
+        figure(
+            name, values, "s" if name.startswith(("resend_s", "join")) else "parts", goal
+        )
+        for name, goal in goals.items()
+        if (values := found.get(name))
+    ]
+
+
+def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
+    """Kill, stop, withdraw and add a teacher of a student under way."""
+    model = PatchNet(patch=2, depth=4)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        built = frozen(model.build(samples.classes, samples.data.shape[0]))
+        deployment = deployment_of_model(model, built, samples, folder)
+        pool = LocalPool(teachers=4, ttl_s=_TTL_S).start(deployment, folder / "pool")
+        stack.callback(pool.close)
+        _until(lambda: _ready(pool) == 4)
+        spec = Served(lt=256, ut=1024, record=True)
+        source = spec.build(context(samples, folder, pool, 1e9, "faults"))
+        stack.callback(source.close)
+        batches = _endless(source)
+        found: dict[str, float] = {}
+        for name, number in (("sigkill", signal.SIGKILL), ("sigstop", signal.SIGSTOP)):
+            child = pool.teachers[len(found)]
+            _take(batches, 50)
+            at = time.monotonic()
+            os.kill(child.pid, number)
+            found[f"resend_s/{name}"] = _resent_after(source, batches, at)
+            if number == signal.SIGSTOP:
+                child.process.kill()
+        before = source.figures()["resends"]
+        pool.teachers[2].process.terminate()
+        _until(lambda: not pool.teachers[2].alive(), lambda: _take(batches, 5))
+        found["resends/sigterm"] = source.figures()["resends"] - before
+        pool.add_teacher()
+        found["join_to_used_s"] = _used_after(pool, source, batches)
+        return found
+
+
+def _endless(source: ServedSource) -> Iterator[None]:
+    epoch = 0
+    while True:
+        for _ in source.epoch(epoch, ()):
+            yield
+        epoch += 1
+
+
+def _take(batches: Iterator[None], count: int) -> None:
+    for _ in range(count):
+        next(batches)
+
+
+def _resent_after(source: ServedSource, batches: Iterator[None], at: float) -> float:
+    """Seconds from a fault to the first part sent again or hedged because of it."""
+    before = source.figures()["resends"] + source.figures()["hedges"]
+
+    def resent() -> bool:
+        figures = source.figures()
+        return figures["resends"] + figures["hedges"] > before
+
+    _until(resent, lambda: _take(batches, 5))
+    for entry in _recorded(source):
+        when = _time_of(entry)
+        if when >= at and _sends_again(entry):
+            return when - at
+    raise RuntimeError("the reader's record shows no part that was sent again")
+
+
+def _sends_again(entry: dict[str, Any]) -> bool:
+    """A loss that leads to sends at once, or a look that sends (a hedge)."""
+    kinds = [i["is"] for i in entry["told"] or []]
+    if entry["on"] == "on_look":
+        return "Send" in kinds
+    lost = [i for i in entry["told"] or [] if i["is"] == "Say"]
+    return any(i["of"]["event"] == "teacher_lost" for i in lost)
+
+
+def _used_after(
+    pool: RunningLocalPool, source: ServedSource, batches: Iterator[None]
+) -> float:
+    """Seconds from a teacher's readiness to the first part that is sent to it."""
+    journal = pool.folder / "coordinator.jsonl"
+    before = _ready_times(journal)
+    _until(lambda: len(_ready_times(journal)) > len(before), lambda: _take(batches, 5))
+    address, ready_at = _ready_times(journal)[-1]
+
+    def first_send() -> float | None:
+        for entry in _recorded(source):
+            for told in entry["told"] or []:
+                if told["is"] == "Send" and told["of"]["teacher"] == address:
+                    return _time_of(entry)
+        return None
+
+    _until(lambda: first_send() is not None, lambda: _take(batches, 20))
+    sent_at = first_send()
+    assert sent_at is not None
+    return sent_at - ready_at
+
+
+def _ready_times(journal: Path) -> list[tuple[str, float]]:
+    entries = map(json.loads, journal.read_text().splitlines())
+    return [(e["args"][0], e["args"][2]) for e in entries if e.get("on") == "on_ready"]
+
+
+def _recorded(source: ServedSource) -> list[dict[str, Any]]:
+    lines = source.log.with_suffix(".jsonl").read_text().splitlines()
+    whole = [line for line in lines if line.endswith("}")]  # the last may be half there
+    return [entry for line in whole if "on" in (entry := json.loads(line))]
+
+
+def _time_of(entry: dict[str, Any]) -> float:
+    """Every event's time is its last argument, or the keyword."""
+    if "time" in entry["kwargs"]:
+        return float(entry["kwargs"]["time"])
+    return float(entry["args"][-1]) if entry["args"] else -1.0
+
+
+def _ready(pool: RunningLocalPool) -> int:
+    return len(_ready_times(pool.folder / "coordinator.jsonl"))
+
+
+def _until(
+    condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    deadline = time.monotonic() + 120.0
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError("what the benchmark waits for did not happen within 120 s")
+        meanwhile()
+        time.sleep(0.01)  # between looks
+
+
+# Memory
+
+
+def memory_growth(say: Callable[[str], None]) -> Figure:
+    """Of trainer and reader together, over 50,000 batches of emulated teachers."""
+    samples = samples_of(Case(8, 16, 1, batches=500))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        pool = stack.enter_context(emulated(samples, teachers=4, t_t=1e6, jitter=0.0))
+        source = Served(lt=128, ut=512).build(context(samples, folder, pool, 1e9, "growth"))
+        stack.callback(source.close)
+        batches = _endless(source)
+        processes = [psutil.Process(), psutil.Process(source.reader.pid)]
+        _take(batches, 5_000)  # pools and caches fill
+        before = sum(p.memory_info().rss for p in processes)
+        _take(batches, 50_000)
+        grown = (sum(p.memory_info().rss for p in processes) - before) / 1e6
+    say(f"memory over 50,000 batches: {grown:+.1f} MB")
+    return figure("rss_growth_mb/50000_batches", [grown], "MB", "<= 20")
+
+
+# Ranks
+
+
+@contextmanager
+def _run(*overrides: str) -> Iterator[Run]:
+    """A small run of two ranks in a folder of its own; ended whatever happens."""
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        experiment = load(
+            "smoke/served",
+            "aggregation.type=train/aggregation/all_reduce",
+            "student={type: models/patch_net, patch: 2}",
+            "train.epochs=1000000",
+            "train.schedule=constant",
+            "train.evaluate_every=1000000",
+            "train.checkpoint_every_steps=200",
+            "train.threads=1",
+            "tracking.enabled=false",
+            *overrides,
+        )
+        run = experiment.start(lambda line: None)
+        try:
+            yield run
+        finally:
+            run.kill()
+            run.wait()
+
+
+def failover(say: Callable[[str], None]) -> Figure:
+    with _run() as run:
+        seconds = [_failover(run, repeat) for repeat in range(_REPEATS)]
+    say(f"failover of a rank: {', '.join(f'{s:.2f} s' for s in seconds)}")
+    return figure("failover_s/student_rank", seconds, "s", "<= 10")
+
+
+def _failover(run: Run, before: int) -> float:
+    """Kill the master and the other one in turn; the group's own account of the time."""
+
+    def again() -> list[float]:
+        return [e["seconds"] for e in select(run.folder.events, "training_again")]
+
+    _until(lambda: _trains(run, before + 1))
+    _until(lambda: _standby_is_ready(run, before))
+    *_, generation = select(run.folder.events, "generation")
+    os.kill(list(generation["ranks"].values())[before % 2], signal.SIGKILL)
+    _until(lambda: len(again()) > before)
+    return again()[-1]
+
+
+def _trains(run: Run, generation: int) -> bool:
+    events = list(run.events())
+    begun = [i for i, e in enumerate(events) if e["event"] == "generation"]
+    if len(begun) < generation:
+        return False
+    return any(e["event"] == "step" for e in events[begun[-1] :])
+
+
+def _standby_is_ready(run: Run, used: int) -> bool:
+    """Two ranks, and one process more for each that was used up."""
+    pulses = list(run.path.glob("members/*/*/group/pulse/*"))
+    return len(pulses) >= 3 + used
+
+
+def chaos(say: Callable[[str], None]) -> list[Figure]:
+    """200 kills, stops, cuts, withdrawals and joins in one run, ranks among them."""
+    weights = (
+        "{kill_teacher: 3, stop_teacher: 2, slow_teacher: 2, partition_teacher: 2, "
+        "leave_teacher: 2, join_teacher: 1, kill_rank: 1, stop_rank: 1, leave_rank: 1, "
+        f"events: {_CHAOS_EVENTS}, every_s: 1.5, lasts_s: 2.0, seed: 11}}"
+    )
+    begin = time.monotonic()
+    with _run(
+        f"chaos={weights}", "teacher_pool.chaos=true", "teacher_pool.teachers=3"
+    ) as run:
+        while (count := len(list(select(run.folder.events, "chaos")))) < _CHAOS_EVENTS:
+            if run.state != "running" and time.monotonic() - begin > 60:
+                raise RuntimeError(f"the run ended at event {count}: {run.status}")
+            if time.monotonic() - begin > 1200:
+                break
+            time.sleep(1.0)  # between looks
+        say(f"chaos: {count} events in {time.monotonic() - begin:.0f} s")
+        run.stop()
+        run.wait(timeout_s=120)
+        (folder,) = run.path.glob("members/*/*/checkpoints")
+        spec_hash = json.loads((run.path / "experiment.json").read_text())["spec_hash"]
+        found = checkpoint.load_newest(folder, spec_hash)
+        assert found is not None
+        lineage = found[1]["lineage"]
+    return [
+        figure("chaos_events/chaos200", [count], "events", f">= {_CHAOS_EVENTS}"),
+        figure("samples_lost/chaos200", [lineage["lost"]], "samples", "<= 0"),
+        figure("samples_repeated/chaos200", [lineage["repeated"]], "samples", "<= 0"),
+        figure("samples_rolled_back/chaos200", [lineage["rolled_back"]], "samples"),
+        figure("samples_seen/chaos200", [lineage["seen"]], "samples"),
+    ]

@@ -1,0 +1,191 @@
+"""Served by a teacher that computes, on the other core.
+
+A neighbour that computes slows this core too (shared caches and clocks), and that is not
+the reader's doing. So the bar is N-training beside a process that runs the same model at
+the same pace; how much that alone costs is printed as the control.
+"""
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+
+import torch
+from safetensors.torch import save_file
+
+from kdlab.bench.slices import Variant, compare, ratios
+from kdlab.bench.students import Case, calibrated, context, loop_of, samples_of
+from kdlab.cluster.children import Child
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.probe import probe_of
+from kdlab.cluster.served import Served
+from kdlab.data.samples import PlannedSamples
+from kdlab.models.model import Normalised, file_sha256
+from kdlab.models.patch_net import PatchNet
+from kdlab.report.figures import Figure, figure
+from kdlab.soft_labels.in_process import InProcess
+from kdlab.soft_labels.none import NoTeacher
+from kdlab.soft_labels.source import LoadedTeacher, SourceContext
+from kdlab.train.teacher import frozen
+
+CASES = (Case(32, 40, 5), Case(32, 64, 80))
+_SLICE_MS = 700.0
+_BUFFER = 16
+
+
+def measure(rounds: int, say: Callable[[str], None]) -> list[Figure]:
+    figures: list[Figure] = []
+    for case in CASES:
+        figures += _case(
+            case, rounds, lambda line, case=case: say(f"real {case.name} {line}")
+        )
+    worst = min(
+        (f for f in figures if f["name"].startswith("gain_over_online")),
+        key=lambda f: f["value"],
+    )
+    values = [worst[k] for k in ("low", "value", "high")]
+    return [figure("gain_over_online_of_limit", values, "ratio", ">= 0.95"), *figures]
+
+
+def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
+    samples = samples_of(case)
+    spec, rate = calibrated(case, samples)
+    teacher_spec = PatchNet(patch=spec.patch, depth=max(1, round(1.2 * spec.depth)))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        model = frozen(teacher_spec.build(samples.classes, samples.data.shape[0]))
+        deployment = deployment_of_model(teacher_spec, model, samples, folder)
+        pool = LocalPool(teachers=1).start(deployment, folder / "pool")
+        stack.callback(pool.close)
+        pool.wait()
+        neighbour = _neighbour(teacher_spec, samples, rate / case.batch, folder)
+        stack.callback(neighbour.stop)
+        stack.callback(neighbour.process.send_signal, signal.SIGCONT)  # or it could not end
+        teacher_s = _seconds(model, samples)
+
+        def built(name: str) -> SourceContext:
+            return context(samples, folder / name, pool, rate, name)
+
+        served = Served(lt=12 * case.batch, ut=_BUFFER * case.batch).build(built("served"))
+        stack.callback(served.close)
+        online = InProcess().build(_online(model, samples, folder))
+        alone, busy = NoTeacher().build(built("alone")), NoTeacher().build(built("busy"))
+
+        def beside() -> AbstractContextManager[None]:
+            return going(neighbour.pid)
+
+        variants = [
+            Variant("n_training", loop_of(spec, samples, folder / "alone"), alone),
+            Variant("busy", loop_of(spec, samples, folder / "busy"), busy, beside),
+            Variant("served", loop_of(spec, samples, folder / "served"), served),
+            Variant("online", loop_of(spec, samples, folder / "online"), online),
+        ]
+        steps = max(6, round(_SLICE_MS / case.step_ms))
+        compare(
+            variants,
+            rounds=rounds,
+            steps=steps,
+            warm_up=_BUFFER + 10,
+            say=lambda line: say(f"real teacher {case.name} {line}"),
+        )
+    alone_v, busy_v, served_v, online_v = variants
+    step_s = 1 / median(busy_v.rates)
+    limit = (step_s + teacher_s) / max(step_s, teacher_s)
+    label = f"{case.step_ms:g}ms"
+    gains = [gain / limit for gain in ratios(served_v, online_v)]
+    return [
+        figure(
+            f"served_over_n_training/real_teacher/{label}",
+            ratios(served_v, busy_v),
+            "ratio",
+            ">= 0.97",
+        ),
+        figure(f"control/busy_neighbour/{label}", ratios(busy_v, alone_v), "ratio"),
+        figure(f"gain_over_online_of_limit/{label}", gains, "ratio"),
+        figure(f"gain_over_online/{label}", ratios(served_v, online_v), "times"),
+        figure(f"teacher_ms/{label}", [1000 * teacher_s], "ms"),
+    ]
+
+
+@contextmanager
+def going(pid: int) -> Iterator[None]:
+    """Let a stopped process go on for a while."""
+    os.kill(pid, signal.SIGCONT)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGSTOP)
+
+
+def _neighbour(
+    spec: PatchNet, samples: PlannedSamples, per_second: float, folder: Path
+) -> Child:
+    config = {
+        "patch": spec.patch,
+        "depth": spec.depth,
+        "classes": samples.classes,
+        "shape": samples.data.shape,
+        "batch": samples.plan.batch,
+        "per_second": per_second,
+    }
+    child = Child(
+        "kdlab.bench.neighbour",
+        config,
+        folder / "neighbour.log",
+        environment={"OMP_NUM_THREADS": "1"},
+    )
+    child.answer(60.0)
+    os.kill(child.pid, signal.SIGSTOP)
+    return child
+
+
+def deployment_of_model(
+    spec: PatchNet, model: Normalised, samples: PlannedSamples, folder: Path
+) -> Deployment:
+    weights = folder / "teacher.safetensors"
+    save_file(model.net.state_dict(), weights)
+    member = {
+        "model": spec.to_dict(),
+        "weights": str(weights),
+        "sha256": file_sha256(weights),
+        "weight": 1.0,
+    }
+    return Deployment(
+        members=(member,),
+        teacher=file_sha256(weights)[:16],
+        num_classes=samples.classes,
+        shape=samples.data.shape,
+        batch=samples.plan.batch,
+        data=samples.spec,
+        probe=probe_of(samples.data),
+        by_reference=True,
+        components={},
+    )
+
+
+def _online(model: Normalised, samples: PlannedSamples, folder: Path) -> SourceContext:
+    infer = torch.inference_mode()(lambda views: model(views).float())
+    return SourceContext(
+        samples=samples,
+        student="online",
+        folder=folder,
+        load_teacher=lambda: LoadedTeacher(infer, "bench"),
+        start={"epoch": 0, "done": []},
+    )
+
+
+@torch.inference_mode()
+def _seconds(model: Normalised, samples: PlannedSamples) -> float:
+    """Of one batch, in this process: the median of some."""
+    views = torch.from_numpy(samples.views(samples.batches(0)[0], 0))
+    found = []
+    for _ in range(30):
+        begin = time.perf_counter()
+        model(views)
+        found.append(time.perf_counter() - begin)
+    return median(found)

@@ -1,0 +1,114 @@
+"""The paper's largest scale on one machine: 614 teachers, 32 students, one coordinator."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from kdlab.bench.students import Case, deployment_for, samples_of
+from kdlab.cluster.children import Child
+from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
+from kdlab.report.figures import Figure, figure
+
+TEACHERS, STUDENTS = 614, 32
+_T_T, _BATCH = 2.0, 32  # samples/s of a teacher, samples of a batch
+_T_S = 36.0  # samples/s of a student: 18 of its 19 teachers
+_WARM_UP_S, _MEASURE_S = 25.0, 30.0
+_FEW = 32  # teachers of a small pool: what one more costs is the difference
+
+
+def measure(say: Callable[[str], None]) -> list[Figure]:
+    samples = samples_of(Case(8, _BATCH, 1))
+    deployment = deployment_for(samples)
+    with tempfile.TemporaryDirectory() as folder:
+        few = EmulatedPool(teachers=_FEW, t_t=_T_T).start(deployment, Path(folder) / "few")
+        few.wait()
+        base_mb = _mb(few.host.pid)
+        few.close()
+        say(f"{TEACHERS} teachers are starting")
+        pool = EmulatedPool(teachers=TEACHERS, t_t=_T_T).start(deployment, Path(folder))
+        with ExitStack() as stack:
+            stack.callback(pool.close)
+            begin = time.monotonic()
+            pool.wait()
+            up_s = time.monotonic() - begin
+            each_mb = (_mb(pool.host.pid) - base_mb) / (TEACHERS - _FEW)
+            students = _students(pool, samples.classes, Path(folder))
+            stack.callback(students.stop)
+            time.sleep(_WARM_UP_S)  # the first answers take batch / t_t seconds
+            return _measure(pool, students, each_mb, up_s, say)
+
+
+def _students(pool: RunningEmulatedPool, classes: int, folder: Path) -> Child:
+    config = {
+        "coordinator": pool.address,
+        "students": STUDENTS,
+        "t_s": _T_S,
+        "batch": _BATCH,
+        "batches": 100_000,
+        "rules": {"settle_s": 60.0, "wait_s": 120.0, "give_up_s": 120.0},
+        "classes": classes,
+        "replies": "full",
+        "top_k": 1,
+        "inputs": "reference",
+        "deadline_s": 120.0,
+    }
+    child = Child("kdlab.cluster.emulated_students", config, folder / "students.log")
+    child.answer(60.0)
+    return child
+
+
+def _measure(
+    pool: RunningEmulatedPool,
+    students: Child,
+    each_mb: float,
+    up_s: float,
+    say: Callable[[str], None],
+) -> list[Figure]:
+    scheduler = psutil.Process(pool.scheduler.pid)
+    _asked(pool.host)  # what was before does not count
+    before, cpu = _asked(students), _cpu(scheduler)
+    time.sleep(_MEASURE_S)  # the time of the measurement
+    after, share = _asked(students), (_cpu(scheduler) - cpu)
+    seconds = after["time"] - before["time"]
+    renewals = _asked(pool.host)["renewals"]
+    steps = sum(after["steps"]) - sum(before["steps"])
+    if after["failed"]:
+        raise RuntimeError(f"emulated students failed: {after['failed'][:3]}")
+    rate = _BATCH * steps / seconds / STUDENTS
+    say(
+        f"{len(renewals) / seconds:.0f} renewals/s, {sum(after['teachers'])} teachers held, "
+        f"{rate:.1f} samples/s each student"
+    )
+    label = f"{TEACHERS}x{STUDENTS}"
+    p99 = renewals[min(len(renewals) - 1, int(0.99 * len(renewals)))]
+    return [
+        figure(f"lease_p99_s/{label}", [p99], "s", "<= 1"),
+        figure(f"lease_median_s/{label}", [renewals[len(renewals) // 2]], "s"),
+        figure(f"renewals_per_s/{label}", [len(renewals) / seconds], "1/s"),
+        figure(f"coordinator_core_share/{label}", [share / seconds], "cores", "<= 0.3"),
+        figure(f"student_samples_per_second/{label}", [rate], "samples/s"),
+        figure(f"student_rate_over_t_s/{label}", [rate / _T_S], "ratio"),
+        figure(f"connections/{label}", [after["connections"]], "connections"),
+        figure(f"teachers_held/{label}", [sum(after["teachers"])], "teachers"),
+        figure(f"start_s/{label}", [up_s], "s"),
+        figure("emulated_teacher_mb", [each_mb], "MB"),
+    ]
+
+
+def _asked(child: Child) -> dict[str, Any]:
+    child.tell(figures=True)
+    return child.answer(60.0)
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _mb(pid: int) -> float:
+    return float(psutil.Process(pid).memory_info().rss) / 1e6

@@ -1,0 +1,125 @@
+"""Students and teachers of a wanted cost, for benchmarks."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.emulated_pool import EmulatedPool
+from kdlab.cluster.probe import probe_of
+from kdlab.data.samples import PlannedSamples, planned
+from kdlab.data.synthetic import Synthetic
+from kdlab.losses.hinton import Hinton
+from kdlab.models.patch_net import PatchNet
+from kdlab.soft_labels.source import SourceContext, TeacherPool
+from kdlab.train.recipe import Recipe
+from kdlab.train.student import Job, StudentLoop
+
+_EPOCHS = 1_000_000  # slices never come to an end
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One size of image and of step.
+
+    step_ms: aimed at; the layers are chosen so that it comes near.
+    """
+
+    size: int  # pixels of a side
+    batch: int
+    step_ms: float
+    batches: int = 64  # per epoch
+
+    @property
+    def name(self) -> str:
+        return f"{self.size}/{self.step_ms:g}ms"
+
+
+def samples_of(case: Case) -> PlannedSamples:
+    # 10 % each go to validation and test.
+    data = Synthetic(samples=int(case.batch * case.batches / 0.81), size=case.size)
+    return planned(data.load(), data.to_dict(), batch=case.batch, seed=0, epochs=_EPOCHS)
+
+
+def loop_of(spec: PatchNet, samples: PlannedSamples, folder: Path) -> StudentLoop:
+    torch.manual_seed(0)
+    return StudentLoop(
+        Job(
+            recipe=Recipe(
+                epochs=_EPOCHS,
+                batch=samples.plan.batch,
+                schedule="constant",
+                lr=1e-4,
+                threads=1,
+                device="cpu",
+                evaluate_every=_EPOCHS,
+                checkpoint_every_s=1e9,
+            ),
+            model_spec=spec,
+            model=spec.build(samples.classes, samples.data.shape[0]),
+            samples=samples,
+            loss=Hinton(),
+            seed=0,
+            folder=folder,
+            spec_hash="bench",
+            emit=lambda event, /, **data: None,
+        )
+    )
+
+
+def calibrated(case: Case, samples: PlannedSamples) -> tuple[PatchNet, float]:
+    """A student whose step takes about `step_ms`, and its rate t_s."""
+    patch = max(4, case.size // 16)
+
+    def rate_of(depth: int) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            spec = PatchNet(patch=patch, depth=depth)
+            return loop_of(spec, samples, Path(folder)).measure_rate(0.3)
+
+    one, many = (1000 * case.batch / rate_of(depth) for depth in (1, 9))
+    depth = max(1, 1 + round((case.step_ms - one) / max(1e-3, (many - one) / 8)))
+    return PatchNet(patch=patch, depth=depth), rate_of(depth)
+
+
+def deployment_for(samples: PlannedSamples) -> Deployment:
+    """What emulated teachers are told."""
+    return Deployment(
+        members=(),
+        teacher="emulated",
+        num_classes=samples.classes,
+        shape=samples.data.shape,
+        batch=samples.plan.batch,
+        data=samples.spec,
+        probe=probe_of(samples.data),
+        by_reference=False,
+        components={},
+    )
+
+
+@contextmanager
+def emulated(samples: PlannedSamples, **spec: float) -> Iterator[TeacherPool]:
+    """A pool of emulated teachers that is up."""
+    with tempfile.TemporaryDirectory() as folder:
+        pool = EmulatedPool(**spec).start(deployment_for(samples), Path(folder))  # type: ignore[arg-type]  # numbers
+        try:
+            pool.wait()
+            yield pool
+        finally:
+            pool.close()
+
+
+def context(
+    samples: PlannedSamples, folder: Path, pool: TeacherPool | None, rate: float, name: str
+) -> SourceContext:
+    return SourceContext(
+        samples=samples,
+        student=name,
+        folder=folder,
+        pool=pool,
+        student_rate=lambda: rate,
+        start={"epoch": 0, "done": []},
+    )

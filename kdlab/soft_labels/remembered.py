@@ -1,0 +1,40 @@
+"""One epoch's batches with soft labels, kept in memory and given again: a control.
+
+What a training costs when its batches cost nothing at all: no teacher, no wire, no
+gathering of pixels. Benchmarks compare served soft labels with it.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from kdlab.config import register
+from kdlab.soft_labels.scripted import Scripted
+from kdlab.soft_labels.source import Batch, SourceContext, SourceSpec
+
+
+@register("soft_labels/remembered")
+@dataclass(frozen=True, kw_only=True)
+class Remembered(SourceSpec):
+    """The first epoch's views with scripted labels, from memory. For benchmarks."""
+
+    def build(self, context: SourceContext) -> "RememberedSource":
+        scripted = Scripted().build(context)
+        kept = [
+            replace(batch, views=batch.views.clone(), labels=batch.labels.clone())
+            for batch in scripted.epoch(0, ())
+        ]
+        return RememberedSource(kept)
+
+
+class RememberedSource:
+    def __init__(self, batches: list[Batch]) -> None:
+        self.batches = batches
+
+    def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
+        yield from (batch for batch in self.batches if batch.index not in done)
+
+    def figures(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        return None
