@@ -106,7 +106,7 @@ def _add_others(add: _Add) -> None:
         teacher.add_argument(f"--tls-{name}", default=None, help="PEM file, for tls://")
 
     bench = add("bench", _bench, "measure side by side on this machine")
-    bench.add_argument("name", choices=["edl_dist", "overhead"])
+    bench.add_argument("name", choices=["edl_dist", "overhead", "transport"])
     bench.add_argument("--repeats", type=int, default=None)
     _json_flag(bench)
 

@@ -1,0 +1,106 @@
+"""One request for soft labels over the real wire, by way and size of image.
+
+The teacher is emulated and answers at once, so the time is that of encoding, sending,
+receiving and decoding, and of gathering the pixels where they travel. Bytes are what the
+process's sockets carried, measured at the loopback device of this machine.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+import psutil
+
+from kdlab.bench.students import Case, emulated, samples_of
+from kdlab.cluster.messages import Inputs
+from kdlab.cluster.reader_wires import Wires
+from kdlab.cluster.wire import ask, settle
+from kdlab.data.samples import PlannedSamples
+from kdlab.report.figures import Figure, Report, figure, report
+
+WAYS: tuple[Inputs, ...] = ("reference", "value_uint8", "value_float32")
+SIZES = {32: 64, 224: 32}  # pixels of a side: samples of a batch
+_REQUESTS = 40  # per way and repeat, one after the other
+_IN_FLIGHT = 4
+
+
+def measure(repeats: int = 5, say: Callable[[str], None] = lambda line: None) -> Report:
+    settle()
+    figures: list[Figure] = []
+    for size, batch in SIZES.items():
+        samples = samples_of(Case(size, batch, 1, batches=8))
+        with emulated(samples, teachers=1, t_t=1e7, jitter=0.0) as pool:
+            (teacher,) = ask(pool.address, "kdlab_status")["teachers"]
+            found = asyncio.run(_measure(samples, teacher["address"], repeats))
+        for way in WAYS:
+            times, overlapped, carried = found[way]
+            label = f"{way}/{size}"
+            figures += [
+                figure(f"ms_per_request/{label}", times, "ms"),
+                figure(f"ms_per_request_in_flight/{label}", overlapped, "ms"),
+                figure(f"bytes_per_sample/{label}", carried, "bytes"),
+            ]
+            say(f"{label}: {median(times):.2f} ms, {median(carried):.0f} bytes per sample")
+    return report("transport", figures)
+
+
+async def _measure(
+    samples: PlannedSamples, teacher: str, repeats: int
+) -> dict[str, tuple[list[float], list[float], list[float]]]:
+    """Ways take turns within each repeat, so that a drift of the machine meets all."""
+    found: dict[str, tuple[list[float], list[float], list[float]]] = {
+        way: ([], [], []) for way in WAYS
+    }
+    wires = {way: await Wires.open(_config(samples, way)) for way in WAYS}
+    ids = samples.batches(0)[0]
+    for way in WAYS:
+        await _request(wires[way], teacher, samples, ids, way)  # connections are made
+    for _ in range(repeats):
+        for way in WAYS:
+            times, overlapped, carried = found[way]
+            before, begin = _loopback_bytes(), time.perf_counter()
+            for _ in range(_REQUESTS):
+                await _request(wires[way], teacher, samples, ids, way)
+            times.append(1000 * (time.perf_counter() - begin) / _REQUESTS)
+            carried.append((_loopback_bytes() - before) / _REQUESTS / len(ids))
+            begin = time.perf_counter()
+            for _ in range(_REQUESTS // _IN_FLIGHT):
+                await asyncio.gather(
+                    *(
+                        _request(wires[way], teacher, samples, ids, way)
+                        for _ in range(_IN_FLIGHT)
+                    )
+                )
+            overlapped.append(1000 * (time.perf_counter() - begin) / _REQUESTS)
+    for open_wires in wires.values():
+        await open_wires.close()
+    return found
+
+
+async def _request(
+    wires: Wires, teacher: str, samples: PlannedSamples, ids: Any, way: Inputs
+) -> None:
+    views = None if way == "reference" else samples.views(ids, 0)
+    answer = await wires.soft_labels(teacher, 0, ids, views)
+    assert answer.dtype == np.float32
+
+
+def _config(samples: PlannedSamples, way: Inputs) -> dict[str, Any]:
+    return {
+        "classes": samples.classes,
+        "replies": "full",
+        "top_k": 1,
+        "inputs": way,
+        "deadline_s": 60.0,
+        "coordinator": "",
+        "student": "bench",
+    }
+
+
+def _loopback_bytes() -> int:
+    """Sent over loopback by anybody; kdlab's other processes are idle meanwhile."""
+    counters = psutil.net_io_counters(pernic=True)
+    return int(counters["lo"].bytes_sent) if "lo" in counters else 0
