@@ -137,7 +137,7 @@ class StudentGroup:
             return
         code = child.process.returncode
         was_rank = name in self.machine.ranks
-        if was_rank and self.machine.state == "training":
+        if was_rank:  # the others may have noticed first: whatever the state is by now
             self.lost_at = self.lost_at or now
         self.report("rank_lost", rank=name, exit_code=code, was_rank=was_rank)
         if code not in (None, 0) and code > 0 and not was_rank:

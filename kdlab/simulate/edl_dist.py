@@ -28,20 +28,10 @@ from kdlab.papers.edl_dist.hybrid_schedule import Policy
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.leases import LeaseTable
 from kdlab.simulate.clock import Clock
+from kdlab.simulate.profile import Profile
 
 _AT_LEAST_1 = Range(ge=1)
 _LOOKS = 20.0  # of the monitoring task, per step of the student; at most 20 a second
-
-
-@register("simulate/profile")
-@dataclass(frozen=True, kw_only=True)
-class Profile(Spec):
-    """What one resource does with one model, in samples/s, and where that is known from."""
-
-    samples_per_second: Annotated[float, POSITIVE]
-    device: str = ""
-    model: str = ""
-    source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ def test_reports_all_faults_at_once(elsewhere):
         ("compare=[none, none]", "compare", "once"),
         ("compare=[nothing]", "compare.0", "must be one of"),
         ("student={type: 'timm/'}", "student.type", "no component named"),
-        ("chaos=1", "chaos", "must be null"),
+        ("chaos=1", "chaos", "must be a mapping"),
         ("student=null", "student", "must be a mapping"),
     ],
 )
