@@ -52,7 +52,7 @@ class Schedule:
     sending: bool = True
     request_open: bool = False  # a teacher was asked for and has not joined yet
     changed_at: float | None = None  # last change of the teachers, or the start
-    held_s: float = 0.0  # time in hold since `window_from`
+    held_s: float = 0.0  # time in hold since the last change settled
     starved: bool = False  # the student waited since the last change settled
     window_from: float | None = None
     last_time: float | None = None
@@ -108,8 +108,9 @@ def _watch(now: Schedule, level: Level) -> Schedule:
     if now.changed_at is None:
         now = _changed(now, level.time)
     before = level.time if now.last_time is None else now.last_time
-    held = 0.0 if now.sending else level.time - before
     settled = level.time - (now.changed_at or 0.0) >= now.settle_s
+    # Until the first answers are back, a full house of requests holds the sending too.
+    held = level.time - before if settled and not now.sending else 0.0
     return replace(
         now,
         held_s=now.held_s + held,
@@ -134,7 +135,7 @@ def _can_spare_teacher(now: Schedule, level: Level) -> bool:
     """Held for more than 1.5/n of a window: n - 1 teachers would have sufficed."""
     if now.policy == "paper" or level.teachers < 2 or now.window_from is None:
         return False
-    watched = level.time - now.window_from
+    watched = level.time - now.window_from - now.settle_s
     if watched < now.window_s:
         return False
     return now.held_s > 1.5 / level.teachers * watched

@@ -69,7 +69,7 @@ def test_guarded_asks_only_a_student_that_waits():
 def test_guarded_releases_a_teacher_when_sending_was_held_for_long():
     schedule = Schedule(lt=4, ut=8, policy="guarded", window_s=10)
     told_so_far = []
-    for tick in range(120):
+    for tick in range(150):
         schedule, now = on_volume(schedule, level(8, time=tick / 10, teachers=3))
         told_so_far += now
     assert told_so_far == ["hold_inputs", "release_teacher"]
