@@ -51,7 +51,7 @@ class Chaos(Spec):
     every_s: Annotated[float, POSITIVE] = 2.0
     lasts_s: Annotated[float, POSITIVE] = 3.0
     back_after_s: Annotated[float, NOT_NEGATIVE] | None = 1.0
-    kill_teacher: _WEIGHT = 1.0
+    kill_teacher: _WEIGHT = 0.0
     stop_teacher: _WEIGHT = 0.0
     slow_teacher: _WEIGHT = 0.0
     partition_teacher: _WEIGHT = 0.0
@@ -63,7 +63,11 @@ class Chaos(Spec):
 
     def cross_faults(self) -> Iterator[Fault]:
         if not any(self.weights().values()):
-            yield Fault("kill_teacher", "and all other weights are 0: nothing would happen")
+            yield Fault(
+                "kill_teacher",
+                "and all other weights are 0: nothing would happen; give some, such as "
+                "kill_teacher: 1",
+            )
 
     def weights(self) -> dict[str, float]:
         return {kind: float(getattr(self, kind)) for kind in KINDS}

@@ -1,0 +1,32 @@
+"""The timetable of trouble: seeded, in proportion, and checked before a run."""
+
+from collections import Counter
+
+import pytest
+
+from kdlab.cluster.chaos import Chaos, timetable
+from kdlab.errors import SpecError
+
+
+def test_the_same_seed_gives_the_same_trouble():
+    assert timetable(Chaos(seed=3, kill_teacher=1)) == timetable(
+        Chaos(seed=3, kill_teacher=1)
+    )
+    assert timetable(Chaos(seed=3, kill_teacher=1)) != timetable(
+        Chaos(seed=4, kill_teacher=1)
+    )
+
+
+def test_kinds_come_in_proportion_and_in_order():
+    entries = timetable(Chaos(events=2000, kill_teacher=3, stop_teacher=1, every_s=0.5))
+    counts = Counter(entry.kind for entry in entries)
+    assert set(counts) == {"kill_teacher", "stop_teacher"}
+    assert counts["kill_teacher"] / counts["stop_teacher"] == pytest.approx(3, rel=0.15)
+    times = [entry.at_s for entry in entries]
+    assert times == sorted(times)
+    assert times[-1] == pytest.approx(1000, rel=0.1)
+
+
+def test_trouble_of_no_kind_is_refused():
+    with pytest.raises(SpecError, match="nothing would happen"):
+        Chaos()
