@@ -281,7 +281,10 @@ def chaos(say: Callable[[str], None]) -> list[Figure]:
     )
     begin = time.monotonic()
     with _run(
-        f"chaos={weights}", "teacher_pool.chaos=true", "teacher_pool.teachers=3"
+        f"chaos={weights}",
+        "teacher_pool.chaos=true",
+        "teacher_pool.teachers=3",
+        "train.checkpoint_every_steps=20",
     ) as run:
         while (count := len(list(select(run.folder.events, "chaos")))) < _CHAOS_EVENTS:
             if run.state != "running" and time.monotonic() - begin > 60:

@@ -152,8 +152,8 @@ class StudentGroup:
             return
         signs = {name: self.pulses[name].read() for name in machine.ranks}
         current = {n: s for n, s in signs.items() if s.generation == machine.generation}
-        for sign in current.values():
-            machine.on_step(sign.step)
+        if self._all_step(current):
+            machine.on_step(max(sign.step for sign in current.values()))
         newest = max((s.time for s in current.values()), default=self.begun_at)
         if self.lost_at is not None and self._all_step(current):
             self.failovers.append(now - self.lost_at)
@@ -210,7 +210,10 @@ class StudentGroup:
                 case SaveAndStop():
                     for name in self.machine.ranks:
                         self.children[name].tell(save=True)
+                case Kill(rank) if rank in self.killed:
+                    continue  # its death is seen a moment later
                 case Kill(rank):
+                    self.killed.add(rank)
                     self.report("rank_killed", rank=rank, why="it does not let go")
                     if rank in self.children:
                         self.children[rank].process.kill()

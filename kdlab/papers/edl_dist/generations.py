@@ -15,7 +15,8 @@ from typing import Literal
 
 State = Literal["standby", "training", "saving", "regrouping", "done", "failed"]
 
-_PATIENCE = 3  # generations in a row without a single step more: it is no bad luck
+_NO_STEP = 3  # generations in a row that did not do one step: it is no bad luck
+_NO_NEWS = 30  # that came no further than those before: something always fails there
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class Generations:
     busy: set[str] = field(default_factory=set)  # still in the broken generation
     regroup_since: float = 0.0
     best_step: int = -1  # the furthest any generation came
-    without_progress: int = 0
+    without_step: int = 0  # generations in a row
+    without_news: int = 0
     losses: int = 0
 
     def on_begin(self) -> list[Instruction]:
@@ -116,8 +118,10 @@ class Generations:
         return []
 
     def on_step(self, step: int) -> None:
+        """All ranks of this generation have done a step; the newest is `step`."""
+        self.without_step = 0
         if step > self.best_step:
-            self.best_step, self.without_progress = step, 0
+            self.best_step, self.without_news = step, 0
 
     def on_wanted(self, ranks: int) -> list[Instruction]:
         """Somebody asked for another number of ranks."""
@@ -175,9 +179,14 @@ class Generations:
             return []
         if len(self.free) < self.wanted:
             return []  # it is being started
-        if self.without_progress >= _PATIENCE:
+        if self.without_step >= _NO_STEP:
             return self.on_error(
-                f"{self.without_progress} generations of ranks ended without one step more"
+                f"{self.without_step} generations of ranks in a row ended before one step"
+            )
+        if self.without_news >= _NO_NEWS:
+            return self.on_error(
+                f"{self.without_news} generations of ranks in a row came no further than "
+                f"step {self.best_step}"
             )
         # Those of the generation before come first: they know the data already.
         before = [r for r in self.ranks if r in self.free]
@@ -185,6 +194,7 @@ class Generations:
         self.ranks = tuple(order[: self.wanted])
         self.free = order[self.wanted :]
         self.generation += 1
-        self.without_progress += 1
+        self.without_step += 1
+        self.without_news += 1
         self.state = "training"
         return [StartGeneration(self.generation, self.ranks)]

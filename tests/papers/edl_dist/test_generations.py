@@ -96,7 +96,23 @@ def test_generations_without_progress_end_in_an_error():
         machine.on_ready("p0", float(round_number))
         told = machine.on_ready("p1", float(round_number))
     assert machine.state == "failed"
-    assert "without one step more" in told[0].failed
+    assert "ended before one step" in told[0].failed
+
+
+def test_losses_that_come_after_some_steps_are_bad_luck_for_long():
+    machine, told = group(standby=0)
+    for number in range(25):
+        machine.on_step(number % 3)  # rolled back each time
+        machine.on_lost("p1", float(number))
+        machine.on_ready("p0", float(number))
+        told = machine.on_ready("p1", float(number))
+        assert told == [StartGeneration(number + 2, ("p0", "p1"))]
+    for number in range(25, 40):
+        machine.on_step(1)
+        machine.on_lost("p1", float(number))
+        machine.on_ready("p0", float(number))
+        told = told if machine.state == "failed" else machine.on_ready("p1", float(number))
+    assert "came no further than step 2" in told[0].failed
 
 
 def test_an_error_of_its_own_is_not_tried_again():
