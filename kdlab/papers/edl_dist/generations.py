@@ -15,7 +15,7 @@ from typing import Literal
 
 State = Literal["standby", "training", "saving", "regrouping", "done", "failed"]
 
-_NO_STEP = 3  # generations in a row that did not do one step: it is no bad luck
+_NO_STEP = 10  # generations in a row that did not do one step: it is no bad luck
 _NO_NEWS = 30  # that came no further than those before: something always fails there
 
 

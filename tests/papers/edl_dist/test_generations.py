@@ -89,7 +89,7 @@ def test_a_smaller_group_saves_first_too():
 
 def test_generations_without_progress_end_in_an_error():
     machine, told = group(standby=0)
-    for round_number in range(10):
+    for round_number in range(20):
         if any(isinstance(i, Give) for i in told):
             break
         machine.on_lost("p1", float(round_number))
