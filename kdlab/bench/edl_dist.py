@@ -20,7 +20,7 @@ import psutil
 import torch
 
 from kdlab.bench import faults, real_teacher, scale
-from kdlab.bench.slices import Variant, compare, ratios
+from kdlab.bench.slices import BUFFER, SLICE_MS, Variant, compare, cpu_seconds, ratios
 from kdlab.bench.students import Case, calibrated, context, emulated, loop_of, samples_of
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.report.figures import Figure, Report, figure, report
@@ -31,8 +31,6 @@ from kdlab.soft_labels.source import SourceSpec
 CASES = (Case(32, 40, 5), Case(32, 64, 80), Case(224, 4, 5), Case(224, 16, 80))
 WAYS: tuple[Literal["reference", "value_uint8"], ...] = ("reference", "value_uint8")
 GOALS = {"reference": ">= 0.97", "value_uint8": ">= 0.95"}
-_SLICE_MS = 700.0
-_BUFFER = 16  # batches of ut: a slice's warm-up uses up more than that and the slots
 
 
 def measure(repeats: int = 8, say: Callable[[str], None] = lambda line: None) -> Report:
@@ -68,13 +66,13 @@ def served(rounds: int, say: Callable[[str], None]) -> list[Figure]:
 def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
     samples = samples_of(case)
     spec, rate = calibrated(case, samples)
-    steps = max(6, round(_SLICE_MS / case.step_ms))
+    steps = max(6, round(SLICE_MS / case.step_ms))
     with ExitStack() as stack:
         pool = stack.enter_context(emulated(samples, teachers=8, t_t=rate))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         sources: dict[str, SourceSpec] = {"n_training": NoTeacher(), "memory": Remembered()}
         for way in WAYS:
-            sources[way] = Served(lt=12 * case.batch, ut=_BUFFER * case.batch, inputs=way)
+            sources[way] = Served(lt=12 * case.batch, ut=BUFFER * case.batch, inputs=way)
         variants = {}
         for name, source in sources.items():
             own = folder / name
@@ -86,16 +84,18 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
             for name, v in variants.items()
             if isinstance(v.source, ServedSource)
         }
-        before = {name: _cpu(process) for name, process in readers.items()}
+        before = {name: cpu_seconds(process) for name, process in readers.items()}
         compare(
             list(variants.values()),
             rounds=rounds,
             steps=steps,
-            warm_up=_BUFFER + 8,
+            warm_up=BUFFER + 8,
             say=say,
         )
-        cpu = {name: _cpu(process) - before[name] for name, process in readers.items()}
-        ut = _BUFFER * case.batch
+        cpu = {
+            name: cpu_seconds(process) - before[name] for name, process in readers.items()
+        }
+        ut = BUFFER * case.batch
         made = []
         for way in WAYS:
             variant = variants[way]
@@ -115,11 +115,6 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
             )
         step = [1000 / rate for rate in variants["memory"].rates]
         return [*made, figure(f"step_ms/{case.name}", step, "ms")]
-
-
-def _cpu(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def _cpu_figure(who: str, way: str, case: Case, milliseconds: float) -> Figure:

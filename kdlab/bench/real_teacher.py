@@ -11,18 +11,26 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
-from kdlab.bench.slices import Variant, compare, ratios
-from kdlab.bench.students import Case, calibrated, context, loop_of, samples_of
+from kdlab.bench.slices import BUFFER, SLICE_MS, Variant, compare, ratios
+from kdlab.bench.students import (
+    Case,
+    calibrated,
+    context,
+    deployment_for,
+    loop_of,
+    samples_of,
+)
 from kdlab.cluster.children import Child
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.local_pool import LocalPool
-from kdlab.cluster.probe import probe_of
 from kdlab.cluster.served import Served
 from kdlab.data.samples import PlannedSamples
 from kdlab.models.model import Normalised, file_sha256
@@ -34,8 +42,6 @@ from kdlab.soft_labels.source import LoadedTeacher, SourceContext
 from kdlab.train.teacher import frozen
 
 CASES = (Case(32, 40, 5), Case(32, 64, 80))
-_SLICE_MS = 700.0
-_BUFFER = 16
 
 
 def measure(rounds: int, say: Callable[[str], None]) -> list[Figure]:
@@ -69,7 +75,7 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
         def built(name: str) -> SourceContext:
             return context(samples, folder / name, pool, rate, name)
 
-        served = Served(lt=12 * case.batch, ut=_BUFFER * case.batch).build(built("served"))
+        served = Served(lt=12 * case.batch, ut=BUFFER * case.batch).build(built("served"))
         stack.callback(served.close)
         online = InProcess().build(_online(model, samples, folder))
         alone, busy = NoTeacher().build(built("alone")), NoTeacher().build(built("busy"))
@@ -83,12 +89,12 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
             Variant("served", loop_of(spec, samples, folder / "served"), served),
             Variant("online", loop_of(spec, samples, folder / "online"), online),
         ]
-        steps = max(6, round(_SLICE_MS / case.step_ms))
+        steps = max(6, round(SLICE_MS / case.step_ms))
         compare(
             variants,
             rounds=rounds,
             steps=steps,
-            warm_up=_BUFFER + 10,
+            warm_up=BUFFER + 10,
             say=lambda line: say(f"real teacher {case.name} {line}"),
         )
     alone_v, busy_v, served_v, online_v = variants
@@ -147,22 +153,17 @@ def deployment_of_model(
 ) -> Deployment:
     weights = folder / "teacher.safetensors"
     save_file(model.net.state_dict(), weights)
-    member = {
+    member: dict[str, Any] = {
         "model": spec.to_dict(),
         "weights": str(weights),
         "sha256": file_sha256(weights),
         "weight": 1.0,
     }
-    return Deployment(
+    return replace(
+        deployment_for(samples),
         members=(member,),
-        teacher=file_sha256(weights)[:16],
-        num_classes=samples.classes,
-        shape=samples.data.shape,
-        batch=samples.plan.batch,
-        data=samples.spec,
-        probe=probe_of(samples.data),
+        teacher=member["sha256"][:16],
         by_reference=True,
-        components={},
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from kdlab.bench.slices import cpu_seconds
 from kdlab.bench.students import Case, deployment_for, samples_of
 from kdlab.cluster.children import Child
 from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
@@ -72,9 +73,9 @@ def _measure(
 ) -> list[Figure]:
     scheduler = psutil.Process(pool.scheduler.pid)
     _asked(pool.host)  # what was before does not count
-    before, cpu = _asked(students), _cpu(scheduler)
+    before, cpu = _asked(students), cpu_seconds(scheduler)
     time.sleep(_MEASURE_S)  # the time of the measurement
-    after, share = _asked(students), (_cpu(scheduler) - cpu)
+    after, share = _asked(students), (cpu_seconds(scheduler) - cpu)
     seconds = after["time"] - before["time"]
     renewals = _asked(pool.host)["renewals"]
     steps = sum(after["steps"]) - sum(before["steps"])
@@ -104,11 +105,6 @@ def _measure(
 def _asked(child: Child) -> dict[str, Any]:
     child.tell(figures=True)
     return child.answer(60.0)
-
-
-def _cpu(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def _mb(pid: int) -> float:

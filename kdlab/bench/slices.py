@@ -11,8 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
+import psutil
+
 from kdlab.soft_labels.source import SoftLabelSource
 from kdlab.train.student import StudentLoop
+
+SLICE_MS = 700.0  # timed
+BUFFER = 16  # batches of ut: a slice's warm-up uses up more than that and the slots
 
 
 @dataclass(slots=True)
@@ -95,3 +100,9 @@ def compare(
 def ratios(one: Variant, other: Variant) -> list[float]:
     """Speed of `one` over that of `other`, round by round."""
     return [a / b for a, b in zip(one.rates, other.rates, strict=True)]
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """Processor time a process has used so far."""
+    times = process.cpu_times()
+    return float(times.user + times.system)

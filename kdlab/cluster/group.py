@@ -152,17 +152,18 @@ class StudentGroup:
             return
         signs = {name: self.pulses[name].read() for name in machine.ranks}
         current = {n: s for n, s in signs.items() if s.generation == machine.generation}
-        if self._all_step(current):
+        all_step = self._all_step(current)
+        if all_step:
             machine.on_step(max(sign.step for sign in current.values()))
         newest = max((s.time for s in current.values()), default=self.begun_at)
-        if self.lost_at is not None and self._all_step(current):
+        if self.lost_at is not None and all_step:
             self.failovers.append(now - self.lost_at)
             self.report(
                 "training_again", seconds=self.failovers[-1], generation=machine.generation
             )
             self.lost_at = None
         # Loading data and waiting for the first soft labels may take longer than a step.
-        patience = self.hang_s if self._all_step(current) else max(self.hang_s, _START_S)
+        patience = self.hang_s if all_step else max(self.hang_s, _START_S)
         dying = self.killed & self.children.keys()  # their death is seen at the next look
         if not dying and now - max(newest, self.begun_at) > patience:
             for name in self._hung(current):
