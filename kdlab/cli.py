@@ -56,6 +56,11 @@ def _add_running(add: _Add) -> None:
     run.add_argument("experiment", help="name under configs/, or a path to a YAML file")
     run.add_argument("overrides", nargs="*", metavar="key=value")
     run.add_argument("--detach", action="store_true", help="start it and return")
+    run.add_argument(
+        "--torchrun",
+        action="store_true",
+        help="only make the run folder and print the line that has torchrun start the ranks",
+    )
     _json_flag(run)
 
     runs = add("runs", _runs, "runs, newest first; their differences; late tracking")
@@ -153,6 +158,11 @@ def _run(arguments: argparse.Namespace) -> int:
     from kdlab.run import load
 
     experiment = load(arguments.experiment, *arguments.overrides)
+    if arguments.torchrun:
+        ranks = experiment.resolved["aggregation"].get("ranks")
+        run = experiment.prepare_for_torchrun(_say)
+        print(f"torchrun --nproc-per-node {ranks} -m kdlab.run.torchrun {run.id}")
+        return 0
     return _start(lambda: experiment.start(_say), arguments)
 
 

@@ -1,16 +1,19 @@
-"""A process that keeps the other core as busy as a teacher would, at a given pace."""
+"""A process that keeps the other core busy for a given share of the time."""
 
 import time
 
 import torch
 
-from kdlab.cluster.children import announce, configured
+from kdlab.cluster.children import announce, configured, give_way
+from kdlab.models.memory import keep_freed_memory
 from kdlab.models.patch_net import PatchNet
 
 
 @torch.inference_mode()
 def main() -> None:
     config = configured()
+    give_way()  # as the teacher does
+    keep_freed_memory()
     torch.set_num_threads(1)
     channels, *_ = shape = config["shape"]
     model = PatchNet(patch=config["patch"], depth=config["depth"]).build(
@@ -20,11 +23,11 @@ def main() -> None:
     views = torch.zeros((config["batch"], *shape), dtype=torch.uint8)
     model(views)
     announce(ready=True)
-    due = time.monotonic()
+    idle_over_busy = 1 / config["share"] - 1
     while True:
+        begin = time.thread_time()
         model(views)
-        due = max(due + 1 / config["per_second"], time.monotonic())
-        time.sleep(max(0.0, due - time.monotonic()))  # the pace itself
+        time.sleep(idle_over_busy * (time.thread_time() - begin))  # the share itself
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Served by a teacher that computes, on the other core.
 
-A neighbour that computes slows this core too (shared caches and clocks), and that is not
-the reader's doing. So the bar is N-training beside a process that runs the same model at
-the same pace; how much that alone costs is printed as the control.
+A neighbour that computes slows this core too (shared caches, clocks, a host's quota), and
+that is not the reader's doing. So the bar is N-training beside a process that runs the
+same model and keeps its core as busy as teacher and reader keep it; what that alone costs
+is printed as the control, and how busy that is too.
 """
 
 import os
@@ -16,10 +17,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
 import torch
 from safetensors.torch import save_file
 
-from kdlab.bench.slices import BUFFER, SLICE_MS, Variant, compare, ratios
+from kdlab.bench.slices import BUFFER, SLICE_MS, Variant, compare, cpu_seconds, ratios
 from kdlab.bench.students import (
     Case,
     calibrated,
@@ -67,9 +69,6 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
         pool = LocalPool(teachers=1).start(deployment, folder / "pool")
         stack.callback(pool.close)
         pool.wait()
-        neighbour = _neighbour(teacher_spec, samples, rate / case.batch, folder)
-        stack.callback(neighbour.stop)
-        stack.callback(neighbour.process.send_signal, signal.SIGCONT)  # or it could not end
         teacher_s = _seconds(model, samples)
 
         def built(name: str) -> SourceContext:
@@ -79,25 +78,27 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
         stack.callback(served.close)
         online = InProcess().build(_online(model, samples, folder))
         alone, busy = NoTeacher().build(built("alone")), NoTeacher().build(built("busy"))
+        steps = max(6, round(SLICE_MS / case.step_ms))
+        served_v = Variant("served", loop_of(spec, samples, folder / "served"), served)
+        helpers = [psutil.Process(pid) for pid in (served.reader.pid, pool.teachers[0].pid)]
+        spent, share = _helpers_spend(served_v, helpers, steps)
+        neighbour = _neighbour(teacher_spec, samples, share, folder)
+        stack.callback(neighbour.stop)
+        stack.callback(neighbour.process.send_signal, signal.SIGCONT)  # or it could not end
 
         def beside() -> AbstractContextManager[None]:
             return going(neighbour.pid)
 
-        variants = [
-            Variant("n_training", loop_of(spec, samples, folder / "alone"), alone),
-            Variant("busy", loop_of(spec, samples, folder / "busy"), busy, beside),
-            Variant("served", loop_of(spec, samples, folder / "served"), served),
-            Variant("online", loop_of(spec, samples, folder / "online"), online),
-        ]
-        steps = max(6, round(SLICE_MS / case.step_ms))
+        alone_v = Variant("n_training", loop_of(spec, samples, folder / "alone"), alone)
+        busy_v = Variant("busy", loop_of(spec, samples, folder / "busy"), busy, beside)
+        online_v = Variant("online", loop_of(spec, samples, folder / "online"), online)
         compare(
-            variants,
+            [alone_v, busy_v, served_v, online_v],
             rounds=rounds,
             steps=steps,
             warm_up=BUFFER + 10,
             say=lambda line: say(f"real teacher {case.name} {line}"),
         )
-    alone_v, busy_v, served_v, online_v = variants
     step_s = 1 / median(busy_v.rates)
     limit = (step_s + teacher_s) / max(step_s, teacher_s)
     label = f"{case.step_ms:g}ms"
@@ -113,7 +114,24 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
         figure(f"gain_over_online_of_limit/{label}", gains, "ratio"),
         figure(f"gain_over_online/{label}", ratios(served_v, online_v), "times"),
         figure(f"teacher_ms/{label}", [1000 * teacher_s], "ms"),
+        figure(f"helpers_share_of_a_core/{label}", [share], "cores"),
+        *(
+            figure(f"{who}_cpu_ms_per_batch/real_teacher/{label}", [1000 * seconds], "ms")
+            for who, seconds in zip(("reader", "teacher"), spent, strict=True)
+        ),
     ]
+
+
+def _helpers_spend(
+    served: Variant, helpers: list[psutil.Process], steps: int
+) -> tuple[list[float], float]:
+    """Processor seconds of each per batch, and their share of one core together."""
+    served.advance(BUFFER + 10)
+    before, begin = [cpu_seconds(p) for p in helpers], time.perf_counter()
+    served.advance(4 * steps)
+    wall = time.perf_counter() - begin
+    spent = [cpu_seconds(p) - b for p, b in zip(helpers, before, strict=True)]
+    return [s / (4 * steps) for s in spent], min(0.98, max(0.01, sum(spent) / wall))
 
 
 @contextmanager
@@ -127,7 +145,7 @@ def going(pid: int) -> Iterator[None]:
 
 
 def _neighbour(
-    spec: PatchNet, samples: PlannedSamples, per_second: float, folder: Path
+    spec: PatchNet, samples: PlannedSamples, share: float, folder: Path
 ) -> Child:
     config = {
         "patch": spec.patch,
@@ -135,7 +153,7 @@ def _neighbour(
         "classes": samples.classes,
         "shape": samples.data.shape,
         "batch": samples.plan.batch,
-        "per_second": per_second,
+        "share": share,
     }
     child = Child(
         "kdlab.bench.neighbour",

@@ -34,7 +34,7 @@ def measure(repeats: int = 5, say: Callable[[str], None] = lambda line: None) ->
         samples = samples_of(Case(size, batch, 1, batches=8))
         with emulated(samples, teachers=1, t_t=1e7, jitter=0.0) as pool:
             (teacher,) = ask(pool.address, "kdlab_status")["teachers"]
-            found = asyncio.run(_measure(samples, teacher["address"], repeats))
+            found = asyncio.run(_measure(samples, teacher, repeats))
         for way in WAYS:
             times, overlapped, carried = found[way]
             label = f"{way}/{size}"
@@ -48,15 +48,16 @@ def measure(repeats: int = 5, say: Callable[[str], None] = lambda line: None) ->
 
 
 async def _measure(
-    samples: PlannedSamples, teacher: str, repeats: int
+    samples: PlannedSamples, facts: dict[str, Any], repeats: int
 ) -> dict[str, tuple[list[float], list[float], list[float]]]:
     """Ways take turns within each repeat, so that a drift of the machine meets all."""
     found: dict[str, tuple[list[float], list[float], list[float]]] = {
         way: ([], [], []) for way in WAYS
     }
     wires = {way: await Wires.open(_config(samples, way)) for way in WAYS}
-    ids = samples.batches(0)[0]
+    ids, teacher = samples.batches(0)[0], facts["address"]
     for way in WAYS:
+        wires[way].follow({"given": [facts], "gone": {}, "full": True})
         await _request(wires[way], teacher, samples, ids, way)  # connections are made
     for _ in range(repeats):
         for way in WAYS:

@@ -108,6 +108,7 @@ class EmulatedStudent:
             self.machine.on_announced()
             version, incarnation = news["version"], news["incarnation"]
             given = [teacher_from(facts) for facts in news["given"]]
+            self.wires.follow(news)
             now = time.monotonic()
             self.do(self.machine.on_teachers(given, news["gone"], news["full"], now))
 

@@ -18,7 +18,8 @@ from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from kdlab.cluster.children import announce, configured
-from kdlab.cluster.messages import Replies, encode, samples_in
+from kdlab.cluster.label_wire import Arrays, Reply, listen, port_of
+from kdlab.cluster.messages import encode, samples_in
 from kdlab.cluster.wire import CALL_S, settle, within
 
 RENEWALS: deque[float] = deque(maxlen=100_000)  # s, from question to answer
@@ -36,12 +37,13 @@ class EmulatedTeacher(WorkerPlugin):
 
     async def setup(self, worker: Worker) -> None:
         self.worker = worker
-        worker.handlers["kdlab_infer"] = self.infer
+        self.wire = await listen(self.config["host"], self.infer)
         await self._join()
         self.renewing = asyncio.create_task(self._renew())
 
     async def teardown(self, worker: Worker) -> None:
         self.renewing.cancel()
+        self.wire.close()
 
     async def _join(self) -> None:
         scheduler, address = self.worker.scheduler, self.worker.address
@@ -64,6 +66,7 @@ class EmulatedTeacher(WorkerPlugin):
                     "device": "emulated",
                     "threads": 0,
                     "best_batch": deployment["batch"],
+                    "wire_port": port_of(self.wire),
                 },
             ),
         )
@@ -88,22 +91,18 @@ class EmulatedTeacher(WorkerPlugin):
             due = max(due + self.renew_s, time.monotonic())
             await asyncio.sleep(due - time.monotonic())  # one message every renew_s
 
-    async def infer(
-        self,
-        epoch: int,
-        ids: bytes | None = None,
-        views: Any = None,
-        replies: Replies = "full",
-        top_k: int = 1,
-    ) -> dict[str, Any]:
+    def infer(self, asked: dict[str, Any], inputs: Arrays, reply: Reply) -> None:
         """Zeros, after the service time of the requests before and of this one."""
-        count = samples_in(ids, views)
+        count = samples_in(inputs)
         spread = 1 + self.config["jitter"] * (2 * self.chance.random() - 1)
         loop = asyncio.get_running_loop()
         self.free_at = max(loop.time(), self.free_at) + spread * count / self.config["t_t"]
-        await asyncio.sleep(self.free_at - loop.time())  # the service time itself
+        loop.call_at(self.free_at, self._answer, count, asked, reply)
+
+    def _answer(self, count: int, asked: dict[str, Any], reply: Reply) -> None:
         self.answered += 1
-        return encode(np.zeros((count, self.classes), np.float32), replies, top_k)
+        logits = np.zeros((count, self.classes), np.float32)
+        reply(encode(logits, asked["replies"], asked["top_k"]))
 
 
 def tell(order: dict[str, Any]) -> None:

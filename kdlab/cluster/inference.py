@@ -7,9 +7,10 @@ ever loaded, so models never mix within a batch.
 
 import queue
 import time
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,13 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.probe import probe_images
 from kdlab.data.images import ImageData
 from kdlab.models.ensemble import combined
+from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import check_fit, load_weights
 
-_MEASURE_S = 0.1  # per size tried
-_MEASURE_ALL_S = 2.0  # a slow model is tried at fewer sizes
+_MEASURE_S = 0.4  # at least once each size
+_REQUEST_S = 3e-4  # what a request costs both ends besides, whatever its size
 _SMALLEST = 8
-_AS_GOOD = 0.95  # of the best rate: then the smaller batch wins, it answers sooner
+_AS_GOOD = 0.95  # of the best rate: then the larger batch wins
 _NEW = 0.1  # weight of the newest rate in the running mean
 
 
@@ -35,7 +37,7 @@ class Request:
     epoch: int
     ids: NDArray[np.int64] | None
     views: NDArray[np.uint8] | NDArray[np.float32] | None
-    answer: Future[NDArray[np.float32]] = field(default_factory=Future)
+    answer: Callable[[NDArray[np.float32] | Exception], None]  # called once, here
 
     @property
     def size(self) -> int:
@@ -48,6 +50,7 @@ class Inference:
     def __init__(
         self, deployment: Deployment, weights: list[Path], threads: int, device: str
     ) -> None:
+        keep_freed_memory()
         torch.set_num_threads(threads)  # Dask's nanny exports OMP_NUM_THREADS=1
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -74,8 +77,6 @@ class Inference:
     @torch.inference_mode()
     def logits(self, views: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float32]:
         """(N, C, H, W) uint8, or float32 on the 0..1 scale -> (N, classes) float32."""
-        if not views.flags.writeable:  # Dask hands out read-only buffers
-            views = views.copy()
         pixels = torch.from_numpy(views).to(self.device)
         if pixels.dtype != torch.uint8:
             pixels = pixels * 255  # what the models' normalisation expects
@@ -87,15 +88,21 @@ class Inference:
         return self.logits(probe_images(self.deployment.shape)).tolist()
 
     def measure(self) -> None:
-        """t_t of EDL-Dist: samples/s when inputs are free (3.2), and at which batch."""
-        rates: dict[int, float] = {}
+        """t_t of EDL-Dist: samples/s when inputs are free (3.2), and at which batch.
+
+        Sizes take turns, so that a drift of the machine meets all of them.
+        """
+        seconds: dict[int, list[float]] = {size: [] for size in self._sizes()}
+        for size in seconds:
+            self._seconds(size)  # the first call of a shape prepares things
         begin = time.perf_counter()
-        for size in self._sizes():
-            rates[size] = self._rate(size)
-            if time.perf_counter() - begin > _MEASURE_ALL_S:
-                break
-        best = max(rates.values())
-        self.best_batch = min(s for s, rate in rates.items() if rate >= _AS_GOOD * best)
+        while time.perf_counter() - begin < _MEASURE_S:
+            for size, taken in seconds.items():
+                taken.append(self._seconds(size))
+        rates = {size: size / median(taken) for size, taken in seconds.items()}
+        whole = {size: size / (size / rate + _REQUEST_S) for size, rate in rates.items()}
+        best = max(whole.values())
+        self.best_batch = max(s for s, rate in whole.items() if rate >= _AS_GOOD * best)
         self.t_t = rates[self.best_batch]
 
     def _sizes(self) -> list[int]:
@@ -106,14 +113,11 @@ class Inference:
             size //= 2
         return sizes
 
-    def _rate(self, size: int) -> float:
+    def _seconds(self, size: int) -> float:
         batch = np.zeros((size, *self.deployment.shape), np.uint8)
+        begin = time.perf_counter()
         self.logits(batch)
-        rounds, begin = 0, time.perf_counter()
-        while rounds < 2 or time.perf_counter() - begin < _MEASURE_S:
-            self.logits(batch)
-            rounds += 1
-        return rounds * size / (time.perf_counter() - begin)
+        return time.perf_counter() - begin
 
     def take(
         self, requests: "queue.SimpleQueue[Request | None]", timeout_s: float
@@ -159,13 +163,13 @@ class Inference:
             logits = self.logits(_joined(inputs))
         except Exception as error:  # the reader is told, and sends it to somebody else
             for request in requests:
-                request.answer.set_exception(error)
+                request.answer(error)
             return
         rate = len(logits) / max(1e-9, time.perf_counter() - begin)
         self.t_t += _NEW * (rate - self.t_t)
         start = 0
         for request in requests:
-            request.answer.set_result(logits[start : start + request.size])
+            request.answer(logits[start : start + request.size])
             start += request.size
         self.answered += len(requests)
 

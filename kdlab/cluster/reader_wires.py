@@ -1,15 +1,15 @@
-"""The reader's two wires: to its teachers and to the coordinator, over Dask's RPC.
+"""The reader's two wires: to its teachers (label_wire.py), to the coordinator (Dask's RPC)."""
 
-Measured (`kdlab bench transport`): with requests under way while others are computed,
-the round trip does not show in the student's rate, so no leaner wire is kept beside it.
-"""
-
+import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 from distributed.core import ConnectionPool
 from numpy.typing import NDArray
 
+from kdlab.cluster.label_wire import Asker, brief, connect
 from kdlab.cluster.messages import decode, request
 from kdlab.cluster.security import connection_arguments
 from kdlab.cluster.wire import CALL_S, within
@@ -26,6 +26,8 @@ class Unreachable(Exception):
 class Wires:
     def __init__(self, pool: ConnectionPool, config: dict[str, Any]) -> None:
         self._pool, self._config = pool, config
+        self._ports: dict[str, int] = {}  # of the teachers' label wires, by address
+        self._askers: dict[str, asyncio.Task[Asker]] = {}
 
     @classmethod
     async def open(cls, config: dict[str, Any]) -> "Wires":
@@ -36,10 +38,51 @@ class Wires:
 
     def connections(self) -> int:
         """Open ones, to teachers and to the coordinator."""
-        return int(self._pool.open)
+        return int(self._pool.open) + len(self._askers)
 
     async def close(self) -> None:
+        self.forget(list(self._askers))
         await self._pool.close()
+
+    def follow(self, news: Mapping[str, Any]) -> None:
+        """What the coordinator's watch says: where new teachers are, and who is gone."""
+        given = {facts["address"]: int(facts["wire_port"]) for facts in news["given"]}
+        gone = set(self._ports) - set(given) if news["full"] else set(news["gone"])
+        self.forget(gone - set(given))
+        self._ports |= given
+
+    def forget(self, teachers: Iterable[str]) -> None:
+        """Close these connections as soon as nothing is awaited there."""
+        for teacher in teachers:
+            opening = self._askers.pop(teacher, None)
+            if opening is None:
+                continue
+            if not opening.done():
+                opening.cancel()
+            elif not opening.cancelled() and opening.exception() is None:
+                opening.result().retire()
+
+    async def _asker(self, teacher: str) -> Asker:
+        """The connection, made by whoever needs it first.
+
+        Raises:
+            OSError, TimeoutError: nobody answers there.
+        """
+        opening = self._askers.get(teacher)
+        if opening is not None and opening.done():
+            failed = opening.cancelled() or opening.exception() is not None
+            if failed or not opening.result().usable:
+                opening = None
+        if opening is None:
+            host = urlsplit(teacher).hostname or ""
+            opening = asyncio.ensure_future(connect(host, self._ports[teacher]))
+            self._askers[teacher] = opening
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled():  # forgotten meanwhile
+                raise ConnectionError("this teacher is gone") from None
+            raise
 
     async def soft_labels(
         self,
@@ -55,22 +98,23 @@ class Wires:
             Unusable: an error of the teacher, a wrong shape, numbers that are not finite.
         """
         config = self._config
-        call = self._pool(teacher).kdlab_infer(
-            epoch=epoch,
-            replies=config["replies"],
-            top_k=config["top_k"],
-            **request(config["inputs"], ids, views),
-        )
+        asked = {"epoch": epoch, "replies": config["replies"], "top_k": config["top_k"]}
+        arrays = request(config["inputs"], ids, views)
         try:
-            answer = await within(config["deadline_s"], call)
+            asker = await self._asker(teacher)
+        except (OSError, TimeoutError) as error:
+            raise Unreachable(f"no connection to it ({brief(error)})") from error
+        try:
+            answer = asker.ask(asked, arrays)
+            said, answered = await within(config["deadline_s"], answer)
         except TimeoutError:
             raise Unreachable(f"no answer within {config['deadline_s']:g} s") from None
-        except OSError as error:  # Dask's CommClosedError is one
-            raise Unreachable(f"its connection broke ({type(error).__name__})") from error
-        except Exception as error:  # raised by the teacher's own code, of any kind
-            raise Unusable(f"it raised {brief(error)}") from error
+        except OSError as error:
+            raise Unreachable(f"its connection broke ({brief(error)})") from error
+        if "error" in said:
+            raise Unusable(f"it raised {said['error']}")
         try:
-            logits = decode(answer, config["classes"])
+            logits = decode(answered, config["classes"])
         except ValueError as error:
             raise Unusable(brief(error)) from error
         trouble = _trouble(logits, (len(ids), config["classes"]))
@@ -95,8 +139,3 @@ def _trouble(logits: NDArray[np.float32], shape: tuple[int, int]) -> str:
         return f"it answered with shape {logits.shape}, expected {shape}"
     bad = int((~np.isfinite(logits)).sum())
     return f"{bad} of {logits.size} numbers of its answer are not finite" if bad else ""
-
-
-def brief(error: BaseException) -> str:
-    text = str(error).split("\n", 1)[0]
-    return f"{type(error).__name__}: {text}"[:300]

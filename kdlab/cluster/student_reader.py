@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.cluster import notebook_components, security
-from kdlab.cluster.children import configured
-from kdlab.cluster.reader_wires import Unreachable, Unusable, Wires, brief
+from kdlab.cluster.children import configured, give_way
+from kdlab.cluster.label_wire import brief
+from kdlab.cluster.reader_wires import Unreachable, Unusable, Wires
 from kdlab.cluster.recording import Recorded
 from kdlab.cluster.ring import Layout, Ring
 from kdlab.cluster.wire import settle
@@ -270,6 +271,7 @@ class StudentReader:
             version, incarnation, failures = news["version"], news["incarnation"], 0
             self.machine.on_announced()
             given = [teacher_from(facts) for facts in news["given"]]
+            self.wires.follow(news)
             self._do(
                 self.machine.on_teachers(
                     given, news["gone"], news["full"], time.monotonic()
@@ -366,6 +368,7 @@ def _label_file(config: dict[str, Any], samples: PlannedSamples) -> GrowingLabel
 
 def main() -> None:
     config = configured()
+    give_way()
     settle()
     security.use(config["tls"])
     notebook_components.accept(config["components"])

@@ -1,4 +1,4 @@
-"""A teacher: a model behind an RPC handler in a Dask worker.
+"""A teacher: a model behind a Dask worker and a wire of its own (label_wire.py).
 
 The handler only queues; one inference thread computes (inference.py). The same thread
 sends the lease renewals, between batches, so a teacher whose inference hangs stops
@@ -23,12 +23,14 @@ from typing import Any
 import numpy as np
 from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
+from numpy.typing import NDArray
 
 from kdlab.cluster import notebook_components, security
-from kdlab.cluster.children import configured
+from kdlab.cluster.children import configured, give_way
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.inference import Inference, Request
-from kdlab.cluster.messages import Replies, encode
+from kdlab.cluster.label_wire import Arrays, Reply, listen, port_of
+from kdlab.cluster.messages import encode
 from kdlab.cluster.wire import CALL_S, settle, within
 from kdlab.errors import TeacherRefused
 from kdlab.models.model import file_sha256
@@ -54,44 +56,45 @@ class TeacherServer(WorkerPlugin):
 
     async def setup(self, worker: Worker) -> None:
         self.worker, self.loop = worker, asyncio.get_running_loop()
-        worker.handlers["kdlab_infer"] = self.infer
+        self.wire = await listen(self.options["host"], self.infer)
         if self.options.get("chaos"):
             worker.handlers["kdlab_partition"] = self.partition
         # Loading takes seconds; the worker must answer its scheduler meanwhile.
         self.serving = asyncio.create_task(self._serve())
 
-    async def infer(
-        self,
-        epoch: int,
-        ids: bytes | None = None,
-        views: Any = None,
-        replies: Replies = "full",
-        top_k: int = 1,
-    ) -> dict[str, Any]:
+    def infer(self, asked: dict[str, Any], inputs: Arrays, reply: Reply) -> None:
         """Logits of a batch, given by value (views) or by reference (ids, epoch)."""
-        request = Request(
-            epoch, None if ids is None else np.frombuffer(ids, np.int64), views
-        )
-        self.open_requests += 1
-        self.requests.put(request)
-        try:
-            logits = await asyncio.wrap_future(request.answer)
-            await self._until_light()
-        finally:
+
+        def answered(logits: NDArray[np.float32] | Exception) -> None:
+            """In the inference thread."""
+            answer: Arrays | Exception
+            if isinstance(logits, Exception):
+                answer = logits
+            else:
+                answer = encode(logits, asked["replies"], asked["top_k"])
+            self.loop.call_soon_threadsafe(answer_it, answer)
+
+        def answer_it(answer: Arrays | Exception) -> None:
+            left = self.dark_until - time.monotonic()
+            if left > 0:
+                self.loop.call_later(left, answer_it, answer)
+                return
             self.open_requests -= 1
             self.last_activity = time.monotonic()
-        return encode(logits, replies, top_k)
+            reply(answer)
+
+        self.open_requests += 1
+        self.requests.put(
+            Request(asked["epoch"], inputs.get("ids"), inputs.get("views"), answered)
+        )
 
     async def partition(self, seconds: float) -> None:
         """Chaos: neither answers nor renewals leave this teacher for so long."""
         self.dark_until = time.monotonic() + seconds
 
-    async def _until_light(self) -> None:
-        while (left := self.dark_until - time.monotonic()) > 0:
-            await asyncio.sleep(left)
-
     async def teardown(self, worker: Worker) -> None:
         self.requests.put(None)  # or the inference thread would keep the process
+        self.wire.close()
 
     async def _serve(self) -> None:
         try:
@@ -163,6 +166,7 @@ class TeacherServer(WorkerPlugin):
             "device": inference.device,
             "threads": self.options["threads"],
             "best_batch": inference.best_batch,
+            "wire_port": port_of(self.wire),
             "chaos": bool(self.options.get("chaos")),
         }
         answer = await asyncio.to_thread(inference.probe)
@@ -301,6 +305,7 @@ def _readable(path: Path, sha256: str) -> bool:
 
 if __name__ == "__main__":
     chosen = configured()
+    give_way()  # a local pool's; `kdlab teacher` has a machine of its own
     reason = asyncio.run(serve(chosen["scheduler"], chosen))
     if reason:
         raise SystemExit(f"this teacher cannot serve: {reason}")

@@ -96,6 +96,13 @@ class Experiment:
         self.check(say)
         return start(self)
 
+    def prepare_for_torchrun(self, say: Any = lambda line: None) -> "Run":
+        """Check, and make the run folder; torchrun starts the ranks."""
+        from kdlab.run.handle import prepare_for_torchrun
+
+        self.check(say)
+        return prepare_for_torchrun(self)
+
     def __repr__(self) -> str:
         about = self.composed.data.get("about", "")
         return f"Experiment({self.name!r}, spec {self.hash}): {about}"

@@ -30,6 +30,33 @@ _Watcher = Callable[[dict[str, Any]], None]
 
 def start(experiment: "Experiment") -> "Run":
     """A run folder, and the process that fills it. The experiment is checked already."""
+    run, components = _made(experiment, "starting")
+    _spawn(run, components)
+    return Run(run)
+
+
+def prepare_for_torchrun(experiment: "Experiment") -> "Run":
+    """A run folder whose ranks torchrun is going to start (kdlab/run/torchrun.py).
+
+    Raises:
+        BadInput: the spec has no ranks, or needs components from a notebook cell.
+    """
+    aggregation = experiment.resolved["aggregation"]["type"]
+    if aggregation != "train/aggregation/all_reduce":
+        raise BadInput(
+            f"torchrun starts the ranks of one student, and aggregation is {aggregation}, "
+            "which has none. Set aggregation.type=train/aggregation/all_reduce."
+        )
+    run, components = _made(experiment, "prepared")
+    if components:
+        raise BadInput(
+            f"The spec uses {', '.join(components)} from a notebook cell, which processes of "
+            "torchrun do not know. Put them into a package with an entry point."
+        )
+    return Run(run)
+
+
+def _made(experiment: "Experiment", state: str) -> tuple[RunFolder, dict[str, Any]]:
     from kdlab.cluster.notebook_components import pack
 
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -39,7 +66,7 @@ def start(experiment: "Experiment") -> "Run":
     (path / "spec.yaml").write_text(experiment.yaml(), encoding="utf-8")
     components = pack(component_names(experiment.resolved))
     write_json(path / "components.json", components)
-    run.write_status(state="starting", created=time.time())
+    run.write_status(state=state, created=time.time())
     write_json(
         path / "experiment.json",
         {
@@ -48,8 +75,7 @@ def start(experiment: "Experiment") -> "Run":
             "cwd": os.getcwd(),
         },
     )
-    _spawn(run, components)
-    return Run(run)
+    return run, components
 
 
 def resume(run_id: str, trust_components: bool = False) -> "Run":

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import yaml
@@ -48,6 +48,14 @@ from kdlab.train.events import EventLog, MemberLog
 from kdlab.train.teacher import PreparedTeachers
 
 _TRACKER_PATIENCE_S = 60.0
+
+
+class Group(Protocol):
+    """The ranks of one student, whoever starts them."""
+
+    failovers: list[float]  # seconds each
+
+    def run(self) -> dict[str, Any]: ...
 
 
 class RunProcess:
@@ -124,7 +132,7 @@ class RunProcess:
         pool = self._pool() if needs == "served" else None
         log.emit("member_started", source=member.source_name, seed=member.seed)
         begin = time.time()
-        group = self._group(member, folder, log, pool)
+        group = self.group(member, folder, log, pool)
         with self._unrest(pool, group, log):
             if group is not None:
                 result = group.run() | {"failovers": group.failovers}
@@ -165,9 +173,9 @@ class RunProcess:
         with closing(source):
             return asdict(loop.run(source)) | {"parameters": parameters(loop.model)}
 
-    def _group(
+    def group(
         self, member: Member, folder: Path, log: MemberLog, pool: Pool | None
-    ) -> StudentGroup | None:
+    ) -> "Group | None":
         """Several ranks, each a process of its own (kdlab/run/rank.py); None for one."""
         if not isinstance(self.spec.aggregation, AllReduce):
             return None
@@ -184,14 +192,15 @@ class RunProcess:
 
     @contextmanager
     def _unrest(
-        self, pool: Pool | None, group: StudentGroup | None, log: MemberLog
+        self, pool: Pool | None, group: "Group | None", log: MemberLog
     ) -> Iterator[None]:
         """The trouble that `chaos:` asks for, while a member trains."""
         if self.spec.chaos is None:
             yield
             return
         local = pool if isinstance(pool, RunningLocalPool) else None
-        targets = OwnTargets(local, group)
+        own = group if isinstance(group, StudentGroup) else None
+        targets = OwnTargets(local, own)
         unrest = Unrest(
             self.spec.chaos, targets, log.emit, None if pool is None else pool.tls
         )
@@ -320,14 +329,15 @@ def main(path: str, stop: Callable[[], bool]) -> int:
         raise SystemExit(f"run {run.run_id} is going already in another process")
 
     with locked(run.path / "lock", busy):
-        return _run(run, stop)
+        return carry_out(run, lambda: RunProcess(run, stop))
 
 
-def _run(run: RunFolder, stop: Callable[[], bool]) -> int:
+def carry_out(run: RunFolder, make: Callable[[], RunProcess]) -> int:
+    """The whole run, its end and its status; the exit code."""
     process: RunProcess | None = None
     try:
         accept_components(run)
-        process = RunProcess(run, stop)
+        process = make()
         run.write_status(state="running", begin=process.begin)
         result = process.main()
         write_json(run.path / "result.json", result)

@@ -54,12 +54,23 @@ class KnownPool:
 
 
 class Rank:
-    """A process that can be a rank; `pulse` beats with (generation, step)."""
+    """A process that can be a rank of one member's training.
+
+    Args:
+        run: its folder.
+        member: of the run.
+        beat: called with (generation, step) as a sign of life.
+        stop: whether the user asked this process to stop.
+    """
 
     def __init__(
-        self, run: RunFolder, member: str, beat: Callable[[int, int], None]
+        self,
+        run: RunFolder,
+        member: str,
+        beat: Callable[[int, int], None],
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.run, self.beat = run, beat
+        self.run, self.beat, self._stop = run, beat, stop
         self.stopping = self.saving = self.leaving = False
         tree = from_dict(yaml.safe_load((run.path / "spec.yaml").read_text()), run.run_id)
         spec = construct(ExperimentSpec, tree)
@@ -74,9 +85,12 @@ class Rank:
             self.hash,
             emit=self.log.emit,
             emit_teacher=self.log.emit,
-            stop=lambda: self.stopping,
+            stop=self._stops,
         )
         self.rate: float | None = None  # t_s, measured once per process
+
+    def _stops(self) -> bool:
+        return self.stopping or self._stop()
 
     def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
         """One generation, to its end; the master's result.
@@ -88,9 +102,9 @@ class Rank:
         self.saving = False
         number, rank, world = order["generation"], order["rank"], order["world"]
         self.beat(number, 0)
-        device = self._device(rank)
+        device = self.device(rank)
         if world == 1:
-            return self._train(order, Solo(), device)
+            return self.train(order, Solo(), device)
         nccl = device.type == "cuda" and torch.cuda.device_count() >= world
         backend = self.aggregation.backend
         dist.init_process_group(
@@ -101,22 +115,26 @@ class Rank:
             timeout=_PATIENCE,
         )
         try:
-            scaled = self.aggregation.on_size_change == "scale_lr"
-            lr_scale = world / self.aggregation.ranks if scaled else 1.0
-            return self._train(order, Together(device, lr_scale), device)
+            return self.train(order, Together(device, self.lr_scale(world)), device)
         finally:
             dist.destroy_process_group()
 
-    def _device(self, rank: int) -> torch.device:
+    def lr_scale(self, world: int) -> float:
+        """What a group of this size multiplies the learning rate by."""
+        scaled = self.aggregation.on_size_change == "scale_lr"
+        return world / self.aggregation.ranks if scaled else 1.0
+
+    def device(self, local_rank: int) -> torch.device:
         if self.spec.train.chosen_device() == "cpu":
             return torch.device("cpu")
-        device = torch.device("cuda", rank % torch.cuda.device_count())
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
         return device
 
-    def _train(
+    def train(
         self, order: dict[str, Any], ranks: Ranks, device: torch.device
     ) -> dict[str, Any] | None:
+        """From the newest checkpoint to the end, in a group that is up; rank 0's result."""
         spec, number = self.spec, order["generation"]
         found = checkpoint.load_newest(self.folder / "checkpoints", self.hash)
         batch = spec.train.batch
@@ -186,7 +204,7 @@ class Rank:
     def _waits(self, number: int, step: int) -> bool:
         """Asked by a source that waits: it is alive, it only has nothing to train on."""
         self.beat(number, step)
-        return self.stopping
+        return self._stops()
 
     def _report(self, rank: int) -> Callable[..., None]:
         def report(event: str, /, **data: Any) -> None:

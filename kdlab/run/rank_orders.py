@@ -29,12 +29,7 @@ def student_group(
     stop: Callable[[], bool],
 ) -> StudentGroup:
     """The group that trains one member of a run; `run()` it."""
-    shared = {
-        "pool": None
-        if pool is None
-        else {"address": pool.address, "teacher": pool.teacher, "tls": pool.tls},
-        "spec_hash": spec_hash,
-    }
+    shared = {"pool": pool_facts(pool), "spec_hash": spec_hash}
     rendezvous = folder / "group"
     rendezvous.mkdir(parents=True, exist_ok=True)
     for old in rendezvous.glob("generation-*"):  # of a session before this one
@@ -72,6 +67,13 @@ def student_group(
         stop=stop,
         wanted=lambda: wanted_ranks(run),
     )
+
+
+def pool_facts(pool: Pool | None) -> dict[str, Any] | None:
+    """What a rank must know of a pool that somebody else keeps."""
+    if pool is None:
+        return None
+    return {"address": pool.address, "teacher": pool.teacher, "tls": pool.tls}
 
 
 def wanted_ranks(run: RunFolder) -> int | None:

@@ -27,7 +27,8 @@ def save(
     """Write one checkpoint and remove the oldest beyond two."""
     final = folder / f"step_{step:09d}"
     temporary = folder / f".{final.name}.{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    for half in folder.glob(".step_*"):  # of a process that was killed in here
+        shutil.rmtree(half, ignore_errors=True)
     temporary.mkdir(parents=True)
     state = temporary / "state.safetensors"
     save_file({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, state)

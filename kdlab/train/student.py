@@ -29,6 +29,7 @@ from kdlab.config import register
 from kdlab.data.samples import PlannedSamples
 from kdlab.errors import ClusterError, KdlabError, RunStopped
 from kdlab.losses.soft_loss import LossSpec
+from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import ModelSpec, Normalised, export
 from kdlab.soft_labels.source import Batch, SoftLabelSource
 from kdlab.train import checkpoint
@@ -74,6 +75,7 @@ class Job:
 
 class StudentLoop:
     def __init__(self, job: Job) -> None:
+        keep_freed_memory()
         self.job, recipe = job, job.recipe
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
@@ -98,7 +100,7 @@ class StudentLoop:
         self._saved_at, self._saved_step = time.monotonic(), -1
         self._done_samples = 0  # of this epoch
         self._clock = time.perf_counter()
-        self._last_validation = float("nan")
+        self._last_validation = self._last_loss = float("nan")
 
     # Start and resume
 
@@ -297,9 +299,8 @@ class StudentLoop:
         if spec is None or soft is None:
             return hard
         teacher = soft.to(self.device, torch.float32, non_blocking=True)
-        return spec.hard_weight * hard + spec.soft_weight * spec.soft(
-            scores, teacher, labels
-        )
+        soft = spec.soft(scores, teacher, labels)
+        return torch.add(spec.hard_weight * hard, soft, alpha=spec.soft_weight)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -341,9 +342,9 @@ class StudentLoop:
             KdlabError: it is no number any more.
         """
         since = self.job.ranks.losses()
-        if not since:
-            return float("nan")
-        loss = float(torch.stack(since).mean())
+        if not since:  # looked at by a checkpoint a moment ago
+            return self._last_loss
+        loss = self._last_loss = float(torch.stack(since).mean())
         if not math.isfinite(loss):
             lr = self.optimizer.param_groups[0]["lr"]
             raise KdlabError(

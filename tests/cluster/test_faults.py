@@ -1,0 +1,242 @@
+"""One fault each, on real processes, and what exactly it may cost."""
+
+import hashlib
+import json
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from safetensors.torch import save_file
+from tests_support import trained_ids
+
+from kdlab.cluster.chaos import Chaos, Unrest
+from kdlab.cluster.notebook_components import accept
+from kdlab.cluster.wire import ask
+from kdlab.config import registry
+from kdlab.errors import TeacherLost
+from kdlab.models.model import file_sha256
+from kdlab.run.unrest import OwnTargets
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+
+
+def train(source, samples, epochs, act=lambda count: None, pace_s=0.0):
+    """Every batch of every epoch; each sample once. `act` gets the batches so far."""
+    ids, count = [], 0
+    for epoch in range(epochs):
+        for batch in source.epoch(epoch, ()):
+            ids.append((epoch, batch.ids.copy()))
+            count += 1
+            act(count)
+            time.sleep(pace_s)  # stands for the student's own work
+    for epoch in range(epochs):
+        assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
+
+
+def lost(events):
+    return [
+        (data["teacher"], data["resent"]) for name, data in events if name == "teacher_lost"
+    ]
+
+
+def teachers_of(pool):
+    return {t["name"]: t for t in ask(pool.address, "kdlab_status")["teachers"]}
+
+
+def child_of(pool, name):
+    pid = teachers_of(pool)[name]["pid"]
+    return next(child for child in pool.teachers if child.pid == pid)
+
+
+def kill(child):
+    os.kill(child.pid, signal.SIGKILL)
+    child.process.wait()
+
+
+def sends(source, address=None):
+    """(time, teacher) of every part that was sent, from the reader's record."""
+    found = []
+    for line in source.log.with_suffix(".jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        for told in entry.get("told") or []:
+            if told["is"] == "Send" and address in (None, told["of"]["teacher"]):
+                at = entry["kwargs"].get(
+                    "time", entry["args"][-1] if entry["args"] else 0.0
+                )
+                found.append((at, told["of"]["teacher"]))
+    return found
+
+
+def test_case_1_a_teacher_nobody_was_given_is_not_missed(pools, served, deployment):
+    pool = pools(deployment, teachers=2)
+    source, samples, events = served(pool, at_most=1, epochs=30)
+    (spare,) = [n for n, t in teachers_of(pool).items() if t["state"] == "free"]
+    train(
+        source,
+        samples,
+        30,
+        lambda count: kill(child_of(pool, spare)) if count == 20 else None,
+        pace_s=0.002,
+    )
+    assert lost(events) == []
+    assert source.figures()["resends"] == 0
+
+
+def test_case_2_an_idle_teacher_has_nothing_to_send_again(pools, served, deployment):
+    pool = pools(deployment, teachers=1)
+    source, samples, events = served(pool, epochs=30)
+
+    def act(count):
+        if count != 20:
+            return
+        deadline = time.monotonic() + 30
+        while source.figures()["in_flight"]:  # the buffer fills up while we wait
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        kill(pool.teachers[0])
+        pool.add_teacher()
+
+    train(source, samples, 30, act)
+    assert lost(events) == [("teacher-0", 0)]
+    assert source.figures()["resends"] == 0
+
+
+def test_case_3_what_a_dead_teacher_owed_is_sent_to_another(pools, served, deployment):
+    pool = pools(deployment, teachers=2)
+    source, samples, events = served(pool, rate=1e9, epochs=30, hedge=False)
+
+    def act(count):
+        if count == 20:  # stopped first: what it is asked now, it will not answer
+            os.kill(pool.teachers[0].pid, signal.SIGSTOP)
+        if count == 30:
+            kill(pool.teachers[0])
+
+    train(source, samples, 30, act)
+    ((name, resent),) = lost(events)
+    assert name == "teacher-0"
+    assert resent >= 1
+    assert source.figures()["resends"] == resent
+
+
+def test_all_gone_and_one_back_after_ten_seconds(pools, served, deployment):
+    pool = pools(deployment, teachers=2)
+    source, samples, events = served(pool, rate=1e9, epochs=10, ut=60)
+    later = threading.Timer(10.0, pool.add_teacher)
+
+    def act(count):
+        if count == 20:
+            for child in list(pool.teachers):
+                kill(child)
+            later.start()
+
+    begin = time.monotonic()
+    train(source, samples, 10, act)
+    assert time.monotonic() - begin > 10
+    (said,) = [data for name, data in events if name == "no_teacher"]
+    assert said["coordinator"] == pool.address  # what the command to start one needs
+
+
+def test_a_teacher_ten_times_slower_is_kept_and_asked_less(pools, served, deployment):
+    pool = pools(deployment, teachers=2)
+    source, samples, events = served(pool, rate=1e9, epochs=60, record=True)
+    spec = Chaos(slow_teacher=1, events=1, every_s=0.01, lasts_s=60, seed=2)
+    hit = []
+    unrest = Unrest(spec, OwnTargets(pool), lambda event, /, **data: hit.append(data))
+    try:
+        train(source, samples, 60)
+    finally:
+        unrest.stop()
+    ((slow,),) = [[data["target"] for data in hit]]
+    assert lost(events) == []  # slow is not dead
+    address = teachers_of(pool)[slow]["address"]
+    assert len(sends(source, address)) < 0.35 * len(sends(source))
+
+
+def test_a_teacher_cut_off_expires_and_comes_back(pools, served, deployment):
+    pool = pools(deployment, teachers=2, ttl_s=2.0, chaos=True)
+    source, samples, events = served(pool, rate=1e9, epochs=400, ut=80)
+    cut = teachers_of(pool)["teacher-0"]["address"]
+
+    def act(count):
+        if count == 20:
+            ask(cut, "kdlab_partition", seconds=5.0)
+
+    train(source, samples, 400, act, pace_s=0.002)
+    assert [name for name, _ in lost(events)] == ["teacher-0"]
+    joined = [data["name"] for name, data in events if name == "teacher_joined"]
+    assert joined.count("teacher-0") == 2
+
+
+def test_a_teacher_that_joins_is_used_within_two_seconds(pools, served, deployment):
+    pool = pools(deployment, teachers=1)
+    source, _, _ = served(pool, rate=1e9, epochs=4000, record=True)
+    journal = pool.folder / "coordinator.jsonl"
+
+    def ready():
+        entries = map(json.loads, journal.read_text().splitlines())
+        return {e["args"][0]: e["args"][2] for e in entries if e.get("on") == "on_ready"}
+
+    known = set(ready())
+    pool.add_teacher()
+    for _ in (batch for epoch in range(4000) for batch in source.epoch(epoch, ())):
+        new = set(ready()) - known
+        if new and sends(source, next(iter(new))):
+            break
+    (address,) = new
+    first, _ = sends(source, address)[0]
+    assert 0 <= first - ready()[address] < 2.0
+    source.close()
+
+
+LOSES_A_ROW = '''
+from dataclasses import dataclass
+import kdlab
+from torch import nn
+from kdlab.models.model import ModelSpec
+
+class Fewer(nn.Module):
+    def __init__(self, classes, channels):
+        super().__init__()
+        self.layer = nn.Linear(64 * channels, classes)
+
+    def forward(self, views):
+        scores = self.layer(views.flatten(1))
+        return scores[1:] if len(scores) == 20 else scores
+
+@kdlab.register("models/loses_a_row")
+@dataclass(frozen=True, kw_only=True)
+class LosesARow(ModelSpec):
+    """Answers twenty images with one row too few: no probe sees it."""
+
+    def architecture(self, num_classes, in_chans):
+        return Fewer(num_classes, in_chans)
+'''
+
+
+def test_wrong_shapes_are_refused_with_the_numbers(
+    pools, served, deployment, tmp_path
+):
+    digest = hashlib.sha256(LOSES_A_ROW.encode()).hexdigest()
+    components = {"models/loses_a_row": {"source": LOSES_A_ROW, "sha256": digest}}
+    accept(components)
+    spec = registry.find("models/loses_a_row")[0]()
+    weights = tmp_path / "fewer.safetensors"
+    save_file(spec.build(10, 1).net.state_dict(), weights)
+    member = {
+        "model": spec.to_dict(),
+        "weights": str(weights),
+        "sha256": file_sha256(weights),
+        "weight": 1.0,
+    }
+    other = replace(
+        deployment,
+        members=(member,),
+        teacher=member["sha256"][:16],
+        reference=(),
+        components=components,
+    )
+    with pytest.raises(TeacherLost, match=r"it answered with shape \(19, 10\)"):
+        served(pools(other, teachers=1), wait_s=2.0)

@@ -1,0 +1,205 @@
+"""The label wire over real sockets: whole arrays, errors passed on, strangers cut off."""
+
+import asyncio
+import contextlib
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from kdlab.cluster import label_wire
+from kdlab.cluster.reader_wires import Unreachable, Unusable, Wires
+
+CONFIG = {
+    "classes": 10,
+    "replies": "full",
+    "top_k": 1,
+    "inputs": "reference",
+    "deadline_s": 5.0,
+    "coordinator": "",
+    "student": "test",
+}
+
+
+@contextlib.asynccontextmanager
+async def answering(handler):
+    server = await label_wire.listen("127.0.0.1", handler)
+    try:
+        yield label_wire.port_of(server)
+    finally:
+        server.close()
+
+
+def echo(asked, arrays, reply):
+    """After `wait_s`: answers come in another order than asked."""
+    asyncio.get_running_loop().call_later(asked.get("wait_s", 0.0), reply, arrays)
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000, 3_000_000])
+def test_arrays_arrive_whole_and_writeable(count):
+    sent = {
+        "ids": np.arange(count, dtype=np.int64),
+        "views": np.arange(count * 2, dtype=np.uint8).reshape(count, 2)[:, ::-1],
+        "logits": np.linspace(-1, 1, count, dtype=np.float16),
+    }
+
+    async def run():
+        async with answering(echo) as port:
+            asker = await label_wire.connect("127.0.0.1", port)
+            _, got = await asker.ask({}, sent)
+            asker.retire()
+            return got
+
+    got = asyncio.run(run())
+    assert got.keys() == sent.keys()
+    for name, array in sent.items():
+        assert got[name].dtype == array.dtype
+        assert np.array_equal(got[name], array)
+        assert got[name].flags.writeable
+
+
+def test_answers_find_their_requests_in_any_order():
+    async def run():
+        async with answering(echo) as port:
+            asker = await label_wire.connect("127.0.0.1", port)
+            waits = [0.1, 0.0, 0.05, 0.0]
+            asked = [
+                asker.ask({"wait_s": wait}, {"ids": np.array([n], np.int64)})
+                for n, wait in enumerate(waits)
+            ]
+            return [int(arrays["ids"][0]) for _, arrays in await asyncio.gather(*asked)]
+
+    assert asyncio.run(run()) == [0, 1, 2, 3]
+
+
+def answers_of(handler, ids=4):
+    async def run():
+        async with answering(handler) as port:
+            wires = await Wires.open(CONFIG)
+            given = [{"address": "tcp://127.0.0.1:9", "wire_port": port}]
+            wires.follow({"given": given, "gone": {}, "full": True})
+            try:
+                return await wires.soft_labels(
+                    "tcp://127.0.0.1:9", 0, np.arange(ids, dtype=np.int64), None
+                )
+            finally:
+                await wires.close()
+
+    return asyncio.run(run())
+
+
+def test_the_teachers_own_error_is_passed_on():
+    def fails(asked, arrays, reply):
+        reply(RuntimeError("no such image\nand a trace"))
+
+    with pytest.raises(Unusable, match=r"^it raised RuntimeError: no such image$"):
+        answers_of(fails)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (np.zeros((3, 10), np.float32), r"shape \(3, 10\), expected \(4, 10\)"),
+        (np.zeros((4, 12), np.float32), r"shape \(4, 12\), expected \(4, 10\)"),
+        (np.full((4, 10), np.inf, np.float16), "40 of 40 numbers .* not finite"),
+    ],
+)
+def test_wrong_shapes_and_numbers_are_unusable(answer, why):
+    def wrong(asked, arrays, reply):
+        reply({"logits": answer})
+
+    with pytest.raises(Unusable, match=why):
+        answers_of(wrong)
+
+
+def test_nobody_there_is_unreachable():
+    async def run():
+        async with answering(echo) as port:
+            free = port
+        wires = await Wires.open(CONFIG)
+        given = [{"address": "tcp://127.0.0.1:9", "wire_port": free}]
+        wires.follow({"given": given, "gone": {}, "full": True})
+        await wires.soft_labels("tcp://127.0.0.1:9", 0, np.arange(2), None)
+
+    with pytest.raises(Unreachable, match="no connection to it"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"GET / HTTP/1.1\r\nHost: teacher\r\n\r\n",
+        struct.pack("<4sIQ", b"kdl0", 2, 0) + b"{}",
+        struct.pack("<4sIQ", b"kdl1", 2**31, 0),
+        struct.pack("<4sIQ", b"kdl1", 2, 2**40) + b"{}",
+        struct.pack("<4sIQ", b"kdl1", 2, 0) + b"[]",
+        struct.pack("<4sIQ", b"kdl1", 5, 0) + b"{nope",
+    ],
+)
+def test_a_stranger_is_cut_off_and_the_others_are_served(first):
+    async def run():
+        async with answering(echo) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(first)
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+            asker = await label_wire.connect("127.0.0.1", port)
+            _, got = await asker.ask({}, {"ids": np.arange(3, dtype=np.int64)})
+            return got["ids"].tolist()
+
+    assert asyncio.run(run()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        [["a", "|O", [1]]],  # objects: would be pickles
+        [["a", "<f4", [-1]]],
+        [["a", "<f4", [5]]],  # more than the body has
+        [["a", "<f4", [1]]],  # less
+    ],
+)
+def test_arrays_that_do_not_fit_their_body_are_refused(arrays):
+    head = json.dumps({"number": 1, "arrays": arrays}).encode()
+    frame = struct.pack("<4sIQ", b"kdl1", len(head), 8) + head + bytes(8)
+
+    async def run():
+        async with answering(echo) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(frame)
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_broken_connection_fails_all_that_wait_and_the_next_ask_connects_anew():
+    async def run():
+        async with answering(lambda asked, arrays, reply: None) as port:
+            asker = await label_wire.connect("127.0.0.1", port)
+            waiting = [asker.ask({}, {}) for _ in range(3)]
+            await asyncio.sleep(0)
+            asker.transport.abort()
+            found = await asyncio.gather(*waiting, return_exceptions=True)
+            assert all(isinstance(error, ConnectionError) for error in found)
+            assert not asker.usable
+
+    asyncio.run(run())
+
+
+def test_retired_closes_once_the_last_answer_is_there():
+    async def run():
+        async with answering(echo) as port:
+            asker = await label_wire.connect("127.0.0.1", port)
+            late = asker.ask({"wait_s": 0.05}, {"ids": np.arange(2, dtype=np.int64)})
+            asker.retire()
+            assert not asker.transport.is_closing()
+            _, got = await late
+            assert got["ids"].tolist() == [0, 1]
+            await asyncio.sleep(0)
+            assert asker.transport.is_closing()
+
+    asyncio.run(run())
