@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kdlab.errors import KdlabError
+from kdlab.errors import BadInput, KdlabError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -113,6 +113,9 @@ def _add_others(add: _Add) -> None:
     bench = add("bench", _bench, "measure side by side on this machine")
     bench.add_argument("name", choices=["edl_dist", "overhead", "transport"])
     bench.add_argument("--repeats", type=int, default=None)
+    bench.add_argument(
+        "--only", nargs="+", metavar="PART", help="of edl_dist: served, real_teacher, ..."
+    )
     _json_flag(bench)
 
     simulate = add("simulate", _simulate, "predict a table or a plan on a simulated clock")
@@ -308,9 +311,15 @@ def _bench(arguments: argparse.Namespace) -> int:
 
     from kdlab.report.figures import printed
 
-    repeats = {} if arguments.repeats is None else {"repeats": arguments.repeats}
+    options: dict[str, Any] = {
+        name: value
+        for name in ("repeats", "only")
+        if (value := getattr(arguments, name)) is not None
+    }
+    if "only" in options and arguments.name != "edl_dist":
+        raise BadInput(f"bench {arguments.name} has no parts; leave --only away.")
     # The name is one of argparse's choices.
-    report = import_module(f"kdlab.bench.{arguments.name}").measure(**repeats, say=_say)
+    report = import_module(f"kdlab.bench.{arguments.name}").measure(**options, say=_say)
     print(printed(report), file=sys.stderr if arguments.json else sys.stdout)
     if arguments.json:
         print(json.dumps(report))

@@ -1,17 +1,18 @@
 """What it costs a student to be served, what faults cost, and how far one machine goes.
 
-    served_over_memory        against the same loop with batches and labels from memory
-    served_over_n_training    against the same loop without a teacher; printed beside it
-    .../real_teacher          a teacher that computes on the other core; the control is
-                              N-training beside an equally busy neighbour
-    scale, faults             kdlab/bench/scale.py, kdlab/bench/faults.py
+Its parts, all of them unless `--only` names some:
 
-Emulated teachers take no processor time, so the first two show the reader, the wires and
-the shared memory alone.
+    served         served_over_memory: against the same loop with batches and labels from
+                   memory; served_over_n_training: against the loop without a teacher.
+                   Emulated teachers take no processor time, so these show the reader, the
+                   wires and the shared memory alone.
+    real_teacher   a teacher that computes on the other core (real_teacher.py)
+    scale          614 teachers, 32 students (scale.py)
+    faults         what kills, stops and joins cost; 200 of them in one run (faults.py)
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,7 @@ from kdlab.bench import faults, real_teacher, scale
 from kdlab.bench.slices import BUFFER, SLICE_MS, Variant, compare, cpu_seconds, ratios
 from kdlab.bench.students import Case, calibrated, context, emulated, loop_of, samples_of
 from kdlab.cluster.served import Served, ServedSource
+from kdlab.errors import BadInput
 from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.remembered import Remembered
@@ -33,14 +35,30 @@ WAYS: tuple[Literal["reference", "value_uint8"], ...] = ("reference", "value_uin
 GOALS = {"reference": ">= 0.97", "value_uint8": ">= 0.95"}
 
 
-def measure(repeats: int = 8, say: Callable[[str], None] = lambda line: None) -> Report:
-    """All figures; `repeats` rounds of slices for each ratio."""
+def measure(
+    repeats: int = 8,
+    say: Callable[[str], None] = lambda line: None,
+    only: Collection[str] = (),
+) -> Report:
+    """All figures, or those of some parts; `repeats` rounds of slices for each ratio."""
     torch.set_num_threads(1)
-    figures = served(repeats, say)
-    figures += real_teacher.measure(repeats, say)
-    figures += scale.measure(say)
-    figures += faults.measure(say)
-    return report("edl_dist", figures)
+    parts: dict[str, Callable[[], list[Figure]]] = {
+        "served": lambda: served(repeats, say),
+        "real_teacher": lambda: real_teacher.measure(repeats, say),
+        "scale": lambda: scale.measure(say),
+        "faults": lambda: faults.measure(say),
+    }
+    unknown = set(only) - set(parts)
+    if unknown:
+        raise BadInput(
+            f"bench edl_dist has no part {', '.join(sorted(unknown))}; it has "
+            f"{', '.join(parts)}."
+        )
+    found: list[Figure] = []
+    for name, part in parts.items():
+        if not only or name in only:
+            found += part()
+    return report("edl_dist", found)
 
 
 def served(rounds: int, say: Callable[[str], None]) -> list[Figure]:
@@ -51,16 +69,29 @@ def served(rounds: int, say: Callable[[str], None]) -> list[Figure]:
     worst = []
     for base in ("served_over_memory", "served_over_n_training"):
         for way in WAYS:
-            for size in (32, 224):
-                name = f"{base}/{way}/{size}"
-                found = [f for f in each if f["name"].startswith(f"{name}/")]
-                lowest = min(found, key=lambda f: f["value"])
+            for size in sorted({case.size for case in CASES}):
                 goal = GOALS[way] if base == "served_over_memory" else None
-                values = [lowest[k] for k in ("low", "value", "high")]
-                worst.append(figure(name, values, "ratio", goal))
-    volume = max(f["value"] for f in each if f["name"].startswith("volume_over_ut_max/"))
-    worst.append(figure("volume_over_ut_max", [volume], "ratio", "<= 1"))
+                worst.append(_worst_of(each, f"{base}/{way}/{size}", min, goal))
+    for name, goal in (
+        ("volume_over_ut_max", "<= 1"),
+        ("student_cpu_ms_per_batch/reference", "<= 0.5"),
+        ("reader_cpu_ms_per_batch/reference", None),
+    ):
+        worst.append(_worst_of(each, name, max, goal))
     return worst + each
+
+
+def _worst_of(
+    figures: list[Figure],
+    name: str,
+    worst: Callable[..., Figure],
+    goal: str | None,
+) -> Figure:
+    """Of all figures below that name."""
+    found = worst(
+        (f for f in figures if f["name"].startswith(f"{name}/")), key=lambda f: f["value"]
+    )
+    return figure(name, [found["low"], found["value"], found["high"]], found["unit"], goal)
 
 
 def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:

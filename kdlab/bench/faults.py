@@ -53,12 +53,10 @@ def resends(say: Callable[[str], None]) -> list[Figure]:
         "resend_s/sigkill": "<= 0.5",
         "resend_s/sigstop": f"<= {_TTL_S + 1.5:g}",
         "join_to_used_s": "<= 2",
-        "resends/sigterm": "<= 0",
+        "resend_s/sigterm": "<= 0",  # parts, not seconds: there are none
     }
     return [
-        figure(
-            name, values, "s" if name.startswith(("resend_s", "join")) else "parts", goal
-        )
+        figure(name, values, "parts" if name == "resend_s/sigterm" else "s", goal)
         for name, goal in goals.items()
         if (values := found.get(name))
     ]
@@ -90,7 +88,7 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
         before = source.figures()["resends"]
         pool.teachers[2].process.terminate()
         _until(lambda: not pool.teachers[2].alive(), lambda: _take(batches, 5))
-        found["resends/sigterm"] = source.figures()["resends"] - before
+        found["resend_s/sigterm"] = source.figures()["resends"] - before
         pool.add_teacher()
         found["join_to_used_s"] = _used_after(pool, source, batches)
         return found

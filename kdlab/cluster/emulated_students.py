@@ -14,20 +14,18 @@ import numpy as np
 
 from kdlab.cluster.children import announce, configured
 from kdlab.cluster.reader_wires import Unreachable, Unusable, Wires
-from kdlab.cluster.student_reader import teacher_from
 from kdlab.cluster.wire import settle
-from kdlab.papers.edl_dist.distil_reader import (
+from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules
+from kdlab.papers.edl_dist.in_flight import Part
+from kdlab.papers.edl_dist.reader_instructions import (
     AskTeacher,
     Deliver,
-    DistilReader,
     Fail,
     GiveBack,
     Instructions,
     Release,
-    Rules,
     Send,
 )
-from kdlab.papers.edl_dist.in_flight import Part
 
 _LOOK_S = 0.25
 
@@ -97,20 +95,9 @@ class EmulatedStudent:
         self.do(self.machine.on_answer(part, teacher, lease, time.monotonic()))
 
     async def watch(self) -> None:
-        version, incarnation = -1, ""
-        while True:
-            news = await self.wires.coordinator(
-                "watch", version=version, incarnation=incarnation, wait_s=2.0
-            )
-            if not news["known"]:
-                await self.wires.coordinator("demand", t_s=self.config["t_s"], at_most=None)
-                continue
+        async for given, gone, full in self.wires.news(self.config["t_s"], None):
             self.machine.on_announced()
-            version, incarnation = news["version"], news["incarnation"]
-            given = [teacher_from(facts) for facts in news["given"]]
-            self.wires.follow(news)
-            now = time.monotonic()
-            self.do(self.machine.on_teachers(given, news["gone"], news["full"], now))
+            self.do(self.machine.on_teachers(given, gone, full, time.monotonic()))
 
     async def look(self) -> None:
         while True:

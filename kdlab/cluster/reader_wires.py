@@ -1,8 +1,8 @@
 """The reader's two wires: to its teachers (label_wire.py), to the coordinator (Dask's RPC)."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -13,6 +13,11 @@ from kdlab.cluster.label_wire import Asker, brief, connect
 from kdlab.cluster.messages import decode, request
 from kdlab.cluster.security import connection_arguments
 from kdlab.cluster.wire import CALL_S, within
+from kdlab.papers.edl_dist.distil_reader import Teacher
+from kdlab.papers.edl_dist.leases import Change
+
+_WATCH_S = 2.0
+_COORDINATOR_TRIES = 3
 
 
 class Unusable(Exception):
@@ -21,6 +26,14 @@ class Unusable(Exception):
 
 class Unreachable(Exception):
     """A request came to nothing on the way."""
+
+
+class News(NamedTuple):
+    """What the coordinator says has changed; with `full`, all there is."""
+
+    given: list[Teacher]
+    gone: dict[str, Change]
+    full: bool
 
 
 class Wires:
@@ -43,6 +56,38 @@ class Wires:
     async def close(self) -> None:
         self.forget(list(self._askers))
         await self._pool.close()
+
+    async def news(self, t_s: float, at_most: int | None) -> AsyncIterator[News]:
+        """What changes for this student, for ever, as soon as it does.
+
+        The demand is announced first, and again when the coordinator was started anew.
+
+        Raises:
+            OSError, TimeoutError: the scheduler is gone or silent, several times in a row.
+        """
+        version, incarnation, failures = -1, "", 0
+        while True:
+            try:
+                news = await self.coordinator(
+                    "watch", version=version, incarnation=incarnation, wait_s=_WATCH_S
+                )
+                if not news["known"]:
+                    await self.coordinator("demand", t_s=t_s, at_most=at_most)
+                    yield News([], {}, full=False)
+                    continue
+            except (OSError, TimeoutError):
+                failures += 1
+                if failures >= _COORDINATOR_TRIES:
+                    raise
+                await asyncio.sleep(1.0)  # between tries; _COORDINATOR_TRIES ends them
+                continue
+            except AttributeError:  # the plugin is being replaced: no such handler yet
+                await asyncio.sleep(0.2)
+                continue
+            version, incarnation, failures = news["version"], news["incarnation"], 0
+            self.follow(news)
+            given = [_teacher_from(facts) for facts in news["given"]]
+            yield News(given, news["gone"], news["full"])
 
     def follow(self, news: Mapping[str, Any]) -> None:
         """What the coordinator's watch says: where new teachers are, and who is gone."""
@@ -131,6 +176,19 @@ class Wires:
         remote = self._pool(self._config["coordinator"])
         call = getattr(remote, f"kdlab_{operation}")
         return await within(CALL_S, call(student=self._config["student"], **arguments))
+
+
+def _teacher_from(facts: dict[str, Any]) -> Teacher:
+    """As the coordinator describes it."""
+    shown = ("name", "pid", "device", "threads")
+    return Teacher(
+        address=facts["address"],
+        lease=facts["lease"],
+        t_t=facts["t_t"],
+        best_batch=facts["best_batch"],
+        draining=facts["draining"],
+        facts={k: facts[k] for k in shown if k in facts},
+    )
 
 
 def _trouble(logits: NDArray[np.float32], shape: tuple[int, int]) -> str:

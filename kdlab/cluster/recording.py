@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from kdlab.papers.edl_dist import distil_reader, leases
+from kdlab.papers.edl_dist import distil_reader, leases, reader_instructions
 from kdlab.papers.edl_dist.in_flight import Part
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        *distil_reader.Instruction.__args__,
+        *reader_instructions.Instruction.__args__,
         distil_reader.Teacher,
         distil_reader.Rules,
         leases.Delta,

@@ -35,24 +35,22 @@ from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec
 from kdlab.data.samples import Part as SamplePart
 from kdlab.data.samples import PlannedSamples, planned
-from kdlab.papers.edl_dist.distil_reader import (
+from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules
+from kdlab.papers.edl_dist.in_flight import Part
+from kdlab.papers.edl_dist.reader_instructions import (
     AskTeacher,
     Complain,
     Deliver,
-    DistilReader,
     Fail,
     GiveBack,
     Instruction,
     Instructions,
     Keep,
     Release,
-    Rules,
     Say,
     Send,
     TakeCached,
-    Teacher,
 )
-from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.soft_labels.label_file import GrowingLabels
 
 FIGURES = (
@@ -66,8 +64,6 @@ FIGURES = (
     "stability_mean",
 )
 _LOOK_S = 0.05
-_WATCH_S = 2.0
-_COORDINATOR_TRIES = 3
 _FINISH_EVERY_S = 5.0  # between looks whether the label file is complete
 
 
@@ -245,38 +241,14 @@ class StudentReader:
         await self.wires.coordinator("give_back", teacher=teacher, lease=lease)
 
     async def _watch(self) -> None:
-        """Follow the coordinator's changes; announce the demand, again after a restart."""
-        version, incarnation, failures = -1, "", 0
-        while True:
-            try:
-                news = await self.wires.coordinator(
-                    "watch", version=version, incarnation=incarnation, wait_s=_WATCH_S
-                )
-                if not news["known"]:
-                    await self.wires.coordinator(
-                        "demand", t_s=self.config["t_s"], at_most=self.config["at_most"]
-                    )
-                    self.machine.on_announced()
-                    continue
-            except (OSError, TimeoutError) as error:
-                failures += 1
-                if failures >= _COORDINATOR_TRIES:
-                    self._tell(error="coordinator", why=brief(error))
-                    return
-                await asyncio.sleep(1.0)  # between tries; _COORDINATOR_TRIES ends them
-                continue
-            except AttributeError:  # the plugin is being replaced: no such handler yet
-                await asyncio.sleep(0.2)
-                continue
-            version, incarnation, failures = news["version"], news["incarnation"], 0
-            self.machine.on_announced()
-            given = [teacher_from(facts) for facts in news["given"]]
-            self.wires.follow(news)
-            self._do(
-                self.machine.on_teachers(
-                    given, news["gone"], news["full"], time.monotonic()
-                )
-            )
+        """Follow the coordinator's changes."""
+        news = self.wires.news(self.config["t_s"], self.config["at_most"])
+        try:
+            async for given, gone, full in news:
+                self.machine.on_announced()
+                self._do(self.machine.on_teachers(given, gone, full, time.monotonic()))
+        except (OSError, TimeoutError) as error:
+            self._tell(error="coordinator", why=brief(error))
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:
         while line := await stream.readline():
@@ -340,19 +312,6 @@ class StudentReader:
         except (OSError, TimeoutError):
             return  # nobody left to tell
         await self.wires.close()
-
-
-def teacher_from(facts: dict[str, Any]) -> Teacher:
-    """As the coordinator describes it."""
-    shown = ("name", "pid", "device", "threads")
-    return Teacher(
-        address=facts["address"],
-        lease=facts["lease"],
-        t_t=facts["t_t"],
-        best_batch=facts["best_batch"],
-        draining=facts["draining"],
-        facts={k: facts[k] for k in shown if k in facts},
-    )
 
 
 def _label_file(config: dict[str, Any], samples: PlannedSamples) -> GrowingLabels | None:

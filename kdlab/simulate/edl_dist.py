@@ -13,20 +13,18 @@ from typing import Annotated, Literal
 
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Spec
-from kdlab.papers.edl_dist.distil_reader import (
-    AskTeacher,
-    Deliver,
-    DistilReader,
-    GiveBack,
-    Instructions,
-    Release,
-    Rules,
-    Send,
-    Teacher,
-)
+from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules, Teacher
 from kdlab.papers.edl_dist.hybrid_schedule import Policy
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.leases import LeaseTable
+from kdlab.papers.edl_dist.reader_instructions import (
+    AskTeacher,
+    Deliver,
+    GiveBack,
+    Instructions,
+    Release,
+    Send,
+)
 from kdlab.simulate.clock import Clock
 from kdlab.simulate.profile import Profile
 

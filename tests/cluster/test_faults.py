@@ -216,9 +216,7 @@ class LosesARow(ModelSpec):
 '''
 
 
-def test_wrong_shapes_are_refused_with_the_numbers(
-    pools, served, deployment, tmp_path
-):
+def test_wrong_shapes_are_refused_with_the_numbers(pools, served, deployment, tmp_path):
     digest = hashlib.sha256(LOSES_A_ROW.encode()).hexdigest()
     components = {"models/loses_a_row": {"source": LOSES_A_ROW, "sha256": digest}}
     accept(components)

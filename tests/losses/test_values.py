@@ -28,6 +28,12 @@ def test_hinton(t):
     assert float(hinton_kd(*TENSORS, t)) == pytest.approx(expected, rel=1e-10)
 
 
+@pytest.mark.parametrize("t", TEMPERATURES)
+def test_the_gradient_of_hinton_is_written_out_right(t):
+    student = TENSORS[0].clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda s: 3 * hinton_kd(s, TENSORS[1], t), student)
+
+
 def test_hinton_by_hand():
     """q = (3/4, 1/4), p = (1/2, 1/2): KL = 3/4 ln 3/2 + 1/4 ln 1/2."""
     teacher = torch.tensor([[np.log(3.0), 0.0]])

@@ -255,10 +255,16 @@ def test_bench_edl_dist_has_its_figures(kdlab_cli, monkeypatch):
     from kdlab.bench import edl_dist
 
     monkeypatch.setattr(edl_dist, "CASES", (edl_dist.Case(32, 16, 5, 30),))
-    code, out, _ = kdlab_cli("bench", "edl_dist", "--repeats", "1", "--json")
+    code, out, _ = kdlab_cli(
+        "bench", "edl_dist", "--only", "served", "--repeats", "1", "--json"
+    )
     assert code == 0
     figures = {f["name"]: f for f in json.loads(out.strip().split("\n")[-1])["figures"]}
     for way in ("reference", "value_uint8"):
         assert figures[f"served_over_memory/{way}/32/5ms"]["value"] > 0.1
         assert figures[f"served_over_n_training/{way}/32/5ms"]["goal"] is None
-    assert figures["volume_over_ut_max/32/5ms"]["holds"]
+    assert figures["volume_over_ut_max"]["holds"]
+    assert 0 < figures["student_cpu_ms_per_batch/reference"]["value"] < 5
+    code, _, err = kdlab_cli("bench", "edl_dist", "--only", "served", "nothing")
+    assert code == 2
+    assert "has no part nothing; it has served, real_teacher, scale, faults" in err

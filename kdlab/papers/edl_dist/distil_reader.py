@@ -29,6 +29,19 @@ from kdlab.papers.edl_dist.hybrid_schedule import (
 from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.patience import Patience
+from kdlab.papers.edl_dist.reader_instructions import (
+    AskTeacher,
+    Complain,
+    Deliver,
+    Fail,
+    GiveBack,
+    Instructions,
+    Keep,
+    Release,
+    Say,
+    Send,
+    TakeCached,
+)
 from kdlab.papers.edl_dist.stability import Stability
 
 _POLITE: tuple[Change, ...] = ("left", "released", "moved")  # its answers still come
@@ -67,96 +80,6 @@ class Rules:
     give_up_s: float = 30.0  # for one request
     wait_s: float = 120.0  # without any teacher, before the run fails
     sample_mb: float = 0.0  # of one stored input with its soft label, for Formula 2
-
-
-# Instructions
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    part: Part
-    teacher: str
-    lease: int
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """The answer just given counts: store its soft labels in their batch."""
-
-    part: Part
-
-
-@dataclass(frozen=True, slots=True)
-class TakeCached:
-    """The soft labels of this whole batch are in the cache: store them."""
-
-    part: Part
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """Hand this batch, now complete, to the trainer."""
-
-    epoch: int
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class AskTeacher:
-    """Algorithm 1, line 8."""
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    teacher: str
-
-
-@dataclass(frozen=True, slots=True)
-class GiveBack:
-    """After the back-off, the coordinator may assign it again, to anybody."""
-
-    teacher: str
-    lease: int
-    after_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Complain:
-    """Its answers cannot be used; it must not be handed out again."""
-
-    teacher: str
-    lease: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Say:
-    event: str
-    data: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """No teacher came within `wait_s`."""
-
-    unplaced: int  # samples that were sent and not answered
-    batches: int  # delivered so far
-    why: str
-
-
-Instruction = (
-    Send
-    | Keep
-    | TakeCached
-    | Deliver
-    | AskTeacher
-    | Release
-    | GiveBack
-    | Complain
-    | Say
-    | Fail
-)
-Instructions = list[Instruction]
 
 
 class DistilReader:

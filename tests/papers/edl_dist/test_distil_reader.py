@@ -6,20 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdlab.papers.edl_dist.distil_reader import (
+from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules, Teacher
+from kdlab.papers.edl_dist.reader_instructions import (
     AskTeacher,
     Complain,
     Deliver,
-    DistilReader,
     Fail,
     GiveBack,
     Keep,
     Release,
-    Rules,
     Say,
     Send,
     TakeCached,
-    Teacher,
 )
 
 SIZES = [4, 4, 4, 2]

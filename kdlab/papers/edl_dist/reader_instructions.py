@@ -1,0 +1,94 @@
+"""What the DistilReader (distil_reader.py) tells whoever carries it out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kdlab.papers.edl_dist.in_flight import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    part: Part
+    teacher: str
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The answer just given counts: store its soft labels in their batch."""
+
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class TakeCached:
+    """The soft labels of this whole batch are in the cache: store them."""
+
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand this batch, now complete, to the trainer."""
+
+    epoch: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskTeacher:
+    """Algorithm 1, line 8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    teacher: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """After the back-off, the coordinator may assign it again, to anybody."""
+
+    teacher: str
+    lease: int
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Complain:
+    """Its answers cannot be used; it must not be handed out again."""
+
+    teacher: str
+    lease: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    event: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """No teacher came within `wait_s`."""
+
+    unplaced: int  # samples that were sent and not answered
+    batches: int  # delivered so far
+    why: str
+
+
+Instruction = (
+    Send
+    | Keep
+    | TakeCached
+    | Deliver
+    | AskTeacher
+    | Release
+    | GiveBack
+    | Complain
+    | Say
+    | Fail
+)
+Instructions = list[Instruction]

@@ -1,0 +1,177 @@
+"""A run's own faults: killed while it saves, its scheduler killed; ranks of torchrun."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+import kdlab
+from kdlab.bench import faults
+from kdlab.run.handle import resume
+from kdlab.train.events import read_all, select
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(230)]
+
+
+def until(condition, seconds=90.0):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.0005)  # between looks; a checkpoint takes some milliseconds
+    return found
+
+
+def losses(run):
+    return {e["step"]: e["loss"] for e in select(run.folder.events, "step")}
+
+
+def started(*overrides, source="none"):
+    return kdlab.load(
+        f"smoke/{source}",
+        "train.log_every_steps=1",
+        "train.evaluate_every=1000",
+        "train.checkpoint_every_steps=1",
+        "tracking.enabled=false",
+        *overrides,
+    ).start(lambda line: None)
+
+
+def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
+    kdlab_home, elsewhere
+):
+    big = "student={type: models/patch_net, patch: 2, depth: 40, width: 256}"
+    whole = started(big, "train.epochs=4").wait(timeout_s=120)
+    run = started(big, "train.epochs=4")
+    checkpoints = run.path / "members" / "none" / "seed0" / "checkpoints"
+    until(lambda: list(checkpoints.glob("step_*")))
+    pid = run.folder.raw_status()["pid"]
+    until(lambda: list(checkpoints.glob(".step_*")))  # it is writing
+    os.kill(pid, signal.SIGKILL)
+    run.wait(timeout_s=60)
+    assert run.state == "lost"
+    half = list(checkpoints.glob(".step_*"))
+    assert half, "it was not caught in the act"
+    resume(run.id).wait(timeout_s=120)
+    assert losses(run) == losses(whole)
+    assert not list(checkpoints.glob(".step_*"))
+    assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
+
+
+def test_a_run_whose_scheduler_is_killed_says_so_and_can_be_resumed(kdlab_home, elsewhere):
+    run = started("train.epochs=200", "train.checkpoint_every_steps=20", source="served")
+    until(lambda: sum(1 for _ in select(run.folder.events, "step")) > 60)
+    children = psutil.Process(run.folder.raw_status()["pid"]).children()
+    (scheduler,) = [c for c in children if "scheduler_process" in " ".join(c.cmdline())]
+    scheduler.kill()
+    run.wait(timeout_s=120)
+    assert run.state == "failed", run.status
+    assert re.search(r"scheduler at .* is gone|No teacher is left", run.status["error"])
+    resume(run.id).wait(timeout_s=200)
+    assert run.state == "finished", run.status
+    assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
+    assert run.result["samples_seen"] == 200 * 240
+
+
+# torchrun
+
+
+def torchrun(run_id, *options):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command += [*options, "-m", "kdlab.run.torchrun", run_id]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def prepared(source="none", **more):
+    experiment = kdlab.load(
+        f"smoke/{source}",
+        "aggregation.type=train/aggregation/all_reduce",
+        "student={type: models/patch_net, patch: 2}",
+        "train.log_every_steps=1",
+        "train.evaluate_every=1000",
+        "train.checkpoint_every_steps=20",
+        "train.threads=1",
+        "tracking.enabled=false",
+        {f"train.{key}": value for key, value in more.items()},
+    )
+    return experiment.prepare_for_torchrun()
+
+
+def ranks_of(process):
+    """Those that torchrun started, by rank."""
+    found = {}
+    for child in psutil.Process(process.pid).children():
+        environment = child.environ()
+        if "RANK" in environment:
+            found[int(environment["RANK"])] = child
+    return found
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_torchrun_starts_a_lost_rank_again_and_nothing_is_lost(
+    kdlab_home, elsewhere, victim
+):
+    run = prepared("served", epochs=40)
+    process = torchrun(run.id, "--max-restarts=2")
+    steps = until(lambda: [e["step"] for e in select(run.folder.events, "step")][50:])
+    assert steps
+    ranks_of(process)[victim].kill()
+    _, said = process.communicate(timeout=150)
+    assert process.returncode == 0, said
+    assert run.state == "finished", run.status
+    (result,) = run.result["runs"]
+    assert result["samples_lost"] == result["samples_repeated"] == 0
+    assert result["samples_seen"] == 40 * 240
+    numbers = [e["number"] for e in select(run.folder.events, "generation")]
+    assert numbers == [1, 2]
+    assert any(e["event"] == "resumed" for e in read_all(run.folder.events))
+
+
+def test_torchrun_stops_softly_and_goes_on_where_it_was(kdlab_home, elsewhere):
+    whole = prepared(epochs=30)
+    _, said = torchrun(whole.id).communicate(timeout=120)
+    assert whole.state == "finished", said
+    run = prepared(epochs=30)
+    process = torchrun(run.id, "--max-restarts=2")
+    until(lambda: [e["step"] for e in select(run.folder.events, "step")][50:])
+    run.stop()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert run.state == "stopped"
+    process = torchrun(run.id)
+    process.communicate(timeout=120)
+    assert run.state == "finished", run.status
+    assert run.result["samples_rolled_back"] == 0
+    one, two = losses(run), losses(whole)
+    assert one.keys() == two.keys()
+    assert all(abs(one[step] - two[step]) < 1e-5 for step in one)
+
+
+def test_without_torchrun_the_module_says_how(elsewhere):
+    done = subprocess.run(
+        [sys.executable, "-m", "kdlab.run.torchrun", "last"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "torchrun --nproc-per-node 2 -m kdlab.run.torchrun" in done.stderr
+
+
+def test_torchrun_needs_ranks(kdlab_cli, elsewhere):
+    code, _, err = kdlab_cli("run", "smoke/none", "--torchrun")
+    assert code == 2
+    assert "Set aggregation.type=train/aggregation/all_reduce" in err
+
+
+@pytest.mark.timeout(900)
+def test_two_hundred_faults_in_one_run_lose_and_repeat_nothing(kdlab_home):
+    """Kills, stops, cuts, slow phases, leaves and joins; ranks among them."""
+    figures = {f["name"]: f for f in faults.chaos(lambda line: None)}
+    assert figures["chaos_events/chaos200"]["value"] >= 200
+    assert figures["samples_lost/chaos200"]["value"] == 0
+    assert figures["samples_repeated/chaos200"]["value"] == 0
