@@ -1,0 +1,156 @@
+"""Who sends which rows to whom, and in which order a device does things (Algorithm 1).
+
+    8: if no previous device: load_data()             -> Load
+    9: else: receive(from previous)                   -> PostReceive ... AwaitReceive
+   10: teacher forward                                -> Teacher
+   11: if a next device: send(to next)                -> Send ... AwaitSends
+   12-13: student forward, loss, backward             -> Student
+   14: if AHD: share_gradient()                       -> AllReduce
+   15: if not DPU: wait_all_devices()                 -> Barrier
+   16: update_weight()                                -> Update
+
+A receive is posted a step ahead, so that it goes on under the student's work; a send goes
+on under it as well, and its buffer is free again `lead` steps later at the latest. That
+bounds how far a stage runs ahead of the next: with DPU nothing else would.
+
+The same instructions are carried out over real devices (kdlab/train/blockwise) and on a
+simulated clock (kdlab/simulate/pipe_bd.py).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kdlab.papers.pipe_bd.stages import Plan, Stage
+
+LEAD = 2  # send buffers: one is on its way while the next one is filled
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Rows [start, stop) of the batch from one device to another, every step."""
+
+    sender: int
+    receiver: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class PostReceive:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitReceive:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitSends:
+    """Those of this step have left; their buffer may be written again."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Student:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    step: int
+
+
+Instruction = (
+    Load
+    | PostReceive
+    | AwaitReceive
+    | AwaitSends
+    | Teacher
+    | Send
+    | Student
+    | AllReduce
+    | Barrier
+    | Update
+)
+
+
+def transfers(sender: Stage, receiver: Stage) -> list[Transfer]:
+    """Re-batching from one stage to the next: what overlaps is sent.
+
+    Each receiver needs the rows of its own interval, each sender has those of its own; so
+    stages of any two widths fit together, and every row is sent once.
+    """
+    found = []
+    for src in sender.devices:
+        has = sender.interval(src)
+        for dst in receiver.devices:
+            needs = receiver.interval(dst)
+            start, stop = max(has[0], needs[0]), min(has[1], needs[1])
+            if start < stop:
+                found.append(Transfer(src, dst, start, stop))
+    return found
+
+
+def edges(plan: Plan) -> list[Transfer]:
+    """All transfers of a plan, in an order that every device knows."""
+    pairs = zip(plan.stages, plan.stages[1:], strict=False)
+    return [transfer for a, b in pairs for transfer in transfers(a, b)]
+
+
+def instructions(
+    plan: Plan, device: int, steps: int, lead: int = LEAD
+) -> Iterator[Instruction]:
+    """What one device does in `steps` steps, lines 7 to 16, in order."""
+    number = plan.stage_of(device)
+    stage = plan.stages[number]
+    is_first, is_last = number == 0, number == len(plan.stages) - 1
+    if not is_first and steps:
+        yield PostReceive(0)
+    for step in range(steps):
+        if is_first:
+            yield Load(step)
+        else:
+            yield AwaitReceive(step)
+            if step + 1 < steps:
+                yield PostReceive(step + 1)
+        if not is_last and step >= lead:
+            yield AwaitSends(step - lead)
+        yield Teacher(step)
+        if not is_last:
+            yield Send(step)
+        yield Student(step)
+        if len(stage.devices) > 1:
+            yield AllReduce(step)
+        if not plan.decoupled:
+            yield Barrier(step)
+        yield Update(step)
+    if not is_last:
+        for step in range(max(0, steps - lead), steps):
+            yield AwaitSends(step)

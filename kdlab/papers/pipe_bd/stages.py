@@ -1,0 +1,159 @@
+"""What a plan is: stages of consecutive blocks on groups of devices (section IV).
+
+TR, TR+IR and AHD are plans of the same form (Fig. 3):
+
+    TR      every stage has one device                      -> teacher_relaying()
+    IR      one stage with all blocks and all devices       -> internal_relaying()
+    AHD     whatever hybrid_plan.py finds                   -> Stage by Stage
+
+Inside a stage the rows of every batch are shared out among its devices, and gradients are
+averaged by rows. The batch is what it is: rows that do not divide are shared unevenly (the
+authors' code makes 255 of 256 for three devices).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Blocks [first, stop) trained by `devices`, of which device k has `rows[k]` of a batch.
+
+    With `from_data` its teacher runs from the images: the first stage of every plan, and
+    each task of the baselines, which run the teacher's blocks before `first` again.
+    """
+
+    first: int
+    stop: int
+    devices: tuple[int, ...]
+    rows: tuple[int, ...]
+    from_data: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first < self.stop:
+            raise ValueError(f"a stage of blocks {self.first} to {self.stop}: it has none")
+        if len(self.devices) != len(self.rows) or not self.devices:
+            raise ValueError(
+                f"{len(self.devices)} devices and rows for {len(self.rows)}: each device "
+                "needs its rows"
+            )
+        if min(self.rows) < 1:
+            raise ValueError(
+                f"rows {self.rows} for devices {self.devices}: every device needs a row; "
+                "the batch is smaller than the group"
+            )
+
+    @property
+    def blocks(self) -> range:
+        return range(self.first, self.stop)
+
+    def interval(self, device: int) -> tuple[int, int]:
+        """Rows [start, stop) of the batch that this device has."""
+        at = self.devices.index(device)
+        start = sum(self.rows[:at])
+        return start, start + self.rows[at]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A pipeline: every block in one stage, every device in one stage.
+
+    decoupled: DPU; else all devices wait for each other before they update (line 15).
+    """
+
+    batch: int
+    stages: tuple[Stage, ...]
+    decoupled: bool = True
+
+    def __post_init__(self) -> None:
+        expected, used = 0, set[int]()
+        for stage in self.stages:
+            if stage.first != expected:
+                raise ValueError(
+                    f"a stage begins at block {stage.first}, expected {expected}: blocks "
+                    "stand in order, each in one stage"
+                )
+            if sum(stage.rows) != self.batch:
+                raise ValueError(
+                    f"rows {stage.rows} of blocks {stage.first} to {stage.stop - 1} are "
+                    f"{sum(stage.rows)}, and the batch is {self.batch}"
+                )
+            if used & set(stage.devices):
+                raise ValueError(f"devices {used & set(stage.devices)} are in two stages")
+            if stage.from_data != (stage.first == 0):
+                raise ValueError("the first stage reads the data, and no other")
+            used |= set(stage.devices)
+            expected = stage.stop
+
+    @property
+    def blocks(self) -> int:
+        return self.stages[-1].stop
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        return tuple(d for stage in self.stages for d in stage.devices)
+
+    def stage_of(self, device: int) -> int:
+        """Number of the stage a device is in.
+
+        Raises:
+            ValueError: it is in none.
+        """
+        for number, stage in enumerate(self.stages):
+            if device in stage.devices:
+                return number
+        raise ValueError(f"device {device} is in no stage of the plan")
+
+
+def even_rows(batch: int, devices: int) -> tuple[int, ...]:
+    """The larger shares first: 256 over three is 86, 85, 85."""
+    whole, rest = divmod(batch, devices)
+    return tuple(whole + (k < rest) for k in range(devices))
+
+
+def shared_rows(batch: int, speeds: Sequence[float]) -> tuple[int, ...]:
+    """Rows by speed, to the largest remainder; each device gets at least one."""
+    total = sum(speeds)
+    exact = [batch * speed / total for speed in speeds]
+    rows = [max(1, int(share)) for share in exact]
+    by_need = sorted(range(len(rows)), key=lambda k: (rows[k] - exact[k], k))
+    while sum(rows) < batch:
+        rows[by_need.pop(0)] += 1
+    while sum(rows) > batch:  # the ones that were given one row too many
+        most = max(
+            range(len(rows)), key=lambda k: rows[k] - exact[k] if rows[k] > 1 else -1
+        )
+        rows[most] -= 1
+    return tuple(rows)
+
+
+def pipeline(
+    batch: int, cuts: Sequence[int], widths: Sequence[int], *, decoupled: bool = True
+) -> Plan:
+    """Stages that end before the blocks in `cuts`, on so many devices each, in order.
+
+    Args:
+        batch: rows.
+        cuts: one past the last block of each stage; the last is the number of blocks.
+        widths: devices of each stage.
+        decoupled: DPU.
+    """
+    ends = list(accumulate(widths))
+    stages = []
+    for first, stop, width, end in zip([0, *cuts[:-1]], cuts, widths, ends, strict=True):
+        devices = tuple(range(end - width, end))
+        rows = even_rows(batch, width)
+        stages.append(Stage(first, stop, devices, rows, from_data=first == 0))
+    return Plan(batch, tuple(stages), decoupled)
+
+
+def internal_relaying(batch: int, blocks: int, devices: int) -> Plan:
+    """IR (section VII-A): every device trains every block, on its rows."""
+    return pipeline(batch, [blocks], [devices])
+
+
+def block_after_block(batch: int, blocks: int, devices: int) -> tuple[Stage, ...]:
+    """DP, the baseline: one stage after the other in time, each on all devices."""
+    everyone, rows = tuple(range(devices)), even_rows(batch, devices)
+    return tuple(Stage(b, b + 1, everyone, rows, from_data=True) for b in range(blocks))

@@ -1,0 +1,169 @@
+"""Who sends what to whom: every row once, in an order nobody waits for ever in."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdlab.papers.pipe_bd import relay
+from kdlab.papers.pipe_bd.relay import edges, instructions, transfers
+from kdlab.papers.pipe_bd.stages import (
+    Plan,
+    Stage,
+    block_after_block,
+    even_rows,
+    internal_relaying,
+    pipeline,
+    shared_rows,
+)
+
+
+@st.composite
+def plans(draw):
+    stages = draw(st.integers(1, 5))
+    widths = [draw(st.integers(1, 4)) for _ in range(stages)]
+    cuts, stop = [], 0
+    for _ in widths:
+        stop += draw(st.integers(1, 3))
+        cuts.append(stop)
+    batch = draw(st.integers(max(widths), 40))
+    return pipeline(batch, cuts, widths, decoupled=draw(st.booleans()))
+
+
+@given(plans())
+def test_every_row_reaches_every_stage_once_and_from_who_has_it(plan):
+    for before, after in pairwise(plan.stages):
+        rows = []
+        for transfer in transfers(before, after):
+            has, needs = before.interval(transfer.sender), after.interval(transfer.receiver)
+            assert has[0] <= transfer.start < transfer.stop <= has[1]
+            assert needs[0] <= transfer.start < transfer.stop <= needs[1]
+            rows += range(transfer.start, transfer.stop)
+        assert sorted(rows) == list(range(plan.batch))
+
+
+@given(plans(), st.integers(0, 7), st.integers(1, 3))
+def test_all_devices_come_to_their_end(plan, steps, lead):
+    """Carried out with blocking waits, nobody waits for ever, and buffers are not lost."""
+    programmes = {d: list(instructions(plan, d, steps, lead)) for d in plan.devices}
+    at = dict.fromkeys(plan.devices, 0)
+    sent, received, reduced = set(), {}, {}
+    barriers: dict[int, set[int]] = {}
+
+    def sources(device):
+        return [t.sender for t in edges(plan) if t.receiver == device]
+
+    def targets(device):
+        return [t.receiver for t in edges(plan) if t.sender == device]
+
+    def can(device, instruction):
+        step = instruction.step
+        stage = plan.stages[plan.stage_of(device)]
+        match instruction:
+            case relay.AwaitReceive():
+                return all((s, step) in sent for s in sources(device))
+            case relay.AwaitSends():
+                return all(step in received.get(r, set()) for r in targets(device))
+            case relay.AllReduce():
+                return reduced.setdefault((stage.first, step), set()).issuperset(
+                    set(stage.devices)
+                )
+            case relay.Barrier():
+                return barriers.setdefault(step, set()).issuperset(set(plan.devices))
+        return True
+
+    def arrive(device, instruction):
+        stage = plan.stages[plan.stage_of(device)]
+        match instruction:
+            case relay.Send():
+                sent.add((device, instruction.step))
+            case relay.AllReduce():
+                reduced.setdefault((stage.first, instruction.step), set()).add(device)
+            case relay.Barrier():
+                barriers.setdefault(instruction.step, set()).add(device)
+            case relay.PostReceive():
+                # A posted receive takes the data whenever it comes.
+                received.setdefault(device, set()).add(instruction.step)
+
+    moved = True
+    while moved:
+        moved = False
+        for device, programme in programmes.items():
+            while at[device] < len(programme):
+                instruction = programme[at[device]]
+                arrive(device, instruction)
+                if not can(device, instruction):
+                    break
+                at[device] += 1
+                moved = True
+    assert all(at[d] == len(p) for d, p in programmes.items())
+
+
+def test_the_order_is_that_of_algorithm_1():
+    plan = pipeline(8, [1, 2, 3], [1, 2, 1], decoupled=False)
+    names = [type(i).__name__ for i in instructions(plan, 1, 1)]
+    assert names == [
+        "PostReceive",
+        "AwaitReceive",  # line 9
+        "Teacher",  # 10
+        "Send",  # 11
+        "Student",  # 12, 13
+        "AllReduce",  # 14
+        "Barrier",  # 15
+        "Update",  # 16
+        "AwaitSends",
+    ]
+    first = [type(i).__name__ for i in instructions(plan, 0, 1)]
+    assert first[0] == "Load"  # line 8
+    last = [type(i).__name__ for i in instructions(plan, 3, 1)]
+    assert "Send" not in last
+
+
+def test_no_stage_runs_ahead_further_than_its_buffers():
+    plan = pipeline(4, [1, 2], [1, 1])
+    programme = list(instructions(plan, 0, 6, lead=2))
+    for step in range(2, 6):
+        freed = programme.index(relay.AwaitSends(step - 2))
+        assert freed < programme.index(relay.Teacher(step))
+
+
+def test_rows_are_never_dropped():
+    assert even_rows(256, 3) == (86, 85, 85)  # not 255
+    assert shared_rows(10, [3.0, 1.0]) == (8, 2) or sum(shared_rows(10, [3.0, 1.0])) == 10
+    assert shared_rows(3, [1000.0, 1.0, 1.0]) == (1, 1, 1)
+
+
+@given(st.integers(1, 300), st.lists(st.floats(0.01, 100), min_size=1, max_size=8))
+def test_shared_rows_add_up(batch, speeds):
+    if batch < len(speeds):
+        return
+    rows = shared_rows(batch, speeds)
+    assert sum(rows) == batch
+    assert min(rows) >= 1
+
+
+def test_special_plans():
+    plan = internal_relaying(8, blocks=5, devices=3)
+    (stage,) = plan.stages
+    assert (stage.first, stage.stop, stage.rows) == (0, 5, (3, 3, 2))
+    assert [s.first for s in block_after_block(8, 3, 2)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("stages", "why"),
+    [
+        ([Stage(0, 1, (0,), (4,), True), Stage(2, 3, (1,), (4,))], "begins at block 2"),
+        ([Stage(0, 1, (0,), (3,), True)], "rows"),
+        ([Stage(0, 1, (0,), (4,), True), Stage(1, 2, (0,), (4,))], "in two stages"),
+        ([Stage(0, 1, (0,), (4,))], "reads the data"),
+    ],
+)
+def test_what_is_no_plan(stages, why):
+    with pytest.raises(ValueError, match=why):
+        Plan(4, tuple(stages))
+
+
+def test_a_batch_smaller_than_its_group_is_refused():
+    with pytest.raises(ValueError, match="batch is smaller than the group"):
+        pipeline(2, [1], [3])
