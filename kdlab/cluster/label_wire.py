@@ -37,7 +37,7 @@ _MAGIC = b"kdl1"
 _BUFFER = 16 * 1024  # bytes; larger bodies are received in place
 _LARGEST_HEADER = _BUFFER - _PREFIX.size
 _LARGEST_BODY = 2**31  # bytes
-_TYPES = ("<i8", "|u1", "<u2", "<f2", "<f4")
+_TYPES = ("|u1", "<i4", "<i8", "<f2", "<f4")
 _CONNECT_S = 5.0
 
 
@@ -92,8 +92,12 @@ class _Frames(asyncio.BufferedProtocol):
             if self._got == len(self._body):
                 header, body, self._body = self._header, self._body, None
                 self.on_frame(header, _arrays_in(header, body))
-        except (NotOurs, KeyError, TypeError, ValueError):
-            self.transport.abort()  # whoever waits is told that the connection broke
+        except (KeyError, TypeError, ValueError) as error:
+            self.on_nonsense(error)
+            self.transport.abort()
+
+    def on_nonsense(self, error: Exception) -> None:
+        """A frame that cannot be read: nothing after it can be either."""
 
     def _cut(self) -> None:
         view, start = memoryview(self._buffer), 0
@@ -153,7 +157,10 @@ class Asker(_Frames):
     def ask(
         self, header: Mapping[str, Any], arrays: Arrays
     ) -> "asyncio.Future[tuple[dict[str, Any], Arrays]]":
-        """The answer, or ConnectionError when the connection breaks before it."""
+        """The answer; ConnectionError when the connection breaks before it.
+
+        NotOurs when what comes cannot be read.
+        """
         number = self._asked = self._asked + 1
         future = asyncio.get_running_loop().create_future()
         if self.transport.is_closing():
@@ -169,6 +176,12 @@ class Asker(_Frames):
             future.set_result((header, arrays))
         if self._retired:
             self.retire()
+
+    def on_nonsense(self, error: Exception) -> None:
+        for future in self._open.values():
+            if not future.done():
+                future.set_exception(NotOurs(brief(error)))
+        self._open.clear()
 
     def retire(self) -> None:
         """Close as soon as nothing is awaited."""

@@ -9,7 +9,7 @@ import numpy as np
 from distributed.core import ConnectionPool
 from numpy.typing import NDArray
 
-from kdlab.cluster.label_wire import Asker, brief, connect
+from kdlab.cluster.label_wire import Asker, NotOurs, brief, connect
 from kdlab.cluster.messages import decode, request
 from kdlab.cluster.security import connection_arguments
 from kdlab.cluster.wire import CALL_S, within
@@ -156,6 +156,8 @@ class Wires:
             raise Unreachable(f"no answer within {config['deadline_s']:g} s") from None
         except OSError as error:
             raise Unreachable(f"its connection broke ({brief(error)})") from error
+        except NotOurs as error:
+            raise Unusable(f"its answer cannot be read ({error})") from error
         if "error" in said:
             raise Unusable(f"it raised {said['error']}")
         try:

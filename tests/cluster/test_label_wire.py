@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from kdlab.cluster import label_wire
+from kdlab.cluster.messages import encode
 from kdlab.cluster.reader_wires import Unreachable, Unusable, Wires
+from kdlab.soft_labels.compressed import log_probabilities
 
 CONFIG = {
     "classes": 10,
@@ -111,6 +113,26 @@ def test_wrong_shapes_and_numbers_are_unusable(answer, why):
 
     with pytest.raises(Unusable, match=why):
         answers_of(wrong)
+
+
+def test_an_answer_that_cannot_be_read_is_unusable():
+    def objects(asked, arrays, reply):
+        reply({"logits": np.zeros((4, 10), np.float64)})
+
+    with pytest.raises(Unusable, match=r"its answer cannot be read .*type '<f8'"):
+        answers_of(objects)
+
+
+@pytest.mark.parametrize("replies", ["full", "half", "top_k"])
+def test_every_way_to_reply_travels(replies):
+    logits = np.random.default_rng(1).normal(size=(4, 10)).astype(np.float32)
+
+    def replies_as_told(asked, arrays, reply):
+        reply(encode(logits, replies, top_k=9))
+
+    got = answers_of(replies_as_told)
+    expected = log_probabilities(logits) if replies == "top_k" else logits
+    assert np.allclose(got, expected, atol=2e-2)
 
 
 def test_nobody_there_is_unreachable():

@@ -139,6 +139,8 @@ class DistilReader:
         self.volume_max = 0
         self.announced = False  # the coordinator knows this student's demand
         self.without_teacher_since: float | None = time
+        self._dry_since = time  # the first moment without a teacher since the last answer
+        self._is_dry = True
         self.last_trouble = ""
         self._said_share = False
         self._told: Instructions = []
@@ -204,6 +206,7 @@ class DistilReader:
         sent = self.ledger.on_answer(part, teacher, lease)
         if sent is not None:
             self.patience.on_answer(teacher, time - sent.time)
+            self._is_dry = False
             self._told.append(Keep(part))
             self._arrived(part)
         return self._pump(time)
@@ -310,7 +313,7 @@ class DistilReader:
             return
         # A student that still has labels, or needs no more, does not miss a teacher.
         if self.slots_taken or self.unused or not self.work_is_open():
-            self.without_teacher_since = time
+            self.without_teacher_since = self._dry_since = time
         elif time - since > self.rules.wait_s:
             self._told.append(
                 Fail(self.ledger.samples, self.batches_delivered, self.last_trouble)
@@ -321,7 +324,10 @@ class DistilReader:
         if self.teachers:
             self.without_teacher_since = None
         elif self.without_teacher_since is None:
-            self.without_teacher_since = time
+            # Teachers that come and go without a single answer are no teachers.
+            self._dry_since = self._dry_since if self._is_dry else time
+            self._is_dry = True
+            self.without_teacher_since = self._dry_since
             self._say("no_teacher", unplaced=self.ledger.samples, wait_s=self.rules.wait_s)
 
     def _say_static_share(self) -> None:

@@ -196,6 +196,29 @@ def test_a_resume_skips_what_was_done():
     assert (sent[0].part.epoch, sent[0].part.batch) == (2, 0)
 
 
+def test_teachers_that_come_and_go_without_an_answer_are_no_teachers():
+    machine = reader(wait_s=10.0)
+    for lease in range(1, 6):
+        time = 3.0 * lease
+        machine.on_teachers([teacher("t", lease=lease)], {}, True, time)
+        machine.on_trouble(
+            "t", lease, "its connection broke", unusable=False, time=time + 1
+        )
+    assert only(Fail, machine.on_look(17.0))
+    machine = reader(wait_s=10.0, sizes=[4] * 50)  # the same, but each answers once
+    for lease in range(1, 6):
+        time = 3.0 * lease
+        sent = only(Send, machine.on_teachers([teacher("t", lease=lease)], {}, True, time))
+        told = machine.on_answer(sent[0].part, "t", lease, time)
+        for _ in only(Deliver, told):
+            machine.on_slot_free(4, time)
+        machine.on_trouble(
+            "t", lease, "its connection broke", unusable=False, time=time + 1
+        )
+    assert not only(Fail, machine.on_look(17.0))
+    assert only(Fail, machine.on_look(27.0))
+
+
 def test_half_a_batch_never_waits_behind_the_upper_threshold():
     machine = reader(sizes=[3], ut=4, lt=0, per_teacher=1)
     (first,) = only(Send, machine.on_teachers([teacher("t", best_batch=1)], {}, True, 0.0))
