@@ -1,0 +1,258 @@
+"""A network as a row of blocks, each of which needs only the output of the one before.
+
+The network is traced once (torch.fx); wherever exactly one tensor is alive it can be cut.
+Inside a residual block two are, so no cut is possible there, and the error names the
+connection that crosses it. Blocks share parameters and buffers with the network they come
+from: training the blocks trains the network.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import pairwise
+
+import torch
+from torch import Tensor, fx, nn
+
+from kdlab.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A place where the network can be cut: behind this module."""
+
+    after: str  # name of the module, as in `named_modules`
+    at: int  # number of the last traced operation before it
+
+
+class _Tracer(fx.Tracer):
+    """Layers are one operation each; so are timm's modules that cannot be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from timm.models import get_notrace_modules
+
+        self._leaves = tuple(get_notrace_modules())
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        is_layer = next(m.children(), None) is None
+        return (
+            is_layer
+            or isinstance(m, self._leaves)
+            or super().is_leaf_module(m, module_qualified_name)
+        )
+
+
+class Cuttable:
+    """A traced network and where it can be cut.
+
+    Args:
+        net: takes one tensor and returns one. Its mode (train or eval) is traced too, and
+            its in-place activations are made ordinary ones.
+
+    Raises:
+        ModelError: it cannot be traced: its path depends on its input.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
+        # A block's output is also what its student is compared with: nothing may change it.
+        for module in net.modules():
+            if getattr(module, "inplace", False) is True:
+                module.inplace = False  # type: ignore[assignment]  # not a tensor
+        tracer = _Tracer()
+        try:
+            self.graph = fx.GraphModule(net, tracer.trace(net))
+        except (fx.proxy.TraceError, TypeError, RuntimeError) as error:
+            raise ModelError(
+                f"{type(net).__name__} cannot be cut into blocks: its path depends on its "
+                f"input ({str(error).splitlines()[0]}). Choose a plain convolutional network."
+            ) from error
+        for node in self.graph.graph.nodes:
+            if node.kwargs.get("inplace") is True:
+                node.kwargs = {**node.kwargs, "inplace": False}
+        self.graph.recompile()
+        *self._nodes, self._result = self.graph.graph.nodes
+        self._ends = self._module_ends()
+        self.cuts = [
+            Cut(name, at)
+            for name, at in self._ends.items()
+            if len(self._alive(at)) == 1 and at < len(self._nodes) - 1
+        ]
+
+    def _module_ends(self) -> dict[str, int]:
+        """The last operation of each module and of those that contain it, in order."""
+        ends: dict[str, int] = {}
+        for number, node in enumerate(self._nodes):
+            for path in self._paths(node):
+                ends.pop(path, None)
+                ends[path] = number
+        return dict(sorted(ends.items(), key=lambda item: (item[1], -len(item[0]))))
+
+    @staticmethod
+    def _paths(node: fx.Node) -> list[str]:
+        stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+        if node.op == "call_module":
+            stack.append(str(node.target))
+        return [path for path in stack if path]
+
+    def _alive(self, at: int) -> list[fx.Node]:
+        """Tensors made up to operation `at` that are used after it."""
+        number = {node: k for k, node in enumerate(self._nodes)}
+        return [
+            node
+            for node in self._nodes[: at + 1]
+            if any(number.get(user, len(self._nodes)) > at for user in node.users)
+            and node.op != "get_attr"
+        ]
+
+    def named(self, names: Sequence[str]) -> list[Cut]:
+        """Cuts behind these modules, in the order of the network.
+
+        Raises:
+            ModelError: no such module (names the nearest), a connection that skips the
+                cut, or nothing left behind the last one.
+        """
+        found = []
+        for name in names:
+            if name not in self._ends:
+                near = get_close_matches(name, self._ends, n=3, cutoff=0.3)
+                raise ModelError(
+                    f"There is no module {name!r} in {type(self.net).__name__}. Nearest: "
+                    f"{', '.join(near) or 'none'}."
+                )
+            at = self._ends[name]
+            alive = self._alive(at)
+            if len(alive) != 1:
+                skipping = [n for n in alive if n is not self._nodes[at]]
+                uses = [
+                    f"{_said(n)} is used by {', '.join(sorted(_said(u) for u in n.users))}"
+                    for n in skipping
+                ]
+                raise ModelError(
+                    f"{type(self.net).__name__} cannot be cut behind {name!r}: "
+                    f"{'; '.join(uses)}, which skips the cut. The nearest places: "
+                    f"{', '.join(self._near(at)) or 'none'}."
+                )
+            if at >= len(self._nodes) - 1:
+                raise ModelError(
+                    f"{name!r} is the end of {type(self.net).__name__}: no block would be left "
+                    "behind it. The last block needs no name."
+                )
+            found.append(Cut(name, at))
+        found.sort(key=lambda cut: cut.at)
+        for one, two in pairwise(found):
+            if one.at == two.at:
+                raise ModelError(f"{one.after!r} and {two.after!r} are the same place.")
+        return found
+
+    def _near(self, at: int) -> list[str]:
+        nearest = sorted(self.cuts, key=lambda cut: abs(cut.at - at))
+        return [cut.after for cut in nearest[:3]]
+
+    def blocks(self, cuts: Sequence[Cut]) -> list[nn.Module]:
+        """The network in len(cuts) + 1 pieces; one behind the other they are the network."""
+        ends = [-1, *(cut.at for cut in cuts), len(self._nodes) - 1]
+        return [self._piece(before, end) for before, end in pairwise(ends)]
+
+    def _piece(self, before: int, end: int) -> nn.Module:
+        """Operations (before, end], fed with the one tensor that is alive before them."""
+        graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+        if before >= 0:
+            (source,) = self._alive(before)
+            copies[source] = graph.placeholder("input")
+        for node in self._nodes[before + 1 : end + 1]:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        (result,) = (
+            self._alive(end) if end < len(self._nodes) - 1 else self._result.all_input_nodes
+        )
+        graph.output(copies[result])
+        return fx.GraphModule(self.net, graph)
+
+    def balanced(self, count: int, cost: Callable[[nn.Module], float]) -> list[Cut]:
+        """Cuts into `count` blocks, the costliest of which is as cheap as can be.
+
+        Args:
+            count: of blocks, at most the number of cuts and one.
+            cost: of a piece between two neighbouring cuts, such as seconds.
+
+        Raises:
+            ModelError: more blocks than there are places to cut.
+        """
+        places = self._distinct()
+        if not 1 <= count <= len(places) + 1:
+            raise ModelError(
+                f"{type(self.net).__name__} can be cut into 1 to {len(places) + 1} blocks, "
+                f"{count} are asked for."
+            )
+        costs = [cost(piece) for piece in self.blocks(places)]
+        return [places[stop - 1] for stop in fair_ends(costs, count)[:-1]]
+
+    def _distinct(self) -> list[Cut]:
+        """One cut for each place: the outermost module that ends there."""
+        first: dict[int, Cut] = {}
+        for cut in self.cuts:
+            first.setdefault(cut.at, cut)
+        computing = {k for k, n in enumerate(self._nodes) if n.op == "call_module"}
+        found: list[Cut] = []
+        for at, cut in sorted(first.items()):
+            before = found[-1].at if found else -1
+            if any(before < k <= at for k in computing):
+                found.append(cut)
+        while found and not any(k > found[-1].at for k in computing):
+            found.pop()
+        return found
+
+
+def fair_ends(costs: Sequence[float], count: int) -> list[int]:
+    """Ends of `count` runs of consecutive costs whose largest sum is smallest."""
+    size = len(costs)
+    before = [0.0]
+    for cost in costs:
+        before.append(before[-1] + cost)
+    best = [[float("inf")] * (size + 1) for _ in range(count + 1)]
+    last = [[0] * (size + 1) for _ in range(count + 1)]
+    best[0][0] = 0.0
+    for runs in range(1, count + 1):
+        for stop in range(runs, size + 1):
+            for start in range(runs - 1, stop):
+                largest = max(best[runs - 1][start], before[stop] - before[start])
+                if largest < best[runs][stop]:
+                    best[runs][stop], last[runs][stop] = largest, start
+    ends, stop = list[int](), size
+    for runs in range(count, 0, -1):
+        ends.insert(0, stop)
+        stop = last[runs][stop]
+    return ends
+
+
+def cut(net: nn.Module, names: Sequence[str]) -> list[nn.Module]:
+    """The blocks of a network that end with these modules; the last one is the rest."""
+    cuttable = Cuttable(net)
+    return cuttable.blocks(cuttable.named(names))
+
+
+@torch.no_grad()
+def check_composition(net: nn.Module, blocks: Sequence[nn.Module], views: Tensor) -> None:
+    """The blocks one behind the other give exactly what the network gives.
+
+    Raises:
+        ModelError: they do not; with the largest difference.
+    """
+    modes = [m.training for m in (net, *blocks)]
+    for module in (net, *blocks):
+        module.eval()
+    expected, found = net(views), views
+    for block in blocks:
+        found = block(found)
+    for module, mode in zip((net, *blocks), modes, strict=True):
+        module.train(mode)
+    if not torch.equal(expected, found):
+        raise ModelError(
+            f"The {len(blocks)} blocks of {type(net).__name__} differ from the whole by up to "
+            f"{float((expected - found).abs().max()):.3g}. They were not used."
+        )
+
+
+def _said(node: fx.Node) -> str:
+    return str(node.target) if node.op == "call_module" else node.name
