@@ -170,8 +170,6 @@ def test_hybrid_plans_equal_the_whole_batch_in_double_precision(tmp_path, norm):
 @pytest.mark.timeout(120)
 def test_without_synchronised_norm_a_shared_stage_differs(tmp_path):
     """So the option does something, and the test above could fail."""
-    expected = one_after_another(norm=True, steps=1, dtype=torch.float64)
     plan = internal_relaying(BATCH, 4, 2)
-    with pytest.raises(AssertionError, match="running_mean"):
-        blocks, _ = trained(plan, tmp_path, steps=1, dtype=torch.float64, how="local")
-        same(blocks, expected, tolerance=1e-6)
+    with pytest.raises(AssertionError, match="running_mean"):  # the group's models differ
+        trained(plan, tmp_path, steps=1, dtype=torch.float64, how="local")
