@@ -9,11 +9,12 @@ and results, and tells the others which member comes next.
 `kdlab run NAME --torchrun` makes the run folder, which all ranks must see.
 """
 
+import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from kdlab.cluster.pool import Pool
-from kdlab.config.home import locked
+from kdlab.config.home import locked, write_json
 from kdlab.errors import BadInput, KdlabError, RunStopped
 from kdlab.run import folder as folders
 from kdlab.run.folder import RunFolder
@@ -34,9 +35,8 @@ from kdlab.run.stop_request import StopRequest
 from kdlab.train.aggregation.ranks import Ranks, Solo, Together
 from kdlab.train.events import MemberLog
 
-_LARGEST_ORDER = 64 * 1024  # bytes
+_LOOK_S = 0.05
 _STOPPED = 130
-_PATIENCE = timedelta(days=7)  # a teacher may be trained first; torchrun sees who dies
 
 
 class Launched:
@@ -45,26 +45,55 @@ class Launched:
     def __init__(self, run: RunFolder, stop: Callable[[], bool]) -> None:
         self.run_folder, self.stop = run, stop
         self.generation = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
-        self.world = dist.get_world_size()
+        self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.failovers: list[float] = []  # torchrun's, not seen from here
         self.next: dict[str, Any] = {}  # rank 0's order to all
+        self.orders = 0
+        launch = os.environ.get("TORCHELASTIC_RUN_ID", "none") + os.environ["MASTER_PORT"]
+        digest = hashlib.sha256(launch.encode()).hexdigest()[:16]
+        self.folder = run.path / "torchrun" / f"{digest}-{self.generation}"
 
     def run(self) -> dict[str, Any]:
         """Rank 0: have all train what is `next`."""
-        result = self.train(self.order(self.next))
+        result = self.train(self.publish(self.next))
         assert result is not None
         return result
 
-    def order(self, order: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Rank 0's order, at every rank: JSON through the process group."""
-        raw = torch.zeros(_LARGEST_ORDER, dtype=torch.uint8)
-        if order is not None:
-            text = json.dumps(order).encode()
-            raw[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        if dist.get_backend() == "nccl":
-            raw = raw.cuda()
-        dist.broadcast(raw, src=0)
-        found: dict[str, Any] = json.loads(raw.cpu().numpy().tobytes().rstrip(b"\0"))
+    def meet(self) -> None:
+        """The process group of this start.
+
+        Through a file of its own: in torchrun's store a restarted group may find the
+        addresses of the dead (seen with gloo: it connects to them until its time is over).
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        on_this_machine = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        enough = torch.cuda.device_count() >= on_this_machine
+        dist.init_process_group(
+            "nccl" if enough else "gloo",
+            init_method=f"file://{self.folder / 'meeting'}",
+            rank=self.rank,
+            world_size=self.world,
+        )
+
+    def publish(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Rank 0's order, for all."""
+        write_json(self.folder / f"order-{self.orders}.json", order)
+        self.orders += 1
+        return order
+
+    def order(self) -> dict[str, Any]:
+        """The next order.
+
+        Not through the process group: a teacher may be trained first, and no collective
+        waits that long.
+        """
+        path = self.folder / f"order-{self.orders}.json"
+        while not path.is_file():
+            if self.stop():
+                raise RunStopped("stopped by the user before the next training")
+            time.sleep(_LOOK_S)  # between looks; torchrun ends this rank when rank 0 dies
+        self.orders += 1
+        found: dict[str, Any] = json.loads(path.read_text())
         return found
 
     def train(self, order: dict[str, Any]) -> dict[str, Any] | None:
@@ -113,11 +142,10 @@ def main(words: list[str]) -> int:
         )
     stop = StopRequest()
     run = folders.find(words[0])
-    backend = "nccl" if torch.cuda.device_count() >= _on_this_machine() else "gloo"
-    dist.init_process_group(backend, timeout=_PATIENCE)
     launched = Launched(run, stop)
+    launched.meet()
     try:
-        if dist.get_rank() == 0:
+        if launched.rank == 0:
             return _master(run, launched)
         accept_components(run)
         while "end" not in (order := launched.order()):
@@ -129,20 +157,20 @@ def main(words: list[str]) -> int:
         dist.destroy_process_group()
 
 
-def _on_this_machine() -> int:
-    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-
 def _master(run: RunFolder, launched: Launched) -> int:
+    # A rank 0 that was killed may hold the lock for a moment longer.
+    patience = time.monotonic() + 10.0
+
     def busy() -> None:
-        raise BadInput(f"Run {run.run_id} is going already; end that one first.")
+        if time.monotonic() > patience:
+            raise BadInput(f"Run {run.run_id} is going already; end that one first.")
 
     with locked(run.path / "lock", busy):
         born = psutil.Process().create_time()
         run.write_status(pid=os.getpid(), process_started=born)
         code = carry_out(run, lambda: LaunchedRunProcess(launched))
     if code == 0:
-        launched.order({"end": True})  # the others wait for another member
+        launched.publish({"end": True})  # the others wait for another member
     return 0 if code == _STOPPED else code
 
 

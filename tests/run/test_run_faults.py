@@ -127,7 +127,7 @@ def test_torchrun_starts_a_lost_rank_again_and_nothing_is_lost(
     assert result["samples_lost"] == result["samples_repeated"] == 0
     assert result["samples_seen"] == 40 * 240
     numbers = [e["number"] for e in select(run.folder.events, "generation")]
-    assert numbers == [1, 2]
+    assert numbers == [1, 2], said
     assert any(e["event"] == "resumed" for e in read_all(run.folder.events))
 
 

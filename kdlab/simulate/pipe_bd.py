@@ -1,0 +1,323 @@
+"""Pipe-BD on a simulated clock: the same plans and the same instructions as on devices.
+
+What is simulated is how long things take: blocks by the rows a device has, transfers by
+the link, and nothing else. So a plan, its baselines and its ablations can be compared for
+more devices than there are, or for other ones (Figs 4 to 6, Table II).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from kdlab.config import Fault, Range, register
+from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Spec
+from kdlab.papers.pipe_bd import relay
+from kdlab.papers.pipe_bd.block_cost import Block, Costs, Link, Profile, at
+from kdlab.papers.pipe_bd.hybrid_plan import Found, relaying, search_for
+from kdlab.papers.pipe_bd.layerwise import packed
+from kdlab.papers.pipe_bd.relay import Transfer, edges, instructions
+from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying
+
+_AT_LEAST_1 = Range(ge=1)
+_SHARES = 8  # of a batch at which a block's time is laid down, between one row and all
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One thing a device did; simulated seconds."""
+
+    device: int
+    part: str
+    step: int
+    begin: float
+    end: float
+
+
+@dataclass(slots=True)
+class _Device:
+    number: int
+    programme: Iterator[relay.Instruction]
+    now: float = 0.0
+    next: relay.Instruction | None = None
+    link_free: float = 0.0
+
+
+@dataclass(slots=True)
+class Relay:
+    """A plan, step by step. `run()` it, then look at `step_s` and `spans`."""
+
+    costs: Costs
+    plan: Plan
+    steps: int = 40
+    spans: list[Span] = field(default_factory=list)
+    ends: dict[tuple[int, int], float] = field(default_factory=dict)  # (device, step)
+    _posted: dict[tuple[int, int], float] = field(default_factory=dict)
+    _arrived: dict[tuple[Transfer, int], float] = field(default_factory=dict)
+    _met: dict[tuple[str, int, int], dict[int, float]] = field(default_factory=dict)
+
+    def run(self) -> "Relay":
+        devices = [
+            _Device(d, instructions(self.plan, d, self.steps)) for d in self.plan.devices
+        ]
+        for device in devices:
+            device.next = next(device.programme, None)
+        moved = True
+        while moved:
+            moved = False
+            for device in devices:
+                while device.next is not None and self._does(device, device.next):
+                    device.next = next(device.programme, None)
+                    moved = True
+        if any(device.next is not None for device in devices):
+            raise RuntimeError(
+                "devices wait for each other for ever: a defect of the relay"
+            )
+        return self
+
+    @property
+    def step_s(self) -> float:
+        """Of the full pipeline: the slowest device over the last two thirds."""
+        first, last = self.steps // 3, self.steps - 1
+        return max(
+            (self.ends[d, last] - self.ends[d, first]) / (last - first)
+            for d in self.plan.devices
+        )
+
+    def _does(self, device: _Device, instruction: relay.Instruction) -> bool:
+        """Whether it could be done now; a device that must wait is asked again."""
+        begin, step = device.now, instruction.step
+        match instruction:
+            case relay.PostReceive():
+                self._posted[device.number, step] = begin
+                return True
+            case relay.AwaitReceive():
+                done = self._receives(device, step)
+            case relay.AwaitSends():
+                done = self._has_sent(device, step)
+            case relay.AllReduce() | relay.Barrier():
+                done = self._meets(device, instruction)
+            case _:
+                self._works(device, instruction)
+                done = True
+        if done:
+            part = type(instruction).__name__
+            self.spans.append(Span(device.number, part, step, begin, device.now))
+        return done
+
+    def _works(self, device: _Device, instruction: relay.Instruction) -> None:
+        """What needs nobody else."""
+        _, own, rows = self._place(device.number)
+        match instruction:
+            case relay.Load():
+                device.now += self.costs.profile.load_s * rows / self.plan.batch
+            case relay.Teacher():
+                device.now += sum(at(b.teacher_s, rows) for b in own)
+            case relay.Send(step):
+                self._sends(device, step, own[-1].output_bytes)
+            case relay.Student():
+                device.now += sum(at(b.student_s, rows) for b in own)
+            case relay.Update(step):
+                self.ends[device.number, step] = device.now
+
+    def _place(self, device: int) -> tuple[Stage, Sequence[Block], int]:
+        """A device's stage, its blocks and its rows."""
+        stage = self.plan.stages[self.plan.stage_of(device)]
+        blocks = self.costs.profile.types[self.costs.profile.devices[device]]
+        rows = stage.rows[stage.devices.index(device)]
+        return stage, blocks[stage.first : stage.stop], rows
+
+    def _sends(self, device: _Device, step: int, row_bytes: float) -> None:
+        link = self.costs.profile.link
+        for t in edges(self.plan):
+            if t.sender == device.number:
+                takes = link.transfer_s((t.stop - t.start) * row_bytes)
+                device.now += (1 - link.overlap) * takes
+                begin = max(device.now, device.link_free)
+                device.link_free = begin + link.overlap * takes
+                self._arrived[t, step] = device.link_free
+
+    def _receives(self, device: _Device, step: int) -> bool:
+        link, copied = self.costs.profile.link, 0.0
+        mine = [t for t in edges(self.plan) if t.receiver == device.number]
+        if any((t, step) not in self._arrived for t in mine):
+            return False
+        stage = self.plan.stages[self.plan.stage_of(device.number)]
+        before = self.costs.profile.types[self.costs.profile.devices[device.number]]
+        size = before[stage.first - 1].output_bytes
+        for t in mine:
+            device.now = max(device.now, self._arrived[t, step])
+            copied += (1 - link.overlap) * link.transfer_s((t.stop - t.start) * size)
+        device.now += copied
+        return True
+
+    def _has_sent(self, device: _Device, step: int) -> bool:
+        """A send has left when its receive is posted and its rows are over."""
+        mine = [t for t in edges(self.plan) if t.sender == device.number]
+        if any((t.receiver, step) not in self._posted for t in mine):
+            return False
+        for t in mine:
+            posted = self._posted[t.receiver, step]
+            device.now = max(device.now, self._arrived[t, step], posted)
+        return True
+
+    def _meets(self, device: _Device, instruction: relay.AllReduce | relay.Barrier) -> bool:
+        """All of a stage for its gradients, all of the plan at a barrier."""
+        stage, own, _ = self._place(device.number)
+        shares = isinstance(instruction, relay.AllReduce)
+        all_of = stage.devices if shares else self.plan.devices
+        there = self._met.setdefault(
+            (type(instruction).__name__, stage.first if shares else 0, instruction.step), {}
+        )
+        there.setdefault(device.number, device.now)
+        if len(there) < len(all_of):
+            return False
+        device.now = max(there.values())
+        if shares:
+            size = sum(b.gradient_bytes for b in own)
+            device.now += self.costs.profile.link.all_reduce_s(size, len(all_of))
+        return True
+
+
+# Cards
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockFacts(Spec):
+    """One pair of blocks on the first type of device, with the whole batch.
+
+    teacher_ms: forward. student_ms: forward, backward and update.
+    output_kb: of the teacher's output, per row. gradient_mb: of the student.
+    """
+
+    teacher_ms: Annotated[float, POSITIVE]
+    student_ms: Annotated[float, POSITIVE]
+    output_kb: Annotated[float, NOT_NEGATIVE] = 0.0
+    gradient_mb: Annotated[float, NOT_NEGATIVE] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case(Spec):
+    """A workload on a machine.
+
+    devices: type of each, in order; `speeds` says how fast a type is beside the first.
+    floor: share of a block's time that does not shrink with its rows (utilisation).
+    load_ms: loading a batch, as far as it does not overlap.
+    gb_per_s, latency_ms: of the link; overlap: share of a transfer that costs nothing.
+    published: epoch times of the paper in seconds, by dp, ls, pipe_bd.
+    """
+
+    name: str
+    blocks: tuple[BlockFacts, ...]
+    devices: tuple[str, ...]
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    batch: Annotated[int, _AT_LEAST_1] = 256
+    floor: Annotated[float, SHARE] = 0.0
+    load_ms: Annotated[float, NOT_NEGATIVE] = 0.0
+    gb_per_s: Annotated[float, POSITIVE] = 12.0
+    latency_ms: Annotated[float, NOT_NEGATIVE] = 0.02
+    overlap: Annotated[float, SHARE] = 1.0
+    published: Mapping[str, float] = field(default_factory=dict)
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if not self.blocks:
+            yield Fault("blocks", "is empty; give at least one")
+        if not self.devices:
+            yield Fault("devices", "is empty; give at least one")
+        elif len(self.devices) > self.batch * max(1, len(self.blocks)):
+            yield Fault("devices", f"are {len(self.devices)}, more than blocks times batch")
+
+    def profile(self) -> Profile:
+        types = {kind: self._blocks(kind) for kind in dict.fromkeys(self.devices)}
+        link = Link(
+            bytes_per_s=self.gb_per_s * 1e9,
+            latency_s=self.latency_ms / 1e3,
+            overlap=self.overlap,
+        )
+        return Profile(
+            types=types, devices=self.devices, link=link, load_s=self.load_ms / 1e3
+        )
+
+    def _blocks(self, kind: str) -> list[Block]:
+        speed = self.speeds.get(kind, 1.0)
+        rows = sorted(
+            {1, *(max(1, self.batch * k // _SHARES) for k in range(1, _SHARES + 1))}
+        )
+
+        def seconds(milliseconds: float) -> dict[int, float]:
+            whole = milliseconds / 1e3 / speed
+            return {
+                r: whole * (self.floor + (1 - self.floor) * r / self.batch) for r in rows
+            }
+
+        return [
+            Block(
+                teacher_s=seconds(facts.teacher_ms),
+                student_s=seconds(facts.student_ms),
+                output_bytes=facts.output_kb * 1e3,
+                gradient_bytes=facts.gradient_mb * 1e6,
+            )
+            for facts in self.blocks
+        ]
+
+
+@register("simulate/pipe_bd")
+@dataclass(frozen=True, kw_only=True)
+class PipeBd(Spec):
+    """Workloads on machines: every variant of Fig. 4 is simulated for each.
+
+    steps: simulated for each.
+    calibration: which published numbers the profile was fitted to: those are no evidence.
+    """
+
+    cases: tuple[Case, ...]
+    steps: Annotated[int, Range(ge=10)] = 40
+    calibration: str = ""
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if not self.cases:
+            yield Fault("cases", "is empty; give at least one")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Seconds of one step of every block, by variant; None where there is no such plan."""
+
+    case: Case
+    ideal_s: float
+    seconds: dict[str, float | None]
+    plan: Plan  # of TR+DPU+AHD
+    looked_at: int
+
+    def over_dp(self, variant: str) -> float | None:
+        seconds, dp = self.seconds[variant], self.seconds["DP"]
+        return None if seconds is None or dp is None else dp / seconds
+
+
+def simulated(spec: PipeBd, case: Case) -> Outcome:
+    """One case: the baselines by their costs, the pipelines step by step."""
+    costs = Costs(case.profile(), case.batch)
+
+    def piped(plan: Plan | None) -> float | None:
+        return None if plan is None else Relay(costs, plan, spec.steps).run().step_s
+
+    relayed = relaying(costs).plan
+    found: Found = search_for(costs.blocks, costs.devices)(costs)
+    assert found.plan is not None  # without a memory limit there is always one
+    internal = None
+    if costs.devices <= case.batch:
+        internal = internal_relaying(case.batch, costs.blocks, costs.devices)
+    coupled = None if relayed is None else replace(relayed, decoupled=False)
+    return Outcome(
+        case=case,
+        ideal_s=costs.ideal_s(),
+        seconds={
+            "DP": costs.data_parallel_s(),
+            "LS": packed(costs.blocks, costs.devices, costs.task_s).step_s,
+            "TR": piped(coupled),
+            "TR+DPU": piped(relayed),
+            "TR+DPU+AHD": piped(found.plan),
+            "TR+IR": piped(internal),
+        },
+        plan=found.plan,
+        looked_at=found.looked_at,
+    )
