@@ -23,6 +23,7 @@ from kdlab.cluster.messages import encode, samples_in
 from kdlab.cluster.wire import CALL_S, settle, within
 
 RENEWALS: deque[float] = deque(maxlen=100_000)  # s, from question to answer
+_LARGEST_REQUEST = 2**30  # bytes
 _AT_ONCE = 32  # workers that connect at the same time
 
 
@@ -37,7 +38,7 @@ class EmulatedTeacher(WorkerPlugin):
 
     async def setup(self, worker: Worker) -> None:
         self.worker = worker
-        self.wire = await listen(self.config["host"], self.infer)
+        self.wire = await listen(self.config["host"], self.infer, lambda: _LARGEST_REQUEST)
         await self._join()
         self.renewing = asyncio.create_task(self._renew())
 

@@ -20,7 +20,7 @@ caches that the trainer beside it misses (`kdlab bench transport`, `bench edl_di
 import asyncio
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -36,7 +36,7 @@ _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"kdl1"
 _BUFFER = 16 * 1024  # bytes; larger bodies are received in place
 _LARGEST_HEADER = _BUFFER - _PREFIX.size
-_LARGEST_BODY = 2**31  # bytes
+_LARGEST_ANSWER = 2**28  # bytes
 _TYPES = ("|u1", "<i4", "<i8", "<f2", "<f4")
 _CONNECT_S = 5.0
 
@@ -50,7 +50,8 @@ class _Frames(asyncio.BufferedProtocol):
 
     transport: asyncio.Transport
 
-    def __init__(self) -> None:
+    def __init__(self, largest: Callable[[], int]) -> None:
+        self._largest = largest  # bytes of a body
         self._buffer = bytearray(_BUFFER)
         self._end = 0  # bytes of it that are filled
         self._header: dict[str, Any] = {}
@@ -103,12 +104,18 @@ class _Frames(asyncio.BufferedProtocol):
         view, start = memoryview(self._buffer), 0
         while self._end - start >= _PREFIX.size:
             magic, head_size, body_size = _PREFIX.unpack_from(self._buffer, start)
-            if magic != _MAGIC or head_size > _LARGEST_HEADER or body_size > _LARGEST_BODY:
+            if magic != _MAGIC or head_size > _LARGEST_HEADER:
                 raise NotOurs(f"a frame begins with {magic!r}")
+            if body_size > self._largest():
+                raise NotOurs(f"a body of {body_size} bytes, at most {self._largest()}")
             at = start + _PREFIX.size + head_size
             if at > self._end:
                 break
             header = json.loads(bytes(view[start + _PREFIX.size : at]))
+            if _bytes_of(header["arrays"]) != body_size:  # before memory is taken for it
+                raise NotOurs(
+                    f"the arrays do not make up the {body_size} bytes of the body"
+                )
             here = min(body_size, self._end - at)
             body = bytearray(body_size)
             body[:here] = view[at : at + here]
@@ -122,22 +129,27 @@ class _Frames(asyncio.BufferedProtocol):
         self._end = rest
 
 
-def _arrays_in(header: dict[str, Any], body: bytearray) -> Arrays:
-    """Writeable, over the body's own memory.
+def _bytes_of(about: Sequence[Any]) -> int:
+    """What these arrays take together.
 
     Raises:
-        NotOurs: an unknown type, or sizes that do not add up to the body's.
+        NotOurs: an unknown type or shape.
     """
+    total = 0
+    for name, kind, shape in about:
+        if kind not in _TYPES or any(type(n) is not int or n < 0 for n in shape):
+            raise NotOurs(f"array {name!r} of type {kind!r} and shape {shape!r}")
+        total += np.dtype(kind).itemsize * prod(shape)
+    return total
+
+
+def _arrays_in(header: dict[str, Any], body: bytearray) -> Arrays:
+    """Writeable, over the body's own memory, which they fill."""
     found: Arrays = {}
     at = 0
     for name, kind, shape in header.pop("arrays"):
-        if kind not in _TYPES or any(not isinstance(n, int) or n < 0 for n in shape):
-            raise NotOurs(f"array {name!r} of type {kind!r} and shape {shape!r}")
-        count = prod(shape)
-        found[name] = np.frombuffer(body, kind, count, at).reshape(shape)
+        found[name] = np.frombuffer(body, kind, prod(shape), at).reshape(shape)
         at += found[name].nbytes
-    if at != len(body):
-        raise NotOurs(f"arrays of {at} bytes in a body of {len(body)}")
     return found
 
 
@@ -145,7 +157,7 @@ class Asker(_Frames):
     """The reader's end."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(lambda: _LARGEST_ANSWER)
         self._open: dict[int, asyncio.Future[tuple[dict[str, Any], Arrays]]] = {}
         self._asked = 0
         self._retired = False
@@ -203,8 +215,8 @@ class Answerer(_Frames):
     That way is called once, in this event loop, with arrays or with an error.
     """
 
-    def __init__(self, handler: Handler) -> None:
-        super().__init__()
+    def __init__(self, handler: Handler, largest: Callable[[], int]) -> None:
+        super().__init__(largest)
         self._handler = handler
 
     def on_frame(self, header: dict[str, Any], arrays: Arrays) -> None:
@@ -225,11 +237,19 @@ def brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:300]
 
 
-async def listen(host: str, handler: Handler) -> asyncio.Server:
-    """Answer on any free port of the host; `port_of` says which."""
+async def listen(host: str, handler: Handler, largest: Callable[[], int]) -> asyncio.Server:
+    """Answer on any free port of the host; `port_of` says which.
+
+    Args:
+        host: one address.
+        handler: gets each request.
+        largest: bytes of a request's arrays, at this moment; more is cut off.
+    """
     context = Security().get_listen_args("worker").get("ssl_context")
     loop = asyncio.get_running_loop()
-    return await loop.create_server(lambda: Answerer(handler), host, 0, ssl=context)
+    return await loop.create_server(
+        lambda: Answerer(handler, largest), host, 0, ssl=context
+    )
 
 
 def port_of(server: asyncio.Server) -> int:

@@ -17,6 +17,7 @@ from kdlab.soft_labels.compressed import TopK, compress, expand
 
 Inputs = Literal["reference", "value_uint8", "value_float32"]
 Replies = Literal["full", "half", "top_k"]
+_REPLIES = ("full", "half", "top_k")
 
 
 def request(
@@ -27,6 +28,31 @@ def request(
     if inputs == "value_float32":
         return {"views": views.astype(np.float32) / np.float32(255)}
     return {"views": views}
+
+
+def check(
+    asked: Mapping[str, Any], inputs: Arrays, shape: tuple[int, int, int], classes: int
+) -> None:
+    """A request that can be answered; whoever sends another one gets it back.
+
+    Raises:
+        ValueError: what is wrong with it.
+    """
+    if not isinstance(asked.get("epoch"), int) or asked.get("replies") not in _REPLIES:
+        raise ValueError(f"a request asks for {dict(asked)!r}")
+    top_k = asked.get("top_k")
+    if asked["replies"] == "top_k" and not (isinstance(top_k, int) and 0 < top_k < classes):
+        raise ValueError(f"top_k is {top_k!r} of {classes} classes")
+    if set(inputs) == {"ids"}:
+        fits = inputs["ids"].dtype == np.int64 and inputs["ids"].ndim == 1
+    elif set(inputs) == {"views"}:
+        views = inputs["views"]
+        fits = views.dtype in (np.uint8, np.float32) and views.shape[1:] == shape
+    else:
+        fits = False
+    if not fits or not samples_in(inputs):
+        found = {name: (a.dtype.str, a.shape) for name, a in inputs.items()}
+        raise ValueError(f"the inputs are {found}; images of this pool are {shape}")
 
 
 def samples_in(asked: Mapping[str, NDArray[Any]]) -> int:

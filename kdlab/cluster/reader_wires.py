@@ -153,6 +153,7 @@ class Wires:
             answer = asker.ask(asked, arrays)
             said, answered = await within(config["deadline_s"], answer)
         except TimeoutError:
+            asker.transport.abort()  # it may lead nowhere; the next lease connects anew
             raise Unreachable(f"no answer within {config['deadline_s']:g} s") from None
         except OSError as error:
             raise Unreachable(f"its connection broke ({brief(error)})") from error

@@ -17,8 +17,10 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 from distributed import Worker
@@ -30,7 +32,7 @@ from kdlab.cluster.children import configured, give_way
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.inference import Inference, Request
 from kdlab.cluster.label_wire import Arrays, Reply, listen, port_of
-from kdlab.cluster.messages import encode
+from kdlab.cluster.messages import check, encode
 from kdlab.cluster.wire import CALL_S, settle, within
 from kdlab.errors import TeacherRefused
 from kdlab.models.model import file_sha256
@@ -56,7 +58,9 @@ class TeacherServer(WorkerPlugin):
 
     async def setup(self, worker: Worker) -> None:
         self.worker, self.loop = worker, asyncio.get_running_loop()
-        self.wire = await listen(self.options["host"], self.infer)
+        # At the address the readers are told: a name may stand for several.
+        host = urlsplit(worker.address).hostname or self.options["host"]
+        self.wire = await listen(host, self.infer, self._largest_request)
         if self.options.get("chaos"):
             worker.handlers["kdlab_partition"] = self.partition
         # Loading takes seconds; the worker must answer its scheduler meanwhile.
@@ -64,6 +68,15 @@ class TeacherServer(WorkerPlugin):
 
     def infer(self, asked: dict[str, Any], inputs: Arrays, reply: Reply) -> None:
         """Logits of a batch, given by value (views) or by reference (ids, epoch)."""
+        inference = self.inference
+        try:
+            if inference is None:
+                raise TeacherRefused("it has not loaded its model yet")
+            deployment = inference.deployment
+            check(asked, inputs, deployment.shape, deployment.num_classes)
+        except (TeacherRefused, ValueError) as error:
+            reply(error)
+            return
 
         def answered(logits: NDArray[np.float32] | Exception) -> None:
             """In the inference thread."""
@@ -71,7 +84,10 @@ class TeacherServer(WorkerPlugin):
             if isinstance(logits, Exception):
                 answer = logits
             else:
-                answer = encode(logits, asked["replies"], asked["top_k"])
+                try:
+                    answer = encode(logits, asked["replies"], asked["top_k"])
+                except Exception as error:  # a model may answer anything
+                    answer = error
             self.loop.call_soon_threadsafe(answer_it, answer)
 
         def answer_it(answer: Arrays | Exception) -> None:
@@ -88,6 +104,13 @@ class TeacherServer(WorkerPlugin):
             Request(asked["epoch"], inputs.get("ids"), inputs.get("views"), answered)
         )
 
+    def _largest_request(self) -> int:
+        """Bytes: the images of a student's batch as float32, and no more."""
+        if self.inference is None:
+            return 0
+        deployment = self.inference.deployment
+        return 4 * deployment.batch * prod(deployment.shape) + 4096
+
     async def partition(self, seconds: float) -> None:
         """Chaos: neither answers nor renewals leave this teacher for so long."""
         self.dark_until = time.monotonic() + seconds
@@ -103,7 +126,11 @@ class TeacherServer(WorkerPlugin):
             self.refused = f"{type(error).__name__}: {error}"
             await self.worker.close()
             return
-        await asyncio.to_thread(self._loop)
+        try:
+            await asyncio.to_thread(self._loop)
+        except Exception as error:  # it would hold its connection and never answer
+            self.refused = f"its inference ended: {type(error).__name__}: {error}"
+            await self.worker.close()
 
     async def _deploy(self) -> None:
         """Register, load what the pool serves (unless it is loaded), report ready."""

@@ -47,12 +47,15 @@ def prepare_for_torchrun(experiment: "Experiment") -> "Run":
             f"torchrun starts the ranks of one student, and aggregation is {aggregation}, "
             "which has none. Set aggregation.type=train/aggregation/all_reduce."
         )
-    run, components = _made(experiment, "prepared")
+    from kdlab.cluster.notebook_components import pack
+
+    components = pack(component_names(experiment.resolved))
     if components:
         raise BadInput(
             f"The spec uses {', '.join(components)} from a notebook cell, which processes of "
             "torchrun do not know. Put them into a package with an entry point."
         )
+    run, _ = _made(experiment, "prepared")
     return Run(run)
 
 

@@ -332,8 +332,15 @@ def main(path: str, stop: Callable[[], bool]) -> int:
         return carry_out(run, lambda: RunProcess(run, stop))
 
 
-def carry_out(run: RunFolder, make: Callable[[], RunProcess]) -> int:
-    """The whole run, its end and its status; the exit code."""
+def carry_out(
+    run: RunFolder,
+    make: Callable[[], RunProcess],
+    passes: Callable[[Exception], bool] = lambda error: False,
+) -> int:
+    """The whole run, its end and its status; the exit code.
+
+    An error that `passes` does not end the run: somebody starts it again at once.
+    """
     process: RunProcess | None = None
     try:
         accept_components(run)
@@ -351,6 +358,12 @@ def carry_out(run: RunFolder, make: Callable[[], RunProcess]) -> int:
         state, code, message = "failed", error.exit_code, str(error)
     except Exception as error:  # the log keeps the traceback, the status says where it is
         traceback.print_exc()
+        if process is not None and passes(error):
+            seconds = process.seconds_before + time.time() - process.begin
+            run.write_status(
+                state="starting", pid=None, created=time.time(), seconds=seconds
+            )
+            return 1
         state, code, message = "failed", 1, f"{type(error).__name__}: {error}"
     seconds = 0.0
     if process is not None:

@@ -105,10 +105,8 @@ class Rank:
         device = self.device(rank)
         if world == 1:
             return self.train(order, Solo(), device)
-        nccl = device.type == "cuda" and torch.cuda.device_count() >= world
-        backend = self.aggregation.backend
         dist.init_process_group(
-            ("nccl" if nccl else "gloo") if backend == "auto" else backend,
+            self.backend(device, world),
             init_method=order["meet_at"],
             rank=rank,
             world_size=world,
@@ -118,6 +116,13 @@ class Rank:
             return self.train(order, Together(device, self.lr_scale(world)), device)
         finally:
             dist.destroy_process_group()
+
+    def backend(self, device: torch.device, on_this_machine: int) -> str:
+        """What the group speaks: NCCL when every rank here has a GPU of its own."""
+        if self.aggregation.backend != "auto":
+            return self.aggregation.backend
+        enough = torch.cuda.device_count() >= on_this_machine
+        return "nccl" if device.type == "cuda" and enough else "gloo"
 
     def lr_scale(self, world: int) -> float:
         """What a group of this size multiplies the learning rate by."""

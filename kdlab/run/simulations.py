@@ -6,9 +6,13 @@ from typing import Any
 
 from kdlab.config import load as loader
 from kdlab.config.check import construct
+from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.report.table import text_table
+from kdlab.simulate import pipe_bd
 from kdlab.simulate.edl_dist import EdlDist, Outcome, Simulation, in_unit
+from kdlab.simulate.kind import SimulationSpec
+from kdlab.simulate.pipe_bd import PipeBd
 
 
 def simulate(
@@ -21,7 +25,17 @@ def simulate(
         SpecError: with every fault of the card.
     """
     clean = name.removeprefix("simulations/")
-    spec = construct(EdlDist, loader.compose_card(f"simulations/{clean}", overrides))
+    spec = construct(SimulationSpec, loader.compose_card(f"simulations/{clean}", overrides))
+    if isinstance(spec, PipeBd):
+        return _pipe_bd(clean, spec, say)
+    assert isinstance(spec, EdlDist)
+    return _edl_dist(clean, spec, say)
+
+
+# EDL-Dist
+
+
+def _edl_dist(name: str, spec: EdlDist, say: Callable[[str], None]) -> tuple[Report, str]:
     outcomes, seconds = [], []
     for case in spec.cases:
         begin = time.perf_counter()
@@ -33,7 +47,7 @@ def simulate(
         )
     figures = [f for outcome in outcomes for f in _figures(spec, outcome)]
     figures.append(figure("seconds_to_simulate", [sum(seconds)], "s"))
-    return report(clean, figures), _table(spec, outcomes)
+    return report(name, figures), _table(spec, outcomes)
 
 
 def _figures(spec: EdlDist, outcome: Outcome) -> list[Figure]:
@@ -86,3 +100,96 @@ def _table(spec: EdlDist, outcomes: Sequence[Outcome]) -> str:
 
 def _or_dash(value: Any) -> str:
     return "-" if value is None else f"{value:.4g}"
+
+
+# Pipe-BD
+
+
+def _pipe_bd(name: str, spec: PipeBd, say: Callable[[str], None]) -> tuple[Report, str]:
+    outcomes, seconds = [], []
+    for case in spec.cases:
+        begin = time.perf_counter()
+        outcomes.append(pipe_bd.simulated(spec, case))
+        seconds.append(time.perf_counter() - begin)
+        say(f"{case.name}: {outcomes[-1].looked_at} plans or stages looked at")
+    figures = [f for outcome in outcomes for f in _pipe_figures(outcome)]
+    figures.append(figure("seconds_to_simulate", [sum(seconds)], "s"))
+    return report(name, figures), _pipe_table(spec, outcomes)
+
+
+def _pipe_figures(outcome: pipe_bd.Outcome) -> list[Figure]:
+    case = outcome.case
+    figures = [figure(f"ideal_ms/{case.name}", [1000 * outcome.ideal_s], "ms")]
+    for variant, seconds in outcome.seconds.items():
+        if seconds is None:
+            continue
+        label = f"{variant}/{case.name}"
+        figures.append(figure(f"step_ms/{label}", [1000 * seconds], "ms"))
+        figures.append(figure(f"over_dp/{label}", [outcome.over_dp(variant) or 0], "times"))
+        figures.append(figure(f"of_ideal/{label}", [outcome.ideal_s / seconds], "ratio"))
+    for baseline, ours in _published(outcome).items():
+        predicted = _ratio(outcome, baseline)
+        label = f"pipe_bd_over_{baseline}/{case.name}"
+        figures.append(figure(f"predicted/{label}", [predicted], "times"))
+        figures.append(figure(f"published/{label}", [ours], "times"))
+        figures.append(
+            figure(f"predicted_over_published/{label}", [predicted / ours], "ratio")
+        )
+    return figures
+
+
+def _published(outcome: pipe_bd.Outcome) -> dict[str, float]:
+    """How many times faster than each baseline the paper's Pipe-BD is."""
+    times = outcome.case.published
+    ours = times.get("pipe_bd")
+    if ours is None:
+        return {}
+    return {name: value / ours for name, value in times.items() if name != "pipe_bd"}
+
+
+def _ratio(outcome: pipe_bd.Outcome, baseline: str) -> float:
+    ours, other = outcome.seconds["TR+DPU+AHD"], outcome.seconds[baseline.upper()]
+    assert ours is not None
+    assert other is not None
+    return other / ours
+
+
+def _pipe_table(spec: PipeBd, outcomes: Sequence[pipe_bd.Outcome]) -> str:
+    head = ["case", "devices", "variant", "ms per step", "over DP", "of ideal", "published"]
+    rows, plans = [], []
+    for outcome in outcomes:
+        published = _published(outcome)
+        for variant, seconds in outcome.seconds.items():
+            if seconds is None:
+                continue
+            key = variant.lower()
+            told = published.get("dp") if variant == "TR+DPU+AHD" else None
+            if key in published and "dp" in published:
+                told = published["dp"] / published[key]
+            rows.append(
+                [
+                    outcome.case.name,
+                    str(len(outcome.case.devices)),
+                    variant,
+                    f"{1000 * seconds:.4g}",
+                    _or_dash(outcome.over_dp(variant)),
+                    f"{outcome.ideal_s / seconds:.3g}",
+                    _or_dash(told),
+                ]
+            )
+        plans.append(f"{outcome.case.name}: {described(outcome.plan)}")
+    note = f"\nCalibration: {spec.calibration.strip()}" if spec.calibration else ""
+    return "\n".join([text_table(head, rows), "", "Plans of TR+DPU+AHD:", *plans]) + note
+
+
+def described(plan: Plan) -> str:
+    """A plan on one line: which blocks on which devices."""
+    parts = []
+    for stage in plan.stages:
+        blocks = _span(stage.first, stage.stop - 1)
+        parts.append(f"{blocks} on {_span(stage.devices[0], stage.devices[-1])}")
+    return "blocks " + ", ".join(parts)
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"

@@ -9,9 +9,9 @@ and results, and tells the others which member comes next.
 `kdlab run NAME --torchrun` makes the run folder, which all ranks must see.
 """
 
-import hashlib
 import json
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 import torch.distributed as dist
 
 from kdlab.cluster.pool import Pool
@@ -28,14 +27,14 @@ from kdlab.errors import BadInput, KdlabError, RunStopped
 from kdlab.run import folder as folders
 from kdlab.run.folder import RunFolder
 from kdlab.run.process import RunProcess, accept_components, carry_out
-from kdlab.run.rank import Rank
+from kdlab.run.rank import Rank, is_broken_group
 from kdlab.run.rank_orders import pool_facts
 from kdlab.run.spec import Member
 from kdlab.run.stop_request import StopRequest
-from kdlab.train.aggregation.ranks import Ranks, Solo, Together
 from kdlab.train.events import MemberLog
 
 _LOOK_S = 0.05
+_LAST_WORD_S = 10.0
 _STOPPED = 130
 
 
@@ -44,14 +43,28 @@ class Launched:
 
     def __init__(self, run: RunFolder, stop: Callable[[], bool]) -> None:
         self.run_folder, self.stop = run, stop
-        self.generation = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
+        self.attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.failovers: list[float] = []  # torchrun's, not seen from here
         self.next: dict[str, Any] = {}  # rank 0's order to all
         self.orders = 0
-        launch = os.environ.get("TORCHELASTIC_RUN_ID", "none") + os.environ["MASTER_PORT"]
-        digest = hashlib.sha256(launch.encode()).hexdigest()[:16]
-        self.folder = run.path / "torchrun" / f"{digest}-{self.generation}"
+        # Of this start alone: nothing that a start before left behind is taken for its own.
+        self.folder = run.path / "torchrun" / self._word_of_this_start()
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def _word_of_this_start(self) -> str:
+        """A random word that rank 0 thinks of, through torchrun's store."""
+        elsewhere = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        # Kept: rank 0 may be its host.
+        self._store = dist.TCPStore(  # type: ignore[attr-defined]  # stubs miss it
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=self.rank == 0 and not elsewhere,
+        )
+        key = f"kdlab/{os.environ.get('TORCHELASTIC_RUN_ID', 'none')}/{self.attempt}"
+        if self.rank == 0:
+            self._store.set(key, secrets.token_hex(8))
+        return str(self._store.get(key).decode())
 
     def run(self) -> dict[str, Any]:
         """Rank 0: have all train what is `next`."""
@@ -59,53 +72,49 @@ class Launched:
         assert result is not None
         return result
 
-    def meet(self) -> None:
-        """The process group of this start.
-
-        Through a file of its own: in torchrun's store a restarted group may find the
-        addresses of the dead (seen with gloo: it connects to them until its time is over).
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        on_this_machine = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        enough = torch.cuda.device_count() >= on_this_machine
-        dist.init_process_group(
-            "nccl" if enough else "gloo",
-            init_method=f"file://{self.folder / 'meeting'}",
-            rank=self.rank,
-            world_size=self.world,
-        )
-
     def publish(self, order: dict[str, Any]) -> dict[str, Any]:
         """Rank 0's order, for all."""
-        write_json(self.folder / f"order-{self.orders}.json", order)
+        write_json(self._order_path(), order)
         self.orders += 1
         return order
+
+    def _order_path(self) -> Path:
+        return self.folder / f"order-{self.orders}.json"
 
     def order(self) -> dict[str, Any]:
         """The next order.
 
-        Not through the process group: a teacher may be trained first, and no collective
+        Not through a process group: a teacher may be trained first, and no collective
         waits that long.
         """
-        path = self.folder / f"order-{self.orders}.json"
-        while not path.is_file():
-            if self.stop():
-                raise RunStopped("stopped by the user before the next training")
-            time.sleep(_LOOK_S)  # between looks; torchrun ends this rank when rank 0 dies
+        while not self._order_path().is_file():
+            time.sleep(_LOOK_S)  # between looks; torchrun ends this rank if rank 0 dies
+        found: dict[str, Any] = json.loads(self._order_path().read_text())
         self.orders += 1
-        found: dict[str, Any] = json.loads(path.read_text())
         return found
 
+    def has_ended(self) -> bool:
+        """Whether rank 0 says so within a moment: then a broken group is no failure."""
+        deadline = time.monotonic() + _LAST_WORD_S
+        while not self._order_path().is_file():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_S)
+        return "end" in self.order()
+
     def train(self, order: dict[str, Any]) -> dict[str, Any] | None:
-        """One member from its newest checkpoint to its end; the result at rank 0."""
+        """One member from its newest checkpoint to its end; the result at rank 0.
+
+        The ranks meet through a file: in torchrun's store a restarted group may find the
+        addresses of the dead (gloo then connects to them until its time is over).
+        """
         rank = Rank(
             self.run_folder, order["member"], lambda generation, step: None, self.stop
         )
-        device = rank.device(int(os.environ.get("LOCAL_RANK", "0")))
-        ranks: Ranks = Solo()
-        if self.world > 1:
-            ranks = Together(device, rank.lr_scale(self.world))
-        return rank.train(order, ranks, device)
+        meeting = self.folder / f"meeting-{self.orders}"
+        return rank.generation(
+            order | {"rank": self.rank, "world": self.world, "meet_at": f"file://{meeting}"}
+        )
 
 
 class LaunchedRunProcess(RunProcess):
@@ -118,7 +127,7 @@ class LaunchedRunProcess(RunProcess):
     def group(
         self, member: Member, folder: Path, log: MemberLog, pool: Pool | None
     ) -> Launched:
-        number, world = self.launched.generation, self.launched.world
+        number, world = self.launched.attempt, self.launched.world
         log.emit("generation", number=number, ranks=world, launcher="torchrun")
         self.launched.next = {
             "member": member.name,
@@ -143,18 +152,19 @@ def main(words: list[str]) -> int:
     stop = StopRequest()
     run = folders.find(words[0])
     launched = Launched(run, stop)
-    launched.meet()
+    if launched.rank == 0:
+        return _master(run, launched)
+    accept_components(run)
     try:
-        if launched.rank == 0:
-            return _master(run, launched)
-        accept_components(run)
         while "end" not in (order := launched.order()):
             launched.train(order)
-        return 0
     except RunStopped:
         return 0
-    finally:
-        dist.destroy_process_group()
+    except RuntimeError as error:
+        if is_broken_group(error) and launched.has_ended():
+            return 0
+        raise
+    return 0
 
 
 def _master(run: RunFolder, launched: Launched) -> int:
@@ -165,13 +175,19 @@ def _master(run: RunFolder, launched: Launched) -> int:
         if time.monotonic() > patience:
             raise BadInput(f"Run {run.run_id} is going already; end that one first.")
 
+    last = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) < launched.attempt
     with locked(run.path / "lock", busy):
         born = psutil.Process().create_time()
         run.write_status(pid=os.getpid(), process_started=born)
-        code = carry_out(run, lambda: LaunchedRunProcess(launched))
-    if code == 0:
+        code = carry_out(
+            run,
+            lambda: LaunchedRunProcess(launched),
+            passes=lambda error: not last and is_broken_group(error),
+        )
+    if code in (0, _STOPPED):
         launched.publish({"end": True})  # the others wait for another member
-    return 0 if code == _STOPPED else code
+        return 0
+    return code
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
     Send,
 )
 from kdlab.simulate.clock import Clock
+from kdlab.simulate.kind import SimulationSpec
 from kdlab.simulate.profile import Profile
 
 _AT_LEAST_1 = Range(ge=1)
@@ -52,7 +53,7 @@ class Case(Spec):
 
 @register("simulate/edl_dist")
 @dataclass(frozen=True, kw_only=True)
-class EdlDist(Spec):
+class EdlDist(SimulationSpec):
     """A table or a plan: each case is simulated by itself.
 
     unit: samples_per_second of all students together, or days for `images`.

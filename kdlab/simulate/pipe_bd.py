@@ -17,6 +17,7 @@ from kdlab.papers.pipe_bd.hybrid_plan import Found, relaying, search_for
 from kdlab.papers.pipe_bd.layerwise import packed
 from kdlab.papers.pipe_bd.relay import Transfer, edges, instructions
 from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying
+from kdlab.simulate.kind import SimulationSpec
 
 _AT_LEAST_1 = Range(ge=1)
 _SHARES = 8  # of a batch at which a block's time is laid down, between one row and all
@@ -215,7 +216,7 @@ class Case(Spec):
     load_ms: Annotated[float, NOT_NEGATIVE] = 0.0
     gb_per_s: Annotated[float, POSITIVE] = 12.0
     latency_ms: Annotated[float, NOT_NEGATIVE] = 0.02
-    overlap: Annotated[float, SHARE] = 1.0
+    overlap: Annotated[float, Range(ge=0, le=1)] = 1.0
     published: Mapping[str, float] = field(default_factory=dict)
 
     def cross_faults(self) -> Iterator[Fault]:
@@ -262,7 +263,7 @@ class Case(Spec):
 
 @register("simulate/pipe_bd")
 @dataclass(frozen=True, kw_only=True)
-class PipeBd(Spec):
+class PipeBd(SimulationSpec):
     """Workloads on machines: every variant of Fig. 4 is simulated for each.
 
     steps: simulated for each.

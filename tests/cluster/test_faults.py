@@ -1,5 +1,6 @@
 """One fault each, on real processes, and what exactly it may cost."""
 
+import asyncio
 import hashlib
 import json
 import os
@@ -8,10 +9,12 @@ import threading
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from safetensors.torch import save_file
 from tests_support import trained_ids
 
+from kdlab.cluster import label_wire
 from kdlab.cluster.chaos import Chaos, Unrest
 from kdlab.cluster.notebook_components import accept
 from kdlab.cluster.wire import ask
@@ -189,6 +192,37 @@ def test_a_teacher_that_joins_is_used_within_two_seconds(pools, served, deployme
     first, _ = sends(source, address)[0]
     assert 0 <= first - ready()[address] < 2.0
     source.close()
+
+
+def test_nonsense_from_a_stranger_is_answered_and_the_teacher_serves_on(
+    pools, served, deployment
+):
+    pool = pools(deployment, teachers=1)
+    source, samples, events = served(pool, epochs=20)
+    (teacher,) = teachers_of(pool).values()
+    good = {"epoch": 0, "replies": "full", "top_k": 1}
+    ids = {"ids": np.arange(4, dtype=np.int64)}
+    nonsense = [
+        (good, {}),
+        (good, {"views": np.zeros((2, 9, 9, 9), np.uint8)}),
+        (good, {"ids": np.array([10**9], np.int64)}),  # no such sample
+        (good | {"replies": "top_k", "top_k": 0}, ids),
+        ({}, ids),
+    ]
+
+    async def ask_all():
+        asker = await label_wire.connect("127.0.0.1", teacher["wire_port"])
+        said = [(await asker.ask(asked, inputs))[0] for asked, inputs in nonsense]
+        right, answer = await asker.ask(good, ids)
+        asker.retire()
+        return said, right, answer
+
+    said, right, answer = asyncio.run(ask_all())
+    assert all("error" in one for one in said)
+    assert "error" not in right
+    assert answer["logits"].shape == (4, 10)
+    train(source, samples, 20)
+    assert lost(events) == []
 
 
 LOSES_A_ROW = '''

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kdlab.cluster import label_wire
-from kdlab.cluster.messages import encode
+from kdlab.cluster.messages import check, encode
 from kdlab.cluster.reader_wires import Unreachable, Unusable, Wires
 from kdlab.soft_labels.compressed import log_probabilities
 
@@ -26,7 +26,7 @@ CONFIG = {
 
 @contextlib.asynccontextmanager
 async def answering(handler):
-    server = await label_wire.listen("127.0.0.1", handler)
+    server = await label_wire.listen("127.0.0.1", handler, lambda: 10**9)
     try:
         yield label_wire.port_of(server)
     finally:
@@ -196,6 +196,50 @@ def test_arrays_that_do_not_fit_their_body_are_refused(arrays):
             writer.close()
 
     asyncio.run(run())
+
+
+def test_memory_is_not_taken_for_what_a_frame_only_claims():
+    """The arrays must make up the body, and the body must be one this teacher may get."""
+    sent = {"ids": np.zeros(1000, np.int64)}
+
+    async def run():
+        server = await label_wire.listen("127.0.0.1", echo, lambda: 4000)
+        asker = await label_wire.connect("127.0.0.1", label_wire.port_of(server))
+        with pytest.raises(ConnectionError):
+            await asker.ask({}, sent)
+        asker = await label_wire.connect("127.0.0.1", label_wire.port_of(server))
+        _, got = await asker.ask({}, {"ids": sent["ids"][:500]})
+        server.close()
+        return len(got["ids"])
+
+    assert asyncio.run(run()) == 500
+
+
+GOOD = {"epoch": 0, "replies": "full", "top_k": 1}
+IDS = {"ids": np.arange(3, dtype=np.int64)}
+VIEWS = {"views": np.zeros((3, 1, 8, 8), np.uint8)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "inputs", "why"),
+    [
+        (GOOD | {"epoch": "0"}, IDS, "a request asks for"),
+        (GOOD | {"replies": "pickle"}, IDS, "a request asks for"),
+        (GOOD | {"replies": "top_k", "top_k": 0}, IDS, "top_k is 0 of 10 classes"),
+        (GOOD | {"replies": "top_k", "top_k": 10}, IDS, "top_k is 10 of 10 classes"),
+        (GOOD, {}, "the inputs are {}"),
+        (GOOD, IDS | VIEWS, "images of this pool are"),
+        (GOOD, {"ids": np.zeros((), np.int64)}, "images of this pool are"),
+        (GOOD, {"ids": np.zeros(0, np.int64)}, "images of this pool are"),
+        (GOOD, {"ids": np.zeros(3, np.float32)}, "images of this pool are"),
+        (GOOD, {"views": np.zeros((3, 1, 9, 9), np.uint8)}, "images of this pool are"),
+    ],
+)
+def test_requests_that_no_teacher_answers(asked, inputs, why):
+    check(GOOD, IDS, (1, 8, 8), 10)
+    check(GOOD, VIEWS, (1, 8, 8), 10)
+    with pytest.raises(ValueError, match=why):
+        check(asked, inputs, (1, 8, 8), 10)
 
 
 def test_a_broken_connection_fails_all_that_wait_and_the_next_ask_connects_anew():

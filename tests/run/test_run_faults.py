@@ -151,6 +151,16 @@ def test_torchrun_stops_softly_and_goes_on_where_it_was(kdlab_home, elsewhere):
     assert all(abs(one[step] - two[step]) < 1e-5 for step in one)
 
 
+def test_a_stop_before_the_first_step_ends_all_ranks(kdlab_home, elsewhere):
+    run = prepared("served", epochs=400)
+    process = torchrun(run.id, "--max-restarts=2")
+    until(lambda: any(e["event"] == "pool_starting" for e in run.events()))
+    run.stop()
+    process.communicate(timeout=90)
+    assert process.returncode == 0
+    assert run.state == "stopped", run.status
+
+
 def test_without_torchrun_the_module_says_how(elsewhere):
     done = subprocess.run(
         [sys.executable, "-m", "kdlab.run.torchrun", "last"],

@@ -308,12 +308,15 @@ class DistilReader:
             self._told += self.on_trouble(teacher, lease, why, unusable=False, time=time)
 
     def _look_for_teachers(self, time: float) -> None:
+        # A student that still has labels, or needs no more, does not miss a teacher.
+        fed = self.slots_taken or self.unused or not self.work_is_open()
+        if fed:
+            self._dry_since = time
         since = self.without_teacher_since
         if since is None:
             return
-        # A student that still has labels, or needs no more, does not miss a teacher.
-        if self.slots_taken or self.unused or not self.work_is_open():
-            self.without_teacher_since = self._dry_since = time
+        if fed:
+            self.without_teacher_since = time
         elif time - since > self.rules.wait_s:
             self._told.append(
                 Fail(self.ledger.samples, self.batches_delivered, self.last_trouble)

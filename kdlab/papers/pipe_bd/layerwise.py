@@ -21,7 +21,9 @@ class Packing:
 
 
 def packed(blocks: int, devices: int, task_s: Callable[[int, int], float]) -> Packing:
-    """Longest processing time first; at most a third above the best packing (Graham 1969).
+    """Longest processing time first.
+
+    On devices that are alike at most a third above the best packing (Graham 1969).
 
     Args:
         blocks: number of tasks.

@@ -120,11 +120,9 @@ def shared_rows(batch: int, speeds: Sequence[float]) -> tuple[int, ...]:
     by_need = sorted(range(len(rows)), key=lambda k: (rows[k] - exact[k], k))
     while sum(rows) < batch:
         rows[by_need.pop(0)] += 1
-    while sum(rows) > batch:  # the ones that were given one row too many
-        most = max(
-            range(len(rows)), key=lambda k: rows[k] - exact[k] if rows[k] > 1 else -1
-        )
-        rows[most] -= 1
+    while sum(rows) > batch:  # from those that have the most above their share
+        spare = [k for k in range(len(rows)) if rows[k] > 1]
+        rows[max(spare, key=lambda k: rows[k] - exact[k])] -= 1
     return tuple(rows)
 
 

@@ -8,8 +8,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
+
+from kdlab.errors import ModelError
 
 
 class GroupBatchNorm(nn.BatchNorm2d):
@@ -68,11 +71,22 @@ class GroupBatchNorm(nn.BatchNorm2d):
 
 
 def synchronise(module: nn.Module, group: Any) -> nn.Module:
-    """The module with every batch norm taken over the group; parameters stay the same."""
-    if dist.get_world_size(group) == 1:
+    """The module with every batch norm taken over the group; parameters stay the same.
+
+    Raises:
+        ModelError: a batch norm of a kind that is not known here.
+    """
+    if dist.get_world_size(group) == 1 or isinstance(module, GroupBatchNorm):
         return module
-    if isinstance(module, nn.BatchNorm2d):
+    if type(module) is nn.BatchNorm2d:
         return GroupBatchNorm.of(module, group)
+    if isinstance(module, BatchNormAct2d):  # timm's, with an activation in it
+        return nn.Sequential(GroupBatchNorm.of(module, group), module.drop, module.act)
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        raise ModelError(
+            f"{type(module).__name__} cannot be taken over a group of devices. Set norm: local, "
+            "or a plan whose stages have one device each."
+        )
     for name, child in module.named_children():
         setattr(module, name, synchronise(child, group))
     return module

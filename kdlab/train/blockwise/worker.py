@@ -1,11 +1,12 @@
 """One device of a plan: carries out what kdlab/papers/pipe_bd/relay.py says, for real.
 
 Sends and receives go on in the background (isend, irecv); a receive is posted one step
-ahead into the other of two buffers, a send keeps its tensor until it has left. What each
-instruction took is kept for the trace.
+ahead into a buffer of its own, a send keeps its tensor until it has left. What the last
+instructions took is kept for the trace.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.train.blockwise.pairs import BlockPair
 from kdlab.train.blockwise.sync_norm import synchronise
 
+_MOST_SPANS = 20_000
 Part = Literal[
     "load", "receive", "teacher", "send", "student", "all_reduce", "barrier", "update"
 ]
@@ -59,7 +61,7 @@ class Job:
 
 @dataclass(slots=True)
 class _Buffers:
-    """Of one stage boundary: shapes are known once the first tensor was seen."""
+    """What is under way, by step: tensors must live until then."""
 
     receives: dict[int, tuple[Tensor, list[Any]]] = field(default_factory=dict)
     sends: dict[int, list[Any]] = field(default_factory=dict)
@@ -87,7 +89,7 @@ class Worker:
         self.incoming = [t for t in edges(plan) if t.receiver == device]
         self.outgoing = [t for t in edges(plan) if t.sender == device]
         self.shape = tuple(shape)
-        self.spans: list[Span] = []
+        self.spans: deque[Span] = deque(maxlen=_MOST_SPANS)
         self._kept = _Buffers()
         self._input: Tensor | None = None
         self._targets: list[Tensor] = []
@@ -97,8 +99,22 @@ class Worker:
                 if pair.student is not None:
                     pair.student = synchronise(pair.student, self.group)
         self.students = [pair.student for pair in job.pairs if pair.student is not None]
-        parameter = next(self.students[0].parameters())
-        self.dtype, self.memory = parameter.dtype, parameter.device
+        parts = [
+            m for pair in job.pairs for m in (pair.student, pair.teacher) if m is not None
+        ]
+        found = [p for part in parts for p in part.parameters()]
+        self.dtype = found[0].dtype if found else torch.float32
+        self.memory = found[0].device if found else torch.device("cpu")
+        self._begin_alike()
+
+    @torch.no_grad()
+    def _begin_alike(self) -> None:
+        """A group has one model: that of its first device."""
+        if len(self.stage.devices) == 1:
+            return
+        for student in self.students:
+            for tensor in (*student.parameters(), *student.buffers()):
+                dist.broadcast(tensor, self.stage.devices[0], group=self.group)
 
     def run(self, steps: int) -> None:
         for _ in self.advance(steps):
@@ -211,6 +227,8 @@ class Worker:
             for p in student.parameters()
             if p.grad is not None
         ]
+        if not gradients:
+            return
         flat = torch.cat([g.reshape(-1) for g in gradients])
         dist.all_reduce(flat, group=self.group)
         at = 0

@@ -1,0 +1,146 @@
+"""What blocks cost on this device: the profile a plan is made from (section IV-C).
+
+Each block is run at each feasible batch share, some steps to warm up and then
+`steps` (100 in the paper, section V-B), and the median counts. Sizes take turns, so a
+machine that drifts does not make one of them look better.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from kdlab.papers.pipe_bd.block_cost import Block
+from kdlab.papers.pipe_bd.stages import even_rows
+from kdlab.train.blockwise.pairs import BlockPair
+
+_WARM_UP = 2
+_COPIES = 3  # weights, gradients, momentum
+
+
+def feasible_rows(batch: int, devices: int) -> list[int]:
+    """Rows a device may get when up to `devices` share a batch; the fewest first."""
+    widths = range(1, min(batch, devices) + 1)
+    return sorted({rows for width in widths for rows in even_rows(batch, width)})
+
+
+def profiled(
+    pairs: Sequence[BlockPair],
+    views: Tensor,
+    rows: Sequence[int],
+    *,
+    steps: int = 100,
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+    most_s: float = 60.0,
+) -> list[Block]:
+    """Costs of each pair, measured on copies of nothing: weights come back as they were.
+
+    Args:
+        pairs: on the device that is measured.
+        views: (N, C, H, W) normalised, N at least the largest of `rows`.
+        rows: sizes to measure.
+        steps: timed for each block and size, fewer when `most_s` is over.
+        optimizer: a fresh one for a student block, as in training.
+        most_s: for all of it, in seconds.
+    """
+    found = []
+    per_block_s = most_s / max(1, len(pairs))
+    for pair in pairs:
+        with torch.no_grad():
+            output = pair.teacher(views)
+        found.append(_one(pair, views, output, rows, steps, optimizer, per_block_s))
+        views = output
+    return found
+
+
+def _one(
+    pair: BlockPair,
+    views: Tensor,
+    output: Tensor,
+    rows: Sequence[int],
+    steps: int,
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+    most_s: float,
+) -> Block:
+    student = pair.student
+    assert student is not None
+    kept = {k: v.clone() for k, v in student.state_dict().items()}
+    student.train()
+    stepper = optimizer(student)
+    teacher: dict[int, list[float]] = {r: [] for r in rows}
+    whole: dict[int, list[float]] = {r: [] for r in rows}
+    begin = time.perf_counter()
+    for step in range(_WARM_UP + steps):
+        if step > _WARM_UP + 2 and time.perf_counter() - begin > most_s:
+            break
+        for r in rows:
+            taken = _seconds(lambda r=r: _forward(pair, views[:r]), views)  # type: ignore[misc]
+            spent = _seconds(
+                lambda r=r: _train(pair, stepper, views[:r], output[:r]),  # type: ignore[misc]
+                views,
+            )
+            if step >= _WARM_UP:
+                teacher[r].append(taken)
+                whole[r].append(spent)
+    student.load_state_dict(kept)
+    parameters = sum(p.numel() * p.element_size() for p in student.parameters())
+    frozen = sum(p.numel() * p.element_size() for p in pair.teacher.parameters())
+    return Block(
+        teacher_s={r: median(s) for r, s in teacher.items()},
+        student_s={r: median(s) for r, s in whole.items()},
+        output_bytes=output[0].numel() * output.element_size(),
+        gradient_bytes=parameters,
+        fixed_bytes=frozen + _COPIES * parameters,
+        row_bytes=_activation_bytes(pair, views[:1]),
+    )
+
+
+@torch.no_grad()
+def _forward(pair: BlockPair, views: Tensor) -> None:
+    pair.teacher(views)
+
+
+def _train(
+    pair: BlockPair, stepper: torch.optim.Optimizer, views: Tensor, target: Tensor
+) -> None:
+    assert pair.student is not None
+    stepper.zero_grad(set_to_none=True)
+    pair.loss(pair.student(views), target).backward()
+    stepper.step()
+
+
+def _seconds(work: Callable[[], None], views: Tensor) -> float:
+    if views.is_cuda:
+        torch.cuda.synchronize(views.device)
+    begin = time.perf_counter()
+    work()
+    if views.is_cuda:
+        torch.cuda.synchronize(views.device)
+    return time.perf_counter() - begin
+
+
+def _activation_bytes(pair: BlockPair, views: Tensor) -> float:
+    """Of one row: what the layers put out; the student's twice, with their gradients."""
+    total = float(views.numel() * views.element_size())
+
+    def count(factor: int) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            nonlocal total
+            if isinstance(output, Tensor) and next(module.children(), None) is None:
+                total += factor * output[0].numel() * output.element_size()
+
+        return hook
+
+    assert pair.student is not None
+    for block, factor in ((pair.teacher, 1), (pair.student, 2)):
+        handles = [m.register_forward_hook(count(factor)) for m in block.modules()]
+        mode = block.training
+        block.eval()
+        with torch.no_grad():
+            block(views)
+        block.train(mode)
+        for handle in handles:
+            handle.remove()
+    return total

@@ -1,0 +1,86 @@
+"""Pipe-BD on a simulated clock: the clock and the costs agree, and Fig. 4 has its shape."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdlab.papers.pipe_bd.block_cost import Block, Costs, Link, Profile
+from kdlab.papers.pipe_bd.hybrid_plan import dynamic, relaying
+from kdlab.papers.pipe_bd.stages import pipeline
+from kdlab.run.simulations import simulate
+from kdlab.simulate.pipe_bd import Relay
+
+
+def even(teacher, student, output=0.0):
+    rows = {24: 1.0, 12: 0.5, 8: 1 / 3, 1: 1 / 24}
+    return Block(
+        teacher_s={r: teacher * s for r, s in rows.items()},
+        student_s={r: student * s for r, s in rows.items()},
+        output_bytes=output,
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.1, 1), st.floats(0.1, 3)), min_size=2, max_size=6),
+    st.integers(2, 4),
+    st.booleans(),
+)
+def test_the_clock_says_what_the_costs_say(times, devices, decoupled):
+    """Transfers that are covered, no loading: both are the slowest stage."""
+    profile = Profile(
+        types={"a": [even(*t, output=8.0) for t in times]},
+        devices=["a"] * devices,
+        link=Link(bytes_per_s=1e6, overlap=1.0),
+    )
+    costs = Costs(profile, 24)
+    plan = replace(dynamic(costs).plan, decoupled=decoupled)
+    simulated = Relay(costs, plan, steps=60).run().step_s
+    assert simulated == pytest.approx(costs.step_s(plan), rel=0.02)
+
+
+def test_a_slow_link_holds_the_pipeline_back_and_no_row_is_lost_on_it():
+    profile = Profile(
+        types={"a": [even(1.0, 1.0, output=1e6), even(1.0, 1.0)]},
+        devices=["a", "a"],
+        link=Link(bytes_per_s=24e6 / 5),  # five seconds for each batch
+    )
+    costs = Costs(profile, 24)
+    plan = pipeline(24, [1, 2], [1, 1])
+    relay = Relay(costs, plan, steps=30).run()
+    assert relay.step_s == pytest.approx(5.0, rel=0.05)
+    first = [span.end for span in relay.spans if span.device == 0 and span.part == "Update"]
+    last = [span.end for span in relay.spans if span.device == 1 and span.part == "Update"]
+    # The first stage runs ahead by its buffers, not by more.
+    assert max(b - a for a, b in zip(first, last, strict=True)) < 4 * 5.0
+
+
+def test_decoupling_hides_the_relay():
+    costs = Costs(Profile(types={"a": [even(1.0, 2.0)] * 3}, devices=["a"] * 3), 24)
+    plan = relaying(costs).plan
+    assert Relay(costs, plan).run().step_s == pytest.approx(3.0)
+    barrier = Relay(costs, replace(plan, decoupled=False)).run()
+    assert barrier.step_s == pytest.approx(5.0)
+    idle = [span for span in barrier.spans if span.part == "Barrier"]
+    assert sum(span.end - span.begin for span in idle if span.device == 0) > 0
+
+
+def test_figure_4_has_its_shape():
+    report, table = simulate("pipe_bd/shapes")
+    figures = {f["name"]: f["value"] for f in report["figures"]}
+    for case in ("blocks alike", "heavy first block"):
+        over = {v: figures[f"over_dp/{v}/{case}"] for v in ("TR", "TR+DPU", "TR+DPU+AHD")}
+        assert 1 < over["TR"] < over["TR+DPU"] <= over["TR+DPU+AHD"]
+        assert figures[f"of_ideal/TR+DPU+AHD/{case}"] <= 1.0
+    # Where block 0 dominates DPU alone helps little and AHD a lot (section VII-A).
+    heavy = {
+        v: figures[f"over_dp/{v}/heavy first block"] for v in ("TR", "TR+DPU", "TR+DPU+AHD")
+    }
+    assert heavy["TR+DPU"] / heavy["TR"] < 1.5
+    assert heavy["TR+DPU+AHD"] / heavy["TR+DPU"] > 1.4
+    alike = {v: figures[f"over_dp/{v}/blocks alike"] for v in ("LS", "TR+DPU")}
+    assert alike["LS"] > 1
+    assert "Plans of TR+DPU+AHD" in table
+    assert "heavy first block: blocks 0-1 on 0-2, 2-5 on 3" in table
