@@ -21,7 +21,7 @@ import psutil
 import torch
 
 from kdlab.bench import faults, real_teacher, scale
-from kdlab.bench.slices import BUFFER, SLICE_MS, Variant, compare, cpu_seconds, ratios
+from kdlab.bench.slices import BUFFER, SLICE_MS, Variant, compare, ratios
 from kdlab.bench.students import Case, calibrated, context, emulated, loop_of, samples_of
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.errors import BadInput
@@ -109,13 +109,11 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
             own = folder / name
             built = source.build(context(samples, own, pool, 2 * rate, name))
             stack.callback(built.close)
-            variants[name] = Variant(name, loop_of(spec, samples, own), built)
-        readers = {
-            name: psutil.Process(v.source.reader.pid)
-            for name, v in variants.items()
-            if isinstance(v.source, ServedSource)
-        }
-        before = {name: cpu_seconds(process) for name, process in readers.items()}
+            reader = None
+            if isinstance(built, ServedSource):
+                reader = psutil.Process(built.reader.pid)
+            loop = loop_of(spec, samples, own)
+            variants[name] = Variant(name, loop, built, helper=reader)
         compare(
             list(variants.values()),
             rounds=rounds,
@@ -123,9 +121,6 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
             warm_up=BUFFER + 8,
             say=say,
         )
-        cpu = {
-            name: cpu_seconds(process) - before[name] for name, process in readers.items()
-        }
         ut = BUFFER * case.batch
         made = []
         for way in WAYS:
@@ -139,7 +134,8 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
             made.append(_cpu_figure("student", way, case, spent))
             waited = 1000 * variant.source_s / variant.steps
             made.append(figure(f"student_ms_in_source/{way}/{case.name}", [waited], "ms"))
-            made.append(_cpu_figure("reader", way, case, 1000 * cpu[way] / variant.steps))
+            spent = 1000 * variant.helper_cpu_s / variant.steps
+            made.append(_cpu_figure("reader", way, case, spent))
             volume = variant.source.figures()["volume_max"] / ut
             made.append(
                 figure(f"volume_over_ut_max/{way}/{case.name}", [volume], "ratio", "<= 1")

@@ -25,12 +25,15 @@ class Variant:
     """One training that can be advanced by some steps.
 
     beside: entered for each of its slices, such as a busy neighbour that runs meanwhile.
+    helper: a process whose processor time during its slices is added up.
     """
 
     name: str
     loop: StudentLoop
     source: SoftLabelSource
     beside: Callable[[], AbstractContextManager[None]] = nullcontext
+    helper: psutil.Process | None = None
+    helper_cpu_s: float = 0.0
     source_cpu_s: float = 0.0  # processor time of this process inside the source
     source_s: float = 0.0  # time inside the source: that, and waiting
     steps: int = 0
@@ -40,8 +43,10 @@ class Variant:
     def advance(self, steps: int) -> None:
         if self._batches is None:
             self._batches = self._train()
+        before = cpu_seconds(self.helper)
         for _ in range(steps):
             next(self._batches)
+        self.helper_cpu_s += cpu_seconds(self.helper) - before
 
     def _train(self) -> Iterator[None]:
         loop = self.loop
@@ -102,7 +107,9 @@ def ratios(one: Variant, other: Variant) -> list[float]:
     return [a / b for a, b in zip(one.rates, other.rates, strict=True)]
 
 
-def cpu_seconds(process: psutil.Process) -> float:
-    """Processor time a process has used so far."""
+def cpu_seconds(process: psutil.Process | None) -> float:
+    """Processor time a process has used so far; nothing for none."""
+    if process is None:
+        return 0.0
     times = process.cpu_times()
     return float(times.user + times.system)
