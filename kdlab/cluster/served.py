@@ -226,13 +226,10 @@ class ServedSource:
             )
         self._held = slot
         views, labels, soft = self._tensors[slot]
-        return Batch(
-            index=index,
-            ids=arrays["ids"][:count].copy(),
-            views=views[:count],
-            labels=labels[:count],
-            soft=soft[:count],
-        )
+        if count < len(labels):  # a slice costs more than all else here
+            views, labels, soft = views[:count], labels[:count], soft[:count]
+        ids = arrays["ids"][:count].copy()
+        return Batch(index=index, ids=ids, views=views, labels=labels, soft=soft)
 
     def _wait_for_slot(self) -> int:
         """The next filled slot.

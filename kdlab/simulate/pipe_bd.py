@@ -15,23 +15,12 @@ from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.block_cost import Block, Costs, Link, Profile, at
 from kdlab.papers.pipe_bd.hybrid_plan import Found, relaying, search_for
 from kdlab.papers.pipe_bd.layerwise import packed
-from kdlab.papers.pipe_bd.relay import Transfer, edges, instructions
+from kdlab.papers.pipe_bd.relay import Span, Transfer, edges, instructions, part_of
 from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying
 from kdlab.simulate.kind import SimulationSpec
 
 _AT_LEAST_1 = Range(ge=1)
 _SHARES = 8  # of a batch at which a block's time is laid down, between one row and all
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One thing a device did; simulated seconds."""
-
-    device: int
-    part: str
-    step: int
-    begin: float
-    end: float
 
 
 @dataclass(slots=True)
@@ -100,8 +89,8 @@ class Relay:
             case _:
                 self._works(device, instruction)
                 done = True
-        if done:
-            part = type(instruction).__name__
+        part = part_of(instruction)
+        if done and part is not None:
             self.spans.append(Span(device.number, part, step, begin, device.now))
         return done
 

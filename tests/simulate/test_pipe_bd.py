@@ -51,8 +51,8 @@ def test_a_slow_link_holds_the_pipeline_back_and_no_row_is_lost_on_it():
     plan = pipeline(24, [1, 2], [1, 1])
     relay = Relay(costs, plan, steps=30).run()
     assert relay.step_s == pytest.approx(5.0, rel=0.05)
-    first = [span.end for span in relay.spans if span.device == 0 and span.part == "Update"]
-    last = [span.end for span in relay.spans if span.device == 1 and span.part == "Update"]
+    first = [span.end for span in relay.spans if span.device == 0 and span.part == "update"]
+    last = [span.end for span in relay.spans if span.device == 1 and span.part == "update"]
     # The first stage runs ahead by its buffers, not by more.
     assert max(b - a for a, b in zip(first, last, strict=True)) < 4 * 5.0
 
@@ -63,7 +63,7 @@ def test_decoupling_hides_the_relay():
     assert Relay(costs, plan).run().step_s == pytest.approx(3.0)
     barrier = Relay(costs, replace(plan, decoupled=False)).run()
     assert barrier.step_s == pytest.approx(5.0)
-    idle = [span for span in barrier.spans if span.part == "Barrier"]
+    idle = [span for span in barrier.spans if span.part == "barrier"]
     assert sum(span.end - span.begin for span in idle if span.device == 0) > 0
 
 

@@ -19,6 +19,7 @@ simulated clock (kdlab/simulate/pipe_bd.py).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 
@@ -99,6 +100,38 @@ Instruction = (
     | Barrier
     | Update
 )
+
+
+Part = Literal[
+    "load", "receive", "teacher", "send", "student", "all_reduce", "barrier", "update"
+]
+_PARTS: dict[type, Part] = {
+    Load: "load",
+    AwaitReceive: "receive",
+    Teacher: "teacher",
+    Send: "send",
+    AwaitSends: "send",
+    Student: "student",
+    AllReduce: "all_reduce",
+    Barrier: "barrier",
+    Update: "update",
+}
+
+
+def part_of(instruction: Instruction) -> Part | None:
+    """What the time an instruction takes is counted as; None for what takes none."""
+    return _PARTS.get(type(instruction))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One thing a device did; seconds of one clock for all devices."""
+
+    device: int
+    part: Part
+    step: int
+    begin: float
+    end: float
 
 
 def transfers(sender: Stage, receiver: Stage) -> list[Transfer]:

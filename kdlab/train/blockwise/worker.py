@@ -17,25 +17,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from kdlab.papers.pipe_bd import relay
-from kdlab.papers.pipe_bd.relay import LEAD, Transfer, edges, instructions
+from kdlab.papers.pipe_bd.relay import LEAD, Span, Transfer, edges, instructions, part_of
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.train.blockwise.pairs import BlockPair
 from kdlab.train.blockwise.sync_norm import synchronise
 
 _MOST_SPANS = 20_000
-Part = Literal[
-    "load", "receive", "teacher", "send", "student", "all_reduce", "barrier", "update"
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One thing a device did; seconds of `time.perf_counter`."""
-
-    part: Part
-    step: int
-    begin: float
-    end: float
 
 
 @dataclass(slots=True)
@@ -125,50 +112,41 @@ class Worker:
         for student in self.students:
             student.train()
         for instruction in instructions(self.plan, self.device, steps):
-            begin = time.perf_counter()
-            part = self._carry_out(instruction)
+            begin = time.monotonic()  # one clock for all processes of a machine
+            self._carry_out(instruction)
+            part = part_of(instruction)
             if part is not None:
-                step, now = instruction.step, time.perf_counter()
-                self.spans.append(Span(part, step, begin, now))
+                now = time.monotonic()
+                self.spans.append(Span(self.device, part, instruction.step, begin, now))
             if isinstance(instruction, relay.Update):
                 self.job.on_step(instruction.step, self._losses)
                 yield instruction.step
 
-    def _carry_out(self, instruction: relay.Instruction) -> Part | None:
+    def _carry_out(self, instruction: relay.Instruction) -> None:
         match instruction:
             case relay.Load(step):
                 self._input = self.job.load(step, *self.rows)
-                return "load"
             case relay.PostReceive(step):
                 self._post_receive(step)
-                return None
             case relay.AwaitReceive(step):
                 self._input, works = self._kept.receives.pop(step)
                 _wait(works)
-                return "receive"
             case relay.AwaitSends(step):
                 _wait(self._kept.sends.pop(step))
-                return "send"
             case relay.Teacher():
                 self._teacher()
-                return "teacher"
             case relay.Send(step):
                 self._send(step)
-                return "send"
             case relay.Student(step):
                 self.job.schedule(step)
                 self._student()
-                return "student"
             case relay.AllReduce():
                 self._all_reduce()
-                return "all_reduce"
             case relay.Barrier():
                 dist.barrier()
-                return "barrier"
             case relay.Update():
                 for optimizer in self.job.optimizers:
                     optimizer.step()
-                return "update"
 
     def _post_receive(self, step: int) -> None:
         """Line 9, before its time: all rows of this device, from everybody who has some."""

@@ -1,0 +1,100 @@
+"""What devices did when: as a Chrome trace, a Gantt picture, and time by part (Fig. 2)."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure as Picture
+from matplotlib.patches import Patch
+
+from kdlab.papers.pipe_bd.relay import Part, Span
+
+COLOURS: dict[str, str] = {
+    "load": "#8c8c8c",
+    "receive": "#c7b8e0",
+    "teacher": "#e08a3c",
+    "send": "#9c7fd0",
+    "student": "#3b7dd8",
+    "all_reduce": "#d05a8c",
+    "barrier": "#d8d8d8",
+    "update": "#3fa66b",
+    "idle": "#ffffff",
+}
+
+
+def chrome_trace(spans: Sequence[Span]) -> dict[str, Any]:
+    """For chrome://tracing or Perfetto: microseconds from the first span on."""
+    origin = min((span.begin for span in spans), default=0.0)
+    devices = sorted({span.device for span in spans})
+    names = [
+        {
+            "name": "thread_name",
+            "ph": "M",
+            "pid": 0,
+            "tid": device,
+            "args": {"name": f"device {device}"},
+        }
+        for device in devices
+    ]
+    events = [
+        {
+            "name": span.part,
+            "cat": "kdlab",
+            "ph": "X",
+            "ts": 1e6 * (span.begin - origin),
+            "dur": 1e6 * (span.end - span.begin),
+            "pid": 0,
+            "tid": span.device,
+            "args": {"step": span.step},
+        }
+        for span in spans
+    ]
+    return {"traceEvents": [*names, *events], "displayTimeUnit": "ms"}
+
+
+def write_chrome_trace(spans: Sequence[Span], path: Path) -> None:
+    path.write_text(json.dumps(chrome_trace(spans)), encoding="utf-8")
+
+
+def by_part(spans: Sequence[Span]) -> dict[int, dict[Part | str, float]]:
+    """Seconds of each device by part; what no span covers is idle, as is waiting.
+
+    Receiving and barriers are waiting here: the transfer itself goes on in the background.
+    """
+    found: dict[int, dict[Part | str, float]] = {}
+    if not spans:
+        return found
+    begin, end = min(s.begin for s in spans), max(s.end for s in spans)
+    for device in sorted({span.device for span in spans}):
+        own = [span for span in spans if span.device == device]
+        parts: dict[Part | str, float] = {}
+        for span in own:
+            waits = span.part in ("receive", "barrier")
+            part = "idle" if waits else span.part
+            parts[part] = parts.get(part, 0.0) + span.end - span.begin
+        covered = sum(span.end - span.begin for span in own)
+        parts["idle"] = parts.get("idle", 0.0) + max(0.0, end - begin - covered)
+        found[device] = parts
+    return found
+
+
+def gantt(spans: Sequence[Span], path: Path, title: str = "") -> None:
+    """A picture of who did what when, one row for each device."""
+    origin = min((span.begin for span in spans), default=0.0)
+    devices = sorted({span.device for span in spans})
+    picture = Picture(figsize=(10, 0.6 * len(devices) + 1.4), layout="constrained")
+    axes = picture.subplots()
+    for row, device in enumerate(devices):
+        for span in spans:
+            if span.device == device and span.end > span.begin:
+                bar = [(1e3 * (span.begin - origin), 1e3 * (span.end - span.begin))]
+                axes.broken_barh(bar, (row - 0.4, 0.8), facecolors=COLOURS[span.part])
+    axes.set_yticks(range(len(devices)), [f"device {d}" for d in devices])
+    axes.invert_yaxis()
+    axes.set_xlabel("ms")
+    axes.set_title(title)
+    used = [part for part in COLOURS if any(span.part == part for span in spans)]
+    handles = [Patch(facecolor=COLOURS[p], edgecolor="#888888", label=p) for p in used]
+    picture.legend(handles=handles, loc="outside lower center", ncols=len(used))
+    picture.savefig(path, dpi=120)
