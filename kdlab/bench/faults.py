@@ -276,7 +276,7 @@ def chaos(say: Callable[[str], None]) -> list[Figure]:
         "{kill_teacher: 3, stop_teacher: 2, slow_teacher: 2, partition_teacher: 2, "
         "leave_teacher: 2, join_teacher: 1, kill_rank: 1, stop_rank: 1, leave_rank: 1, "
         # More than are counted: some find nobody to hit, between two generations.
-        f"events: {_CHAOS_EVENTS + 60}, every_s: 1.5, lasts_s: 2.0, seed: 11}}"
+        f"events: {3 * _CHAOS_EVENTS}, every_s: 1.5, lasts_s: 2.0, seed: 11}}"
     )
     begin = time.monotonic()
     with _run(
