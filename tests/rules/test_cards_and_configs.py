@@ -17,13 +17,13 @@ def test_card(name):
     from kdlab.cluster.pool import PoolSpec
     from kdlab.data.images import DataSpec
     from kdlab.models.model import ModelSpec
-    from kdlab.simulate.edl_dist import EdlDist
+    from kdlab.simulate.kind import SimulationSpec
     from kdlab.simulate.profile import Profile
     from kdlab.train.teacher import TeacherSpec
 
     kinds = {"data": DataSpec, "models": ModelSpec, "students": ModelSpec,
              "teachers": TeacherSpec, "teacher_pools": PoolSpec,
-             "profiles": Profile, "simulations": EdlDist}  # fmt: skip
+             "profiles": Profile, "simulations": SimulationSpec}  # fmt: skip
     assert construct(kinds[name.split("/")[0]], compose_card(name))
     assert f"  {name}" in catalogue()
     assert folders.display(folders.find("registry", name)) in describe(name)
