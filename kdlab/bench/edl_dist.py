@@ -21,7 +21,7 @@ import psutil
 import torch
 
 from kdlab.bench import faults, real_teacher, scale
-from kdlab.bench.slices import BUFFER, SLICE_MS, Variant, compare, ratios
+from kdlab.bench.slices import BUFFER, SLICE_MS, Variant, compare, ratios, worst_of
 from kdlab.bench.students import Case, calibrated, context, emulated, loop_of, samples_of
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.errors import BadInput
@@ -71,27 +71,14 @@ def served(rounds: int, say: Callable[[str], None]) -> list[Figure]:
         for way in WAYS:
             for size in sorted({case.size for case in CASES}):
                 goal = GOALS[way] if base == "served_over_memory" else None
-                worst.append(_worst_of(each, f"{base}/{way}/{size}", min, goal))
+                worst.append(worst_of(each, f"{base}/{way}/{size}", min, goal))
     for name, goal in (
         ("volume_over_ut_max", "<= 1"),
         ("student_cpu_ms_per_batch/reference", "<= 0.5"),
         ("reader_cpu_ms_per_batch/reference", None),
     ):
-        worst.append(_worst_of(each, name, max, goal))
+        worst.append(worst_of(each, name, max, goal))
     return worst + each
-
-
-def _worst_of(
-    figures: list[Figure],
-    name: str,
-    worst: Callable[..., Figure],
-    goal: str | None,
-) -> Figure:
-    """Of all figures below that name."""
-    found = worst(
-        (f for f in figures if f["name"].startswith(f"{name}/")), key=lambda f: f["value"]
-    )
-    return figure(name, [found["low"], found["value"], found["high"]], found["unit"], goal)
 
 
 def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:

@@ -21,7 +21,15 @@ import psutil
 import torch
 from safetensors.torch import save_file
 
-from kdlab.bench.slices import BUFFER, SLICE_MS, Variant, compare, cpu_seconds, ratios
+from kdlab.bench.slices import (
+    BUFFER,
+    SLICE_MS,
+    Variant,
+    compare,
+    cpu_seconds,
+    ratios,
+    worst_of,
+)
 from kdlab.bench.students import (
     Case,
     calibrated,
@@ -50,12 +58,8 @@ def measure(rounds: int, say: Callable[[str], None]) -> list[Figure]:
     figures: list[Figure] = []
     for case in CASES:
         figures += _case(case, rounds, say)
-    worst = min(
-        (f for f in figures if f["name"].startswith("gain_over_online_of_limit")),
-        key=lambda f: f["value"],
-    )
-    values = [worst[k] for k in ("low", "value", "high")]
-    return [figure("gain_over_online_of_limit", values, "ratio", ">= 0.95"), *figures]
+    worst = worst_of(figures, "gain_over_online_of_limit", min, ">= 0.95")
+    return [worst, *figures]
 
 
 def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from kdlab.report.figures import Figure, figure
 from kdlab.soft_labels.source import SoftLabelSource
 from kdlab.train.student import StudentLoop
 
@@ -105,6 +106,19 @@ def compare(
 def ratios(one: Variant, other: Variant) -> list[float]:
     """Speed of `one` over that of `other`, round by round."""
     return [a / b for a, b in zip(one.rates, other.rates, strict=True)]
+
+
+def worst_of(
+    figures: list[Figure],
+    name: str,
+    worst: Callable[..., Figure],
+    goal: str | None,
+) -> Figure:
+    """Of all figures below that name."""
+    found = worst(
+        (f for f in figures if f["name"].startswith(f"{name}/")), key=lambda f: f["value"]
+    )
+    return figure(name, [found["low"], found["value"], found["high"]], found["unit"], goal)
 
 
 def cpu_seconds(process: psutil.Process | None) -> float:

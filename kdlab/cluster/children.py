@@ -136,9 +136,9 @@ _parent = 1  # where `announce` writes; `configured` moves it off standard outpu
 def give_way() -> None:
     """This process serves a trainer on the same machine, and the trainer comes first.
 
-    Else each message that arrives here may push the trainer off its core: served over
-    N-training was 0.89 without and 1.02 with it, beside a teacher that computes, at steps
-    of 5 ms on two cores. Nothing starves: a trainer without soft labels sleeps.
+    Else each message that arrives here may push the trainer off its core. What that costs
+    was within the noise of the machine it was measured on (two cores, +-0.05). Nothing
+    starves: a trainer without soft labels sleeps.
     """
     os.nice(_GIVES_WAY)
 

@@ -7,7 +7,7 @@ mass of the rest.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from kdlab.soft_labels.compressed import TopK, compress, expand
 
 Inputs = Literal["reference", "value_uint8", "value_float32"]
 Replies = Literal["full", "half", "top_k"]
-_REPLIES = ("full", "half", "top_k")
 
 
 def request(
@@ -38,7 +37,9 @@ def check(
     Raises:
         ValueError: what is wrong with it.
     """
-    if not isinstance(asked.get("epoch"), int) or asked.get("replies") not in _REPLIES:
+    if not isinstance(asked.get("epoch"), int) or asked.get("replies") not in get_args(
+        Replies
+    ):
         raise ValueError(f"a request asks for {dict(asked)!r}")
     top_k = asked.get("top_k")
     if asked["replies"] == "top_k" and not (isinstance(top_k, int) and 0 < top_k < classes):

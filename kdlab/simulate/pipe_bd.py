@@ -44,6 +44,10 @@ class Relay:
     _posted: dict[tuple[int, int], float] = field(default_factory=dict)
     _arrived: dict[tuple[Transfer, int], float] = field(default_factory=dict)
     _met: dict[tuple[str, int, int], dict[int, float]] = field(default_factory=dict)
+    _edges: list[Transfer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._edges = edges(self.plan)
 
     def run(self) -> "Relay":
         devices = [
@@ -118,7 +122,7 @@ class Relay:
 
     def _sends(self, device: _Device, step: int, row_bytes: float) -> None:
         link = self.costs.profile.link
-        for t in edges(self.plan):
+        for t in self._edges:
             if t.sender == device.number:
                 takes = link.transfer_s((t.stop - t.start) * row_bytes)
                 device.now += (1 - link.overlap) * takes
@@ -128,7 +132,7 @@ class Relay:
 
     def _receives(self, device: _Device, step: int) -> bool:
         link, copied = self.costs.profile.link, 0.0
-        mine = [t for t in edges(self.plan) if t.receiver == device.number]
+        mine = [t for t in self._edges if t.receiver == device.number]
         if any((t, step) not in self._arrived for t in mine):
             return False
         stage = self.plan.stages[self.plan.stage_of(device.number)]
@@ -142,7 +146,7 @@ class Relay:
 
     def _has_sent(self, device: _Device, step: int) -> bool:
         """A send has left when its receive is posted and its rows are over."""
-        mine = [t for t in edges(self.plan) if t.sender == device.number]
+        mine = [t for t in self._edges if t.sender == device.number]
         if any((t.receiver, step) not in self._posted for t in mine):
             return False
         for t in mine:

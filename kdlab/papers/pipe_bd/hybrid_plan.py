@@ -113,12 +113,15 @@ def _dynamic(costs: Costs, limit: float, widths: set[int]) -> Found:
     return Found(_plan(costs, cuts, splits), best[devices][blocks], looked_at)
 
 
+def _ranges(cuts: list[int], splits: list[int]) -> Iterator[tuple[int, int, int, int]]:
+    """Blocks [first, stop) and devices [start, end) of each stage."""
+    return zip([0, *cuts[:-1]], cuts, [0, *splits[:-1]], splits, strict=True)
+
+
 def _slowest(costs: Costs, cuts: list[int], splits: list[int]) -> float:
     """Seconds of the slowest stage; infinite when one does not fit."""
     slowest = 0.0
-    for first, stop, start, end in zip(
-        [0, *cuts], cuts, [0, *splits], splits, strict=False
-    ):
+    for first, stop, start, end in _ranges(cuts, splits):
         group = costs.group(start, end)
         if group is None or not costs.fits(first, stop, group):
             return inf
@@ -128,9 +131,7 @@ def _slowest(costs: Costs, cuts: list[int], splits: list[int]) -> float:
 
 def _plan(costs: Costs, cuts: list[int], splits: list[int]) -> Plan:
     stages = []
-    for first, stop, start, end in zip(
-        [0, *cuts], cuts, [0, *splits], splits, strict=False
-    ):
+    for first, stop, start, end in _ranges(cuts, splits):
         group = costs.group(start, end)
         assert group is not None
         stages.append(Stage(first, stop, group.devices, group.rows, from_data=first == 0))

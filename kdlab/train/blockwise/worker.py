@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from kdlab.papers.pipe_bd import relay
-from kdlab.papers.pipe_bd.relay import LEAD, Span, Transfer, edges, instructions, part_of
+from kdlab.papers.pipe_bd.relay import LEAD, Span, edges, instructions, part_of
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.train.blockwise.pairs import BlockPair
 from kdlab.train.blockwise.sync_norm import synchronise
@@ -155,9 +155,7 @@ class Worker:
             (stop - start, *self.shape), dtype=self.dtype, device=self.memory
         )
         works = [
-            dist.irecv(
-                buffer[t.start - start : t.stop - start], t.sender, tag=_tag(t, step)
-            )
+            dist.irecv(buffer[t.start - start : t.stop - start], t.sender, tag=_tag(step))
             for t in self.incoming
         ]
         self._kept.receives[step] = (buffer, works)
@@ -179,7 +177,7 @@ class Worker:
         works: list[Any] = [output]  # alive until it has left
         for t in self.outgoing:
             rows = output[t.start - start : t.stop - start]
-            works.append(dist.isend(rows, t.receiver, tag=_tag(t, step)))
+            works.append(dist.isend(rows, t.receiver, tag=_tag(step)))
         self._kept.sends[step] = works
 
     def _student(self) -> None:
@@ -220,7 +218,7 @@ def stage_groups(plan: Plan) -> list[Any]:
     return [dist.new_group(list(stage.devices)) for stage in plan.stages]
 
 
-def _tag(transfer: Transfer, step: int) -> int:
+def _tag(step: int) -> int:
     """Steps that can be under way at the same time differ; pairs of ranks do anyway."""
     return step % (LEAD + 2)
 
