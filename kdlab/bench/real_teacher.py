@@ -3,7 +3,9 @@
 A neighbour that computes slows this core too (shared caches, clocks, a host's quota), and
 that is not the reader's doing. So the bar is N-training beside a process that runs the
 same model and keeps its core as busy as teacher and reader keep it; what that alone costs
-is printed as the control, and how busy that is too.
+is printed as the control, and how busy that is too. A served step also computes the soft
+loss, which N-training does not have: soft labels from memory beside the same neighbour
+show what is left of the difference once both compute it.
 """
 
 import os
@@ -48,6 +50,7 @@ from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, figure
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
+from kdlab.soft_labels.remembered import Remembered
 from kdlab.soft_labels.source import LoadedTeacher, SourceContext
 from kdlab.train.teacher import frozen
 
@@ -82,6 +85,7 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
         stack.callback(served.close)
         online = InProcess().build(_online(model, samples, folder))
         alone, busy = NoTeacher().build(built("alone")), NoTeacher().build(built("busy"))
+        memory = Remembered().build(built("memory"))
         steps = max(6, round(SLICE_MS / case.step_ms))
         served_v = Variant("served", loop_of(spec, samples, folder / "served"), served)
         helpers = [psutil.Process(pid) for pid in (served.reader.pid, pool.teachers[0].pid)]
@@ -95,9 +99,12 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
 
         alone_v = Variant("n_training", loop_of(spec, samples, folder / "alone"), alone)
         busy_v = Variant("busy", loop_of(spec, samples, folder / "busy"), busy, beside)
+        memory_v = Variant(
+            "memory", loop_of(spec, samples, folder / "memory"), memory, beside
+        )
         online_v = Variant("online", loop_of(spec, samples, folder / "online"), online)
         compare(
-            [alone_v, busy_v, served_v, online_v],
+            [alone_v, busy_v, memory_v, served_v, online_v],
             rounds=rounds,
             steps=steps,
             warm_up=BUFFER + 10,
@@ -115,6 +122,10 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
             ">= 0.97",
         ),
         figure(f"control/busy_neighbour/{label}", ratios(busy_v, alone_v), "ratio"),
+        figure(f"control/soft_loss/{label}", ratios(memory_v, busy_v), "ratio"),
+        figure(
+            f"served_over_memory/real_teacher/{label}", ratios(served_v, memory_v), "ratio"
+        ),
         figure(f"gain_over_online_of_limit/{label}", gains, "ratio"),
         figure(f"gain_over_online/{label}", ratios(served_v, online_v), "times"),
         figure(f"teacher_ms/{label}", [1000 * teacher_s], "ms"),
