@@ -13,8 +13,11 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from kdlab.errors import ModelError
+
+_PER_OUTPUT = 10  # operations that a number put out stands for: norms and activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,26 +172,28 @@ class Cuttable:
         graph.output(copies[result])
         return fx.GraphModule(self.net, graph)
 
-    def balanced(self, count: int, cost: Callable[[nn.Module], float]) -> list[Cut]:
+    def balanced(
+        self, count: int, costs: Callable[[Sequence[nn.Module]], Sequence[float]]
+    ) -> list[Cut]:
         """Cuts into `count` blocks, the costliest of which is as cheap as can be.
 
         Args:
             count: of blocks, at most the number of cuts and one.
-            cost: of a piece between two neighbouring cuts, such as seconds.
+            costs: of all pieces between neighbouring cuts, such as `operations` finds.
 
         Raises:
             ModelError: more blocks than there are places to cut.
         """
-        places = self._distinct()
+        places = self.distinct()
         if not 1 <= count <= len(places) + 1:
             raise ModelError(
                 f"{type(self.net).__name__} can be cut into 1 to {len(places) + 1} blocks, "
                 f"{count} are asked for."
             )
-        costs = [cost(piece) for piece in self.blocks(places)]
-        return [places[stop - 1] for stop in fair_ends(costs, count)[:-1]]
+        found = costs(self.blocks(places))
+        return [places[stop - 1] for stop in fair_ends(found, count)[:-1]]
 
-    def _distinct(self) -> list[Cut]:
+    def distinct(self) -> list[Cut]:
         """One cut for each place: the outermost module that ends there."""
         first: dict[int, Cut] = {}
         for cut in self.cuts:
@@ -202,6 +207,20 @@ class Cuttable:
         while found and not any(k > found[-1].at for k in computing):
             found.pop()
         return found
+
+
+@torch.no_grad()
+def operations(pieces: Sequence[nn.Module], views: Tensor) -> list[float]:
+    """Of each piece in a row, for these views: multiplications and a share for the rest.
+
+    Counted, not timed: every process that cuts a network must cut it in the same places.
+    """
+    found = []
+    for piece in pieces:
+        with FlopCounterMode(display=False) as counter:
+            views = piece(views)
+        found.append(counter.get_total_flops() / 2 + _PER_OUTPUT * views.numel())
+    return found
 
 
 def fair_ends(costs: Sequence[float], count: int) -> list[int]:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from safetensors import SafetensorError
@@ -158,8 +158,8 @@ def export(
     write_json(path.with_suffix(".json"), card)
 
 
-def read_card(path: Path) -> dict[str, object]:
-    card: dict[str, object] = json.loads(path.with_suffix(".json").read_text())
+def read_card(path: Path) -> dict[str, Any]:
+    card: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
     return card
 
 

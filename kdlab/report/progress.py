@@ -28,6 +28,13 @@ _WORTH_A_LINE = {
         "writing soft labels of {samples} samples, {views} views: {megabytes:.3g} MB to {folder}"
     ),
     "cache_written": "soft labels written",
+    "plan": "{table}",
+    "plan_measured": (
+        "a step took {measured_s:.4f} s, predicted {predicted_s:.4f} s "
+        "({predicted_over_measured:.2f} of it)"
+    ),
+    "fine_tuning": "fine-tuning the whole student ({epochs} epochs)",
+    "rank_lost": "{rank} is lost (exit code {exit_code})",
     "resumed": "resumed after {epoch} epochs, {step} steps",
 }
 

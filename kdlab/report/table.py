@@ -10,6 +10,11 @@ NAMES = {
     "cached": "Offline (cached labels)",
     "served": "EDL-Dist (served teachers)",
     "scripted": "scripted labels",
+    "tr": "Pipe-BD, teacher relaying",
+    "ahd": "Pipe-BD, automatic hybrid distribution",
+    "ir": "Pipe-BD, internal relaying",
+    "dp": "blockwise, data parallel (DP)",
+    "ls": "blockwise, layerwise tasks (LS)",
 }
 
 

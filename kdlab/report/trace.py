@@ -1,7 +1,7 @@
 """What devices did when: as a Chrome trace, a Gantt picture, and time by part (Fig. 2)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ COLOURS: dict[str, str] = {
     "teacher": "#e08a3c",
     "send": "#9c7fd0",
     "student": "#3b7dd8",
+    "backward": "#1d4f91",
     "all_reduce": "#d05a8c",
     "barrier": "#d8d8d8",
     "update": "#3fa66b",
@@ -77,6 +78,38 @@ def by_part(spans: Sequence[Span]) -> dict[int, dict[Part | str, float]]:
         parts["idle"] = parts.get("idle", 0.0) + max(0.0, end - begin - covered)
         found[device] = parts
     return found
+
+
+def breakdown(
+    spans: Sequence[Span], ideal: Mapping[str, float], path: Path, title: str = ""
+) -> None:
+    """Fig. 2 of Pipe-BD: what a step of each device is made of, beside the ideal.
+
+    Args:
+        spans: of all devices.
+        ideal: seconds of each part of all work, shared evenly by the devices.
+        path: of a PNG.
+        title: of the picture.
+    """
+    steps = len({span.step for span in spans}) or 1
+    bars: dict[str, Mapping[Part | str, float]] = {"ideal": dict(ideal)}
+    for device, parts in by_part(spans).items():
+        bars[f"device {device}"] = {part: s / steps for part, s in parts.items()}
+    picture = Picture(figsize=(1.6 * len(bars) + 3, 4), layout="constrained")
+    axes = picture.subplots()
+    used = [part for part in COLOURS if any(part in parts for parts in bars.values())]
+    for column, own in enumerate(bars.values()):
+        bottom = 0.0
+        for part in used:
+            height = 1e3 * own.get(part, 0.0)
+            axes.bar(column, height, 0.7, bottom, color=COLOURS[part], edgecolor="#888888")
+            bottom += height
+    axes.set_xticks(range(len(bars)), list(bars))
+    axes.set_ylabel("ms of a step")
+    axes.set_title(title, fontsize="medium")
+    handles = [Patch(facecolor=COLOURS[p], edgecolor="#888888", label=p) for p in used]
+    picture.legend(handles=handles, loc="outside right upper")
+    picture.savefig(path, dpi=120)
 
 
 def gantt(spans: Sequence[Span], path: Path, title: str = "") -> None:

@@ -99,19 +99,21 @@ class Ingredients:
         """A fresh loop; `rest` are fields of `Job`."""
         spec, data = self.spec, self.data
         torch.manual_seed(member.seed)
-        loop: type[StudentLoop] = spec.method.build()
-        fields: dict[str, Any] = {"stop": self.stop} | rest
-        return loop(
+        model_spec = rest.pop("model_spec", spec.student)
+        fields: dict[str, Any] = {
+            "recipe": spec.train,
+            "model": model_spec.build(len(data.classes), data.shape[0]),
+            "stop": self.stop,
+        }
+        return StudentLoop(
             Job(
-                recipe=spec.train,
-                model_spec=spec.student,
-                model=spec.student.build(len(data.classes), data.shape[0]),
+                model_spec=model_spec,
                 samples=samples or self.samples(member),
                 loss=spec.loss,
                 seed=member.seed,
                 folder=folder,
                 spec_hash=self.spec_hash,
                 emit=emit,
-                **fields,
+                **fields | rest,
             )
         )

@@ -6,8 +6,10 @@ import torch
 
 from kdlab.errors import DataError
 from kdlab.models.model import check_fit
+from kdlab.run import blockwise
 from kdlab.run.spec import ExperimentSpec
 from kdlab.train import teacher
+from kdlab.train.blockwise import Blockwise
 
 
 def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
@@ -29,7 +31,10 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
     for source in spec.sources().values():
         source.check(len(data.classes))
     with torch.random.fork_rng():
-        for member in spec.teachers() if needs - {"none"} else ():
+        teachers = needs - {"none"} or spec.method.needs_teacher
+        for member in spec.teachers() if teachers else ():
             teacher.check(member, data)
         student = spec.student.build(len(data.classes), data.shape[0])
         check_fit(student, data.shape, len(data.classes), "the student")
+        if isinstance(spec.method, Blockwise):
+            blockwise.check(spec, data)

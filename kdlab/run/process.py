@@ -35,16 +35,20 @@ from kdlab.errors import ClusterError, KdlabError, RunStopped
 from kdlab.models.model import parameters
 from kdlab.report.machine import git_commit, machine, versions
 from kdlab.report.model_card import model_card
+from kdlab.run import blockwise
 from kdlab.run.deployed import deployment_of
 from kdlab.run.folder import RunFolder
 from kdlab.run.ingredients import Ingredients
 from kdlab.run.outcome import outcome
-from kdlab.run.rank_orders import student_group
+from kdlab.run.rank_orders import block_group, student_group
 from kdlab.run.spec import ExperimentSpec, Member
 from kdlab.run.unrest import OwnTargets
 from kdlab.soft_labels.source import SourceContext
 from kdlab.train.aggregation.all_reduce import AllReduce
+from kdlab.train.blockwise import Blockwise
 from kdlab.train.events import EventLog, MemberLog
+from kdlab.train.recipe import Recipe
+from kdlab.train.student import StudentLoop
 from kdlab.train.teacher import PreparedTeachers
 
 _TRACKER_PATIENCE_S = 60.0
@@ -124,8 +128,9 @@ class RunProcess:
 
     def _train(self, member: Member, folder: Path) -> dict[str, Any]:
         log = MemberLog(self.log, member.name)
-        needs = member.source.needs_teacher
-        if needs != "none":
+        needs, method = member.source.needs_teacher, self.spec.method
+        taught = needs != "none" or method.needs_teacher
+        if taught:
             _ = (
                 self.teacher
             )  # trained first, so that it does not count as this member's time
@@ -138,24 +143,56 @@ class RunProcess:
                 result = group.run() | {"failovers": group.failovers}
             else:
                 result = self._train_alone(member, folder, log, pool)
+        if isinstance(method, Blockwise) and method.fine_tune is not None:
+            result = self._fine_tune(method.fine_tune, member, folder, log, pool, result)
         result |= {
             "source": member.source_name,
             "seed": member.seed,
             "member": member.name,
             "wall_seconds": time.time() - begin,
-            "teacher_top1": None if needs == "none" else self.ingredients.teacher_top1,
+            "teacher_top1": self.ingredients.teacher_top1 if taught else None,
         }
         card = folder / "model_card.md"
         card.write_text(self._card(result), encoding="utf-8")
         artifacts = [result["model_path"], result["best_path"], str(card)]
         artifacts += [str(Path(p).with_suffix(".json")) for p in artifacts[:2]]
+        artifacts += blockwise.artifacts(folder)
         log.emit("member_done", result=result, artifacts=sorted(set(artifacts)))
         return result
 
     def _train_alone(
         self, member: Member, folder: Path, log: MemberLog, pool: Pool | None
     ) -> dict[str, Any]:
-        loop = self.ingredients.loop(member, folder, log.emit)
+        return self._to_the_end(
+            self.ingredients.loop(member, folder, log.emit), member, folder, log, pool
+        )
+
+    def _fine_tune(
+        self,
+        recipe: Recipe,
+        member: Member,
+        folder: Path,
+        log: MemberLog,
+        pool: Pool | None,
+        distilled: dict[str, Any],
+    ) -> dict[str, Any]:
+        """The whole distilled student at the end, in this process."""
+        log.emit("fine_tuning", epochs=recipe.epochs, distilled=distilled["last"])
+        own = folder / "fine_tuned"
+        loop = blockwise.fine_tuning(
+            recipe, self.ingredients, member, own, log.emit, distilled
+        )
+        result = self._to_the_end(loop, member, own, log, pool)
+        return blockwise.together(result, distilled)
+
+    def _to_the_end(
+        self,
+        loop: StudentLoop,
+        member: Member,
+        folder: Path,
+        log: MemberLog,
+        pool: Pool | None,
+    ) -> dict[str, Any]:
         loop.resume()
         source = member.source.build(
             SourceContext(
@@ -176,7 +213,16 @@ class RunProcess:
     def group(
         self, member: Member, folder: Path, log: MemberLog, pool: Pool | None
     ) -> "Group | None":
-        """Several ranks, each a process of its own (kdlab/run/rank.py); None for one."""
+        """Several ranks, each a process of its own; None for one student in this one."""
+        if isinstance(self.spec.method, Blockwise):
+            return block_group(
+                self.spec.method,
+                run=self.run,
+                member=member.name,
+                folder=folder,
+                report=log.emit,
+                stop=self.stop,
+            )
         if not isinstance(self.spec.aggregation, AllReduce):
             return None
         return student_group(

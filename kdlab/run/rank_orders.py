@@ -13,6 +13,7 @@ from kdlab.papers.edl_dist.generations import Generations, StartGeneration
 from kdlab.run.folder import RunFolder
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.all_reduce import AllReduce
+from kdlab.train.blockwise import Blockwise
 
 _WANTED = "ranks.json"
 
@@ -28,8 +29,67 @@ def student_group(
     report: Callable[..., None],
     stop: Callable[[], bool],
 ) -> StudentGroup:
-    """The group that trains one member of a run; `run()` it."""
-    shared = {"pool": pool_facts(pool), "spec_hash": spec_hash}
+    """The group that trains one member of a run by all-reduce; `run()` it."""
+    machine = Generations(
+        wanted=wanted_ranks(run) or spec.ranks,
+        least=spec.least,
+        replace=spec.replace_lost,
+        standby=spec.standby,
+    )
+    return _group(
+        machine,
+        module="kdlab.run.rank",
+        run=run,
+        member=member,
+        folder=folder,
+        shared={"pool": pool_facts(pool), "spec_hash": spec_hash},
+        hang_s=spec.hang_s,
+        report=report,
+        stop=stop,
+        wanted=lambda: wanted_ranks(run),
+    )
+
+
+def block_group(
+    method: Blockwise,
+    *,
+    run: RunFolder,
+    member: str,
+    folder: Path,
+    report: Callable[..., None],
+    stop: Callable[[], bool],
+) -> StudentGroup:
+    """The group that trains one member of a run block by block; `run()` it.
+
+    A plan is for all of its devices: a lost rank is replaced, and nobody trains before.
+    """
+    machine = Generations(
+        wanted=method.devices, least=method.devices, replace=True, standby=method.standby
+    )
+    return _group(
+        machine,
+        module="kdlab.run.block_rank",
+        run=run,
+        member=member,
+        folder=folder,
+        shared={},
+        hang_s=method.hang_s,
+        report=report,
+        stop=stop,
+        wanted=lambda: None,
+    )
+
+
+def _group(
+    machine: Generations,
+    *,
+    module: str,
+    run: RunFolder,
+    member: str,
+    folder: Path,
+    shared: dict[str, Any],
+    **rest: Any,
+) -> StudentGroup:
     rendezvous = folder / "group"
     rendezvous.mkdir(parents=True, exist_ok=True)
     for old in rendezvous.glob("generation-*"):  # of a session before this one
@@ -40,7 +100,7 @@ def student_group(
         # Ranks of a group talk on this machine: loopback, whatever its name resolves to.
         environment = {"GLOO_SOCKET_IFNAME": "lo"}
         log = folder / f"{name}.log"
-        return Child("kdlab.run.rank", config, log, environment=environment)
+        return Child(module, config, log, environment=environment)
 
     def order(generation: StartGeneration) -> dict[str, Any]:
         meeting = rendezvous / f"generation-{generation.generation}"
@@ -51,22 +111,7 @@ def student_group(
             "from_step": checkpoint.newest_step(folder / "checkpoints"),
         }
 
-    machine = Generations(
-        wanted=wanted_ranks(run) or spec.ranks,
-        least=spec.least,
-        replace=spec.replace_lost,
-        standby=spec.standby,
-    )
-    return StudentGroup(
-        machine,
-        start=start,
-        order=order,
-        folder=rendezvous,
-        hang_s=spec.hang_s,
-        report=report,
-        stop=stop,
-        wanted=lambda: wanted_ranks(run),
-    )
+    return StudentGroup(machine, start=start, order=order, folder=rendezvous, **rest)
 
 
 def pool_facts(pool: Pool | None) -> dict[str, Any] | None:

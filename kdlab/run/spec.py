@@ -20,6 +20,7 @@ from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.none import NoAggregation
+from kdlab.train.blockwise import Blockwise
 from kdlab.train.method import MethodSpec
 from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentMethod
@@ -43,10 +44,10 @@ class Tracking(Spec):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One training of a run: a source of soft labels and a seed."""
+    """One training of a run: a source of soft labels (or a plan of blocks) and a seed."""
 
     name: str  # "served/seed0"
-    source_name: str
+    source_name: str  # for blockwise distillation the plan's name
     source: SourceSpec
     seed: int
 
@@ -83,7 +84,9 @@ class ExperimentSpec(Spec):
                 "(type: cluster/served)",
             )
         needs = {member.source.needs_teacher for member in self.members()}
-        if needs - {"none"} and not self.teachers():
+        if isinstance(self.method, Blockwise):
+            yield from self._blockwise_faults(self.method)
+        elif needs - {"none"} and not self.teachers():
             yield Fault("teacher", f"is missing; {self._who_needs()} needs one")
         if "served" in needs and self.teacher_pool is None:
             yield Fault(
@@ -108,6 +111,28 @@ class ExperimentSpec(Spec):
                     f"every batch: {least}",
                 )
 
+    def _blockwise_faults(self, method: Blockwise) -> Iterator[Fault]:
+        count = len(self.teachers())
+        if count != 1:
+            has = "is missing" if not count else f"has {count} members"
+            yield Fault("teacher", f"{has}; train/blockwise needs one, block by block")
+        if not isinstance(self.aggregation, NoAggregation):
+            yield Fault(
+                "aggregation",
+                f"is {self.aggregation.component}; train/blockwise shares gradients itself",
+            )
+        if self.compare:
+            yield Fault("compare", "is of soft labels; compare plans with method.compare")
+        if method.fine_tune is None and not isinstance(self.soft_labels, NoTeacher):
+            yield Fault(
+                "soft_labels",
+                f"is {self.soft_labels.component}, and only method.fine_tune would use it",
+            )
+        if self.train.precision != "fp32" or self.train.compile:
+            yield Fault(
+                "train", "has precision or compile set; train/blockwise has neither"
+            )
+
     def _chaos_faults(self) -> Iterator[Fault]:
         if self.chaos is None:
             return
@@ -121,9 +146,10 @@ class ExperimentSpec(Spec):
                 f"asks for {', '.join(asked)}, and only teachers of cluster/local_pool can "
                 "be hit; use: teacher_pools/local",
             )
-        if any(kind.endswith("rank") for kind in asked) and not isinstance(
-            self.aggregation, AllReduce
-        ):
+        grouped = isinstance(self.aggregation, AllReduce) or isinstance(
+            self.method, Blockwise
+        )
+        if any(kind.endswith("rank") for kind in asked) and not grouped:
             yield Fault(
                 "chaos",
                 f"asks for {', '.join(asked)}, and one student in one process has no ranks; "
@@ -146,7 +172,9 @@ class ExperimentSpec(Spec):
         return self.teacher if isinstance(self.teacher, tuple) else (self.teacher,)
 
     def sources(self) -> dict[str, SourceSpec]:
-        """The soft-label sources of this experiment by their short names."""
+        """The soft-label sources of this experiment by their short names, or its plans."""
+        if isinstance(self.method, Blockwise):
+            return dict.fromkeys(self.method.plans(), self.soft_labels)
         if not self.compare:
             return {short_name(self.soft_labels): self.soft_labels}
         defaults: dict[str, SourceSpec] = {
@@ -169,6 +197,8 @@ class ExperimentSpec(Spec):
     def described(self) -> str:
         """The source that the top-level keys of the result describe."""
         names = list(self.sources())
+        if isinstance(self.method, Blockwise) and self.method.plan in names:
+            return self.method.plan
         return "served" if "served" in names else names[-1]
 
 

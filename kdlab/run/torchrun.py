@@ -27,8 +27,9 @@ from kdlab.errors import BadInput, KdlabError, RunStopped
 from kdlab.run import folder as folders
 from kdlab.run.folder import RunFolder
 from kdlab.run.process import RunProcess, accept_components, carry_out
-from kdlab.run.rank import Rank, is_broken_group
+from kdlab.run.rank import Rank
 from kdlab.run.rank_orders import pool_facts
+from kdlab.run.rank_process import is_broken_group
 from kdlab.run.spec import Member
 from kdlab.run.stop_request import StopRequest
 from kdlab.train.events import MemberLog

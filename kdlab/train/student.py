@@ -12,7 +12,6 @@ The loop knows no process and no teacher. The same loop trains the teachers them
 
 import copy
 import math
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -30,19 +28,18 @@ from kdlab.data.samples import PlannedSamples
 from kdlab.errors import ClusterError, KdlabError, RunStopped
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.memory import keep_freed_memory
-from kdlab.models.model import ModelSpec, Normalised, export
+from kdlab.models.model import ModelSpec, Normalised
 from kdlab.soft_labels.source import Batch, SoftLabelSource
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import Agreed, GenerationEnds, Ranks, Solo
-from kdlab.train.evaluate import evaluate
 from kdlab.train.events import Emit
 from kdlab.train.lineage import Lineage, Odometer
 from kdlab.train.method import MethodSpec
 from kdlab.train.position import Position, StudentResult
 from kdlab.train.recipe import Recipe, lr_at, make_optimizer
+from kdlab.train.results import Results
 
 _LOG_EVERY_S = 0.2
-_KEEP_BEST = 4  # best weights kept during training: more than the checkpoints kept
 
 
 @register("train/student")
@@ -100,7 +97,15 @@ class StudentLoop:
         self._saved_at, self._saved_step = time.monotonic(), -1
         self._done_samples = 0  # of this epoch
         self._clock = time.perf_counter()
-        self._last_validation = self._last_loss = float("nan")
+        self._last_loss = float("nan")
+        self.results = Results(
+            self.model,
+            job.model_spec,
+            data,
+            job.folder,
+            recipe.evaluate_batch,
+            alive=lambda: job.pulse(self.position.step),
+        )
 
     # Start and resume
 
@@ -366,7 +371,7 @@ class StudentLoop:
         if (position.epoch + 1) % job.recipe.evaluate_every == 0 or self._is_last():
             job.ranks.average_buffers(self.model, self._part)
             if self.is_master:
-                facts = self._validate()
+                facts = self.results.validate(position, is_last=self._is_last())
         position.epoch += 1
         position.first_sample = 0
         position.done.clear()
@@ -383,36 +388,8 @@ class StudentLoop:
             **facts,
         )
 
-    def _alive(self) -> None:
-        self.job.pulse(self.position.step)
-
     def _is_last(self) -> bool:
         return self.position.epoch + 1 == self.job.recipe.epochs
-
-    def _validate(self) -> dict[str, Any]:
-        job, position = self.job, self.position
-        data = job.samples.data
-        found = evaluate(
-            self.model, data, data.validation, job.recipe.evaluate_batch, self._alive
-        )
-        self._last_validation = found.top1
-        if not found.samples and self._is_last():  # no validation images: last is best
-            self._keep_best(position.epoch + 1, float("nan"))
-        elif found.top1 > position.best_top1:
-            self._keep_best(position.epoch + 1, found.top1)
-        return {"validation_top1": found.top1, "validation_top5": found.top5}
-
-    def _keep_best(self, epoch: int, top1: float) -> None:
-        self.position.best_top1, self.position.best_epoch = top1, epoch
-        facts: dict[str, object] = {"epoch": epoch, "validation_top1": top1}
-        export(self.model, self.job.model_spec, self._best_path(epoch), facts)
-        for old in sorted(self.job.folder.glob("best_*.safetensors"))[:-_KEEP_BEST]:
-            old.unlink()
-            old.with_suffix(".json").unlink(missing_ok=True)
-
-    def _best_path(self, epoch: int) -> Path:
-        """By epoch, so that a resume from before finds the best of its own lineage."""
-        return self.job.folder / f"best_{epoch:05d}.safetensors"
 
     def _time_to_save(self) -> bool:
         return time.monotonic() - self._saved_at >= self.job.recipe.checkpoint_every_s
@@ -446,35 +423,7 @@ class StudentLoop:
 
     def finish(self) -> StudentResult:
         """Test the last and the best weights and export them; the master's work."""
-        job, position, data = self.job, self.position, self.job.samples.data
-        batch = job.recipe.evaluate_batch
-        last = evaluate(self.model, data, data.test, batch, self._alive)
-        best = last
-        best_path = job.folder / "best.safetensors"
-        for suffix in (".safetensors", ".json"):
-            own = self._best_path(position.best_epoch).with_suffix(suffix)
-            shutil.copyfile(own, best_path.with_suffix(suffix))
-        facts: dict[str, object] = {"epoch": position.epoch, "test_top1": last.top1}
-        path = job.folder / "student.safetensors"
-        export(self.model, job.model_spec, path, facts)
-        if position.best_epoch != position.epoch:
-            twin = copy.deepcopy(self.model)
-            twin.net.load_state_dict(load_file(best_path))
-            best = evaluate(twin, data, data.test, batch, self._alive)
-        self.odometer.close()
         assert self.source is not None
-        return StudentResult(
-            last=last,
-            best=best,
-            validation_last=self._last_validation,
-            validation_best=position.best_top1,
-            best_epoch=position.best_epoch,
-            epochs=position.epoch,
-            steps=position.step,
-            samples_per_second=self.lineage.seen / max(1e-9, position.train_seconds),
-            train_seconds=position.train_seconds,
-            figures=self.source.figures(),
-            model_path=str(path),
-            best_path=str(best_path),
-            **self.lineage.facts(),
-        )
+        result = self.results.finish(self.position, self.lineage, self.source.figures())
+        self.odometer.close()
+        return result

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from kdlab.errors import ModelError
-from kdlab.models.blocks import Cuttable, check_composition, cut, fair_ends
+from kdlab.models.blocks import Cuttable, check_composition, cut, fair_ends, operations
 
 NETWORKS = {
     "vgg16_bn": lambda: torchvision.models.vgg16_bn(num_classes=10),
@@ -24,10 +24,6 @@ NETWORKS = {
 }
 
 
-def size(module):
-    return 1.0 + sum(p.numel() for p in module.parameters())
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 def test_blocks_one_behind_the_other_are_the_network(name):
     torch.manual_seed(0)
@@ -35,7 +31,9 @@ def test_blocks_one_behind_the_other_are_the_network(name):
     cuttable = Cuttable(net)
     views = torch.randn(2, 3, 64, 64)
     for count in (1, 2, 6):
-        blocks = cuttable.blocks(cuttable.balanced(count, size))
+        blocks = cuttable.blocks(
+            cuttable.balanced(count, lambda pieces: operations(pieces, views))
+        )
         assert len(blocks) == count
         check_composition(net, blocks, views)
         owned = [{id(p) for p in block.parameters()} for block in blocks]
@@ -92,7 +90,7 @@ def test_cuts_that_cannot_be(names, why):
 def test_more_blocks_than_places():
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
     with pytest.raises(ModelError, match="can be cut into 1 to 2 blocks, 9 are asked for"):
-        Cuttable(net).balanced(9, size)
+        Cuttable(net).balanced(9, lambda pieces: [1.0] * len(pieces))
 
 
 def test_a_path_that_depends_on_its_input_is_refused():

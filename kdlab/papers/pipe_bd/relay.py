@@ -13,11 +13,11 @@ A receive is posted a step ahead, so that it goes on under the student's work; a
 on under it as well, and its buffer is free again `lead` steps later at the latest. That
 bounds how far a stage runs ahead of the next: with DPU nothing else would.
 
-The same instructions are carried out over real devices (kdlab/train/blockwise) and on a
+The same instructions are carried out over real devices (kdlab/train/blocks) and on a
 simulated clock (kdlab/simulate/pipe_bd.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -103,8 +103,16 @@ Instruction = (
 
 
 Part = Literal[
-    "load", "receive", "teacher", "send", "student", "all_reduce", "barrier", "update"
-]
+    "load",
+    "receive",
+    "teacher",
+    "send",
+    "student",
+    "backward",
+    "all_reduce",
+    "barrier",
+    "update",
+]  # on a device `student` is its forward; simulated it is both
 _PARTS: dict[type, Part] = {
     Load: "load",
     AwaitReceive: "receive",
@@ -158,20 +166,26 @@ def edges(plan: Plan) -> list[Transfer]:
 
 
 def instructions(
-    plan: Plan, device: int, steps: int, lead: int = LEAD
+    plan: Plan, device: int, steps: int | Callable[[], int], lead: int = LEAD
 ) -> Iterator[Instruction]:
-    """What one device does in `steps` steps, lines 7 to 16, in order."""
+    """What one device does in `steps` steps, lines 7 to 16, in order.
+
+    A function is asked before each step how many there are: an epoch may end early when
+    all devices learn of it `lead` + 2 steps before.
+    """
+    total = steps if callable(steps) else lambda: steps
     number = plan.stage_of(device)
     stage = plan.stages[number]
     is_first, is_last = number == 0, number == len(plan.stages) - 1
-    if not is_first and steps:
+    if not is_first and total():
         yield PostReceive(0)
-    for step in range(steps):
+    step = 0
+    while step < total():
         if is_first:
             yield Load(step)
         else:
             yield AwaitReceive(step)
-            if step + 1 < steps:
+            if step + 1 < total():
                 yield PostReceive(step + 1)
         if not is_last and step >= lead:
             yield AwaitSends(step - lead)
@@ -184,6 +198,7 @@ def instructions(
         if not plan.decoupled:
             yield Barrier(step)
         yield Update(step)
+        step += 1
     if not is_last:
-        for step in range(max(0, steps - lead), steps):
-            yield AwaitSends(step)
+        for sent in range(max(0, step - lead), step):
+            yield AwaitSends(sent)

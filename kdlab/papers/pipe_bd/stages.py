@@ -2,26 +2,28 @@
 
 TR, TR+IR and AHD are plans of the same form (Fig. 3):
 
-    TR      every stage has one device                      -> teacher_relaying()
+    TR      every stage has one device                      -> hybrid_plan.relaying()
     IR      one stage with all blocks and all devices       -> internal_relaying()
     AHD     whatever hybrid_plan.py finds                   -> Stage by Stage
+    DP, LS  one plan for each block, alone                  -> one_block()
 
 Inside a stage the rows of every batch are shared out among its devices, and gradients are
 averaged by rows. The batch is what it is: rows that do not divide are shared unevenly (the
 authors' code makes 255 of 256 for three devices).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Blocks [first, stop) trained by `devices`, of which device k has `rows[k]` of a batch.
 
-    With `from_data` its teacher runs from the images: the first stage of every plan, and
-    each task of the baselines, which run the teacher's blocks before `first` again.
+    With `from_data` its teacher runs from the images: the first stage of every plan. When
+    its `first` is not 0 (the baselines) it runs the teacher's blocks before that again.
     """
 
     first: int
@@ -57,7 +59,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pipeline: every block in one stage, every device in one stage.
+    """A pipeline: consecutive blocks in stages, every device in one stage.
 
     decoupled: DPU; else all devices wait for each other before they update (line 15).
     """
@@ -67,8 +69,8 @@ class Plan:
     decoupled: bool = True
 
     def __post_init__(self) -> None:
-        expected, used = 0, set[int]()
-        for stage in self.stages:
+        expected, used = self.stages[0].first, set[int]()
+        for number, stage in enumerate(self.stages):
             if stage.first != expected:
                 raise ValueError(
                     f"a stage begins at block {stage.first}, expected {expected}: blocks "
@@ -81,14 +83,15 @@ class Plan:
                 )
             if used & set(stage.devices):
                 raise ValueError(f"devices {used & set(stage.devices)} are in two stages")
-            if stage.from_data != (stage.first == 0):
+            if stage.from_data != (number == 0):
                 raise ValueError("the first stage reads the data, and no other")
             used |= set(stage.devices)
             expected = stage.stop
 
     @property
-    def blocks(self) -> int:
-        return self.stages[-1].stop
+    def blocks(self) -> range:
+        """Those whose students are trained."""
+        return range(self.stages[0].first, self.stages[-1].stop)
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -105,6 +108,29 @@ class Plan:
                 return number
         raise ValueError(f"device {device} is in no stage of the plan")
 
+    def of_batch(self, batch: int) -> "Plan":
+        """The same for a batch of another size: an epoch's last may be smaller.
+
+        Raises:
+            ValueError: a group of devices is larger than the batch.
+        """
+        if batch == self.batch:
+            return self
+        stages = [replace(s, rows=shared_rows(batch, s.rows)) for s in self.stages]
+        return Plan(batch, tuple(stages), self.decoupled)
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> "Plan":
+        """The inverse of `facts`, also when it went through JSON."""
+        stages = [
+            Stage(**s | {"devices": tuple(s["devices"]), "rows": tuple(s["rows"])})
+            for s in facts["stages"]
+        ]
+        return cls(facts["batch"], tuple(stages), facts["decoupled"])
+
 
 def even_rows(batch: int, devices: int) -> tuple[int, ...]:
     """The larger shares first: 256 over three is 86, 85, 85."""
@@ -113,7 +139,15 @@ def even_rows(batch: int, devices: int) -> tuple[int, ...]:
 
 
 def shared_rows(batch: int, speeds: Sequence[float]) -> tuple[int, ...]:
-    """Rows by speed, to the largest remainder; each device gets at least one."""
+    """Rows by speed, to the largest remainder; each device gets at least one.
+
+    Raises:
+        ValueError: fewer rows than devices.
+    """
+    if batch < len(speeds):
+        raise ValueError(
+            f"a batch of {batch} rows cannot be shared by {len(speeds)} devices"
+        )
     total = sum(speeds)
     exact = [batch * speed / total for speed in speeds]
     rows = [max(1, int(share)) for share in exact]
@@ -151,7 +185,11 @@ def internal_relaying(batch: int, blocks: int, devices: int) -> Plan:
     return pipeline(batch, [blocks], [devices])
 
 
-def block_after_block(batch: int, blocks: int, devices: int) -> tuple[Stage, ...]:
-    """DP, the baseline: one stage after the other in time, each on all devices."""
-    everyone, rows = tuple(range(devices)), even_rows(batch, devices)
-    return tuple(Stage(b, b + 1, everyone, rows, from_data=True) for b in range(blocks))
+def one_block(batch: int, block: int, devices: Sequence[int]) -> Plan:
+    """A task of the baselines: one student block, behind the teacher's blocks up to it.
+
+    DP has one after the other on all devices, LS each on one device.
+    """
+    rows = even_rows(batch, len(devices))
+    stage = Stage(block, block + 1, tuple(devices), rows, from_data=True)
+    return Plan(batch, (stage,))

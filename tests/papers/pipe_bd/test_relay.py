@@ -1,5 +1,6 @@
 """Who sends what to whom: every row once, in an order nobody waits for ever in."""
 
+import json
 from itertools import pairwise
 
 import pytest
@@ -11,9 +12,9 @@ from kdlab.papers.pipe_bd.relay import edges, instructions, transfers
 from kdlab.papers.pipe_bd.stages import (
     Plan,
     Stage,
-    block_after_block,
     even_rows,
     internal_relaying,
+    one_block,
     pipeline,
     shared_rows,
 )
@@ -147,7 +148,38 @@ def test_special_plans():
     plan = internal_relaying(8, blocks=5, devices=3)
     (stage,) = plan.stages
     assert (stage.first, stage.stop, stage.rows) == (0, 5, (3, 3, 2))
-    assert [s.first for s in block_after_block(8, 3, 2)] == [0, 1, 2]
+    task = one_block(8, 2, [0, 1])
+    assert list(task.blocks) == [2]
+    assert task.stages[0].from_data
+
+
+def test_a_plan_of_another_batch_keeps_its_shares():
+    plan = pipeline(8, [1, 3], [1, 3])
+    small = plan.of_batch(4)
+    assert [s.rows for s in small.stages] == [(4,), (2, 1, 1)]
+    assert plan.of_batch(8) is plan
+    with pytest.raises(ValueError, match="cannot be shared by 3"):
+        plan.of_batch(2)
+
+
+def test_a_plan_goes_through_json():
+    plan = pipeline(8, [1, 3], [1, 3], decoupled=False)
+    assert Plan.from_facts(json.loads(json.dumps(plan.facts()))) == plan
+
+
+def test_an_epoch_may_end_early_and_leaves_nothing_posted():
+    plan = pipeline(4, [1, 2], [1, 1])
+    programmes = {d: [] for d in plan.devices}
+    for device, done in programmes.items():
+        total = [10]
+        for instruction in instructions(plan, device, lambda total=total: total[-1]):
+            done.append(instruction)
+            if instruction == relay.Update(2):
+                total.append(5)
+    posted = {i.step for i in programmes[1] if isinstance(i, relay.PostReceive)}
+    sent = {i.step for i in programmes[0] if isinstance(i, relay.Send)}
+    left = {i.step for i in programmes[0] if isinstance(i, relay.AwaitSends)}
+    assert posted == sent == left == set(range(5))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from torch import nn
 
 from kdlab.models.blocks import cut
 from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying, pipeline
-from kdlab.train.blockwise.pairs import pairs_of
-from kdlab.train.blockwise.worker import Job, Worker, stage_groups
+from kdlab.train.blocks.pairs import pairs_of
+from kdlab.train.blocks.worker import Job, Worker, stage_groups
 
 BATCH, STEPS = 12, 20
 CUTS = ["2", "5", "8"]
@@ -51,11 +51,7 @@ def batch(step, dtype=torch.float32):
 
 
 def optimizers_of(pairs):
-    return [
-        torch.optim.SGD(p.student.parameters(), 0.05, momentum=0.9)
-        for p in pairs
-        if p.student is not None
-    ]
+    return [torch.optim.SGD(p.student.parameters(), 0.05, momentum=0.9) for p in pairs]
 
 
 def state(pairs):
@@ -96,7 +92,7 @@ def rank(number, plan, norm, steps, dtype, how, folder):
         load=lambda step, start, stop: batch(step, dtype)[start:stop],
         norm=how,
     )
-    worker = Worker(plan, number, job, stage_groups(plan), SHAPES[stage.first])
+    worker = Worker(plan, number, job, stage_groups([plan]), SHAPES[stage.first])
     worker.run(steps)
     torch.save(
         {"state": state(pairs), "parts": [s.part for s in worker.spans]},

@@ -16,9 +16,15 @@ from kdlab.errors import ModelError
 
 
 class GroupBatchNorm(nn.BatchNorm2d):
-    """As `nn.BatchNorm2d`, with the mean and variance of all the group's rows."""
+    """As `nn.BatchNorm2d`, with the mean and variance of all the group's rows.
+
+    What follows the norm in timm's (`drop`, `act`) follows here too, under the same names,
+    so that a state goes into either.
+    """
 
     group: Any = None
+    drop: nn.Module
+    act: nn.Module
 
     @classmethod
     def of(cls, norm: nn.BatchNorm2d, group: Any) -> "GroupBatchNorm":
@@ -34,13 +40,18 @@ class GroupBatchNorm(nn.BatchNorm2d):
         made.running_mean, made.running_var = norm.running_mean, norm.running_var
         made.num_batches_tracked = norm.num_batches_tracked
         made.group = group
+        made.drop = getattr(norm, "drop", nn.Identity())
+        made.act = getattr(norm, "act", nn.Identity())
         made.train(norm.training)
         return made
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, C, H, W)."""
-        if not self.training:
-            return super().forward(input)
+        normal = self._normal(input) if self.training else super().forward(input)
+        result: Tensor = self.act(self.drop(normal))
+        return result
+
+    def _normal(self, input: Tensor) -> Tensor:
         count = torch.tensor(
             [input.numel() / self.num_features], dtype=input.dtype, device=input.device
         )
@@ -78,10 +89,8 @@ def synchronise(module: nn.Module, group: Any) -> nn.Module:
     """
     if dist.get_world_size(group) == 1 or isinstance(module, GroupBatchNorm):
         return module
-    if type(module) is nn.BatchNorm2d:
+    if type(module) is nn.BatchNorm2d or isinstance(module, BatchNormAct2d):
         return GroupBatchNorm.of(module, group)
-    if isinstance(module, BatchNormAct2d):  # timm's, with an activation in it
-        return nn.Sequential(GroupBatchNorm.of(module, group), module.drop, module.act)
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         raise ModelError(
             f"{type(module).__name__} cannot be taken over a group of devices. Set norm: local, "

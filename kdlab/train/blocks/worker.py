@@ -7,20 +7,28 @@ instructions took is kept for the trace.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from kdlab.papers.pipe_bd import relay
-from kdlab.papers.pipe_bd.relay import LEAD, Span, edges, instructions, part_of
+from kdlab.papers.pipe_bd.relay import (
+    LEAD,
+    Part,
+    Span,
+    Transfer,
+    edges,
+    instructions,
+    part_of,
+)
 from kdlab.papers.pipe_bd.stages import Plan
-from kdlab.train.blockwise.pairs import BlockPair
-from kdlab.train.blockwise.sync_norm import synchronise
+from kdlab.train.blocks.pairs import BlockPair
+from kdlab.train.blocks.sync_norm import synchronise
 
 _MOST_SPANS = 20_000
 
@@ -31,8 +39,10 @@ class Job:
 
     Attributes:
         pairs: of its own stage's blocks, in order; on the device's memory.
-        optimizers: one for each pair that has a student.
+        optimizers: one for each pair.
         load: the normalised views of a step's rows [start, stop), for the first stage.
+        prefix: the teacher's blocks before a first stage that does not begin with block 0.
+        batch_of: rows of a step's batch; None is the plan's for every step.
         schedule: sets learning rates before a step.
         on_step: told of each step's losses, one per block, averaged over its own rows.
         norm: `sync` takes batch statistics over a shared stage's whole batch.
@@ -41,9 +51,22 @@ class Job:
     pairs: Sequence[BlockPair]
     optimizers: Sequence[Optimizer]
     load: Callable[[int, int, int], Tensor]
+    prefix: Sequence[nn.Module] = ()
+    batch_of: Callable[[int], int] | None = None
     schedule: Callable[[int], None] = lambda step: None
     on_step: Callable[[int, Sequence[Tensor]], None] = lambda step, losses: None
     norm: Literal["sync", "local"] = "sync"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A device's part of a batch of one size, and what of it comes and goes."""
+
+    batch: int
+    start: int
+    stop: int
+    incoming: list[Transfer]
+    outgoing: list[Transfer]
 
 
 @dataclass(slots=True)
@@ -58,7 +81,12 @@ class Worker:
     """Rank `device` of the default process group, which has a rank for each device."""
 
     def __init__(
-        self, plan: Plan, device: int, job: Job, groups: Sequence[Any], shape: Sequence[int]
+        self,
+        plan: Plan,
+        device: int,
+        job: Job,
+        groups: Mapping[tuple[int, ...], Any],
+        shape: Sequence[int],
     ) -> None:
         """A device that has not begun.
 
@@ -66,16 +94,15 @@ class Worker:
             plan: for all.
             device: this one's number, which is its rank.
             job: models and data.
-            groups: process group of each stage, as `stage_groups` makes them.
+            groups: process groups by their devices, as `stage_groups` makes them.
             shape: of one row of what this stage receives; ignored by the first.
         """
         number = plan.stage_of(device)
         self.plan, self.device, self.job = plan, device, job
-        self.stage, self.group = plan.stages[number], groups[number]
-        self.rows = self.stage.interval(device)
-        self.incoming = [t for t in edges(plan) if t.receiver == device]
-        self.outgoing = [t for t in edges(plan) if t.sender == device]
+        self.stage = plan.stages[number]
+        self.group = groups.get(self.stage.devices)  # none for a device alone
         self.shape = tuple(shape)
+        self._rows: dict[int, _Rows] = {}
         self.spans: deque[Span] = deque(maxlen=_MOST_SPANS)
         self._kept = _Buffers()
         self._input: Tensor | None = None
@@ -83,12 +110,9 @@ class Worker:
         self._losses: list[Tensor] = []
         if job.norm == "sync" and len(self.stage.devices) > 1:
             for pair in job.pairs:
-                if pair.student is not None:
-                    pair.student = synchronise(pair.student, self.group)
-        self.students = [pair.student for pair in job.pairs if pair.student is not None]
-        parts = [
-            m for pair in job.pairs for m in (pair.student, pair.teacher) if m is not None
-        ]
+                pair.student = synchronise(pair.student, self.group)
+        self.students = [pair.student for pair in job.pairs]
+        parts = [m for pair in job.pairs for m in (pair.student, pair.teacher)]
         found = [p for part in parts for p in part.parameters()]
         self.dtype = found[0].dtype if found else torch.float32
         self.memory = found[0].device if found else torch.device("cpu")
@@ -107,25 +131,46 @@ class Worker:
         for _ in self.advance(steps):
             pass
 
-    def advance(self, steps: int) -> Iterator[int]:
-        """Do `steps` steps; yields the number of each that is finished."""
+    def advance(self, steps: int | Callable[[], int]) -> Iterator[int]:
+        """Do `steps` steps; yields the number of each that is finished.
+
+        A function may let it end early, see `relay.instructions`.
+        """
         for student in self.students:
             student.train()
         for instruction in instructions(self.plan, self.device, steps):
             begin = time.monotonic()  # one clock for all processes of a machine
             self._carry_out(instruction)
             part = part_of(instruction)
-            if part is not None:
-                now = time.monotonic()
-                self.spans.append(Span(self.device, part, instruction.step, begin, now))
+            if part is not None and part != "student":  # that has noted its own
+                self._note(part, instruction.step, begin)
             if isinstance(instruction, relay.Update):
                 self.job.on_step(instruction.step, self._losses)
                 yield instruction.step
 
+    def _note(self, part: Part, step: int, begin: float) -> float:
+        now = time.monotonic()
+        self.spans.append(Span(self.device, part, step, begin, now))
+        return now
+
+    def rows(self, step: int) -> _Rows:
+        """Of this step's batch."""
+        batch = self.plan.batch if self.job.batch_of is None else self.job.batch_of(step)
+        if batch not in self._rows:
+            plan = self.plan.of_batch(batch)
+            stage, own = plan.stages[plan.stage_of(self.device)], edges(plan)
+            self._rows[batch] = _Rows(
+                batch,
+                *stage.interval(self.device),
+                incoming=[t for t in own if t.receiver == self.device],
+                outgoing=[t for t in own if t.sender == self.device],
+            )
+        return self._rows[batch]
+
     def _carry_out(self, instruction: relay.Instruction) -> None:
         match instruction:
             case relay.Load(step):
-                self._input = self.job.load(step, *self.rows)
+                self._load(step)
             case relay.PostReceive(step):
                 self._post_receive(step)
             case relay.AwaitReceive(step):
@@ -139,7 +184,7 @@ class Worker:
                 self._send(step)
             case relay.Student(step):
                 self.job.schedule(step)
-                self._student()
+                self._student(step)
             case relay.AllReduce():
                 self._all_reduce()
             case relay.Barrier():
@@ -150,19 +195,24 @@ class Worker:
 
     def _post_receive(self, step: int) -> None:
         """Line 9, before its time: all rows of this device, from everybody who has some."""
-        start, stop = self.rows
-        buffer = torch.empty(
-            (stop - start, *self.shape), dtype=self.dtype, device=self.memory
-        )
+        rows = self.rows(step)
+        start, size = rows.start, rows.stop - rows.start
+        buffer = torch.empty((size, *self.shape), dtype=self.dtype, device=self.memory)
         works = [
             dist.irecv(buffer[t.start - start : t.stop - start], t.sender, tag=_tag(step))
-            for t in self.incoming
+            for t in rows.incoming
         ]
         self._kept.receives[step] = (buffer, works)
+
+    def _load(self, step: int) -> None:
+        rows = self.rows(step)
+        self._input = self.job.load(step, rows.start, rows.stop)
 
     @torch.no_grad()
     def _teacher(self) -> None:
         """Line 10: the outputs of all its blocks, each the next one's input."""
+        for block in self.job.prefix:  # a baseline's: what others have done already
+            self._input = block(self._input)
         output = self._input
         self._targets = []
         for pair in self.job.pairs:
@@ -172,28 +222,40 @@ class Worker:
 
     def _send(self, step: int) -> None:
         """Line 11, while the student works. The targets are never written again."""
-        start = self.rows[0]
+        rows = self.rows(step)
         output = self._targets[-1].contiguous()
         works: list[Any] = [output]  # alive until it has left
-        for t in self.outgoing:
-            rows = output[t.start - start : t.stop - start]
-            works.append(dist.isend(rows, t.receiver, tag=_tag(step)))
+        for t in rows.outgoing:
+            part = output[t.start - rows.start : t.stop - rows.start]
+            works.append(dist.isend(part, t.receiver, tag=_tag(step)))
         self._kept.sends[step] = works
 
-    def _student(self) -> None:
+    def _student(self, step: int) -> None:
         """Lines 12 and 13 for each of its blocks; each has a graph of its own."""
-        begin, end = self.rows
-        share = (end - begin) / self.plan.batch
-        source, optimizers = self._input, iter(self.job.optimizers)
+        rows, source = self.rows(step), self._input
+        share = (rows.stop - rows.start) / rows.batch
         self._losses = []
-        for pair, target in zip(self.job.pairs, self._targets, strict=True):
-            if pair.student is not None:
-                next(optimizers).zero_grad(set_to_none=True)
-                loss = pair.loss(pair.student(source), target)
-                # The sum over the group is then the mean over the whole batch.
-                (loss * share if share < 1 else loss).backward()
-                self._losses.append(loss.detach())
+        every = zip(self.job.pairs, self.job.optimizers, self._targets, strict=True)
+        now = time.monotonic()
+        for pair, optimizer, target in every:
+            optimizer.zero_grad(set_to_none=True)
+            loss = pair.loss(pair.student(source), target)
+            now = self._note("student", step, now)
+            # The sum over the group is then the mean over the whole batch.
+            (loss * share if share < 1 else loss).backward()
+            now = self._note("backward", step, now)
+            self._losses.append(loss.detach())
             source = target
+
+    @torch.no_grad()
+    def average_statistics(self) -> None:
+        """Running statistics that each device of a shared stage took of its own rows."""
+        share = self.stage.rows[self.stage.devices.index(self.device)] / self.plan.batch
+        for student in self.students:
+            for buffer in student.buffers():
+                if buffer.is_floating_point():
+                    buffer.mul_(share)
+                    dist.all_reduce(buffer, group=self.group)
 
     def _all_reduce(self) -> None:
         """Line 14: all gradients of the stage in one go."""
@@ -213,9 +275,15 @@ class Worker:
             at += gradient.numel()
 
 
-def stage_groups(plan: Plan) -> list[Any]:
-    """A process group for each stage; every rank must call this, at the same time."""
-    return [dist.new_group(list(stage.devices)) for stage in plan.stages]
+def stage_groups(plans: Sequence[Plan]) -> dict[tuple[int, ...], Any]:
+    """A process group for each set of devices that share a stage.
+
+    Every rank must call this, at the same time, with the same plans.
+    """
+    shared = dict.fromkeys(
+        stage.devices for plan in plans for stage in plan.stages if len(stage.devices) > 1
+    )
+    return {devices: dist.new_group(list(devices)) for devices in shared}
 
 
 def _tag(step: int) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from kdlab.papers.pipe_bd.block_cost import Block
 from kdlab.papers.pipe_bd.stages import even_rows
-from kdlab.train.blockwise.pairs import BlockPair
+from kdlab.train.blocks.pairs import BlockPair
 
 _WARM_UP = 2
 _COPIES = 3  # weights, gradients, momentum
@@ -34,6 +34,7 @@ def profiled(
     steps: int = 100,
     optimizer: Callable[[nn.Module], torch.optim.Optimizer],
     most_s: float = 60.0,
+    alive: Callable[[], None] = lambda: None,
 ) -> list[Block]:
     """Costs of each pair, measured on copies of nothing: weights come back as they were.
 
@@ -44,10 +45,12 @@ def profiled(
         steps: timed for each block and size, fewer when `most_s` is over.
         optimizer: a fresh one for a student block, as in training.
         most_s: for all of it, in seconds.
+        alive: called before each block.
     """
     found = []
     per_block_s = most_s / max(1, len(pairs))
     for pair in pairs:
+        alive()
         with torch.no_grad():
             output = pair.teacher(views)
         found.append(_one(pair, views, output, rows, steps, optimizer, per_block_s))
@@ -65,7 +68,6 @@ def _one(
     most_s: float,
 ) -> Block:
     student = pair.student
-    assert student is not None
     kept = {k: v.clone() for k, v in student.state_dict().items()}
     student.train()
     stepper = optimizer(student)
@@ -85,11 +87,44 @@ def _one(
                 teacher[r].append(taken)
                 whole[r].append(spent)
     student.load_state_dict(kept)
-    parameters = sum(p.numel() * p.element_size() for p in student.parameters())
-    frozen = sum(p.numel() * p.element_size() for p in pair.teacher.parameters())
-    return Block(
+    return _sized(
+        pair,
+        views,
+        output,
         teacher_s={r: median(s) for r, s in teacher.items()},
         student_s={r: median(s) for r, s in whole.items()},
+    )
+
+
+def unmeasured(
+    pairs: Sequence[BlockPair], shapes: Sequence[Sequence[int]], batch: int
+) -> list[Block]:
+    """Blocks with their sizes and made-up times: enough to see whether plans fit.
+
+    Args:
+        pairs: of blocks.
+        shapes: of one row of each one's input.
+        batch: rows.
+    """
+    found = []
+    for pair, shape in zip(pairs, shapes, strict=True):
+        reference = next(pair.teacher.parameters(), torch.zeros(1))
+        views = torch.zeros((1, *shape), dtype=reference.dtype, device=reference.device)
+        with torch.no_grad():
+            output = pair.teacher(views)
+        alike = {batch: 1.0}
+        found.append(_sized(pair, views, output, teacher_s=alike, student_s=alike))
+    return found
+
+
+def _sized(
+    pair: BlockPair, views: Tensor, output: Tensor, **times: dict[int, float]
+) -> Block:
+    student, teacher = pair.student, pair.teacher
+    parameters = sum(p.numel() * p.element_size() for p in student.parameters())
+    frozen = sum(p.numel() * p.element_size() for p in teacher.parameters())
+    return Block(
+        **times,
         output_bytes=output[0].numel() * output.element_size(),
         gradient_bytes=parameters,
         fixed_bytes=frozen + _COPIES * parameters,
@@ -105,7 +140,6 @@ def _forward(pair: BlockPair, views: Tensor) -> None:
 def _train(
     pair: BlockPair, stepper: torch.optim.Optimizer, views: Tensor, target: Tensor
 ) -> None:
-    assert pair.student is not None
     stepper.zero_grad(set_to_none=True)
     pair.loss(pair.student(views), target).backward()
     stepper.step()
@@ -133,7 +167,6 @@ def _activation_bytes(pair: BlockPair, views: Tensor) -> float:
 
         return hook
 
-    assert pair.student is not None
     for block, factor in ((pair.teacher, 1), (pair.student, 2)):
         handles = [m.register_forward_hook(count(factor)) for m in block.modules()]
         mode = block.training

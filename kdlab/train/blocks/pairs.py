@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from kdlab.errors import ModelError
+from kdlab.models.adapted import Adapted, AdaptedModel, adapter, channels_of
+from kdlab.models.model import ModelSpec
 
 BlockLoss = Callable[[Tensor, Tensor], Tensor]  # (student's, teacher's) -> mean over rows
 
@@ -21,24 +23,8 @@ BlockLoss = Callable[[Tensor, Tensor], Tensor]  # (student's, teacher's) -> mean
 @dataclass(slots=True)
 class BlockPair:
     teacher: nn.Module  # frozen, in eval mode
-    student: nn.Module | None  # None: only its teacher runs, for the blocks behind it
+    student: nn.Module
     loss: BlockLoss
-
-
-class Adapted(nn.Module):
-    """A student block between 1×1 convolutions from and to the teacher's channels.
-
-    They belong to the student: its blocks, one behind the other, speak the teacher's
-    channels at every boundary.
-    """
-
-    def __init__(self, block: nn.Module, before: nn.Module, after: nn.Module) -> None:
-        super().__init__()
-        self.before, self.block, self.after = before, block, after
-
-    def forward(self, x: Tensor) -> Tensor:
-        adapted: Tensor = self.after(self.block(self.before(x)))
-        return adapted
 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
@@ -76,11 +62,12 @@ def pairs_of(
         with torch.no_grad():
             wanted = teacher(views)
             got = _eval(block, own)
-        before = _adapter(views, own, f"Student block {number} takes", number - 1)
-        after = _adapter(got, wanted, f"Student block {number} puts out", number)
+        before = _between(views, own, f"Student block {number} takes", number - 1)
+        after = _between(got, wanted, f"Student block {number} puts out", number)
         student = block
-        if not (isinstance(before, nn.Identity) and isinstance(after, nn.Identity)):
-            student = Adapted(block, before, after).to(views.device, views.dtype)
+        if before or after:
+            student = Adapted(block, adapter(before), adapter(after))
+            student.to(views.device, views.dtype)
         is_last = number == len(teachers) - 1
         soft = is_last and last_loss == "soft_cross_entropy"
         found.append(BlockPair(teacher, student, soft_cross_entropy if soft else mse_loss))
@@ -96,17 +83,44 @@ def _eval(block: nn.Module, views: Tensor) -> Tensor:
     return output
 
 
-def _adapter(given: Tensor, wanted: Tensor, what: str, boundary: int) -> nn.Module:
-    """From one number of channels to another; nothing when they are the same."""
+def _between(given: Tensor, wanted: Tensor, what: str, boundary: int) -> tuple[int, ...]:
+    """Channels from and to which is adapted; empty when they are the same."""
     if given.shape == wanted.shape:
-        return nn.Identity()
+        return ()
     if not (given.dim() == wanted.dim() == 4 and given.shape[2:] == wanted.shape[2:]):
         raise ModelError(
             f"{what} {_shape(given)} where the other network has {_shape(wanted)} behind "
             f"block {boundary}: they cannot meet. Cut both networks where height and width "
             "are the same; different channels get an adapter."
         )
-    return nn.Conv2d(given.shape[1], wanted.shape[1], 1)
+    return given.shape[1], wanted.shape[1]
+
+
+def is_adapted(pairs: Sequence[BlockPair]) -> bool:
+    return any(isinstance(pair.student, Adapted) for pair in pairs)
+
+
+def as_adapted(
+    pairs: Sequence[BlockPair], student: ModelSpec, cuts: Sequence[str]
+) -> tuple[nn.Module, AdaptedModel]:
+    """All student blocks as one network with their adapters, and the spec that makes it."""
+    every = [
+        p.student
+        if isinstance(p.student, Adapted)
+        else Adapted(p.student, nn.Identity(), nn.Identity())
+        for p in pairs
+    ]
+    for pair, one in zip(pairs, every, strict=True):
+        pair.student = one
+    spec = AdaptedModel(
+        student=student,
+        cuts=tuple(cuts),
+        before=tuple(channels_of(one.before) for one in every),
+        after=tuple(channels_of(one.after) for one in every),
+        mean=student.mean,
+        std=student.std,
+    )
+    return nn.Sequential(*every), spec
 
 
 def _shape(tensor: Tensor) -> str:

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from kdlab.models.blocks import cut
-from kdlab.train.blockwise.pairs import pairs_of
-from kdlab.train.blockwise.profiling import feasible_rows, profiled
+from kdlab.train.blocks.pairs import pairs_of
+from kdlab.train.blocks.profiling import feasible_rows, profiled
 
 
 def test_feasible_rows_are_those_of_even_shares():

@@ -1,0 +1,67 @@
+"""A student whose blocks stand between 1×1 convolutions, to speak its teacher's channels."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from kdlab.config import register
+from kdlab.models.blocks import cut
+from kdlab.models.model import ModelSpec, Statistics
+
+
+class Adapted(nn.Module):
+    """A student block between 1×1 convolutions from and to the teacher's channels.
+
+    They belong to the student: its blocks, one behind the other, speak the teacher's
+    channels at every boundary.
+    """
+
+    def __init__(self, block: nn.Module, before: nn.Module, after: nn.Module) -> None:
+        super().__init__()
+        self.before, self.block, self.after = before, block, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        adapted: Tensor = self.after(self.block(self.before(x)))
+        return adapted
+
+
+@register("models/adapted")
+@dataclass(frozen=True, kw_only=True)
+class AdaptedModel(ModelSpec):
+    """What blockwise distillation makes of a student with other channels than its teacher.
+
+    student: the network inside.
+    cuts: modules its blocks end with; the last block is the rest.
+    before, after: for each block the channels from and to which it is adapted, or empty.
+    """
+
+    student: ModelSpec
+    cuts: tuple[str, ...]
+    before: tuple[tuple[int, ...], ...]
+    after: tuple[tuple[int, ...], ...]
+
+    def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
+        blocks = cut(self.student.architecture(num_classes, in_chans), self.cuts)
+        return nn.Sequential(
+            *(
+                Adapted(block, adapter(before), adapter(after))
+                for block, before, after in zip(
+                    blocks, self.before, self.after, strict=True
+                )
+            )
+        )
+
+    def normalisation(self) -> Statistics:
+        return self.student.normalisation()
+
+
+def adapter(channels: tuple[int, ...]) -> nn.Module:
+    """From the first number of channels to the second; nothing when they are the same."""
+    return nn.Conv2d(channels[0], channels[1], 1) if channels else nn.Identity()
+
+
+def channels_of(module: nn.Module) -> tuple[int, ...]:
+    """The inverse of `adapter`."""
+    if isinstance(module, nn.Conv2d):
+        return module.in_channels, module.out_channels
+    return ()

@@ -1,0 +1,183 @@
+"""What every device does in each step: a pipeline, or the tasks of a baseline.
+
+    TR, IR, AHD     one plan of all devices
+    DP              one plan for each block, all devices in each, one after the other
+    LS              one plan for each block, each on the device it was packed onto
+
+All train every block once with every batch, so they differ in nothing but time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kdlab.papers.pipe_bd.block_cost import Costs
+from kdlab.papers.pipe_bd.hybrid_plan import count, relaying, search_for
+from kdlab.papers.pipe_bd.layerwise import packed
+from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying, one_block
+
+PlanName = Literal["tr", "ahd", "ir", "dp", "ls"]
+
+
+class NoPlan(ValueError):
+    """There is no plan of this kind; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programme:
+    """Plans that are carried out in every step.
+
+    Attributes:
+        name: of the method that made it.
+        plans: in the order a device does its own.
+        predicted_s: seconds of a step of every block.
+        why: how it was chosen, for people.
+    """
+
+    name: PlanName
+    plans: tuple[Plan, ...]
+    predicted_s: float
+    why: str
+
+    @property
+    def blocks(self) -> int:
+        return max(plan.blocks.stop for plan in self.plans)
+
+    def of(self, device: int) -> list[Plan]:
+        return [plan for plan in self.plans if device in plan.devices]
+
+    def owner(self, block: int) -> int:
+        """The device whose copy of a student block counts."""
+        return self._stage(block).devices[0]
+
+    def _stage(self, block: int) -> Stage:
+        return next(
+            stage for plan in self.plans for stage in plan.stages if block in stage.blocks
+        )
+
+    @property
+    def widest(self) -> int:
+        """Devices of the largest group: a batch needs as many rows."""
+        return max(len(s.devices) for plan in self.plans for s in plan.stages)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "plans": [plan.facts() for plan in self.plans],
+            "predicted_s": self.predicted_s,
+            "why": self.why,
+        }
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> "Programme":
+        plans = tuple(Plan.from_facts(plan) for plan in facts["plans"])
+        return cls(facts["name"], plans, facts["predicted_s"], facts["why"])
+
+
+def programme(name: PlanName, costs: Costs, *, decoupled: bool = True) -> Programme:
+    """The plan of that name for a profile.
+
+    Raises:
+        NoPlan: too many devices for it, or the devices' memory is too small.
+    """
+    blocks, devices, batch = costs.blocks, costs.devices, costs.batch
+    _check_sizes(name, blocks, devices, batch)
+    if name in ("tr", "ahd"):
+        found = _searched(name, costs)
+        plan = Plan(batch, found[0].stages, decoupled)
+        made = Programme(name, (plan,), costs.step_s(plan), found[1])
+    elif name == "ir":
+        plan = Plan(batch, internal_relaying(batch, blocks, devices).stages, decoupled)
+        made = Programme(name, (plan,), costs.step_s(plan), "every block on every device")
+    elif name == "dp":
+        everyone = range(devices)
+        plans = tuple(one_block(batch, b, everyone) for b in range(blocks))
+        why = "block after block, each on all devices"
+        made = Programme(name, plans, costs.data_parallel_s(), why)
+    else:
+        packing = packed(blocks, devices, costs.task_s)
+        tasks = [(b, d) for d, own in enumerate(packing.tasks) for b in own]
+        plans = tuple(one_block(batch, b, [d]) for b, d in tasks)
+        made = Programme(name, plans, packing.step_s, "longest task first")
+    _check_memory(made, costs)
+    return made
+
+
+def _check_sizes(name: PlanName, blocks: int, devices: int, batch: int) -> None:
+    if name == "tr" and devices > blocks:
+        raise NoPlan(
+            f"plan: tr gives every device a block of its own, and there are {blocks} blocks "
+            f"for {devices} devices. Take plan: ahd, or at most {blocks} devices."
+        )
+    if name in ("ir", "dp") and devices > batch:
+        raise NoPlan(
+            f"plan: {name} gives every device rows of each batch, and {batch} rows are fewer "
+            f"than {devices} devices. Take a larger batch or fewer devices."
+        )
+    if name == "ls" and devices > blocks:
+        raise NoPlan(
+            f"plan: ls has one task for each block, and {blocks} blocks leave "
+            f"{devices - blocks} of {devices} devices without any. Take at most {blocks}."
+        )
+    if name == "ahd" and devices > blocks * batch:
+        raise NoPlan(
+            f"{devices} devices are more than {blocks} blocks times {batch} rows: some would "
+            "have nothing to do. Take fewer devices."
+        )
+
+
+def _searched(name: PlanName, costs: Costs) -> tuple[Plan, str]:
+    plans = count(costs.blocks, costs.devices)
+    if name == "tr":
+        found = relaying(costs)
+        why = "best of the plans with one device for each stage"
+    else:
+        search = search_for(costs.blocks, costs.devices)
+        found = search(costs)
+        ways = {"exhaustive": "all of them looked at", "dynamic": "by dynamic programming"}
+        why = f"best of {plans} plans, {ways[search.__name__]}"
+    if found.plan is None:
+        limits = costs.profile.memory_bytes or [0.0]
+        raise NoPlan(
+            f"No plan of {costs.blocks} blocks and {costs.batch} rows fits into the memory of "
+            f"{costs.devices} devices ({min(limits) / 1e9:.3g} GB each). A step of all on "
+            f"one device needs {_all_bytes(costs) / 1e9:.3g} GB. Take a smaller batch or "
+            "more devices."
+        )
+    return found.plan, why
+
+
+def _all_bytes(costs: Costs) -> float:
+    blocks = costs.profile.types[costs.profile.devices[0]]
+    return sum(b.fixed_bytes + costs.batch * b.row_bytes for b in blocks)
+
+
+def memory_bytes(made: Programme, costs: Costs) -> list[float]:
+    """What each device needs: all weights it holds, and the largest of its plans."""
+    needed = [0.0] * costs.devices
+    blocks = costs.profile.types[costs.profile.devices[0]]
+    for device in range(costs.devices):
+        held, largest = set[int](), 0.0
+        for plan in made.of(device):
+            stage = plan.stages[plan.stage_of(device)]
+            start, stop = stage.interval(device)
+            rows = [blocks[b].row_bytes for b in stage.blocks]
+            largest = max(largest, (stop - start) * sum(rows))
+            held |= set(
+                range(stage.stop) if stage.first and stage.from_data else stage.blocks
+            )
+        needed[device] = largest + sum(blocks[b].fixed_bytes for b in held)
+    return needed
+
+
+def _check_memory(made: Programme, costs: Costs) -> None:
+    limits = costs.profile.memory_bytes
+    if limits is None:
+        return
+    for device, needed in enumerate(memory_bytes(made, costs)):
+        if needed > limits[device]:
+            raise NoPlan(
+                f"plan: {made.name} needs {needed / 1e9:.3g} GB on device {device}, which has "
+                f"{limits[device] / 1e9:.3g} GB. Take a smaller batch, more devices, or plan: "
+                "ahd, which looks for a plan that fits."
+            )

@@ -1,0 +1,61 @@
+"""A plan as a table: who does what, and what it is expected to cost."""
+
+from collections.abc import Sequence
+
+from kdlab.papers.pipe_bd.block_cost import Costs, at
+from kdlab.papers.pipe_bd.programme import Programme, memory_bytes
+from kdlab.papers.pipe_bd.stages import Stage
+from kdlab.report.table import text_table
+
+_HEAD = (
+    "blocks",
+    "devices",
+    "rows",
+    "teacher ms",
+    "student ms",
+    "all-reduce",
+    "exposed",
+    "step ms",
+    "memory MB",
+)
+
+
+def plan_table(made: Programme, costs: Costs, cuts: Sequence[str] = ()) -> str:
+    """One line for each stage, then the whole.
+
+    Args:
+        made: what is carried out.
+        costs: it was made from.
+        cuts: modules the student's blocks end with.
+    """
+    memory = memory_bytes(made, costs)
+    rows = [
+        _row(stage, costs, memory, is_task=stage.first > 0 and stage.from_data)
+        for plan in made.plans
+        for stage in plan.stages
+    ]
+    ideal = 1e3 * costs.ideal_s()
+    ends = ", ".join(cuts) or "none"
+    return (
+        f"{text_table(_HEAD, rows)}\n"
+        f"{made.name}: {made.why}. A step of all blocks is expected to take "
+        f"{1e3 * made.predicted_s:.1f} ms; all work shared evenly: {ideal:.1f} ms.\n"
+        f"student blocks end with: {ends}"
+    )
+
+
+def _row(stage: Stage, costs: Costs, memory: list[float], *, is_task: bool) -> list[str]:
+    last = stage.stop - 1
+    blocks = str(stage.first) if last == stage.first else f"{stage.first} to {last}"
+    head = [blocks, ", ".join(map(str, stage.devices)), ", ".join(map(str, stage.rows))]
+    held = max(memory[device] for device in stage.devices) / 1e6
+    if is_task or costs.group(stage.devices[0], stage.devices[-1] + 1) is None:
+        own = costs.profile.types[costs.profile.devices[stage.devices[0]]]
+        rows = max(stage.rows)
+        teacher = sum(at(b.teacher_s, rows) for b in own[: stage.stop])
+        student = sum(at(own[b].student_s, rows) for b in stage.blocks)
+        parts = [teacher, student, 0.0, 0.0, teacher + student]
+    else:
+        cost = costs.of_stage(stage)
+        parts = [cost.teacher, cost.student, cost.all_reduce, cost.exposed, cost.seconds]
+    return [*head, *(f"{1e3 * seconds:.2f}" for seconds in parts), f"{held:.0f}"]

@@ -1,0 +1,211 @@
+"""One device of a pipeline, as a process: `python -m kdlab.run.block_rank`."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from kdlab.config.home import write_json
+from kdlab.errors import BadInput
+from kdlab.models.model import parameters
+from kdlab.papers.pipe_bd.block_cost import Costs, Profile, at
+from kdlab.papers.pipe_bd.programme import NoPlan, PlanName, Programme, programme
+from kdlab.papers.pipe_bd.relay import Span
+from kdlab.report import trace
+from kdlab.report.plan_table import plan_table
+from kdlab.run.blockwise import cutting_of, identity_of, smallest_batch, with_memory
+from kdlab.run.rank_process import RankProcess, main
+from kdlab.train import checkpoint
+from kdlab.train.blocks import planning
+from kdlab.train.blocks.cutting import Cutting
+from kdlab.train.blocks.loader import Loader
+from kdlab.train.blocks.loop import BlockwiseLoop, Job
+from kdlab.train.blocks.profiling import feasible_rows, profiled
+from kdlab.train.blockwise import Blockwise
+from kdlab.train.recipe import make_optimizer
+
+_OFF = 0.2  # measured step time this far from the predicted one is worth a warning
+
+
+class BlockRank(RankProcess):
+    """A rank that trains the blocks of its stage."""
+
+    @property
+    def method(self) -> Blockwise:
+        method = self.spec.method
+        assert isinstance(method, Blockwise)
+        return method
+
+    def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
+        self.saving = False
+        self.beat(order["generation"], 0)
+        device = self.device(order["rank"])
+        if self.spec.train.threads is not None:
+            torch.set_num_threads(self.spec.train.threads)
+        data, torch_state = self.ingredients.data, torch.get_rng_state()
+        teacher = self.ingredients.teacher.members[0].build(
+            len(data.classes), data.shape[0]
+        )
+        torch.set_rng_state(torch_state)
+        cutting = cutting_of(self.spec, teacher, data, self.member.seed, device)
+        self.meet(order, device)
+        try:
+            return self._train(order, cutting, device)
+        finally:
+            dist.destroy_process_group()
+
+    def _train(
+        self, order: dict[str, Any], cutting: Cutting, device: torch.device
+    ) -> dict[str, Any] | None:
+        number, rank = order["generation"], order["rank"]
+        self.beat(number, 0)
+        report = self.report(rank)
+        found = checkpoint.load_newest(self.folder / "checkpoints", self.hash)
+        chosen = self._programme(order, cutting, device)
+        samples = self.ingredients.samples(self.member, smallest=smallest_batch(chosen))
+        loop = BlockwiseLoop(
+            Job(
+                recipe=self.spec.train,
+                model_spec=cutting.spec,
+                student=cutting.student,
+                pairs=cutting.pairs,
+                shapes=cutting.shapes,
+                samples=samples,
+                programme=chosen,
+                norm=self.method.bn,
+                seed=self.member.seed,
+                folder=self.folder,
+                spec_hash=self.hash,
+                rank=rank,
+                device=device,
+                emit=report,
+                stop=self.stops,
+                leave=lambda: self.saving or self.leaving,
+                pulse=lambda step: self.beat(number, step),
+                on_trace=self._write_trace,
+            )
+        )
+        loop.go_to(found)
+        self.beat(number, loop.position.step)
+        loop.train()
+        if rank:
+            return None
+        self._compare(chosen, loop)
+        return asdict(loop.finish()) | {"parameters": parameters(cutting.student)}
+
+    # The plan
+
+    def _programme(
+        self, order: dict[str, Any], cutting: Cutting, device: torch.device
+    ) -> Programme:
+        """The plan of this member: kept, or made from a profile that all measure together."""
+        path = self.folder / "plan.json"
+        if path.is_file():  # of a generation before, or of a session before this one
+            return Programme.from_facts(json.loads(path.read_text())["programme"])
+        profile = with_memory(self.spec, self._profile(order, cutting, device), device)
+        costs = Costs(profile, self.spec.train.batch)
+        try:
+            chosen = programme(self.plan, costs, decoupled=self.method.decoupled)
+        except NoPlan as error:
+            raise BadInput(str(error)) from error
+        if order["rank"] == 0:
+            table = plan_table(chosen, costs, cutting.student_cuts)
+            ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
+            facts = {"programme": chosen.facts(), "table": table, "ideal_s": ideal}
+            write_json(path, facts)
+            self.log.emit("plan", **facts)
+        return chosen
+
+    @property
+    def plan(self) -> PlanName:
+        return next(p for p in self.method.plans() if p == self.member.source_name)
+
+    def _profile(
+        self, order: dict[str, Any], cutting: Cutting, device: torch.device
+    ) -> Profile:
+        """The given one, that of this run, or what all ranks measure now."""
+        of = identity_of(self.spec, cutting, self.ingredients.data)
+        own, given = self.run.path / "profile.json", self.method.profile
+        if given is not None:
+            return planning.read_profile(Path(given), of)
+        if own.is_file():
+            return planning.read_profile(own, of)
+        profile = self._measured(order, cutting, device)
+        if order["rank"] == 0:
+            planning.write_profile(profile, of, own)
+        return profile
+
+    def _measured(
+        self, order: dict[str, Any], cutting: Cutting, device: torch.device
+    ) -> Profile:
+        if order["rank"] == 0:
+            self.log.emit("note", message="measuring the blocks on all devices")
+        recipe, world = self.spec.train, order["world"]
+        samples = self.ingredients.samples(self.member)
+        loader = Loader(samples, cutting.student, device)
+        loader.begin(0, 0)
+        rows = min(recipe.batch, len(loader.ids[0]))
+        views = loader(0, 0, rows)
+        dist.barrier()  # all measure at the same time, as all train at the same time
+        blocks = profiled(
+            cutting.pairs,
+            views,
+            [r for r in feasible_rows(recipe.batch, world) if r <= rows],
+            steps=self.method.profile_steps,
+            optimizer=lambda block: make_optimizer(recipe, block),
+            most_s=self.method.profile_s,
+            alive=lambda: self.beat(order["generation"], 0),
+        )
+        load_s = planning.loading_s(
+            lambda step: loader(step, 0, len(loader.ids[step])), len(loader.ids), device
+        )
+        loader.close()
+        link = planning.measured_link(device)
+        return planning.gathered(blocks, planning.kind_of(device), link, load_s)
+
+    # What became of it
+
+    def _compare(self, chosen: Programme, loop: BlockwiseLoop) -> None:
+        """The prediction with what was measured."""
+        if not loop.step_s:
+            return
+        measured = median(loop.step_s)
+        ratio = chosen.predicted_s / measured
+        self.log.emit(
+            "plan_measured",
+            predicted_s=chosen.predicted_s,
+            measured_s=measured,
+            predicted_over_measured=ratio,
+        )
+        if abs(ratio - 1) > _OFF:
+            self.log.emit(
+                "warning",
+                message=f"A step took {1e3 * measured:.1f} ms, {1e3 * chosen.predicted_s:.1f} "
+                f"ms were predicted ({ratio:.2f} of it): the plan may not be the best one. "
+                "Other work on these devices, or a profile measured at another time, are "
+                "the usual causes; delete profile.json to measure again.",
+            )
+
+    def _write_trace(self, spans: list[Span]) -> None:
+        trace.write_chrome_trace(spans, self.folder / "trace.json")
+        title = f"{self.member.name}: the last steps of the first epoch"
+        trace.gantt(spans, self.folder / "gantt.png", title)
+        ideal = json.loads((self.folder / "plan.json").read_text())["ideal_s"]
+        trace.breakdown(spans, ideal, self.folder / "breakdown.png", title)
+
+
+def _alone(costs: Costs) -> Iterator[tuple[str, float]]:
+    """Each part of the whole work on one device (Fig. 2's ideal times their number)."""
+    blocks = costs.profile.types[costs.profile.devices[0]]
+    yield "load", costs.profile.load_s
+    yield "teacher", sum(at(b.teacher_s, costs.batch) for b in blocks)
+    yield "student", sum(at(b.student_s, costs.batch) for b in blocks)
+
+
+if __name__ == "__main__":
+    main(BlockRank)

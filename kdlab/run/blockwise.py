@@ -1,0 +1,163 @@
+"""What a blockwise experiment needs before and around its ranks."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
+from kdlab.data.images import ImageData
+from kdlab.errors import BadInput
+from kdlab.models.model import ModelSpec, Normalised, load_weights, read_card
+from kdlab.papers.pipe_bd.block_cost import Costs, Profile
+from kdlab.papers.pipe_bd.programme import NoPlan, Programme, programme
+from kdlab.run.ingredients import Ingredients
+from kdlab.run.spec import ExperimentSpec, Member
+from kdlab.train.blocks import planning
+from kdlab.train.blocks.cutting import Cutting, cut_both
+from kdlab.train.blocks.profiling import unmeasured
+from kdlab.train.blockwise import Blockwise
+from kdlab.train.events import Emit
+from kdlab.train.recipe import Recipe
+from kdlab.train.student import StudentLoop
+
+_CPU = torch.device("cpu")
+_OF_THE_DISTILLATION = (
+    "samples_per_second",
+    "train_seconds",
+    "epochs",
+    "steps",
+    "figures",
+    "seen",
+    "lost",
+    "repeated",
+    "rolled_back",
+    "failovers",
+)
+
+
+def method_of(spec: ExperimentSpec) -> Blockwise:
+    assert isinstance(spec.method, Blockwise)
+    return spec.method
+
+
+def cutting_of(
+    spec: ExperimentSpec,
+    teacher: Normalised,
+    data: ImageData,
+    seed: int,
+    device: torch.device,
+) -> Cutting:
+    """Both networks in pairs of blocks; the same student in every rank.
+
+    Raises:
+        ModelError: they cannot be cut so.
+    """
+    torch.manual_seed(seed)
+    student = spec.student.build(len(data.classes), data.shape[0])
+    return cut_both(method_of(spec), teacher, student, spec.student, data.shape, device)
+
+
+def identity_of(
+    spec: ExperimentSpec, cutting: Cutting, data: ImageData
+) -> planning.Identity:
+    """Of the profile that this experiment needs."""
+    model = {
+        "teacher": spec.teachers()[0].model.to_dict() | {"weights": None, "sha256": None},
+        "student": spec.student.to_dict() | {"weights": None, "sha256": None},
+        "cuts": [cutting.teacher_cuts, cutting.student_cuts],
+        "shape": data.shape,
+        "optimizer": spec.train.optimizer,
+    }
+    return planning.identity(model, spec.train.batch, spec.train.threads)
+
+
+def with_memory(spec: ExperimentSpec, profile: Profile, device: torch.device) -> Profile:
+    """The profile with what the devices have, or are allowed."""
+    allowed, devices = method_of(spec).memory_gb, len(profile.devices)
+    each = planning.device_memory(device, devices) if allowed is None else 1e9 * allowed
+    return replace(profile, memory_bytes=(each,) * devices)
+
+
+def smallest_batch(chosen: Programme) -> int:
+    """A smaller rest of an epoch joins the batch before: two rows for each device."""
+    return 2 * chosen.widest
+
+
+def check(spec: ExperimentSpec, data: ImageData) -> None:
+    """All that can be wrong with cuts, devices, memory and profile, before a start.
+
+    Raises:
+        BadInput: what, in one message.
+    """
+    method = method_of(spec)
+    with torch.random.fork_rng():
+        teacher = spec.teachers()[0].model.build(len(data.classes), data.shape[0])
+        cutting = cutting_of(spec, teacher, data, 0, _CPU)
+    if method.profile is not None:
+        found = planning.read_profile(
+            Path(method.profile), identity_of(spec, cutting, data)
+        )
+        if len(found.devices) != method.devices:
+            raise BadInput(
+                f"{method.profile} was measured on {len(found.devices)} devices, "
+                f"method.devices is {method.devices}."
+            )
+    device = torch.device(spec.train.chosen_device())
+    blocks = unmeasured(cutting.pairs, cutting.shapes, spec.train.batch)
+    profile = Profile(types={"any": blocks}, devices=("any",) * method.devices)
+    costs = Costs(with_memory(spec, profile, device), spec.train.batch)
+    for name in method.plans():
+        try:
+            made = programme(name, costs)
+        except NoPlan as error:
+            raise BadInput(str(error)) from error
+        least = smallest_batch(made)
+        if spec.train.batch < least:
+            raise BadInput(
+                f"train.batch is {spec.train.batch} and plan: {name} may share a batch by "
+                f"{made.widest} devices; each needs at least two rows: {least}."
+            )
+
+
+def artifacts(folder: Path) -> list[str]:
+    """Files of a member beside its student."""
+    names = ("plan.json", "profile.json", "trace.json", "gantt.png", "breakdown.png")
+    return [str(folder / name) for name in names if (folder / name).is_file()]
+
+
+def fine_tuning(
+    recipe: Recipe,
+    ingredients: Ingredients,
+    member: Member,
+    folder: Path,
+    emit: Emit,
+    distilled: dict[str, Any],
+) -> StudentLoop:
+    """The loop that trains the whole distilled student, from its exported weights on."""
+    path = Path(distilled["model_path"])
+    card: dict[str, Any] = read_card(path)
+    spec = construct(ModelSpec, from_dict(card["model"], "the distilled student"))
+    data = ingredients.data
+    model = spec.build(len(data.classes), data.shape[0])
+    load_weights(model.net, path)
+    return ingredients.loop(
+        member,
+        folder,
+        emit,
+        model_spec=spec,
+        model=model,
+        recipe=recipe,
+        samples=ingredients.samples(member, epochs=recipe.epochs, batch=recipe.batch),
+    )
+
+
+def together(fine_tuned: dict[str, Any], distilled: dict[str, Any]) -> dict[str, Any]:
+    """Weights and accuracy of the end, times and counts of the distillation."""
+    return (
+        fine_tuned
+        | {name: distilled[name] for name in _OF_THE_DISTILLATION}
+        | {"distilled": distilled["last"], "fine_tune_seconds": fine_tuned["train_seconds"]}
+    )

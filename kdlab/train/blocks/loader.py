@@ -1,0 +1,49 @@
+"""Loading overlaps with computing, but for the first step of an epoch (section V-A)."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kdlab.data.samples import PlannedSamples
+from kdlab.models.model import Normalised
+
+
+class Loader:
+    """A device's views of a batch, made in a thread while the one before is trained on."""
+
+    def __init__(
+        self, samples: PlannedSamples, model: Normalised, device: torch.device
+    ) -> None:
+        self.samples, self.device = samples, device
+        self.mean, self.std = model.mean.to(device), model.std.to(device)
+        self.epoch = 0
+        self.ids: list[Any] = []
+        self.first = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
+        self._next: tuple[tuple[int, int, int, int], Future[Tensor]] | None = None
+
+    def begin(self, epoch: int, first: int) -> None:
+        """An epoch, from its batch `first` on; steps count from there."""
+        self.epoch, self.first = epoch, first
+        self.ids = self.samples.batches(epoch)[first:]
+
+    def __call__(self, step: int, start: int, stop: int) -> Tensor:
+        """(stop - start, C, H, W) normalised."""
+        key = (self.epoch, self.first + step, start, stop)
+        if self._next is not None and self._next[0] == key:
+            views = self._next[1].result()
+        else:
+            views = self._views(step, start, stop)
+        self._next = None
+        if step + 1 < len(self.ids) and len(self.ids[step + 1]) == len(self.ids[step]):
+            ahead = (self.epoch, self.first + step + 1, start, stop)
+            self._next = ahead, self._thread.submit(self._views, step + 1, start, stop)
+        return (views.to(self.device, non_blocking=True).float() - self.mean) / self.std
+
+    def _views(self, step: int, start: int, stop: int) -> Tensor:
+        return torch.from_numpy(self.samples.views(self.ids[step][start:stop], self.epoch))
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)

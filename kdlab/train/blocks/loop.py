@@ -1,0 +1,447 @@
+"""Blockwise distillation epoch by epoch: Algorithm 1 of Pipe-BD for one device.
+
+    5: for each epoch                                       -> BlockwiseLoop.train
+    6-16: for each device, for each step                    -> Worker.advance
+    (section IV-B) whole model validated between epochs     -> _finish_epoch
+
+Within an epoch nobody waits for anybody but for the relay. What all must do at the same
+step (stop, save and leave) goes round beside it, as does the loss: each device says its
+part of a step and reads everybody's some steps later, when all have spoken for long. So
+an epoch can end early, at a step that all learn of in time, with nothing left under way.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from kdlab.data.samples import PlannedSamples
+from kdlab.errors import KdlabError, RunStopped
+from kdlab.models.memory import keep_freed_memory
+from kdlab.models.model import ModelSpec, Normalised
+from kdlab.papers.pipe_bd.programme import Programme
+from kdlab.papers.pipe_bd.relay import LEAD, Span
+from kdlab.papers.pipe_bd.stages import Plan
+from kdlab.train import checkpoint
+from kdlab.train.aggregation.ranks import GenerationEnds
+from kdlab.train.blocks import worker as engine
+from kdlab.train.blocks.loader import Loader
+from kdlab.train.blocks.pairs import BlockPair
+from kdlab.train.blocks.words import Words
+from kdlab.train.blocks.worker import Worker, stage_groups
+from kdlab.train.events import Emit
+from kdlab.train.lineage import Lineage, Odometer
+from kdlab.train.position import Position, StudentResult
+from kdlab.train.recipe import Recipe, lr_at, make_optimizer
+from kdlab.train.results import Results
+
+_LOG_EVERY_S = 0.2
+_TICK_GPU = 10  # steps between two words on a GPU, where asking for a loss waits for it
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """What to train, on what, and where to write; the same for all ranks but for `rank`.
+
+    Attributes:
+        student: the whole, made of the pairs' students, with the teacher's statistics.
+        shapes: of one row of each block's input.
+        leave: whether to save and end this generation.
+        pulse: a sign of life, with the step.
+        on_trace: told once of what all devices did, by the master, after the first epoch.
+    """
+
+    recipe: Recipe
+    model_spec: ModelSpec
+    student: Normalised
+    pairs: Sequence[BlockPair]
+    shapes: Sequence[Sequence[int]]
+    samples: PlannedSamples
+    programme: Programme
+    norm: Literal["sync", "local"]
+    seed: int
+    folder: Path
+    spec_hash: str
+    rank: int
+    device: torch.device
+    emit: Emit
+    stop: Callable[[], bool] = lambda: False
+    leave: Callable[[], bool] = lambda: False
+    pulse: Callable[[int], None] = lambda step: None
+    on_trace: Callable[[list[Span]], None] = lambda spans: None
+
+
+class BlockwiseLoop:
+    """One rank of the default process group, which is up."""
+
+    def __init__(self, job: Job) -> None:
+        keep_freed_memory()
+        self.job = job
+        if job.recipe.threads is not None:
+            torch.set_num_threads(job.recipe.threads)
+        torch.manual_seed(job.seed * 1009 + job.rank)  # dropout and the like
+        self.plans = job.programme.of(job.rank)
+        self.optimizers = [make_optimizer(job.recipe, p.student) for p in job.pairs]
+        groups = stage_groups(job.programme.plans)
+        # Words go by processor whatever the models are on.
+        self.talk: Any = dist.new_group(backend="gloo")
+        self.loaders: list[Loader] = []
+        self.position = Position()
+        data = job.samples.data
+        self.lineage = Lineage.start(len(data.labels), data.train)
+        self.odometer = Odometer(job.folder / "odometer")
+        self._losses: dict[int, Tensor] = {}  # sums since the last word
+        self._limit = 0
+        self._told: tuple[bool, bool] | None = None  # stop, leave: at the limit
+        self._sums = torch.zeros(job.programme.blocks, dtype=torch.float64)
+        self._logged = (0.0, 0)
+        self._spoken = 0  # step of the last word
+        self._count = 0  # words in `_sums`
+        self.step_s: list[float] = []
+        self._traced = False
+        self.workers = [self._worker(plan, groups) for plan in self.plans]
+        longest = max(len(plan.stages) for plan in job.programme.plans)
+        self._tick = _TICK_GPU if job.device.type == "cuda" else 1
+        self._lag = (LEAD + 1) * longest
+        self.results = Results(
+            job.student,
+            job.model_spec,
+            data,
+            job.folder,
+            job.recipe.evaluate_batch,
+            alive=lambda: job.pulse(self.position.step),
+        )
+
+    def _worker(self, plan: Plan, groups: Mapping[tuple[int, ...], Any]) -> Worker:
+        job = self.job
+        stage = plan.stages[plan.stage_of(job.rank)]
+        loader = Loader(job.samples, job.student, job.device)
+        self.loaders.append(loader)
+        counts = stage.first == 0  # whoever trains the first block counts its samples
+
+        def load(step: int, start: int, stop: int) -> Tensor:
+            if counts:
+                ids = loader.ids[step][start:stop]
+                self.lineage.trained(ids)
+            return loader(step, start, stop)
+
+        def on_step(step: int, losses: Sequence[Tensor]) -> None:
+            rows = self._rows(plan, step)
+            for block, loss in zip(stage.blocks, losses, strict=True):
+                part = loss * rows
+                before = self._losses.get(block)
+                self._losses[block] = part if before is None else before + part
+
+        return Worker(
+            plan,
+            job.rank,
+            engine.Job(
+                pairs=[job.pairs[b] for b in stage.blocks],
+                optimizers=[self.optimizers[b] for b in stage.blocks],
+                load=load,
+                prefix=[p.teacher for p in job.pairs[: stage.first]]
+                if stage.from_data
+                else (),
+                batch_of=lambda step: len(loader.ids[step]),
+                schedule=self._schedule,
+                on_step=on_step,
+                norm=job.norm,
+            ),
+            groups,
+            job.shapes[stage.first],
+        )
+
+    def _rows(self, plan: Plan, step: int) -> float:
+        """This device's share of a step's batch."""
+        size = len(self.loaders[0].ids[step])
+        stage = plan.of_batch(size).stages[plan.stage_of(self.job.rank)]
+        start, stop = stage.interval(self.job.rank)
+        return (stop - start) / size
+
+    def _schedule(self, step: int) -> None:
+        recipe, steps = self.job.recipe, self.job.samples.plan.batches
+        epoch = self.position.epoch + (self.loaders[0].first + step) / steps
+        lr = lr_at(recipe, epoch, steps)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+
+    # Start and resume
+
+    def go_to(self, found: checkpoint.Found | None) -> None:
+        """Go to a checkpoint that was loaded; None is the start."""
+        job, master = self.job, self.job.rank == 0
+        if found is None:
+            if master:
+                self.lineage.rolled_back = self.odometer.roll_back(0)
+            return
+        tensors, facts, notes = found
+        for block, pair in enumerate(job.pairs):
+            head = f"block.{block}."
+            own = {k[len(head) :]: v for k, v in tensors.items() if k.startswith(head)}
+            checkpoint.unpack(
+                own, facts["blocks"][block], pair.student, self.optimizers[block], rank=-1
+            )
+        self.position = Position.from_checkpoint(facts, job.samples.plan.batch)
+        self.lineage.restore(tensors["lineage.counts"].numpy(), facts["lineage"])
+        if not master:  # the counts of all ranks go on in the master's
+            self.lineage.counts[:] = 0
+            return
+        undone = max(0, self.odometer.value - self.lineage.seen)
+        self.lineage.rolled_back = self.odometer.roll_back(self.lineage.seen)
+        for note in notes:
+            job.emit("warning", message=note)
+        position = self.position
+        job.emit("resumed", epoch=position.epoch, step=position.step, rolled_back=undone)
+
+    # Training
+
+    def train(self) -> None:
+        """To the end of the last epoch.
+
+        Raises:
+            RunStopped: the user asked; the state is saved.
+            GenerationEnds: a rank comes or goes; the state is saved.
+            KdlabError: a loss is no number any more.
+        """
+        try:
+            while self.position.epoch < self.job.recipe.epochs:
+                self._train_epoch()
+                self._finish_epoch()
+        finally:
+            for loader in self.loaders:
+                loader.close()
+
+    def _train_epoch(self) -> None:
+        job, position = self.job, self.position
+        first = len(position.done)
+        for loader in self.loaders:
+            loader.begin(position.epoch, first)
+        self._limit = steps = len(self.loaders[0].ids)
+        self._told = None
+        words = Words(self.talk, job.programme.blocks, self._lag)
+        begin = time.perf_counter()
+        self._logged, self._count = (begin, position.step), 0
+        self._spoken, self._losses = position.step, {}
+        self._sums.zero_()
+        sizes = [len(ids) for ids in self.loaders[0].ids]
+        seen = self.lineage.seen
+        running = [worker.advance(lambda: self._limit) for worker in self.workers]
+        step = 0
+        while step < self._limit:
+            for one in running:
+                next(one)
+            position.step += 1
+            seen += sizes[step]
+            self.lineage.seen = seen
+            if job.rank == 0:
+                self.odometer.value = seen
+            job.pulse(position.step)
+            if step % self._tick == 0:
+                words.say(step, self._mean_losses(), stop=job.stop(), leave=job.leave())
+            for heard in words.heard(step):
+                self._hear(*heard, steps=steps)
+            step += 1
+        for one in running:
+            next(one, None)  # its last sends leave
+        for heard in words.heard(step + self._lag):
+            self._hear(*heard, steps=step)
+        position.train_seconds += time.perf_counter() - begin
+        position.done |= set(range(first, first + step))
+        if step > 2:
+            self.step_s.append((time.perf_counter() - begin) / step)
+        self._leave_if_told()
+
+    def _leave_if_told(self) -> None:
+        if self._told is None:
+            return
+        self._save()
+        if self._told[0]:
+            raise RunStopped(f"stopped by the user after step {self.position.step}")
+        raise GenerationEnds
+
+    def _mean_losses(self) -> dict[int, float]:
+        """Of this device's blocks, over the steps since it was last asked."""
+        steps = max(1, self.position.step - self._spoken)
+        found = {block: float(total) / steps for block, total in self._losses.items()}
+        self._losses, self._spoken = {}, self.position.step
+        return found
+
+    def _hear(
+        self, step: int, losses: list[float], stop: bool, leave: bool, *, steps: int
+    ) -> None:
+        """Words of a step some steps ago, which all devices hear at the same step."""
+        if not all(map(math.isfinite, losses)):
+            bad = [b for b, loss in enumerate(losses) if not math.isfinite(loss)]
+            raise KdlabError(
+                f"The loss of block {bad[0]} is {losses[bad[0]]} at step {step} of epoch "
+                f"{self.position.epoch}. Training cannot go on from here. The usual cause is a "
+                f"learning rate that is too high: lower train.lr ({self.job.recipe.lr:g})."
+            )
+        self._sums += torch.tensor(losses, dtype=torch.float64)
+        self._count += 1
+        if (stop or leave) and self._told is None:
+            # All are at step + lag now; none has posted a receive beyond the next.
+            self._told = stop, leave
+            self._limit = min(steps, step + self._lag + LEAD + 1)
+        now, every = time.perf_counter(), self.job.recipe.log_every_steps
+        due = now - self._logged[0] >= _LOG_EVERY_S
+        if every is not None:
+            due = self._count >= every
+        if self.job.rank == 0 and due:
+            self._log(now)
+
+    def _log(self, now: float) -> None:
+        job, position = self.job, self.position
+        since, before = self._logged
+        by_block = (self._sums / max(1, self._count)).tolist()
+        steps = position.step - before
+        job.emit(
+            "step",
+            epoch=position.epoch,
+            step=position.step,
+            of_steps=job.recipe.epochs * job.samples.plan.batches,
+            loss=sum(by_block) / len(by_block),
+            block_losses=by_block,
+            lr=self.optimizers[self.workers[0].stage.first].param_groups[0]["lr"],
+            samples_per_second=steps * job.samples.plan.batch / max(1e-9, now - since),
+            samples_seen=self.lineage.seen,
+        )
+        self._logged, self._count = (now, position.step), 0
+        self._sums.zero_()
+
+    # Between epochs
+
+    def _finish_epoch(self) -> None:
+        job, position = self.job, self.position
+        if job.rank == 0 and self._count:
+            self._log(time.perf_counter())
+        counts = torch.from_numpy(self.lineage.counts)
+        dist.all_reduce(counts, group=self.talk)  # in place
+        self.lineage.finish_epoch(counts.numpy().copy())
+        self._collect()
+        facts: dict[str, Any] = {}
+        last = position.epoch + 1 == job.recipe.epochs
+        if job.rank == 0 and (
+            (position.epoch + 1) % job.recipe.evaluate_every == 0 or last
+        ):
+            facts = self.results.validate(position, is_last=last)
+        self._share_trace()
+        position.epoch += 1
+        position.done.clear()
+        if job.rank == 0:
+            job.emit(
+                "epoch_done",
+                epoch=position.epoch,
+                of_epochs=job.recipe.epochs,
+                step=position.step,
+                samples_per_second=self.lineage.seen / max(1e-9, position.train_seconds),
+                samples_lost=self.lineage.lost,
+                samples_repeated=self.lineage.repeated,
+                **facts,
+            )
+        self._save(collected=True)
+
+    def _share_trace(self) -> None:
+        """The first epoch's last steps of all devices, to the master."""
+        if self._traced:
+            return
+        self._traced = True
+        own = [span for worker in self.workers for span in worker.spans]
+        newest = max((span.step for span in own), default=0)
+        own = [span for span in own if span.step > newest - 12]
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, own, group=self.talk)
+        if self.job.rank == 0:
+            self.job.on_trace([span for spans in everyone for span in spans])
+
+    @torch.no_grad()
+    def _collect(self) -> None:
+        """Bring every block's newest state to the master, as plain tensors."""
+        job = self.job
+        self._average_statistics()
+        for block, pair in enumerate(job.pairs):
+            owner = job.programme.owner(block)
+            if owner == 0:
+                continue
+            if job.rank == owner:
+                tensors, facts = self._packed(block)
+                self._send(to_bytes(tensors))
+                self._send(json.dumps(facts).encode())
+            elif job.rank == 0:
+                tensors = from_bytes(self._receive(owner))
+                facts = json.loads(self._receive(owner))
+                checkpoint.unpack(
+                    tensors, facts, pair.student, self.optimizers[block], rank=-1
+                )
+
+    def _average_statistics(self) -> None:
+        """Of batch norm in shared stages, where each device saw its own rows."""
+        if self.job.norm == "sync":
+            return
+        for worker in self.workers:
+            if len(worker.stage.devices) > 1:
+                worker.average_statistics()
+
+    def _packed(self, block: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        pair = self.job.pairs[block]
+        tensors, facts = checkpoint.pack(pair.student, self.optimizers[block])
+        kept = {k: v for k, v in tensors.items() if not k.startswith("random.")}
+        return {k: v.detach().contiguous().cpu() for k, v in kept.items()}, facts
+
+    def _send(self, content: bytes) -> None:
+        data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        dist.send(torch.tensor([len(content)]), 0, group=self.talk)
+        dist.send(data, 0, group=self.talk)
+
+    def _receive(self, sender: int) -> bytes:
+        size = torch.zeros(1, dtype=torch.int64)
+        dist.recv(size, sender, group=self.talk)
+        data = torch.empty(int(size), dtype=torch.uint8)
+        dist.recv(data, sender, group=self.talk)
+        return data.numpy().tobytes()
+
+    def _save(self, *, collected: bool = False) -> None:
+        """All take part; the master writes."""
+        job = self.job
+        counts = torch.from_numpy(self.lineage.counts.copy())
+        if not collected:
+            self._collect()
+            dist.all_reduce(counts, group=self.talk)
+        if job.rank == 0:
+            tensors: dict[str, Tensor] = {"lineage.counts": counts}
+            facts: dict[str, Any] = {"blocks": []}
+            for block in range(len(job.pairs)):
+                own, more = self._packed(block)
+                tensors |= {f"block.{block}.{k}": v for k, v in own.items()}
+                facts["blocks"].append(more)
+            facts |= {
+                "position": self.position.to_json(),
+                "plan": job.samples.describe()["plan"],
+                "samples": len(job.samples.plan.ids),
+                "lineage": self.lineage.facts(),
+                "programme": job.programme.facts(),
+                "seed": job.seed,
+                "spec_hash": job.spec_hash,
+            }
+            step = self.position.step
+            path = checkpoint.save(job.folder / "checkpoints", step, tensors, facts)
+            job.emit("checkpoint_saved", step=step, path=str(path))
+        dist.barrier(group=self.talk)  # nobody goes on from what is not there
+
+    def finish(self) -> StudentResult:
+        """Test and export; the master's work."""
+        figures = {"step_s": float(np.median(self.step_s)) if self.step_s else 0.0}
+        result = self.results.finish(self.position, self.lineage, figures)
+        self.odometer.close()
+        return result

@@ -1,0 +1,212 @@
+"""The profile of a group of devices, measured by all of them at the same time.
+
+Each rank measures every block while the others do, as in training: a neighbour that
+computes slows a core, and memory is shared. Ranks on the same type of device are one type
+and give one median. The link is measured between the first two ranks.
+
+A profile can be kept and used again. It says which machine and which blocks it is of; a
+plan from another one's profile would be a guess, so that is refused.
+"""
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from kdlab.errors import BadInput
+from kdlab.papers.pipe_bd.block_cost import Block, Link, Profile
+
+_LINK_BYTES = (4_096, 4_194_304)
+_LINK_TRIES = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Of what a profile was measured on, and with.
+
+    machine: processors, devices, PyTorch.
+    model: both networks, their cuts, and the shape of an image.
+    batch: rows.
+    """
+
+    machine: str
+    model: str
+    batch: int
+
+
+def identity(model: Mapping[str, Any], batch: int, threads: int | None) -> Identity:
+    """Here and now; `model` is whatever the cost of the blocks depends on."""
+    devices = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    here = [platform.machine(), psutil.cpu_count(), devices, torch.__version__, threads]
+    return Identity(_hash(here), _hash(dict(model)), batch)
+
+
+def _hash(facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def write_profile(profile: Profile, of: Identity, path: Path) -> None:
+    """As JSON, for people and for `method.profile`."""
+    facts = {
+        "identity": asdict(of),
+        "types": {name: [asdict(b) for b in own] for name, own in profile.types.items()},
+        "devices": list(profile.devices),
+        "link": asdict(profile.link),
+        "load_s": profile.load_s,
+    }
+    path.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def read_profile(path: Path, of: Identity) -> Profile:
+    """What `write_profile` wrote.
+
+    Raises:
+        BadInput: no such file, no profile, or one of another machine, model or batch.
+    """
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        found = Identity(**facts["identity"])
+        profile = Profile(
+            types={
+                name: [_block(block) for block in own]
+                for name, own in facts["types"].items()
+            },
+            devices=tuple(facts["devices"]),
+            link=Link(**facts["link"]),
+            load_s=facts["load_s"],
+        )
+    except OSError as error:
+        raise BadInput(
+            f"There is no profile at {path} ({error.strerror}). Set method.profile to null to "
+            "measure one; every run keeps its own as profile.json."
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path} is no profile of kdlab: {error!r}.") from error
+    for what in ("machine", "model", "batch"):
+        was, now = getattr(found, what), getattr(of, what)
+        if was != now:
+            raise BadInput(
+                f"{path} was measured on another {what} ({was}, here {now}); its times mean "
+                "nothing for this run. Set method.profile to null to measure again."
+            )
+    return profile
+
+
+def _block(facts: Mapping[str, Any]) -> Block:
+    def by_rows(values: Mapping[str, float]) -> dict[int, float]:
+        return {int(rows): float(seconds) for rows, seconds in values.items()}
+
+    times = {name: by_rows(facts[name]) for name in ("teacher_s", "student_s")}
+    return Block(**dict(facts) | times)
+
+
+def gathered(own: Sequence[Block], kind: str, link: Link, load_s: float) -> Profile:
+    """The profile of all ranks of the default group; every rank must call this."""
+    mine = (kind, [asdict(block) for block in own], load_s)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    kinds = [kind for kind, _, _ in everyone]
+    types = {
+        name: _middle(
+            [[Block(**b) for b in blocks] for k, blocks, _ in everyone if k == name]
+        )
+        for name in dict.fromkeys(kinds)
+    }
+    return Profile(
+        types=types, devices=tuple(kinds), link=link, load_s=median(s for *_, s in everyone)
+    )
+
+
+def _middle(measured: Sequence[Sequence[Block]]) -> list[Block]:
+    """Medians over the ranks of one type."""
+
+    def of(times: Sequence[Mapping[int, float]]) -> dict[int, float]:
+        return {rows: median(t[rows] for t in times) for rows in times[0]}
+
+    return [
+        Block(
+            teacher_s=of([b.teacher_s for b in same]),
+            student_s=of([b.student_s for b in same]),
+            output_bytes=same[0].output_bytes,
+            gradient_bytes=same[0].gradient_bytes,
+            fixed_bytes=same[0].fixed_bytes,
+            row_bytes=same[0].row_bytes,
+        )
+        for same in zip(*measured, strict=True)
+    ]
+
+
+def measured_link(device: torch.device) -> Link:
+    """Between ranks 0 and 1, there and back; every rank must call this.
+
+    On CPUs a transfer is copied by the processors that compute, so nothing of it overlaps.
+    """
+    overlap = 0.0 if device.type == "cpu" else 1.0
+    if dist.get_world_size() == 1:
+        return Link(overlap=overlap)
+    small, large = (_there_and_back(size, device) for size in _LINK_BYTES)
+    found: list[Any] = [None]
+    if dist.get_rank() == 0:
+        rate = (_LINK_BYTES[1] - _LINK_BYTES[0]) / max(1e-9, large - small)
+        found = [(rate, max(0.0, small - _LINK_BYTES[0] / rate))]
+    dist.broadcast_object_list(found, 0)
+    bytes_per_s, latency_s = found[0]
+    return Link(bytes_per_s=bytes_per_s, latency_s=latency_s, overlap=overlap)
+
+
+def _there_and_back(size: int, device: torch.device) -> float:
+    """Seconds one way: half the median of some round trips."""
+    data, rank, times = (
+        torch.zeros(size, dtype=torch.uint8, device=device),
+        dist.get_rank(),
+        [],
+    )
+    for _ in range(_LINK_TRIES):
+        begin = time.perf_counter()
+        if rank == 0:
+            dist.send(data, 1)
+            dist.recv(data, 1)
+        elif rank == 1:
+            dist.recv(data, 0)
+            dist.send(data, 0)
+        times.append(time.perf_counter() - begin)
+    return median(times) / 2
+
+
+def loading_s(load: Callable[[int], Tensor], batches: int, device: torch.device) -> float:
+    """Seconds of loading a whole batch that do not overlap with computing.
+
+    A CPU that computes loads as well, in its own time; a GPU does not wait for the thread.
+    """
+    if device.type != "cpu" or not batches:
+        return 0.0
+    times = []
+    for step in range(min(_LINK_TRIES, batches)):
+        begin = time.perf_counter()
+        load(step)
+        times.append(time.perf_counter() - begin)
+    return median(times)
+
+
+def device_memory(device: torch.device, devices_here: int) -> float:
+    """Bytes a device may use: a GPU's own, or its share of what is free on this host."""
+    if device.type == "cuda":
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    return psutil.virtual_memory().available / devices_here
+
+
+def kind_of(device: torch.device) -> str:
+    """Name of a type of device: those of one name are taken to be alike."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu/{platform.machine()}"

@@ -1,0 +1,77 @@
+"""`method: {type: train/blockwise}`: what a blockwise distillation can be told."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from kdlab.config import Fault, Range, register
+from kdlab.config.spec import POSITIVE
+from kdlab.papers.pipe_bd.programme import PlanName
+from kdlab.train.method import MethodSpec
+from kdlab.train.recipe import Recipe
+
+_AT_LEAST_1 = Range(ge=1)
+
+
+@register("train/blockwise")
+@dataclass(frozen=True, kw_only=True)
+class Blockwise(MethodSpec):
+    """Each student block learns from its teacher block, in a pipeline of devices (Pipe-BD).
+
+    plan: `ahd` searches the best pipeline, `tr` gives each stage one device, `ir` has every
+        device train all blocks; `dp` and `ls` are the baselines.
+    compare: the same training once for each of these plans.
+    decoupled: DPU; false waits for all devices before each update.
+    devices: ranks, each a process.
+    teacher_cuts, student_cuts: modules the blocks end with, the last block being the rest;
+        of both networks, or of neither.
+    blocks: without cuts, as many blocks as this, of about the same work in the teacher.
+    last_loss: of the last block; the others minimise the mean squared error.
+    bn: `sync` takes batch statistics over the whole batch of a shared stage.
+    profile: a profile.json of an earlier run; null measures.
+    profile_steps: timed for each block and number of rows, fewer when profile_s is over.
+    profile_s: seconds for measuring, about.
+    memory_gb: of each device; null is what it has.
+    fine_tune: afterwards the whole student is trained so, in one process, with the
+        experiment's soft_labels and loss.
+    standby: processes that have imported everything and wait to replace a lost rank.
+    hang_s: a rank without a sign of life for so long is killed and replaced.
+    """
+
+    needs_teacher: ClassVar[bool] = True
+
+    plan: PlanName = "ahd"
+    compare: tuple[PlanName, ...] = ()
+    decoupled: bool = True
+    devices: Annotated[int, Range(ge=1, le=64)] = 2
+    teacher_cuts: tuple[str, ...] = ()
+    student_cuts: tuple[str, ...] = ()
+    blocks: Annotated[int, _AT_LEAST_1] = 4
+    last_loss: Literal["soft_cross_entropy", "mse"] = "soft_cross_entropy"
+    bn: Literal["sync", "local"] = "sync"
+    profile: str | None = None
+    profile_steps: Annotated[int, _AT_LEAST_1] = 100
+    profile_s: Annotated[float, POSITIVE] = 20.0
+    memory_gb: Annotated[float, POSITIVE] | None = None
+    fine_tune: Recipe | None = None
+    standby: Annotated[int, Range(ge=0, le=4)] = 0
+    hang_s: Annotated[float, POSITIVE] = 60.0
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if bool(self.teacher_cuts) != bool(self.student_cuts):
+            missing = "student_cuts" if self.teacher_cuts else "teacher_cuts"
+            yield Fault(missing, "is empty; cut both networks, or neither")
+        elif len(self.teacher_cuts) != len(self.student_cuts):
+            yield Fault(
+                "student_cuts",
+                f"has {len(self.student_cuts)} modules and teacher_cuts "
+                f"{len(self.teacher_cuts)}; blocks are trained in pairs",
+            )
+        if len(set(self.compare)) < len(self.compare):
+            yield Fault("compare", f"is {list(self.compare)}; name each plan once")
+
+    def plans(self) -> tuple[PlanName, ...]:
+        return self.compare or (self.plan,)
+
+    def build(self) -> "Blockwise":
+        return self

@@ -1,0 +1,103 @@
+"""What becomes of the weights: looked at on validation, the best kept, tested, exported.
+
+Shared by all training loops; only the master rank has one.
+"""
+
+import copy
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from kdlab.data.images import ImageData
+from kdlab.models.model import ModelSpec, Normalised, export
+from kdlab.train.evaluate import Accuracy, evaluate
+from kdlab.train.lineage import Lineage
+from kdlab.train.position import Position, StudentResult
+
+_KEEP_BEST = 4  # best weights kept during training: more than the checkpoints kept
+
+
+@dataclass(slots=True)
+class Results:
+    """Of one student.
+
+    Attributes:
+        model: the student, as it is trained.
+        spec: of it, for the files that are written.
+        data: its images.
+        folder: of the member.
+        batch: of evaluation, in samples.
+        alive: called between batches.
+    """
+
+    model: Normalised
+    spec: ModelSpec
+    data: ImageData
+    folder: Path
+    batch: int
+    alive: Callable[[], None] = lambda: None
+    last_validation: float = float("nan")
+
+    def validate(self, position: Position, *, is_last: bool) -> dict[str, Any]:
+        """At the end of an epoch, before it is counted: percent, and the best is kept."""
+        found = evaluate(
+            self.model, self.data, self.data.validation, self.batch, self.alive
+        )
+        self.last_validation = found.top1
+        if not found.samples and is_last:  # no validation images: last is best
+            self._keep_best(position, float("nan"))
+        elif found.top1 > position.best_top1:
+            self._keep_best(position, found.top1)
+        return {"validation_top1": found.top1, "validation_top5": found.top5}
+
+    def _keep_best(self, position: Position, top1: float) -> None:
+        position.best_top1, position.best_epoch = top1, position.epoch + 1
+        facts: dict[str, object] = {"epoch": position.best_epoch, "validation_top1": top1}
+        export(self.model, self.spec, self._best_path(position.best_epoch), facts)
+        for old in sorted(self.folder.glob("best_*.safetensors"))[:-_KEEP_BEST]:
+            old.unlink()
+            old.with_suffix(".json").unlink(missing_ok=True)
+
+    def _best_path(self, epoch: int) -> Path:
+        """By epoch, so that a resume from before finds the best of its own lineage."""
+        return self.folder / f"best_{epoch:05d}.safetensors"
+
+    def finish(
+        self, position: Position, lineage: Lineage, figures: dict[str, float]
+    ) -> StudentResult:
+        """Test the last and the best weights and export them."""
+        last = self._test(self.model)
+        best = last
+        best_path = self.folder / "best.safetensors"
+        for suffix in (".safetensors", ".json"):
+            own = self._best_path(position.best_epoch).with_suffix(suffix)
+            shutil.copyfile(own, best_path.with_suffix(suffix))
+        facts: dict[str, object] = {"epoch": position.epoch, "test_top1": last.top1}
+        path = self.folder / "student.safetensors"
+        export(self.model, self.spec, path, facts)
+        if position.best_epoch != position.epoch:
+            twin = copy.deepcopy(self.model)
+            twin.net.load_state_dict(load_file(best_path))
+            best = self._test(twin)
+        return StudentResult(
+            last=last,
+            best=best,
+            validation_last=self.last_validation,
+            validation_best=position.best_top1,
+            best_epoch=position.best_epoch,
+            epochs=position.epoch,
+            steps=position.step,
+            samples_per_second=lineage.seen / max(1e-9, position.train_seconds),
+            train_seconds=position.train_seconds,
+            figures=figures,
+            model_path=str(path),
+            best_path=str(best_path),
+            **lineage.facts(),
+        )
+
+    def _test(self, model: Normalised) -> Accuracy:
+        return evaluate(model, self.data, self.data.test, self.batch, self.alive)

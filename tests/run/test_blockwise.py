@@ -1,0 +1,187 @@
+"""Blockwise distillation as a run: plans agree, it is found out what cannot work before."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+from safetensors.torch import load_file
+
+import kdlab
+from kdlab.run.handle import resume
+from kdlab.train.events import select
+
+pytestmark = pytest.mark.timeout(230)
+
+
+def started(*overrides):
+    return kdlab.load(
+        "smoke/blockwise", "tracking.enabled=false", "method.profile_s=0.5", *overrides
+    ).start(lambda line: None)
+
+
+def weights(run, member):
+    return load_file(run.path / "members" / member / "seed0" / "student.safetensors")
+
+
+def apart(one, two):
+    """Largest difference of any weight."""
+    assert one.keys() == two.keys()
+    return max(float((one[k].double() - two[k].double()).abs().max()) for k in one)
+
+
+def until(condition, seconds=90.0):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.002)  # between looks
+    return found
+
+
+def test_a_run_trains_every_sample_once_and_shows_its_plan(kdlab_home, elsewhere):
+    run = started("train.epochs=2", "train.log_every_steps=1").wait(timeout_s=120)
+    result = run.result
+    assert result["method"] == "train/blockwise"
+    assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
+    dataset = next(iter(select(run.folder.events, "run_started")))["dataset"]
+    assert result["samples_seen"] == 2 * dataset["train"]
+    folder = run.path / "members" / "tr" / "seed0"
+    plan = json.loads((folder / "plan.json").read_text())
+    (pipeline,) = plan["programme"]["plans"]
+    assert [s["devices"] for s in pipeline["stages"]] == [[0], [1]]
+    assert "all work shared evenly" in plan["table"]
+    trace = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    names = {e["name"] for e in trace if e["ph"] == "X"}
+    assert {"load", "teacher", "student", "backward", "send", "receive", "update"} <= names
+    for picture in ("gantt.png", "breakdown.png"):
+        assert (folder / picture).stat().st_size > 5000
+    (profile,) = [json.loads((run.path / "profile.json").read_text())]
+    assert len(profile["devices"]) == 2
+    steps = [e for e in select(run.folder.events, "step") if e["member"] == "tr/seed0"]
+    losses = [e["block_losses"] for e in steps]
+    assert all(len(one) == 3 for one in losses)
+    assert sum(losses[-1][:2]) < sum(losses[0][:2])  # blocks learn their teacher's
+    (checked,) = select(run.folder.events, "plan_measured")
+    assert checked["measured_s"] > 0
+
+
+@pytest.mark.slow
+def test_all_plans_train_the_same_student(kdlab_home, elsewhere):
+    run = started(
+        "method.compare=[tr, ls, ahd, ir, dp]", "train.epochs=1", "train.batch=40"
+    ).wait(timeout_s=220)
+    relayed = weights(run, "tr")
+    assert apart(relayed, weights(run, "ls")) == 0  # whole batches: to the last bit
+    for plan in ("ahd", "ir", "dp"):  # rows in another order
+        assert apart(relayed, weights(run, plan)) < 2e-3, plan
+    rows = {row["source"]: row for row in run.result["runs"]}
+    assert set(rows) == {"tr", "ls", "ahd", "ir", "dp"}
+    assert len({row["samples_seen"] for row in rows.values()}) == 1
+    assert all(row["samples_lost"] == row["samples_repeated"] == 0 for row in rows.values())
+    assert run.result["source"] == "tr"
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_replaced_and_the_weights_are_those_of_a_quiet_run(
+    kdlab_home, elsewhere
+):
+    quiet = started("train.epochs=6").wait(timeout_s=120)
+    run = started("train.epochs=6", "method.standby=1")
+    until(lambda: list(select(run.folder.events, "checkpoint_saved")))
+    pids = next(iter(select(run.folder.events, "generation")))["ranks"]
+    os.kill(list(pids.values())[1], signal.SIGKILL)
+    run.wait(timeout_s=120)
+    assert run.state == "finished", run.status
+    assert len(list(select(run.folder.events, "rank_lost"))) == 1
+    assert len(list(select(run.folder.events, "generation"))) == 2
+    assert apart(weights(quiet, "tr"), weights(run, "tr")) == 0
+    assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
+
+
+@pytest.mark.slow
+def test_stopped_in_an_epoch_it_goes_on_there(kdlab_home, elsewhere):
+    quiet = started("train.epochs=3", "train.batch=8").wait(timeout_s=120)
+    run = started("train.epochs=3", "train.batch=8")
+    until(lambda: [e for e in select(run.folder.events, "step") if e["epoch"] == 1])
+    run.stop()
+    run.wait(timeout_s=60)
+    assert run.state == "stopped", run.status
+    (saved,) = [e["step"] for e in select(run.folder.events, "checkpoint_saved")][-1:]
+    resume(run.id).wait(timeout_s=120)
+    assert run.state == "finished", run.status
+    (again,) = select(run.folder.events, "resumed")
+    assert again["step"] == saved
+    assert again["rolled_back"] == 0
+    assert apart(weights(quiet, "tr"), weights(run, "tr")) == 0
+    assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
+
+
+@pytest.mark.slow
+def test_fine_tuning_goes_on_from_the_distilled_student(kdlab_home, elsewhere):
+    other = (
+        "student={type: models/cifar_resnet, depth: 8, width: [6, 6, 12, 12]}"  # adapters
+    )
+    run = started(
+        other, "train.epochs=8", "train.lr=0.1",
+        "method.fine_tune={epochs: 4, batch: 32, lr: 0.01, threads: 1}",
+    ).wait(timeout_s=160)  # fmt: skip
+    member = json.loads((run.path / "members/tr/seed0/result.json").read_text())
+    assert member["last"]["top1"] > member["distilled"]["top1"]
+    card = json.loads((run.path / "members/tr/seed0/fine_tuned/student.json").read_text())
+    assert card["model"]["type"] == "models/adapted"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["method.devices=5"], "plan: tr gives every device a block of its own, and there"),
+        (["method.plan=ir", "method.devices=40"], "32 rows are fewer than 40 devices"),
+        (["method.plan=ls", "method.devices=4"], "leave 1 of 4 devices without any"),
+        (["method.plan=dp", "method.devices=20"], "each needs at least two rows: 40"),
+        (["method.teacher_cuts=[stem]"], "cut both networks, or neither"),
+        (
+            ["method.teacher_cuts=[blocks.0.conv1]", "method.student_cuts=[stem]"],
+            "which skips the cut",
+        ),
+        (["method.teacher_cuts=[blocks.9]", "method.student_cuts=[stem]"], "Nearest: "),
+        (
+            ["method.teacher_cuts=[blocks.0]", "method.student_cuts=[blocks.1]"],
+            "they cannot meet",
+        ),
+        (["method.blocks=40"], "can be cut into 1 to"),
+        (["method.memory_gb=0.00001"], "needs"),
+        (["method.memory_gb=0.00001", "method.plan=ahd"], "No plan of 3 blocks"),
+        (["method.profile=/nowhere/profile.json"], "There is no profile at /nowhere"),
+        (["soft_labels.type=soft_labels/in_process"], "only method.fine_tune would use it"),
+        (["aggregation.type=train/aggregation/all_reduce"], "shares gradients itself"),
+        (["compare=[none]"], "compare plans with method.compare"),
+        (["teacher=null"], "needs one, block by block"),
+    ],
+    ids=lambda w: w[-1] if isinstance(w, list) else None,
+)
+def test_refused(kdlab_cli, elsewhere, words, message):
+    code, _, err = kdlab_cli("run", "smoke/blockwise", *words)
+    assert code == 2, err
+    assert "Traceback" not in err
+    assert message in err
+    assert not (elsewhere / "runs").exists()
+
+
+def test_a_profile_of_another_batch_is_refused_and_the_right_one_is_used(
+    kdlab_cli, kdlab_home, elsewhere
+):
+    run = started("train.epochs=1").wait(timeout_s=120)
+    profile = f"method.profile={run.path / 'profile.json'}"
+    code, _, err = kdlab_cli("run", "smoke/blockwise", profile, "train.batch=16")
+    assert code == 2
+    assert "was measured on another batch (32, here 16)" in err
+    code, _, err = kdlab_cli(
+        "run", "smoke/blockwise", profile, "student.width=[8, 8, 16, 16]"
+    )
+    assert code == 2
+    assert "was measured on another model" in err
+    again = started(profile, "train.epochs=1").wait(timeout_s=120)
+    assert again.state == "finished"
+    notes = [e["message"] for e in select(again.folder.events, "note")]
+    assert not any("measuring" in note for note in notes)
