@@ -111,10 +111,13 @@ def _add_others(add: _Add) -> None:
         teacher.add_argument(f"--tls-{name}", default=None, help="PEM file, for tls://")
 
     bench = add("bench", _bench, "measure side by side on this machine")
-    bench.add_argument("name", choices=["edl_dist", "overhead", "transport"])
+    bench.add_argument("name", choices=["edl_dist", "overhead", "pipe_bd", "transport"])
     bench.add_argument("--repeats", type=int, default=None)
     bench.add_argument(
-        "--only", nargs="+", metavar="PART", help="of edl_dist: served, real_teacher, ..."
+        "--only",
+        nargs="+",
+        metavar="PART",
+        help="of edl_dist and pipe_bd: served, speed, ...",
     )
     _json_flag(bench)
 
@@ -316,7 +319,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         for name in ("repeats", "only")
         if (value := getattr(arguments, name)) is not None
     }
-    if "only" in options and arguments.name != "edl_dist":
+    if "only" in options and arguments.name not in ("edl_dist", "pipe_bd"):
         raise BadInput(f"bench {arguments.name} has no parts; leave --only away.")
     # The name is one of argparse's choices.
     report = import_module(f"kdlab.bench.{arguments.name}").measure(**options, say=_say)

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from kdlab.cluster.children import Child
-from kdlab.cluster.pulse import Pulse, Sign
+from kdlab.cluster.pulse import Sign
+from kdlab.cluster.rank_child import RankChild
 from kdlab.errors import ClusterError, RunStopped
 from kdlab.papers.edl_dist.generations import (
     Generations,
@@ -34,7 +32,7 @@ class StudentGroup:
         self,
         machine: Generations,
         *,
-        start: Callable[[str, Path], Child],
+        start: Callable[[str, Path], RankChild],
         order: Callable[[StartGeneration], dict[str, Any]],
         folder: Path,
         hang_s: float,
@@ -57,8 +55,7 @@ class StudentGroup:
         self.machine, self.start, self.order = machine, start, order
         self.folder, self.hang_s, self.report = folder, hang_s, report
         self.stop, self.wanted = stop, wanted
-        self.children: dict[str, Child] = {}
-        self.pulses: dict[str, Pulse] = {}
+        self.children: dict[str, RankChild] = {}
         self.started = 0
         self.result: dict[str, Any] | None = None
         self.failed = ""
@@ -131,11 +128,11 @@ class StudentGroup:
             self.result = message["done"]
             self._do(machine.on_finished())
 
-    def _on_death(self, name: str, child: Child, now: float) -> None:
+    def _on_death(self, name: str, child: RankChild, now: float) -> None:
         del self.children[name]
         if self.machine.state in ("done", "failed"):
             return
-        code = child.process.returncode
+        code = child.exit_code
         was_rank = name in self.machine.ranks
         if was_rank:  # the others may have noticed first: whatever the state is by now
             self.lost_at = self.lost_at or now
@@ -150,7 +147,7 @@ class StudentGroup:
         machine = self.machine
         if machine.state not in ("training", "saving"):
             return
-        signs = {name: self.pulses[name].read() for name in machine.ranks}
+        signs = {n: self.children[n].sign() for n in machine.ranks if n in self.children}
         current = {n: s for n, s in signs.items() if s.generation == machine.generation}
         all_step = self._all_step(current)
         if all_step:
@@ -169,7 +166,7 @@ class StudentGroup:
             for name in self._hung(current):
                 self.killed.add(name)
                 self.report("rank_hangs", rank=name, silent_s=now - newest)
-                self.children[name].process.kill()
+                self.children[name].kill()
 
     def _all_step(self, current: dict[str, Sign]) -> bool:
         """Whether every rank has done a step of the generation under way."""
@@ -181,7 +178,7 @@ class StudentGroup:
     def _hung(self, current: dict[str, Sign]) -> list[str]:
         """All ranks are silent, since all wait for one: which one, as far as one can see."""
         ranks = [name for name in self.machine.ranks if name in self.children]
-        stopped = [n for n in ranks if _is_stopped(self.children[n].pid)]
+        stopped = [n for n in ranks if self.children[n].is_stopped()]
         if stopped:
             return stopped
         absent = [n for n in ranks if n not in current]
@@ -217,16 +214,14 @@ class StudentGroup:
                     self.killed.add(rank)
                     self.report("rank_killed", rank=rank, why="it does not let go")
                     if rank in self.children:
-                        self.children[rank].process.kill()
+                        self.children[rank].kill()
                 case Give(failed):
                     self.failed = failed
 
     def _start_process(self) -> None:
         name = f"rank-process-{self.started}"
         self.started += 1
-        path = self.folder / "pulse" / name
-        self.pulses[name] = Pulse(path)
-        self.children[name] = self.start(name, path)
+        self.children[name] = self.start(name, self.folder / "pulse" / name)
 
     def _start_generation(self, generation: StartGeneration) -> None:
         self.begun_at = time.monotonic()
@@ -247,10 +242,3 @@ class StudentGroup:
         for child in self.children.values():
             child.stop(max(0.1, deadline - time.monotonic()))
         self.children.clear()
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.NoSuchProcess:
-        return False

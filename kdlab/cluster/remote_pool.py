@@ -10,7 +10,7 @@ from distributed import Client
 from kdlab.cluster.coordinator import Coordinator
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, wait_for_teacher
-from kdlab.cluster.security import Files, Tls, client_security
+from kdlab.cluster.security import Files, Tls, address_faults, client_security
 from kdlab.cluster.wire import ask, check_address, run_apart
 from kdlab.config import Fault, register
 from kdlab.config.spec import POSITIVE
@@ -32,10 +32,7 @@ class RemotePool(PoolSpec):
     tls: Tls | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
-        if self.tls is not None and self.tls.temporary:
-            yield Fault("tls", "is temporary, which other machines cannot know; give files")
-        if self.address.startswith("tls://") != (self.tls is not None):
-            yield Fault("tls", "goes with an address tls://..., and only with one")
+        yield from address_faults(self.address, self.tls)
 
     def certificates(self) -> Files | None:
         return None if self.tls is None else self.tls.files(Path())

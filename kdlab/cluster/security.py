@@ -62,6 +62,14 @@ class Tls(Spec):
         return _temporary(folder)
 
 
+def address_faults(address: str, tls: Tls | None) -> Iterator[Fault]:
+    """Of a cluster that is up already, on other machines."""
+    if tls is not None and tls.temporary:
+        yield Fault("tls", "is temporary, which other machines cannot know; give files")
+    if address.startswith("tls://") != (tls is not None):
+        yield Fault("tls", "goes with an address tls://..., and only with one")
+
+
 def _temporary(folder: Path) -> Files:
     try:
         made = Security.temporary()

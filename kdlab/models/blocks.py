@@ -42,6 +42,7 @@ class _Tracer(fx.Tracer):
         return (
             is_layer
             or isinstance(m, self._leaves)
+            or getattr(m, "traced_whole", False)  # kdlab's own that cannot be traced
             or super().is_leaf_module(m, module_qualified_name)
         )
 

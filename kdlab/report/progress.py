@@ -33,7 +33,8 @@ _WORTH_A_LINE = {
         "a step took {measured_s:.4f} s, predicted {predicted_s:.4f} s "
         "({predicted_over_measured:.2f} of it)"
     ),
-    "fine_tuning": "fine-tuning the whole student ({epochs} epochs)",
+    "architecture_found": "the search found {choices}",
+    "whole_student": "training the whole student ({epochs} epochs)",
     "rank_lost": "{rank} is lost (exit code {exit_code})",
     "resumed": "resumed after {epoch} epochs, {step} steps",
 }

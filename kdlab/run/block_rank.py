@@ -13,12 +13,19 @@ import torch.distributed as dist
 from kdlab.config.home import write_json
 from kdlab.errors import BadInput
 from kdlab.models.model import parameters
+from kdlab.models.proxyless import derived, draw_paths
 from kdlab.papers.pipe_bd.block_cost import Costs, Profile, at
 from kdlab.papers.pipe_bd.programme import NoPlan, PlanName, Programme, programme
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.report import trace
 from kdlab.report.plan_table import plan_table
-from kdlab.run.blockwise import cutting_of, identity_of, smallest_batch, with_memory
+from kdlab.run.blockwise import (
+    cutting_of,
+    identity_of,
+    smallest_batch,
+    with_memory,
+    write_architecture,
+)
 from kdlab.run.rank_process import RankProcess, main
 from kdlab.train import checkpoint
 from kdlab.train.blocks import planning
@@ -87,6 +94,8 @@ class BlockRank(RankProcess):
                 stop=self.stops,
                 leave=lambda: self.saving or self.leaving,
                 pulse=lambda step: self.beat(number, step),
+                search=self.method.search,
+                works=cutting.works,
                 on_trace=self._write_trace,
             )
         )
@@ -96,7 +105,13 @@ class BlockRank(RankProcess):
         if rank:
             return None
         self._compare(chosen, loop)
-        return asdict(loop.finish()) | {"parameters": parameters(cutting.student)}
+        result = asdict(loop.finish()) | {"parameters": parameters(cutting.student)}
+        if self.method.search is not None:
+            small = bool(getattr(self.spec.student, "small", False))
+            network = derived(cutting.student, small=small)
+            result["architecture"] = write_architecture(network, self.folder)
+            self.log.emit("architecture_found", choices=list(network.choices))
+        return result
 
     # The plan
 
@@ -160,6 +175,7 @@ class BlockRank(RankProcess):
             optimizer=lambda block: make_optimizer(recipe, block),
             most_s=self.method.profile_s,
             alive=lambda: self.beat(order["generation"], 0),
+            before_step=lambda step: draw_paths(cutting.student, step),
         )
         load_s = planning.loading_s(
             lambda step: loader(step, 0, len(loader.ids[step])), len(loader.ids), device

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput
 from kdlab.models.model import ModelSpec, Normalised, load_weights, read_card
+from kdlab.models.proxyless import Proxyless, mixed_blocks
 from kdlab.papers.pipe_bd.block_cost import Costs, Profile
 from kdlab.papers.pipe_bd.programme import NoPlan, Programme, programme
 from kdlab.run.ingredients import Ingredients
@@ -20,7 +22,6 @@ from kdlab.train.blocks.cutting import Cutting, cut_both
 from kdlab.train.blocks.profiling import unmeasured
 from kdlab.train.blockwise import Blockwise
 from kdlab.train.events import Emit
-from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
 
 _CPU = torch.device("cpu")
@@ -96,6 +97,11 @@ def check(spec: ExperimentSpec, data: ImageData) -> None:
     with torch.random.fork_rng():
         teacher = spec.teachers()[0].model.build(len(data.classes), data.shape[0])
         cutting = cutting_of(spec, teacher, data, 0, _CPU)
+    if method.search is not None and not mixed_blocks(cutting.student):
+        raise BadInput(
+            f"method.search is set, and {spec.student.component} has nothing to choose from. "
+            "Use a supernet as student, such as models/proxyless_supernet."
+        )
     if method.profile is not None:
         found = planning.read_profile(
             Path(method.profile), identity_of(spec, cutting, data)
@@ -124,25 +130,45 @@ def check(spec: ExperimentSpec, data: ImageData) -> None:
 
 def artifacts(folder: Path) -> list[str]:
     """Files of a member beside its student."""
-    names = ("plan.json", "profile.json", "trace.json", "gantt.png", "breakdown.png")
+    names = ("plan.json", "trace.json", "gantt.png", "breakdown.png", "architecture.yaml")
     return [str(folder / name) for name in names if (folder / name).is_file()]
 
 
-def fine_tuning(
-    recipe: Recipe,
+def write_architecture(found: Proxyless, folder: Path) -> str:
+    """What a search found, as a card of a model: copy it into a project's registry."""
+    path = folder / "architecture.yaml"
+    head = "about: Found by a search of kdlab; teacher and data are in its run.\n"
+    body = {k: v for k, v in found.to_dict().items() if v is not None}
+    path.write_text(head + yaml.safe_dump(body, sort_keys=False), encoding="utf-8")
+    return str(path)
+
+
+def whole_student(
+    method: Blockwise,
     ingredients: Ingredients,
     member: Member,
     folder: Path,
     emit: Emit,
     distilled: dict[str, Any],
 ) -> StudentLoop:
-    """The loop that trains the whole distilled student, from its exported weights on."""
+    """The loop that trains the whole student in the end.
+
+    It goes on from the distilled weights, or trains what a search found afresh.
+    """
+    recipe, data = method.afterwards, ingredients.data
+    assert recipe is not None
     path = Path(distilled["model_path"])
-    card: dict[str, Any] = read_card(path)
-    spec = construct(ModelSpec, from_dict(card["model"], "the distilled student"))
-    data = ingredients.data
+    if method.search is None:
+        card = read_card(path)
+        spec = construct(ModelSpec, from_dict(card["model"], "the distilled student"))
+    else:
+        found = yaml.safe_load(Path(distilled["architecture"]).read_text())
+        found.pop("about")
+        spec = construct(ModelSpec, from_dict(found, "the network that was found"))
+    torch.manual_seed(member.seed)
     model = spec.build(len(data.classes), data.shape[0])
-    load_weights(model.net, path)
+    if method.search is None:
+        load_weights(model.net, path)
     return ingredients.loop(
         member,
         folder,
@@ -154,10 +180,11 @@ def fine_tuning(
     )
 
 
-def together(fine_tuned: dict[str, Any], distilled: dict[str, Any]) -> dict[str, Any]:
+def together(whole: dict[str, Any], distilled: dict[str, Any]) -> dict[str, Any]:
     """Weights and accuracy of the end, times and counts of the distillation."""
     return (
-        fine_tuned
+        distilled
+        | whole
         | {name: distilled[name] for name in _OF_THE_DISTILLATION}
-        | {"distilled": distilled["last"], "fine_tune_seconds": fine_tuned["train_seconds"]}
+        | {"distilled": distilled["last"], "whole_seconds": whole["train_seconds"]}
     )

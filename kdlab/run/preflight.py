@@ -22,6 +22,8 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
     needs = {member.source.needs_teacher for member in spec.members()}
     if "served" in needs and spec.teacher_pool is not None:
         spec.teacher_pool.check()  # first: the cheapest, and the likeliest to be wrong
+    if spec.workers is not None:
+        spec.workers.check()
     data = spec.data.load(say)
     if len(data.train) < 2 or not len(data.test):
         raise DataError(

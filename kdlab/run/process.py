@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from kdlab.cluster.chaos import Unrest
 from kdlab.cluster.children import Child
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.group import StudentGroup
+from kdlab.cluster.hosted_ranks import Hosts
 from kdlab.cluster.local_pool import RunningLocalPool
 from kdlab.cluster.pool import Pool
 from kdlab.cluster.probe import probe_images
@@ -40,14 +42,13 @@ from kdlab.run.deployed import deployment_of
 from kdlab.run.folder import RunFolder
 from kdlab.run.ingredients import Ingredients
 from kdlab.run.outcome import outcome
-from kdlab.run.rank_orders import block_group, student_group
+from kdlab.run.rank_orders import Around, block_group, student_group
 from kdlab.run.spec import ExperimentSpec, Member
 from kdlab.run.unrest import OwnTargets
 from kdlab.soft_labels.source import SourceContext
 from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.blockwise import Blockwise
 from kdlab.train.events import EventLog, MemberLog
-from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
 from kdlab.train.teacher import PreparedTeachers
 
@@ -82,6 +83,12 @@ class RunProcess:
         self.pool: Pool | None = None
         self.tracker: Child | None = None
 
+    @cached_property
+    def hosts(self) -> Hosts | None:
+        """Where ranks are started; None is this machine."""
+        workers = self.spec.workers
+        return None if workers is None else Hosts(workers.address, workers.certificates())
+
     @property
     def data(self) -> ImageData:
         return self.ingredients.data
@@ -99,6 +106,8 @@ class RunProcess:
         finally:
             if self.pool is not None:
                 self.pool.close()
+            if "hosts" in self.__dict__ and self.hosts is not None:
+                self.hosts.close()
         known = [r["teacher_top1"] for r in results if r["teacher_top1"] is not None]
         return outcome(
             self.spec,
@@ -143,8 +152,8 @@ class RunProcess:
                 result = group.run() | {"failovers": group.failovers}
             else:
                 result = self._train_alone(member, folder, log, pool)
-        if isinstance(method, Blockwise) and method.fine_tune is not None:
-            result = self._fine_tune(method.fine_tune, member, folder, log, pool, result)
+        if isinstance(method, Blockwise) and method.afterwards is not None:
+            result = self._train_whole(method, member, folder, log, pool, result)
         result |= {
             "source": member.source_name,
             "seed": member.seed,
@@ -167,20 +176,23 @@ class RunProcess:
             self.ingredients.loop(member, folder, log.emit), member, folder, log, pool
         )
 
-    def _fine_tune(
+    def _train_whole(
         self,
-        recipe: Recipe,
+        method: Blockwise,
         member: Member,
         folder: Path,
         log: MemberLog,
         pool: Pool | None,
         distilled: dict[str, Any],
     ) -> dict[str, Any]:
-        """The whole distilled student at the end, in this process."""
-        log.emit("fine_tuning", epochs=recipe.epochs, distilled=distilled["last"])
-        own = folder / "fine_tuned"
-        loop = blockwise.fine_tuning(
-            recipe, self.ingredients, member, own, log.emit, distilled
+        """After the blocks: the whole student, in this process."""
+        assert method.afterwards is not None
+        log.emit(
+            "whole_student", epochs=method.afterwards.epochs, distilled=distilled["last"]
+        )
+        own = folder / "whole"
+        loop = blockwise.whole_student(
+            method, self.ingredients, member, own, log.emit, distilled
         )
         result = self._to_the_end(loop, member, own, log, pool)
         return blockwise.together(result, distilled)
@@ -214,27 +226,20 @@ class RunProcess:
         self, member: Member, folder: Path, log: MemberLog, pool: Pool | None
     ) -> "Group | None":
         """Several ranks, each a process of its own; None for one student in this one."""
-        if isinstance(self.spec.method, Blockwise):
-            return block_group(
-                self.spec.method,
-                run=self.run,
-                member=member.name,
-                folder=folder,
-                report=log.emit,
-                stop=self.stop,
-            )
-        if not isinstance(self.spec.aggregation, AllReduce):
-            return None
-        return student_group(
-            self.spec.aggregation,
+        method, aggregation = self.spec.method, self.spec.aggregation
+        around = Around(
             run=self.run,
             member=member.name,
             folder=folder,
-            pool=pool,
-            spec_hash=self.hash,
+            hosts=self.hosts,
             report=log.emit,
             stop=self.stop,
         )
+        if isinstance(method, Blockwise):
+            return block_group(method, around)
+        if not isinstance(aggregation, AllReduce):
+            return None
+        return student_group(aggregation, around, pool=pool, spec_hash=self.hash)
 
     @contextmanager
     def _unrest(

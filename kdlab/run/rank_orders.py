@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kdlab.cluster.children import Child
 from kdlab.cluster.group import StudentGroup
+from kdlab.cluster.hosted_ranks import HostedRank, Hosts
 from kdlab.cluster.pool import Pool
+from kdlab.cluster.rank_child import RankChild, start_here
 from kdlab.errors import BadInput
 from kdlab.papers.edl_dist.generations import Generations, StartGeneration
 from kdlab.run.folder import RunFolder
@@ -18,47 +20,46 @@ from kdlab.train.blockwise import Blockwise
 _WANTED = "ranks.json"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What a group works for, and where.
+
+    Attributes:
+        run, member, folder: whose training it is.
+        hosts: where its ranks are started; None is this machine.
+        report: events for people.
+        stop: whether the user asked to stop.
+    """
+
+    run: RunFolder
+    member: str
+    folder: Path
+    hosts: Hosts | None
+    report: Callable[..., None]
+    stop: Callable[[], bool]
+
+
 def student_group(
-    spec: AllReduce,
-    *,
-    run: RunFolder,
-    member: str,
-    folder: Path,
-    pool: Pool | None,
-    spec_hash: str,
-    report: Callable[..., None],
-    stop: Callable[[], bool],
+    spec: AllReduce, around: Around, *, pool: Pool | None, spec_hash: str
 ) -> StudentGroup:
     """The group that trains one member of a run by all-reduce; `run()` it."""
     machine = Generations(
-        wanted=wanted_ranks(run) or spec.ranks,
+        wanted=wanted_ranks(around.run) or spec.ranks,
         least=spec.least,
         replace=spec.replace_lost,
         standby=spec.standby,
     )
     return _group(
         machine,
+        around,
         module="kdlab.run.rank",
-        run=run,
-        member=member,
-        folder=folder,
         shared={"pool": pool_facts(pool), "spec_hash": spec_hash},
         hang_s=spec.hang_s,
-        report=report,
-        stop=stop,
-        wanted=lambda: wanted_ranks(run),
+        wanted=lambda: wanted_ranks(around.run),
     )
 
 
-def block_group(
-    method: Blockwise,
-    *,
-    run: RunFolder,
-    member: str,
-    folder: Path,
-    report: Callable[..., None],
-    stop: Callable[[], bool],
-) -> StudentGroup:
+def block_group(method: Blockwise, around: Around) -> StudentGroup:
     """The group that trains one member of a run block by block; `run()` it.
 
     A plan is for all of its devices: a lost rank is replaced, and nobody trains before.
@@ -68,50 +69,59 @@ def block_group(
     )
     return _group(
         machine,
+        around,
         module="kdlab.run.block_rank",
-        run=run,
-        member=member,
-        folder=folder,
         shared={},
         hang_s=method.hang_s,
-        report=report,
-        stop=stop,
         wanted=lambda: None,
     )
 
 
 def _group(
     machine: Generations,
+    around: Around,
     *,
     module: str,
-    run: RunFolder,
-    member: str,
-    folder: Path,
     shared: dict[str, Any],
-    **rest: Any,
+    hang_s: float,
+    wanted: Callable[[], int | None],
 ) -> StudentGroup:
+    hosts, folder = around.hosts, around.folder
     rendezvous = folder / "group"
     rendezvous.mkdir(parents=True, exist_ok=True)
     for old in rendezvous.glob("generation-*"):  # of a session before this one
         old.unlink()
 
-    def start(name: str, pulse: Path) -> Child:
-        config = {"run": str(run.path), "member": member, "name": name, "pulse": str(pulse)}
-        # Ranks of a group talk on this machine: loopback, whatever its name resolves to.
-        environment = {"GLOO_SOCKET_IFNAME": "lo"}
+    def start(name: str, pulse: Path) -> RankChild:
+        config = {"run": str(around.run.path), "member": around.member, "name": name}
         log = folder / f"{name}.log"
-        return Child(module, config, log, environment=environment)
+        if hosts is not None:
+            return hosts.start(module, config, log, pulse)
+        return start_here(module, config, log, pulse)
 
     def order(generation: StartGeneration) -> dict[str, Any]:
-        meeting = rendezvous / f"generation-{generation.generation}"
+        meeting = f"file://{rendezvous / f'generation-{generation.generation}'}"
+        first = group.children[generation.ranks[0]]
+        if hosts is not None and isinstance(first, HostedRank):
+            meeting = hosts.meeting(first)
         return shared | {
             "generation": generation.generation,
             "world": len(generation.ranks),
-            "meet_at": f"file://{meeting}",
+            "meet_at": meeting,
             "from_step": checkpoint.newest_step(folder / "checkpoints"),
         }
 
-    return StudentGroup(machine, start=start, order=order, folder=rendezvous, **rest)
+    group = StudentGroup(
+        machine,
+        start=start,
+        order=order,
+        folder=rendezvous,
+        hang_s=hang_s,
+        report=around.report,
+        stop=around.stop,
+        wanted=wanted,
+    )
+    return group
 
 
 def pool_facts(pool: Pool | None) -> dict[str, Any] | None:

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
 from kdlab.cluster.chaos import Chaos
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import PoolSpec
+from kdlab.cluster.security import Files, Tls, address_faults
 from kdlab.cluster.served import Served
+from kdlab.cluster.wire import check_address
 from kdlab.config import Fault, Range, Spec
 from kdlab.data.images import DataSpec
 from kdlab.losses.hinton import Hinton
@@ -42,6 +45,34 @@ class Tracking(Spec):
     enabled: bool = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class Workers(Spec):
+    """A Dask cluster on whose workers the ranks of a student are started.
+
+    The run folder and the data must be at the same paths on all of its machines.
+
+    address: of its scheduler, such as tcp://10.0.0.1:8786 or tls://10.0.0.1:8786.
+    tls: certificates; needed for a tls:// address.
+    """
+
+    address: str
+    tls: Tls | None = None
+
+    def cross_faults(self) -> Iterator[Fault]:
+        yield from address_faults(self.address, self.tls)
+
+    def certificates(self) -> Files | None:
+        return None if self.tls is None else self.tls.files(Path())
+
+    def check(self) -> None:
+        """Whether its scheduler answers.
+
+        Raises:
+            SchedulerUnreachable: it does not.
+        """
+        check_address(self.address, tls=self.certificates())
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One training of a run: a source of soft labels (or a plan of blocks) and a seed."""
@@ -54,7 +85,11 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentSpec(Spec):
-    """An experiment. `compare` runs it once per named soft-label source."""
+    """An experiment. `compare` runs it once per named soft-label source.
+
+    workers: of a Dask cluster, where a student with several ranks is trained; null is this
+        machine.
+    """
 
     about: str = ""
     method: MethodSpec = field(default_factory=StudentMethod)
@@ -70,6 +105,7 @@ class ExperimentSpec(Spec):
     compare: tuple[SourceName, ...] = ()
     tracking: Tracking = field(default_factory=Tracking)
     chaos: Chaos | None = None
+    workers: Workers | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -101,6 +137,15 @@ class ExperimentSpec(Spec):
             )
 
         yield from self._chaos_faults()
+        grouped = isinstance(self.aggregation, AllReduce) or isinstance(
+            self.method, Blockwise
+        )
+        if self.workers is not None and not grouped:
+            yield Fault(
+                "workers",
+                "is set, and one student in one process has no ranks to start there; "
+                "aggregation.type=train/aggregation/all_reduce",
+            )
         if isinstance(self.aggregation, AllReduce):
             least = 2 * self.aggregation.ranks
             if self.train.batch < least:
@@ -123,10 +168,11 @@ class ExperimentSpec(Spec):
             )
         if self.compare:
             yield Fault("compare", "is of soft labels; compare plans with method.compare")
-        if method.fine_tune is None and not isinstance(self.soft_labels, NoTeacher):
+        if method.afterwards is None and not isinstance(self.soft_labels, NoTeacher):
             yield Fault(
                 "soft_labels",
-                f"is {self.soft_labels.component}, and only method.fine_tune would use it",
+                f"is {self.soft_labels.component}, and only method.fine_tune or "
+                "method.retrain would use it",
             )
         if self.train.precision != "fp32" or self.train.compile:
             yield Fault(

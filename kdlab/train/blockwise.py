@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.papers.pipe_bd.programme import PlanName
+from kdlab.train.blocks.search import Search
 from kdlab.train.method import MethodSpec
 from kdlab.train.recipe import Recipe
 
@@ -34,6 +35,9 @@ class Blockwise(MethodSpec):
     memory_gb: of each device; null is what it has.
     fine_tune: afterwards the whole student is trained so, in one process, with the
         experiment's soft_labels and loss.
+    search: architecture search; the student is a supernet.
+    retrain: after a search the network that was found is trained so from fresh weights,
+        in one process, with the experiment's soft_labels and loss.
     standby: processes that have imported everything and wait to replace a lost rank.
     hang_s: a rank without a sign of life for so long is killed and replaced.
     """
@@ -54,6 +58,8 @@ class Blockwise(MethodSpec):
     profile_s: Annotated[float, POSITIVE] = 20.0
     memory_gb: Annotated[float, POSITIVE] | None = None
     fine_tune: Recipe | None = None
+    search: Search | None = None
+    retrain: Recipe | None = None
     standby: Annotated[int, Range(ge=0, le=4)] = 0
     hang_s: Annotated[float, POSITIVE] = 60.0
 
@@ -67,8 +73,17 @@ class Blockwise(MethodSpec):
                 f"has {len(self.student_cuts)} modules and teacher_cuts "
                 f"{len(self.teacher_cuts)}; blocks are trained in pairs",
             )
+        if self.retrain is not None and self.search is None:
+            yield Fault("retrain", "is set without search; fine_tune trains the student on")
+        if self.fine_tune is not None and self.search is not None:
+            yield Fault("fine_tune", "is of no use after a search; retrain what was found")
         if len(set(self.compare)) < len(self.compare):
             yield Fault("compare", f"is {list(self.compare)}; name each plan once")
+
+    @property
+    def afterwards(self) -> Recipe | None:
+        """How the whole student is trained in the end, if it is."""
+        return self.fine_tune or self.retrain
 
     def plans(self) -> tuple[PlanName, ...]:
         return self.compare or (self.plan,)

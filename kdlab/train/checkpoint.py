@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from kdlab.errors import CheckpointError
 from kdlab.models.model import file_sha256
+from kdlab.train.recipe import Stepper
 
 KEEP = 2
 
@@ -85,9 +86,7 @@ def newest_step(folder: Path) -> int:
     return int(steps[-1].name.removeprefix("step_")) if steps else 0
 
 
-def pack(
-    model: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def pack(model: nn.Module, optimizer: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Model, optimiser and random state as flat tensors and plain facts."""
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
     state = optimizer.state_dict()
@@ -108,7 +107,7 @@ def unpack(
     tensors: dict[str, Tensor],
     facts: dict[str, Any],
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Stepper,
     rank: int = 0,
 ) -> None:
     """The inverse of `pack`, in place.

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from torch import nn
@@ -72,6 +72,20 @@ class Recipe(Spec):
         if self.device != "auto":
             return self.device
         return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Stepper(Protocol):
+    """What a loop asks of an optimiser; torch's are such."""
+
+    param_groups: list[dict[str, Any]]
+
+    def zero_grad(self, set_to_none: bool = True) -> None: ...
+
+    def step(self) -> Any: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
 
 def lr_at(recipe: Recipe, epoch: float, steps_per_epoch: int) -> float:

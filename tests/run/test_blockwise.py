@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+import yaml
 from safetensors.torch import load_file
 
 import kdlab
@@ -128,8 +129,35 @@ def test_fine_tuning_goes_on_from_the_distilled_student(kdlab_home, elsewhere):
     ).wait(timeout_s=160)  # fmt: skip
     member = json.loads((run.path / "members/tr/seed0/result.json").read_text())
     assert member["last"]["top1"] > member["distilled"]["top1"]
-    card = json.loads((run.path / "members/tr/seed0/fine_tuned/student.json").read_text())
+    card = json.loads((run.path / "members/tr/seed0/whole/student.json").read_text())
     assert card["model"]["type"] == "models/adapted"
+
+
+@pytest.mark.slow
+def test_a_search_finds_a_network_and_trains_it(kdlab_cli, kdlab_home, elsewhere):
+    run = kdlab.load(
+        "smoke/search",
+        "tracking.enabled=false",
+        "method.compare=[tr, dp]",
+        "train.epochs=1",
+    ).start(lambda line: None)
+    run.wait(timeout_s=220)
+    assert run.state == "finished", run.status
+    found = [e["choices"] for e in select(run.folder.events, "architecture_found")]
+    assert len(found) == 2
+    assert len(set(found[0])) > 1  # the architecture has moved
+    folder = run.path / "members" / "tr" / "seed0"
+    card = yaml.safe_load((folder / "architecture.yaml").read_text())
+    assert card["choices"] == found[0]
+    retrained = json.loads((folder / "whole" / "student.json").read_text())
+    assert retrained["model"]["choices"] == found[0]
+    # It is a card that any experiment can use.
+    shelf = elsewhere / "registry" / "students"
+    shelf.mkdir(parents=True)
+    (shelf / "found.yaml").write_text((folder / "architecture.yaml").read_text())
+    code, out, _ = kdlab_cli("show", "smoke/none", "student={use: students/found}")
+    assert code == 0
+    assert "models/proxyless" in out
 
 
 @pytest.mark.parametrize(
@@ -153,10 +181,12 @@ def test_fine_tuning_goes_on_from_the_distilled_student(kdlab_home, elsewhere):
         (["method.memory_gb=0.00001"], "needs"),
         (["method.memory_gb=0.00001", "method.plan=ahd"], "No plan of 3 blocks"),
         (["method.profile=/nowhere/profile.json"], "There is no profile at /nowhere"),
-        (["soft_labels.type=soft_labels/in_process"], "only method.fine_tune would use it"),
+        (["soft_labels.type=soft_labels/in_process"], "only method.fine_tune or"),
         (["aggregation.type=train/aggregation/all_reduce"], "shares gradients itself"),
         (["compare=[none]"], "compare plans with method.compare"),
         (["teacher=null"], "needs one, block by block"),
+        (["method.search={every: 2}"], "has nothing to choose from"),
+        (["method.retrain={epochs: 1}"], "is set without search"),
     ],
     ids=lambda w: w[-1] if isinstance(w, list) else None,
 )

@@ -25,6 +25,7 @@ class Cutting:
         shapes: of one row of each block's input.
         student: all student blocks as one model, with the teacher's statistics.
         spec: of that model, which has adapters if there are any.
+        works: multiplications of each teacher block for one image.
         teacher_cuts, student_cuts: modules the blocks end with.
     """
 
@@ -32,6 +33,7 @@ class Cutting:
     shapes: list[tuple[int, ...]]
     student: Normalised
     spec: ModelSpec
+    works: list[float]
     teacher_cuts: tuple[str, ...]
     student_cuts: tuple[str, ...]
 
@@ -84,6 +86,7 @@ def cut_both(
         _shapes(teachers, views),
         whole,
         spec,
+        operations(teachers, views[:1]),
         tuple(cut.after for cut in at_teacher),
         names,
     )

@@ -37,12 +37,13 @@ from kdlab.train.aggregation.ranks import GenerationEnds
 from kdlab.train.blocks import worker as engine
 from kdlab.train.blocks.loader import Loader
 from kdlab.train.blocks.pairs import BlockPair
+from kdlab.train.blocks.search import Rounds, Search
 from kdlab.train.blocks.words import Words
 from kdlab.train.blocks.worker import Worker, stage_groups
 from kdlab.train.events import Emit
 from kdlab.train.lineage import Lineage, Odometer
 from kdlab.train.position import Position, StudentResult
-from kdlab.train.recipe import Recipe, lr_at, make_optimizer
+from kdlab.train.recipe import Recipe, Stepper, lr_at, make_optimizer
 from kdlab.train.results import Results
 
 _LOG_EVERY_S = 0.2
@@ -58,6 +59,8 @@ class Job:
         shapes: of one row of each block's input.
         leave: whether to save and end this generation.
         pulse: a sign of life, with the step.
+        search: of the architecture, when the student is a supernet.
+        works: multiplications of each teacher block for one image, for a search.
         on_trace: told once of what all devices did, by the master, after the first epoch.
     """
 
@@ -78,6 +81,8 @@ class Job:
     stop: Callable[[], bool] = lambda: False
     leave: Callable[[], bool] = lambda: False
     pulse: Callable[[int], None] = lambda step: None
+    search: Search | None = None
+    works: Sequence[float] = ()
     on_trace: Callable[[list[Span]], None] = lambda spans: None
 
 
@@ -91,7 +96,18 @@ class BlockwiseLoop:
             torch.set_num_threads(job.recipe.threads)
         torch.manual_seed(job.seed * 1009 + job.rank)  # dropout and the like
         self.plans = job.programme.of(job.rank)
-        self.optimizers = [make_optimizer(job.recipe, p.student) for p in job.pairs]
+        self.rounds: Rounds | None = None
+        self.optimizers: list[Stepper] = []
+        if job.search is None:
+            self.optimizers += [make_optimizer(job.recipe, p.student) for p in job.pairs]
+        else:
+            steps = job.recipe.epochs * job.samples.plan.batches
+            self.rounds = Rounds(
+                job.search, job.pairs, job.works, seed=job.seed, of_steps=steps
+            )
+            self.optimizers += [
+                self.rounds.optimizer(job.recipe, p.student) for p in job.pairs
+            ]
         groups = stage_groups(job.programme.plans)
         # Words go by processor whatever the models are on.
         self.talk: Any = dist.new_group(backend="gloo")
@@ -175,6 +191,9 @@ class BlockwiseLoop:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
+        if self.rounds is not None:
+            done = self.position.epoch * steps + self.loaders[0].first + step
+            self.rounds.begin(done, self.optimizers)
 
     # Start and resume
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from kdlab.papers.pipe_bd.block_cost import Block
 from kdlab.papers.pipe_bd.stages import even_rows
 from kdlab.train.blocks.pairs import BlockPair
+from kdlab.train.recipe import Stepper
 
 _WARM_UP = 2
 _COPIES = 3  # weights, gradients, momentum
@@ -32,9 +33,10 @@ def profiled(
     rows: Sequence[int],
     *,
     steps: int = 100,
-    optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+    optimizer: Callable[[nn.Module], Stepper],
     most_s: float = 60.0,
     alive: Callable[[], None] = lambda: None,
+    before_step: Callable[[int], None] = lambda step: None,
 ) -> list[Block]:
     """Costs of each pair, measured on copies of nothing: weights come back as they were.
 
@@ -46,6 +48,7 @@ def profiled(
         optimizer: a fresh one for a student block, as in training.
         most_s: for all of it, in seconds.
         alive: called before each block.
+        before_step: called with the number of each, such as to draw a path.
     """
     found = []
     per_block_s = most_s / max(1, len(pairs))
@@ -53,7 +56,9 @@ def profiled(
         alive()
         with torch.no_grad():
             output = pair.teacher(views)
-        found.append(_one(pair, views, output, rows, steps, optimizer, per_block_s))
+        found.append(
+            _one(pair, views, output, rows, steps, optimizer, per_block_s, before_step)
+        )
         views = output
     return found
 
@@ -64,8 +69,9 @@ def _one(
     output: Tensor,
     rows: Sequence[int],
     steps: int,
-    optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+    optimizer: Callable[[nn.Module], Stepper],
     most_s: float,
+    before_step: Callable[[int], None],
 ) -> Block:
     student = pair.student
     kept = {k: v.clone() for k, v in student.state_dict().items()}
@@ -77,6 +83,7 @@ def _one(
     for step in range(_WARM_UP + steps):
         if step > _WARM_UP + 2 and time.perf_counter() - begin > most_s:
             break
+        before_step(step)
         for r in rows:
             taken = _seconds(lambda r=r: _forward(pair, views[:r]), views)  # type: ignore[misc]
             spent = _seconds(
@@ -137,11 +144,11 @@ def _forward(pair: BlockPair, views: Tensor) -> None:
     pair.teacher(views)
 
 
-def _train(
-    pair: BlockPair, stepper: torch.optim.Optimizer, views: Tensor, target: Tensor
-) -> None:
+def _train(pair: BlockPair, stepper: Stepper, views: Tensor, target: Tensor) -> None:
     stepper.zero_grad(set_to_none=True)
-    pair.loss(pair.student(views), target).backward()
+    loss = pair.loss(pair.student(views), target)
+    if loss.requires_grad:  # of a supernet's block a path of skips may be drawn
+        loss.backward()
     stepper.step()
 
 

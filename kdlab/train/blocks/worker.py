@@ -14,7 +14,6 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.relay import (
@@ -29,6 +28,7 @@ from kdlab.papers.pipe_bd.relay import (
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.train.blocks.pairs import BlockPair
 from kdlab.train.blocks.sync_norm import synchronise
+from kdlab.train.recipe import Stepper
 
 _MOST_SPANS = 20_000
 
@@ -46,16 +46,19 @@ class Job:
         schedule: sets learning rates before a step.
         on_step: told of each step's losses, one per block, averaged over its own rows.
         norm: `sync` takes batch statistics over a shared stage's whole batch.
+        relay: process group of the transfers; None is the default one. Two plans that are
+            under way at the same time need one each.
     """
 
     pairs: Sequence[BlockPair]
-    optimizers: Sequence[Optimizer]
+    optimizers: Sequence[Stepper]
     load: Callable[[int, int, int], Tensor]
     prefix: Sequence[nn.Module] = ()
     batch_of: Callable[[int], int] | None = None
     schedule: Callable[[int], None] = lambda step: None
     on_step: Callable[[int, Sequence[Tensor]], None] = lambda step, losses: None
     norm: Literal["sync", "local"] = "sync"
+    relay: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,9 @@ class Worker:
         found = [p for part in parts for p in part.parameters()]
         self.dtype = found[0].dtype if found else torch.float32
         self.memory = found[0].device if found else torch.device("cpu")
+        # gloo carries what is in the host's memory.
+        by_host = dist.get_backend(job.relay) == "gloo"
+        self.wire = torch.device("cpu") if by_host else self.memory
         self._begin_alike()
 
     @torch.no_grad()
@@ -174,8 +180,9 @@ class Worker:
             case relay.PostReceive(step):
                 self._post_receive(step)
             case relay.AwaitReceive(step):
-                self._input, works = self._kept.receives.pop(step)
+                received, works = self._kept.receives.pop(step)
                 _wait(works)
+                self._input = received.to(self.memory)
             case relay.AwaitSends(step):
                 _wait(self._kept.sends.pop(step))
             case relay.Teacher():
@@ -188,7 +195,7 @@ class Worker:
             case relay.AllReduce():
                 self._all_reduce()
             case relay.Barrier():
-                dist.barrier()
+                dist.barrier(group=self.job.relay)
             case relay.Update():
                 for optimizer in self.job.optimizers:
                     optimizer.step()
@@ -197,9 +204,14 @@ class Worker:
         """Line 9, before its time: all rows of this device, from everybody who has some."""
         rows = self.rows(step)
         start, size = rows.start, rows.stop - rows.start
-        buffer = torch.empty((size, *self.shape), dtype=self.dtype, device=self.memory)
+        buffer = torch.empty((size, *self.shape), dtype=self.dtype, device=self.wire)
         works = [
-            dist.irecv(buffer[t.start - start : t.stop - start], t.sender, tag=_tag(step))
+            dist.irecv(
+                buffer[t.start - start : t.stop - start],
+                t.sender,
+                group=self.job.relay,
+                tag=_tag(step),
+            )
             for t in rows.incoming
         ]
         self._kept.receives[step] = (buffer, works)
@@ -223,11 +235,11 @@ class Worker:
     def _send(self, step: int) -> None:
         """Line 11, while the student works. The targets are never written again."""
         rows = self.rows(step)
-        output = self._targets[-1].contiguous()
+        output = self._targets[-1].contiguous().to(self.wire)
         works: list[Any] = [output]  # alive until it has left
         for t in rows.outgoing:
             part = output[t.start - rows.start : t.stop - rows.start]
-            works.append(dist.isend(part, t.receiver, tag=_tag(step)))
+            works.append(dist.isend(part, t.receiver, group=self.job.relay, tag=_tag(step)))
         self._kept.sends[step] = works
 
     def _student(self, step: int) -> None:
@@ -241,8 +253,10 @@ class Worker:
             optimizer.zero_grad(set_to_none=True)
             loss = pair.loss(pair.student(source), target)
             now = self._note("student", step, now)
-            # The sum over the group is then the mean over the whole batch.
-            (loss * share if share < 1 else loss).backward()
+            # The sum over the group is then the mean over the whole batch. A path of
+            # skips alone has nothing to learn.
+            if loss.requires_grad:
+                (loss * share if share < 1 else loss).backward()
             now = self._note("backward", step, now)
             self._losses.append(loss.detach())
             source = target

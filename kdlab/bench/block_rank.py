@@ -1,0 +1,250 @@
+"""One device of `kdlab bench pipe_bd`: all variants alive at once, advanced in turns.
+
+All ranks do the same slices in the same order (A B C C B A in each round), and a slice is
+timed from a barrier to a barrier. So a variant's time is that of its slowest device, and
+noise of the machine meets all variants alike. The pipelines stay full between slices.
+"""
+
+import copy
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from kdlab.bench.block_workloads import Workload, workload
+from kdlab.cluster.children import announce, configured
+from kdlab.data.samples import PlannedSamples
+from kdlab.models.memory import keep_freed_memory
+from kdlab.models.proxyless import draw_paths
+from kdlab.papers.pipe_bd.block_cost import Costs, Profile
+from kdlab.papers.pipe_bd.programme import PlanName, Programme, programme
+from kdlab.papers.pipe_bd.stages import Plan, Stage
+from kdlab.train.blocks import planning
+from kdlab.train.blocks.cutting import Cutting
+from kdlab.train.blocks.loader import Loader
+from kdlab.train.blocks.pairs import BlockPair
+from kdlab.train.blocks.profiling import feasible_rows, profiled
+from kdlab.train.blocks.worker import Job, Worker, stage_groups
+from kdlab.train.recipe import make_optimizer
+
+Variant = Literal["dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"]
+VARIANTS: tuple[Variant, ...] = (
+    "dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"
+)  # fmt: skip
+_FOREVER = 1_000_000
+
+
+@dataclass(slots=True)
+class Running:
+    """One variant on this device: its workers, in step with each other."""
+
+    workers: list[Worker]
+    loaders: list[Loader]
+    steps: Iterator[Any]
+
+    def advance(self, steps: int) -> None:
+        for _ in range(steps):
+            next(self.steps)
+
+
+_PLANS: dict[Variant, PlanName] = {
+    "dp": "dp",
+    "ls": "ls",
+    "tr": "tr",
+    "tr_dpu": "tr",
+    "tr_dpu_ahd": "ahd",
+    "tr_ir": "ir",
+}
+
+
+def made(name: Variant, costs: Costs) -> Programme:
+    """What a variant of Fig. 4 carries out."""
+    if name != "ideal":
+        return programme(_PLANS[name], costs, decoupled=name != "tr")
+    # Every device by itself, all blocks: the work without waiting or sharing.
+    plans = tuple(
+        Plan(costs.batch, (Stage(0, costs.blocks, (d,), (costs.batch,), from_data=True),))
+        for d in range(costs.devices)
+    )
+    return Programme("ir", plans, costs.ideal_s() * costs.devices, "each device alone")
+
+
+def running(
+    what: Programme,
+    of: Workload,
+    cutting: Cutting,
+    samples: PlannedSamples,
+    rank: int,
+    device: torch.device,
+) -> Running:
+    """A variant that has not begun, with students of its own."""
+    pairs = [BlockPair(p.teacher, copy.deepcopy(p.student), p.loss) for p in cutting.pairs]
+    groups, relay = stage_groups(what.plans), dist.new_group()
+    workers, loaders = [], []
+    for plan in what.of(rank):
+        stage = plan.stages[plan.stage_of(rank)]
+        loader = Loader(samples, cutting.student, device)
+        loader.begin(0, 0)
+        loader.ids = loader.ids[:1] * _FOREVER  # references; every step is a whole batch
+        own = pairs[stage.first : stage.stop]
+        job = Job(
+            pairs=own,
+            optimizers=[make_optimizer(of.recipe, p.student) for p in own],
+            load=loader,
+            prefix=[p.teacher for p in pairs[: stage.first]] if stage.from_data else (),
+            schedule=_drawing(own),
+            relay=relay,
+        )
+        workers.append(Worker(plan, rank, job, groups, cutting.shapes[stage.first]))
+        loaders.append(loader)
+    together = zip(*(w.advance(_FOREVER) for w in workers), strict=True)
+    return Running(workers, loaders, iter(together))
+
+
+def _drawing(pairs: list[BlockPair]) -> Callable[[int], None]:
+    students = nn.ModuleList(pair.student for pair in pairs)
+    return lambda step: draw_paths(students, step)
+
+
+def profile_of(
+    of: Workload,
+    cutting: Cutting,
+    samples: PlannedSamples,
+    rank: int,
+    config: dict[str, Any],
+) -> Profile:
+    """Measured by all ranks at the same time, as a run does."""
+    device, batch = torch.device(config["device"]), config["batch"]
+    loader = Loader(samples, cutting.student, device)
+    loader.begin(0, 0)
+    views = loader(0, 0, batch)
+    dist.barrier()
+    blocks = profiled(
+        cutting.pairs,
+        views,
+        feasible_rows(batch, config["world"]),
+        steps=100,
+        optimizer=lambda block: make_optimizer(of.recipe, block),
+        most_s=config["profile_s"],
+        before_step=lambda step: draw_paths(cutting.student, step),
+    )
+    load_s = planning.loading_s(
+        lambda step: loader(step, 0, batch), len(loader.ids), device
+    )
+    loader.close()
+    link = planning.measured_link(device)
+    return planning.gathered(blocks, planning.kind_of(device), link, load_s)
+
+
+def measure(config: dict[str, Any]) -> dict[str, Any]:
+    """Seconds per step of every variant in every round, and what they are made of."""
+    rank, batch = config["rank"], config["batch"]
+    device = torch.device(config["device"])
+    of = workload(config["workload"])
+    cutting, samples = of.cutting(device), of.samples(batch)
+    costs = Costs(profile_of(of, cutting, samples, rank, config), batch)
+    names: tuple[Variant, ...] = tuple(config["variants"])
+    variants: dict[Variant, Running] = {}
+    predicted = {}
+    for name in names:
+        what = made(name, costs)
+        variants[name] = running(what, of, cutting, samples, rank, device)
+        predicted[name] = what.predicted_s
+    for one in variants.values():
+        one.advance(config["warm_up"])
+    found: dict[Variant, list[float]] = {name: [] for name in names}
+    order = list(names)
+    for one in variants.values():
+        for worker in one.workers:
+            worker.spans.clear()
+    for number in range(config["rounds"]):
+        took = dict.fromkeys(order, 0.0)
+        for name in [*order, *reversed(order)]:
+            took[name] += _timed(lambda name=name: variants[name].advance(config["steps"]))  # type: ignore[misc]
+        for name in order:
+            found[name].append(took[name] / (2 * config["steps"]))
+        if rank == 0:
+            shown = ", ".join(f"{n} {1e3 * found[n][-1]:.0f}" for n in order)
+            announce(say=f"round {number + 1}/{config['rounds']}: ms per step: {shown}")
+    return {
+        "seconds": found,
+        "predicted": predicted,
+        "parts": {name: _parts(one) for name, one in variants.items()},
+        "bound_over_dp": costs.data_parallel_s() / costs.ideal_s(),
+        "programmes": {name: made(name, costs).facts() for name in variants},
+    }
+
+
+def _parts(one: Running) -> dict[str, float]:
+    """Seconds per step of this device by part, waiting included."""
+    spans = [span for worker in one.workers for span in worker.spans]
+    steps = max(1, len({span.step for span in spans}))
+    own: dict[str, float] = {}
+    for worker in one.workers:
+        for span in worker.spans:
+            own[span.part] = own.get(span.part, 0.0) + (span.end - span.begin) / steps
+    return own
+
+
+def _timed(work: Callable[[], None]) -> float:
+    dist.barrier()
+    begin = time.perf_counter()
+    work()
+    dist.barrier()
+    return time.perf_counter() - begin
+
+
+def memory(config: dict[str, Any]) -> dict[str, Any]:
+    """What this device needs in some steps of one variant, in MB.
+
+    Its own blocks' weights, and what the steps add to a process that has built the models:
+    optimiser, gradients, activations, buffers.
+    """
+    rank, batch = config["rank"], config["batch"]
+    device = torch.device(config["device"])
+    of = workload(config["workload"])
+    cutting, samples = of.cutting(device), of.samples(batch)
+    what = Programme.from_facts(config["programme"])
+    one = running(what, of, cutting, samples, rank, device)
+    own = {
+        id(p): p.numel() * p.element_size()
+        for worker in one.workers
+        for module in (*worker.job.prefix, *(p.teacher for p in worker.job.pairs))
+        for p in (*module.parameters(), *module.buffers())
+    }
+    own |= {
+        id(p): p.numel() * p.element_size()
+        for worker in one.workers
+        for student in worker.students
+        for p in (*student.parameters(), *student.buffers())
+    }
+    before = psutil.Process().memory_info().rss
+    one.advance(config["steps"])
+    dist.barrier()
+    if device.type == "cuda":
+        return {"mb": torch.cuda.max_memory_allocated() / 1e6}
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"mb": (peak - before + sum(own.values())) / 1e6}
+
+
+def main() -> None:
+    config = configured()
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", config["meet_at"], rank=config["rank"], world_size=config["world"]
+    )
+    work = {"measure": measure, "memory": memory}[config["what"]]
+    announce(done=work(config))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The two workloads of Pipe-BD at CIFAR-10's shape, for benchmarks: no accuracy here."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from kdlab.data.samples import PlannedSamples, planned
+from kdlab.data.synthetic import Synthetic
+from kdlab.models.cifar_vgg import CifarVgg
+from kdlab.models.model import ModelSpec
+from kdlab.models.proxyless import Proxyless
+from kdlab.models.proxyless_supernet import ProxylessSupernet
+from kdlab.models.separable_vgg import SeparableVgg
+from kdlab.train.blocks.cutting import Cutting, cut_both
+from kdlab.train.blockwise import Blockwise
+from kdlab.train.recipe import Recipe
+from kdlab.train.teacher import frozen
+
+Name = Literal["compression", "nas"]
+
+# VGG-16 has 13 convolutions, each with norm and activation behind it: 13 blocks.
+_VGG_ENDS = (2, 5, 9, 12, 16, 19, 22, 26, 29, 32, 36, 39)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: Name
+    teacher: ModelSpec
+    student: ModelSpec
+    method: Blockwise
+    recipe: Recipe
+
+    def cutting(self, device: torch.device) -> Cutting:
+        torch.manual_seed(0)
+        teacher = frozen(self.teacher.build(10, 3))
+        student = self.student.build(10, 3)
+        return cut_both(self.method, teacher, student, self.student, (3, 32, 32), device)
+
+    def samples(self, batch: int) -> PlannedSamples:
+        data = Synthetic(samples=max(400, 10 * batch), size=32)
+        return planned(data.load(), data.to_dict(), batch=batch, seed=0, epochs=1)
+
+
+def workload(name: Name) -> Workload:
+    """VGG-16 to depthwise-separable blocks, or MobileNetV2 to the search space."""
+    if name == "compression":
+        cuts = tuple(f"features.{end}" for end in _VGG_ENDS)
+        recipe = Recipe(lr=0.1, epochs=1, threads=1, weight_decay=5e-4)
+        method = Blockwise(teacher_cuts=cuts, student_cuts=cuts)
+        return Workload(name, CifarVgg(depth=16), SeparableVgg(depth=16), method, recipe)
+    ends = tuple(f"stages.{stage}" for stage in range(5))
+    recipe = Recipe(lr=0.005, epochs=1, threads=1, nesterov=True, weight_decay=5e-4)
+    return Workload(
+        name,
+        Proxyless(small=True),
+        ProxylessSupernet(small=True),
+        Blockwise(teacher_cuts=ends, student_cuts=ends),
+        recipe,
+    )

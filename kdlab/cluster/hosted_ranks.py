@@ -1,0 +1,317 @@
+"""Ranks on the workers of a Dask cluster: started, told, listened to and ended from afar.
+
+A `Keeper`, a plugin of every worker, has the processes as its children. The run asks each
+worker twenty times a second for what is new: lines they said, their signs of life, whether
+they live. A keeper that nobody asks for a while ends its ranks: their run is gone.
+
+Run folder and data must be at the same paths on all machines (a shared file system), as the
+checkpoints of EDL-Dist (section 3.4) must. Dask only carries what is rare; ranks talk to
+each other by torch.distributed.
+"""
+
+import asyncio
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from distributed import Client, Worker, WorkerPlugin
+from distributed.core import rpc
+
+from kdlab.cluster.pulse import Sign
+from kdlab.cluster.rank_child import LocalRank
+from kdlab.cluster.security import Files, client_security
+from kdlab.cluster.wire import CALL_S, check_address, run_apart, settle, within
+from kdlab.errors import BadInput, ClusterError
+
+_ASK_S = 0.05
+_LOST_S = 15.0  # without an answer a worker is lost, and with it its ranks
+_UNASKED_S = 60.0  # after which a keeper ends ranks whose run does not ask any more
+_PLUGIN = "kdlab-rank-keeper"
+
+
+class Keeper(WorkerPlugin):
+    """Keeps ranks on a Dask worker. Registered by the first run that needs it."""
+
+    name = _PLUGIN
+
+    def setup(self, worker: Worker) -> None:
+        self.ranks: dict[str, LocalRank] = {}
+        self.asked: dict[str, float] = {}
+        self.host = urlsplit(worker.address).hostname or "127.0.0.1"
+        worker.handlers |= {
+            "kdlab_rank_start": self.start,
+            "kdlab_rank_tell": self.tell,
+            "kdlab_rank_end": self.end,
+            "kdlab_rank_news": self.news,
+            "kdlab_rank_port": self.port,
+        }
+        self._watch = asyncio.create_task(self._end_the_forgotten())
+
+    def teardown(self, worker: Worker) -> None:
+        self._watch.cancel()
+        for name in list(self.ranks):
+            self._end(name)
+
+    def start(
+        self, name: str, module: str, config: dict[str, Any], log: str, pulse: str
+    ) -> int:
+        """The pid of a new rank."""
+        # gloo listens on one interface: that of the address this worker is known by.
+        environment = (
+            {} if not self.host.startswith("127.") else {"GLOO_SOCKET_IFNAME": "lo"}
+        )
+        rank = LocalRank(module, config, Path(log), Path(pulse), environment)
+        self.ranks[name], self.asked[name] = rank, time.monotonic()
+        return rank.pid
+
+    def tell(self, name: str, order: dict[str, Any]) -> bool:
+        rank = self.ranks.get(name)
+        return rank is not None and rank.tell(**order)
+
+    async def end(self, name: str, kill: bool) -> None:  # by name only
+        rank = self.ranks.get(name)
+        if rank is None:
+            return
+        if kill:
+            rank.kill()
+        else:
+            await asyncio.to_thread(self._end, name)
+
+    def _end(self, name: str) -> None:
+        self.ranks.pop(name).stop()
+
+    def news(self, names: list[str]) -> dict[str, dict[str, Any]]:
+        """What became of these ranks since they were last asked for."""
+        found = {}
+        for name in names:
+            rank = self.ranks.get(name)
+            if rank is None:
+                continue
+            self.asked[name] = time.monotonic()
+            alive = rank.alive()  # asked first: last words are read after it
+            sign = rank.sign()
+            found[name] = {
+                "alive": alive,
+                "said": rank.said(),
+                "exit_code": rank.exit_code,
+                "stopped": alive and rank.is_stopped(),
+                "sign": (sign.generation, sign.step, time.monotonic() - sign.time),
+                "obituary": "" if alive else rank.obituary("ended"),
+            }
+        return found
+
+    def port(self) -> tuple[str, int]:
+        """Where the ranks of a generation can meet: this host, and a port that is free."""
+        with socket.socket() as probe:
+            probe.bind((self.host, 0))
+            return self.host, int(probe.getsockname()[1])
+
+    async def _end_the_forgotten(self) -> None:
+        while True:
+            await asyncio.sleep(_UNASKED_S / 4)
+            for name, asked in list(self.asked.items()):
+                if name in self.ranks and time.monotonic() - asked > _UNASKED_S:
+                    await asyncio.to_thread(self._end, name)
+
+
+class HostedRank:
+    """A rank on a worker. Satisfies `rank_child.RankChild`; what it shows is some ms old."""
+
+    def __init__(self, hosts: "Hosts", worker: str, name: str, pid: int) -> None:
+        self.hosts, self.worker, self.name, self.pid = hosts, worker, name, pid
+        self.exit_code: int | None = None
+        self._alive, self._stopped = True, False
+        self._words: deque[dict[str, Any]] = deque()
+        self._sign = Sign(0, 0, 0.0)
+        self._obituary = ""
+
+    def hear(self, news: dict[str, Any]) -> None:
+        """In the listening thread."""
+        self._words.extend(news["said"])
+        generation, step, ago = news["sign"]
+        self._sign = Sign(generation, step, time.monotonic() - ago)
+        self._stopped, self.exit_code = news["stopped"], news["exit_code"]
+        self._obituary = news["obituary"]
+        self._alive = news["alive"]  # last: who sees it dead finds its words complete
+
+    def lost(self, why: str) -> None:
+        self.exit_code, self._obituary = self.exit_code or -9, why
+        self._alive = False
+
+    def said(self) -> list[dict[str, Any]]:
+        found = []
+        while self._words:
+            found.append(self._words.popleft())
+        return found
+
+    def tell(self, **order: Any) -> bool:
+        return bool(
+            self.hosts.ask(self.worker, "kdlab_rank_tell", name=self.name, order=order)
+        )
+
+    def alive(self) -> bool:
+        return self._alive
+
+    def sign(self) -> Sign:
+        return self._sign
+
+    def is_stopped(self) -> bool:
+        return self._stopped
+
+    def kill(self) -> None:
+        self.hosts.ask(self.worker, "kdlab_rank_end", name=self.name, kill=True)
+
+    def obituary(self, what: str) -> str:
+        return self._obituary or f"rank {self.name} on {self.worker} {what}"
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        self.hosts.forget(self)
+        self.hosts.ask(self.worker, "kdlab_rank_end", name=self.name, kill=False)
+
+
+class Hosts:
+    """The workers of a Dask cluster, as places for ranks.
+
+    Raises:
+        SchedulerUnreachable: nobody answers at the address.
+        ClusterError: no worker is there, or they cannot import kdlab.
+    """
+
+    def __init__(self, address: str, tls: Files | None = None) -> None:
+        check_address(address, tls=tls)
+        self.tls = tls
+        self.workers = _with_keepers(address, tls)
+        self._ranks: list[HostedRank] = []
+        self._next = 0
+        self._heard: dict[str, float] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._listen, name="hosts", daemon=True)
+        self._closing = threading.Event()
+        self._thread.start()
+
+    # What a group asks for
+
+    def start(
+        self, module: str, config: dict[str, Any], log: Path, pulse: Path
+    ) -> HostedRank:
+        """A new rank, on the worker that has the fewest of this run."""
+        alive = [w for w in self.workers if not self._is_lost(w)]
+        if not alive:
+            raise ClusterError(
+                "All workers of the Dask cluster are lost; no rank can start."
+            )
+        here = [rank.worker for rank in self._ranks]
+        worker = min(alive, key=lambda w: (here.count(w), self.workers.index(w)))
+        name = f"{log.stem}@{log.parent}"
+        pid = self.ask(
+            worker,
+            "kdlab_rank_start",
+            name=name,
+            module=module,
+            config=config,
+            log=str(log),
+            pulse=str(pulse),
+        )
+        if not pid:
+            raise ClusterError(f"The Dask worker at {worker} did not start a rank.")
+        rank = HostedRank(self, worker, name, int(pid))
+        self._ranks.append(rank)
+        return rank
+
+    def meeting(self, first: HostedRank) -> str:
+        """Where a generation meets: at the host of its first rank."""
+        host, port = self.ask(first.worker, "kdlab_rank_port") or ("127.0.0.1", 0)
+        return f"tcp://{host}:{port}"
+
+    def forget(self, rank: HostedRank) -> None:
+        if rank in self._ranks:
+            self._ranks.remove(rank)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(2 * CALL_S)
+
+    def ask(self, worker: str, operation: str, **arguments: Any) -> Any:
+        """One call to a worker; None when it does not answer."""
+        try:
+            return self._run(self._once(worker, operation, arguments)).result(CALL_S + 1)
+        except (OSError, TimeoutError):
+            return None  # whoever asked sees soon that the worker is lost
+
+    # In the listening thread
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _listen(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._follow())
+
+    async def _follow(self) -> None:
+        settle()
+        while not self._closing.is_set():
+            await asyncio.gather(*(self._news(w) for w in self.workers))
+            await asyncio.sleep(_ASK_S)
+        pending = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*pending, return_exceptions=True)
+
+    async def _news(self, worker: str) -> None:
+        ranks = {rank.name: rank for rank in self._ranks if rank.worker == worker}
+        if not ranks:
+            self._heard[worker] = time.monotonic()
+            return
+        try:
+            news = await self._once(worker, "kdlab_rank_news", {"names": list(ranks)})
+        except (OSError, TimeoutError) as error:
+            if self._is_lost(worker):
+                for rank in ranks.values():
+                    rank.lost(f"The Dask worker at {worker} does not answer ({error}).")
+            return
+        self._heard[worker] = time.monotonic()
+        for name, one in news.items():
+            ranks[name].hear(one)
+
+    async def _once(self, worker: str, operation: str, arguments: dict[str, Any]) -> Any:
+        options: dict[str, Any] = {}
+        if self.tls is not None:
+            options["connection_args"] = client_security(self.tls).get_connection_args(
+                "client"
+            )
+        async with rpc(worker, timeout=CALL_S, **options) as remote:
+            return await within(CALL_S, getattr(remote, operation)(**arguments))
+
+    def _is_lost(self, worker: str) -> bool:
+        heard = self._heard.get(worker)
+        return heard is not None and time.monotonic() - heard > _LOST_S
+
+
+def _with_keepers(address: str, tls: Files | None) -> list[str]:
+    """Addresses of all workers, each of which can keep ranks now."""
+
+    async def send() -> list[str]:
+        security = None if tls is None else client_security(tls)
+        async with Client(
+            address, asynchronous=True, timeout="10s", security=security
+        ) as client:
+            await client.register_plugin(Keeper())
+            return sorted((await client.scheduler.identity())["workers"])
+
+    try:
+        found: list[str] = run_apart(send)
+    except (OSError, ImportError, TimeoutError) as error:
+        raise ClusterError(
+            f"The workers of {address} cannot keep ranks: {error}. kdlab must be installed on "
+            "every machine of the cluster."
+        ) from error
+    if not found:
+        raise BadInput(
+            f"The Dask scheduler at {address} has no workers. Start one on each machine:\n"
+            f"    dask worker {address} --no-nanny --nthreads 1"
+        )
+    return found

@@ -1,0 +1,84 @@
+"""A rank's process as its supervisor sees it: on this machine, or on a Dask worker's."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from kdlab.cluster.children import Child
+from kdlab.cluster.pulse import Pulse, Sign
+
+
+class RankChild(Protocol):
+    """What a group asks of the process of a rank."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def exit_code(self) -> int | None: ...
+
+    def said(self) -> list[dict[str, Any]]: ...
+
+    def tell(self, **order: Any) -> bool: ...
+
+    def alive(self) -> bool: ...
+
+    def sign(self) -> Sign:
+        """Its newest sign of life, on the clock of the machine that asks."""
+
+    def is_stopped(self) -> bool:
+        """Whether somebody stopped it (SIGSTOP)."""
+
+    def kill(self) -> None: ...
+
+    def obituary(self, what: str) -> str: ...
+
+    def stop(self, timeout_s: float = 5.0) -> None: ...
+
+
+class LocalRank(Child):
+    """A child of this process; its signs of life lie in shared memory."""
+
+    def __init__(
+        self,
+        module: str,
+        config: dict[str, Any],
+        log: Path,
+        pulse: Path,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self._pulse = Pulse(pulse)
+        super().__init__(
+            module, config | {"pulse": str(pulse)}, log, environment=environment
+        )
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.process.poll()
+
+    def sign(self) -> Sign:
+        return self._pulse.read()
+
+    def is_stopped(self) -> bool:
+        try:
+            return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
+        except psutil.NoSuchProcess:
+            return False
+
+    def kill(self) -> None:
+        self.process.kill()
+
+
+Starts = Callable[[str, dict[str, Any], Path, Path], RankChild]
+
+
+def start_here(module: str, config: dict[str, Any], log: Path, pulse: Path) -> RankChild:
+    """On this machine. Ranks of a group talk over loopback, whatever its name resolves to."""
+    return LocalRank(module, config, log, pulse, {"GLOO_SOCKET_IFNAME": "lo"})
+
+
+def seconds_ago(sign: Sign) -> float:
+    return time.monotonic() - sign.time

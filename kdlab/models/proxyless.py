@@ -1,0 +1,296 @@
+"""The search space of Pipe-BD's second workload, and what is found in it.
+
+ProxylessNAS (Cai, Zhu and Han 2019, arXiv:1812.00332): where MobileNetV2 has one inverted
+residual, the supernet has several of different kernel and expansion, and a skip where the
+shape allows it. Architecture parameters say how likely each is; one path is sampled at a
+time, so a step costs what one network costs. Pipe-BD, Table I: kernels 3, 5, 7 and
+expansions 3, 6.
+
+    section 3.2, equation 3    g = one-hot sampled from softmax(alpha)    -> MixedBlock
+    section 3.2.1              d loss / d g of two sampled paths           -> _Gated
+    section 3.3.1, equation 6  expected latency, here operations           -> expected_work
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from kdlab.config import Fault, register
+from kdlab.errors import ModelError
+from kdlab.models.cifar_resnet import he_init
+from kdlab.models.model import IMAGENET_MEAN, IMAGENET_STD, ModelSpec, Statistics
+
+CHOICES = tuple(f"k{k}e{e}" for k, e in product((3, 5, 7), (3, 6)))
+SKIP = "skip"
+
+# MobileNetV2 (arXiv:1801.04381), table 2: channels, repeats and stride of each stage. The
+# first one, of expansion 1, and what stands before and behind are not searched.
+_STAGES = ((24, 2, 2), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3, 2), (320, 1, 1))
+_SMALL_STRIDES = (1, 2, 2, 1, 2, 1)  # for images of 64 pixels and less
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one block of the network is chosen."""
+
+    name: str  # "stages.1.0"
+    before: int
+    after: int
+    stride: int
+
+    @property
+    def may_skip(self) -> bool:
+        return self.stride == 1 and self.before == self.after
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return (*CHOICES, SKIP) if self.may_skip else CHOICES
+
+
+def places(*, small: bool) -> list[Place]:
+    """All of the network, in order."""
+    found, before = [], 16
+    for stage, (after, repeats, stride) in enumerate(_STAGES):
+        first = _SMALL_STRIDES[stage] if small else stride
+        for k in range(repeats):
+            found.append(
+                Place(f"stages.{stage}.{k}", before, after, first if k == 0 else 1)
+            )
+            before = after
+    return found
+
+
+@register("models/proxyless")
+@dataclass(frozen=True, kw_only=True)
+class Proxyless(ModelSpec):
+    """One network of the search space, as a search found it; by default MobileNetV2.
+
+    choices: for each place, in order, kernel and expansion ("k5e3"), or "skip".
+    small: strides for images of 64 pixels and less (CIFAR-10).
+    """
+
+    choices: tuple[str, ...] = ("k3e6",) * sum(repeats for _, repeats, _ in _STAGES)
+    small: bool = False
+
+    def cross_faults(self) -> Iterator[Fault]:
+        every = places(small=self.small)
+        if len(self.choices) != len(every):
+            yield Fault("choices", f"are {len(self.choices)}, must be {len(every)}")
+            return
+        for place, choice in zip(every, self.choices, strict=True):
+            if choice not in place.choices:
+                yield Fault(
+                    "choices",
+                    f"has {choice!r} for {place.name}, must be one of {', '.join(place.choices)}",
+                )
+
+    def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
+        every = places(small=self.small)
+        blocks = [
+            _candidate(choice, place)
+            for choice, place in zip(self.choices, every, strict=True)
+        ]
+        return made(every, blocks, num_classes, in_chans, self.small)
+
+    def normalisation(self) -> Statistics:
+        return IMAGENET_MEAN, IMAGENET_STD
+
+
+class _Net(nn.Module):
+    def __init__(
+        self, stem: nn.Module, stages: nn.Module, features: int, num_classes: int
+    ) -> None:
+        super().__init__()
+        self.stem, self.stages = stem, stages
+        self.head = nn.Sequential(
+            nn.Conv2d(_STAGES[-1][0], features, 1, bias=False),
+            nn.BatchNorm2d(features),
+            nn.ReLU6(),
+        )
+        self.classifier = nn.Linear(features, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, classes)."""
+        seen = self.head(self.stages(self.stem(x))).mean(dim=(2, 3))
+        scores: Tensor = self.classifier(seen)
+        return scores
+
+
+def made(
+    every: Sequence[Place],
+    blocks: Sequence[nn.Module],
+    num_classes: int,
+    in_chans: int,
+    small: bool,  # of the network, as its spec says
+) -> nn.Module:
+    stem = nn.Sequential(
+        nn.Conv2d(in_chans, 32, 3, stride=1 if small else 2, padding=1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU6(),
+        MobileBlock(32, 16, kernel=3, expansion=1, stride=1),
+    )
+    stages: list[list[nn.Module]] = [[] for _ in _STAGES]
+    for place, block in zip(every, blocks, strict=True):
+        stages[int(place.name.split(".")[1])].append(block)
+    net = _Net(
+        stem, nn.Sequential(*(nn.Sequential(*own) for own in stages)), 1280, num_classes
+    )
+    he_init(net)
+    return net
+
+
+class MobileBlock(nn.Module):
+    """MobileNetV2's inverted residual: expand, convolve each channel, project."""
+
+    def __init__(
+        self, before: int, after: int, *, kernel: int, expansion: int, stride: int
+    ) -> None:
+        super().__init__()
+        wide = before * expansion
+        layers: list[nn.Module] = []
+        if expansion > 1:
+            layers += [nn.Conv2d(before, wide, 1, bias=False), nn.BatchNorm2d(wide)]
+            layers += [nn.ReLU6()]
+        layers += [
+            nn.Conv2d(
+                wide, wide, kernel, stride, padding=kernel // 2, groups=wide, bias=False
+            ),
+            nn.BatchNorm2d(wide),
+            nn.ReLU6(),
+            nn.Conv2d(wide, after, 1, bias=False),
+            nn.BatchNorm2d(after),
+        ]
+        self.layers = nn.Sequential(*layers)
+        self.residual = stride == 1 and before == after
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C', H', W')."""
+        result: Tensor = self.layers(x)
+        return x + result if self.residual else result
+
+
+def _candidate(choice: str, place: Place) -> nn.Module:
+    if choice == SKIP:
+        return nn.Identity()
+    kernel, expansion = int(choice[1]), int(choice[3])
+    return MobileBlock(
+        place.before, place.after, kernel=kernel, expansion=expansion, stride=place.stride
+    )
+
+
+class MixedBlock(nn.Module):
+    """All candidates of one place, one of which is on the path.
+
+    `draw` chooses the path of the next batches; in eval mode it is the likeliest one. For
+    the architecture two paths are drawn: the output is the first one's, and the gradient
+    of both gates tells which one is better.
+    """
+
+    traced_whole = True  # its path is drawn at run time: models/blocks does not look inside
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.place = place
+        self.candidates = nn.ModuleList(_candidate(c, place) for c in place.choices)
+        self.alpha = nn.Parameter(torch.zeros(len(place.choices)))
+        self.path: tuple[int, ...] = (0,)
+        self.pixels = 0.0  # of the input, per channel, as it was last seen
+        self._work = [0.0] * len(place.choices)
+
+    @torch.no_grad()
+    def draw(self, chance: torch.Generator, *, architecture: bool) -> None:
+        """Sample by the architecture parameters; the same on every device with such a seed."""
+        likely = self.alpha.detach().float().cpu().softmax(0)
+        count = 2 if architecture else 1
+        drawn = torch.multinomial(likely, count, replacement=False, generator=chance)
+        self.path = tuple(drawn.tolist())
+
+    @property
+    def likeliest(self) -> int:
+        return int(self.alpha.detach().argmax())
+
+    @property
+    def chosen(self) -> str:
+        return self.place.choices[self.likeliest]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C', H', W')."""
+        self.pixels = float(x.shape[2] * x.shape[3])
+        path = self.path if self.training else (self.likeliest,)
+        first: Tensor = self.candidates[path[0]](x)
+        if len(path) == 1:
+            return first
+        with torch.no_grad():
+            second = self.candidates[path[1]](x)
+        # Between the two the probabilities are scaled to sum to one (section 3.2.1).
+        both = self.alpha[list(path)].softmax(0)
+        gated: Tensor = _Gated.apply(first, second, both)
+        return gated
+
+    def expected_work(self) -> Tensor:
+        """Multiplications per image that are to be expected: a function of `alpha`."""
+        work = torch.tensor(
+            [_work(c, self.place, self.pixels) for c in self.place.choices],
+            dtype=self.alpha.dtype,
+            device=self.alpha.device,
+        )
+        return (self.alpha.softmax(0) * work).sum()
+
+
+class _Gated(Function):
+    """The first of two outputs, with the gradient of both gates.
+
+    d loss / d gate_j = sum(d loss / d output * output_j); that stands for the gradient of
+    probability j (BinaryConnect; section 3.2.1).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, second: Tensor, gates: Tensor) -> Tensor:
+        ctx.save_for_backward(first, second, gates)
+        return first.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, Tensor]:
+        first, second, gates = ctx.saved_tensors
+        of_gates = torch.stack([(outer * first).sum(), (outer * second).sum()])
+        return outer, None, of_gates.to(gates.dtype)
+
+
+def _work(choice: str, place: Place, pixels: float) -> float:
+    """Multiplications of a candidate for one image with so many pixels in its input."""
+    if choice == SKIP:
+        return 0.0
+    kernel, expansion = int(choice[1]), int(choice[3])
+    wide, out = place.before * expansion, pixels / place.stride**2
+    return pixels * place.before * wide + out * wide * (kernel**2 + place.after)
+
+
+def mixed_blocks(net: nn.Module) -> list[MixedBlock]:
+    """Of a supernet or of a piece of it, in order."""
+    return [m for m in net.modules() if isinstance(m, MixedBlock)]
+
+
+def draw_paths(net: nn.Module, step: int) -> None:
+    """A path of weights for every mixed block, by the number of the step alone."""
+    chance = torch.Generator().manual_seed(step)
+    for block in mixed_blocks(net):
+        block.draw(chance, architecture=False)
+
+
+def derived(net: nn.Module, *, small: bool) -> Proxyless:
+    """The likeliest network of a supernet.
+
+    Raises:
+        ModelError: it is no supernet.
+    """
+    found = mixed_blocks(net)
+    if not found:
+        raise ModelError(f"{type(net).__name__} has no mixed blocks to choose from.")
+    return Proxyless(choices=tuple(block.chosen for block in found), small=small)

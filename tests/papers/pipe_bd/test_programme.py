@@ -1,0 +1,79 @@
+"""What every device does, for each method, and what is refused."""
+
+import json
+
+import pytest
+
+from kdlab.papers.pipe_bd.block_cost import Block, Costs, Profile
+from kdlab.papers.pipe_bd.programme import NoPlan, Programme, memory_bytes, programme
+
+
+def costs(blocks=4, devices=2, batch=8, memory=None):
+    rows = range(1, batch + 1)
+    made = [
+        Block(
+            teacher_s={r: 0.001 * (k + 1) * r for r in rows},
+            student_s={r: 0.002 * (k + 1) * r for r in rows},
+            fixed_bytes=1000.0,
+            row_bytes=100.0,
+        )
+        for k in range(blocks)
+    ]
+    limits = None if memory is None else (memory,) * devices
+    profile = Profile(types={"cpu": made}, devices=("cpu",) * devices, memory_bytes=limits)
+    return Costs(profile, batch)
+
+
+@pytest.mark.parametrize("name", ["tr", "ahd", "ir", "dp", "ls"])
+def test_every_block_is_trained_once_on_every_row(name):
+    made = programme(name, costs())
+    trained = [b for plan in made.plans for stage in plan.stages for b in stage.blocks]
+    assert sorted(trained) == [0, 1, 2, 3]
+    assert all(sum(s.rows) == 8 for plan in made.plans for s in plan.stages)
+    assert made.blocks == 4
+    for block in range(4):
+        owner = made.owner(block)
+        assert any(block in plan.blocks for plan in made.of(owner))
+    assert Programme.from_facts(json.loads(json.dumps(made.facts()))) == made
+
+
+def test_the_hybrid_plan_is_at_least_as_good_as_all_others():
+    own = costs(blocks=5, devices=3, batch=12)
+    best = programme("ahd", own).predicted_s
+    for name in ("tr", "ir", "dp", "ls"):
+        assert best <= programme(name, own).predicted_s + 1e-12
+    assert best >= own.ideal_s() - 1e-12
+
+
+def test_without_decoupling_a_step_waits():
+    own = costs(blocks=2)
+    assert (
+        programme("tr", own, decoupled=False).predicted_s > programme("tr", own).predicted_s
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "why"),
+    [
+        ("tr", {"blocks": 2, "devices": 3}, "2 blocks for 3 devices"),
+        ("ls", {"blocks": 2, "devices": 3}, "leave 1 of 3 devices without any"),
+        ("ir", {"devices": 9}, "8 rows are fewer than 9 devices"),
+        ("dp", {"devices": 9}, "8 rows are fewer than 9 devices"),
+        ("ahd", {"blocks": 1, "devices": 9}, "more than 1 blocks times 8 rows"),
+        ("ir", {"memory": 4500.0}, "needs 5.6e-06 GB on device 0, which has 4.5e-06"),
+        ("ahd", {"memory": 900.0}, "No plan of 4 blocks and 8 rows fits"),
+    ],
+)
+def test_what_cannot_be_is_said_with_numbers(name, sizes, why):
+    with pytest.raises(NoPlan, match=why):
+        programme(name, costs(**sizes))
+
+
+def test_memory_decides_between_plans():
+    """All on each device is fastest here and does not fit; so the search takes stages."""
+    free, tight = costs(blocks=2), costs(blocks=2, memory=2200.0)
+    assert len(programme("ahd", tight).plans[0].stages) == 2
+    assert max(memory_bytes(programme("ahd", tight), tight)) <= 2200
+    assert max(memory_bytes(programme("ir", free), free)) == 2 * 1000 + 4 * 2 * 100
+    # A baseline's task holds the teacher before it as well.
+    assert memory_bytes(programme("dp", free), free)[0] >= 2000

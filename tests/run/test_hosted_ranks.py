@@ -1,0 +1,127 @@
+"""Ranks on the workers of a real Dask cluster: two hosts, as far as this machine has any."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from safetensors.torch import load_file
+
+import kdlab
+from kdlab.train.events import select
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(230)]
+
+
+def until(condition, seconds=90.0):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.02)  # between looks
+    return found
+
+
+def dask(*words):
+    return subprocess.Popen(
+        [sys.executable, "-m", "dask", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """(address, two worker processes)."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
+    processes = [
+        dask("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+    ]
+    try:
+        until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
+        for number in (1, 2):
+            folder = tmp_path / f"worker{number}"
+            processes.append(
+                dask(
+                    "worker", address, "--no-nanny", "--no-dashboard", "--nthreads", "1",
+                    "--host", "127.0.0.1", "--local-directory", str(folder),
+                )
+            )  # fmt: skip
+        from distributed import Client
+
+        with Client(address, timeout="60s") as client:
+            client.wait_for_workers(2, timeout=60)
+        yield address, processes[1:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def started(address, *overrides):
+    return kdlab.load(
+        "smoke/blockwise",
+        "tracking.enabled=false",
+        "method.profile_s=0.5",
+        f"workers={{address: '{address}'}}",
+        *overrides,
+    ).start(lambda line: None)
+
+
+def children_of(process):
+    return [c for c in psutil.Process(process.pid).children() if is_rank(c)]
+
+
+def is_rank(process):
+    try:
+        return "kdlab.run" in " ".join(process.cmdline())
+    except psutil.Error:  # it has ended
+        return False
+
+
+def weights(run):
+    return load_file(run.path / "members" / "tr" / "seed0" / "student.safetensors")
+
+
+def test_ranks_start_on_workers_and_survive_the_loss_of_one(cluster, kdlab_home, elsewhere):
+    address, workers = cluster
+    quiet = started(address, "train.epochs=6")
+    until(lambda: all(children_of(worker) for worker in workers))  # one rank on each
+    quiet.wait(timeout_s=120)
+    assert quiet.state == "finished", quiet.status
+    until(lambda: not any(children_of(worker) for worker in workers))  # none is left behind
+    run = started(address, "train.epochs=6")
+    until(lambda: list(select(run.folder.events, "checkpoint_saved")))
+    os.kill(workers[1].pid, signal.SIGKILL)
+    run.wait(timeout_s=150)
+    assert run.state == "finished", run.status
+    assert list(select(run.folder.events, "rank_lost"))
+    one, two = weights(quiet), weights(run)
+    assert all((one[k] == two[k]).all() for k in one)
+    assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
+
+
+def test_a_killed_run_leaves_no_rank_behind(cluster, kdlab_home, elsewhere):
+    """The keeper ends ranks that nobody asks about."""
+    address, workers = cluster
+    run = started(address, "train.epochs=100000", "train.checkpoint_every_s=1000")
+    until(lambda: list(select(run.folder.events, "step")))
+    run.kill()
+    until(lambda: not any(children_of(worker) for worker in workers), seconds=120)
+
+
+def test_an_address_where_nobody_is(kdlab_cli, elsewhere):
+    code, _, err = kdlab_cli(
+        "run", "smoke/blockwise", "workers={address: 'tcp://127.0.0.1:9'}"
+    )
+    assert code == 2
+    assert "tcp://127.0.0.1:9" in err
+    code, _, err = kdlab_cli("run", "smoke/none", "workers={address: 'tcp://127.0.0.1:9'}")
+    assert code == 2
+    assert "has no ranks to start there" in err
