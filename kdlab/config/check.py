@@ -1,7 +1,7 @@
 """A resolved tree to specs, reporting every fault at once with key, line and value."""
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
@@ -142,7 +142,7 @@ class _Checker:
             )
         if origin in (tuple, list):
             return self._sequence(args, data, key)
-        if origin is dict:
+        if origin in (dict, Mapping):
             if not isinstance(data, dict):
                 return self.fault(key, f"is {data!r}, must be a mapping")
             made = {k: self.value(args[1], v, _join(key, k)) for k, v in data.items()}

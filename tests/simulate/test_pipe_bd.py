@@ -84,3 +84,46 @@ def test_figure_4_has_its_shape():
     assert alike["LS"] > 1
     assert "Plans of TR+DPU+AHD" in table
     assert "heavy first block: blocks 0-1 on 0-2, 2-5 on 3" in table
+
+
+def values(name):
+    report, table = simulate(name)
+    return {f["name"]: f["value"] for f in report["figures"]}, table
+
+
+def test_table_2_comes_near_where_the_profile_could_be_fitted_to_the_baselines():
+    figures, _ = values("pipe_bd/table2")
+    for case in ("NAS CIFAR-10", "VGG-16 CIFAR-10"):
+        for baseline in ("dp", "ls"):
+            label = f"predicted_over_published/pipe_bd_over_{baseline}/{case}"
+            assert figures[label] == pytest.approx(1.0, abs=0.06)
+    # On ImageNet LS is slower than DP, as published, though not as much.
+    assert figures["over_dp/LS/NAS ImageNet"] < 1
+    assert (
+        figures["over_dp/TR+DPU+AHD/NAS ImageNet"] > 3 * figures["over_dp/TR/NAS ImageNet"]
+    )
+
+
+def test_figure_5_plans_follow_the_machine():
+    _, table = values("pipe_bd/fig5")
+    assert "A6000: blocks 0-2 on 0-2, 3-5 on 3" in table
+    assert "2080Ti: blocks 0 on 0-1, 1-2 on 2, 3-5 on 3" in table
+
+
+def test_figure_6_small_batches_gain_more():
+    figures, _ = values("pipe_bd/fig6")
+    gains = [figures[f"over_dp/TR+DPU+AHD/batch {b}"] for b in (128, 256, 384, 512)]
+    assert gains == sorted(gains, reverse=True)
+    assert min(gains) > 2
+
+
+def test_from_4_to_64_devices_a_step_gets_shorter_until_one_block_is_left():
+    figures, _ = values("pipe_bd/scale64")
+    for link in ("PCIe", "network"):
+        steps = [figures[f"step_ms/TR+DPU+AHD/{n} over {link}"] for n in (4, 8, 16, 32, 64)]
+        assert steps == sorted(steps, reverse=True)
+    for n in (4, 8, 16, 32, 64):
+        near, far = (
+            figures[f"step_ms/TR+DPU+AHD/{n} over {link}"] for link in ("PCIe", "network")
+        )
+        assert near <= far * 1.001
