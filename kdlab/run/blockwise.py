@@ -11,7 +11,8 @@ from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput
-from kdlab.models.model import ModelSpec, Normalised, load_weights, read_card
+from kdlab.models.exported import load_exported, spec_of
+from kdlab.models.model import ModelSpec, Normalised
 from kdlab.models.proxyless import Proxyless, mixed_blocks
 from kdlab.papers.pipe_bd.block_cost import Costs, Profile
 from kdlab.papers.pipe_bd.programme import NoPlan, Programme, programme
@@ -159,16 +160,13 @@ def whole_student(
     assert recipe is not None
     path = Path(distilled["model_path"])
     if method.search is None:
-        card = read_card(path)
-        spec = construct(ModelSpec, from_dict(card["model"], "the distilled student"))
+        spec, model = spec_of(path), load_exported(path)
     else:
         found = yaml.safe_load(Path(distilled["architecture"]).read_text())
         found.pop("about")
         spec = construct(ModelSpec, from_dict(found, "the network that was found"))
-    torch.manual_seed(member.seed)
-    model = spec.build(len(data.classes), data.shape[0])
-    if method.search is None:
-        load_weights(model.net, path)
+        torch.manual_seed(member.seed)
+        model = spec.build(len(data.classes), data.shape[0])
     return ingredients.loop(
         member,
         folder,

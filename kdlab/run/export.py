@@ -39,6 +39,7 @@ def export_student(
     card = json.loads(target.with_suffix(".json").read_text())
     files = f"{target}\n{target.with_suffix('.json')}"
     member_name = folder.relative_to(run.path / "members").as_posix()
+    member_name = member_name.removesuffix("/whole")
     return f"{member_name}\n{files}\n\nLoad it:\n{_how(card, target)}"
 
 
@@ -46,7 +47,8 @@ def _member(run: folders.RunFolder, name: str | None) -> Path:
     members = sorted(
         p.parent for p in (run.path / "members").rglob("*.json") if p.name == "student.json"
     )
-    names = [m.relative_to(run.path / "members").as_posix() for m in members]
+    every = [m.relative_to(run.path / "members").as_posix() for m in members]
+    names = [name for name in every if not name.endswith("/whole")]
     if name is None:
         described = (run.status().get("result") or {}).get("source")
         chosen = [n for n in names if n.split("/")[0] == described] or names
@@ -57,7 +59,9 @@ def _member(run: folders.RunFolder, name: str | None) -> Path:
             f"Run {run.run_id} has no finished member {name or ''}. "
             f"Finished: {', '.join(names) or 'none'}."
         )
-    return run.member(chosen[0])
+    # Blocks were distilled, and then the whole student trained: that is the result.
+    whole = run.member(chosen[0]) / "whole"
+    return whole if (whole / "student.json").is_file() else run.member(chosen[0])
 
 
 def _how(card: dict[str, Any], target: Path) -> str:
@@ -73,6 +77,12 @@ def _how(card: dict[str, Any], target: Path) -> str:
     elif kind == "torchvision" and channels == 3:
         make = f"torchvision.models.get_model({variant!r}, num_classes={classes})"
         lines = ["import torchvision", load[0], "", f"model = {make}"]
+    elif any(isinstance(value, dict) for value in card["model"].values()):
+        # A network made of others, by what its card says.
+        return (
+            "    from kdlab.models.exported import load_exported\n\n"
+            f"    model = load_exported({str(target)!r})"
+        )
     else:  # a network of kdlab or of the user: neither timm nor torchvision has it
         spec = construct(ModelSpec, from_dict(card["model"], target.name))
         name, module = type(spec).__name__, type(spec).__module__

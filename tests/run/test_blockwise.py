@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import textwrap
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 
 import kdlab
 from kdlab.run.handle import resume
+from kdlab.train.evaluate import evaluate
 from kdlab.train.events import select
 
 pytestmark = pytest.mark.timeout(230)
@@ -119,7 +121,9 @@ def test_stopped_in_an_epoch_it_goes_on_there(kdlab_home, elsewhere):
 
 
 @pytest.mark.slow
-def test_fine_tuning_goes_on_from_the_distilled_student(kdlab_home, elsewhere):
+def test_fine_tuning_goes_on_from_the_distilled_student(
+    kdlab_cli, digits, kdlab_home, elsewhere
+):
     other = (
         "student={type: models/cifar_resnet, depth: 8, width: [6, 6, 12, 12]}"  # adapters
     )
@@ -131,6 +135,14 @@ def test_fine_tuning_goes_on_from_the_distilled_student(kdlab_home, elsewhere):
     assert member["last"]["top1"] > member["distilled"]["top1"]
     card = json.loads((run.path / "members/tr/seed0/whole/student.json").read_text())
     assert card["model"]["type"] == "models/adapted"
+    code, out, _ = kdlab_cli("export", run.id, "--out", "found.safetensors")
+    assert code == 0
+    lines = out.split("Load it:\n")[1]
+    names = {}
+    exec(textwrap.dedent(lines), names)  # what is printed is what a user would run
+    data, _ = digits
+    found = evaluate(names["model"], data, data.test)
+    assert found.top1 == pytest.approx(member["last"]["top1"])
 
 
 @pytest.mark.slow

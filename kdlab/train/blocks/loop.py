@@ -47,6 +47,7 @@ from kdlab.train.recipe import Recipe, Stepper, lr_at, make_optimizer
 from kdlab.train.results import Results
 
 _LOG_EVERY_S = 0.2
+_TRACED = 12  # steps at the end of the first epoch
 _TICK_GPU = 10  # steps between two words on a GPU, where asking for a loss waits for it
 
 
@@ -258,6 +259,8 @@ class BlockwiseLoop:
         running = [worker.advance(lambda: self._limit) for worker in self.workers]
         step = 0
         while step < self._limit:
+            for worker in self.workers:
+                worker.exact = not self._traced and step >= steps - _TRACED
             for one in running:
                 next(one)
             position.step += 1
@@ -378,7 +381,7 @@ class BlockwiseLoop:
         self._traced = True
         own = [span for worker in self.workers for span in worker.spans]
         newest = max((span.step for span in own), default=0)
-        own = [span for span in own if span.step > newest - 12]
+        own = [span for span in own if span.step > newest - _TRACED]
         everyone: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyone, own, group=self.talk)
         if self.job.rank == 0:

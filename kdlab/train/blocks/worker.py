@@ -107,6 +107,7 @@ class Worker:
         self.shape = tuple(shape)
         self._rows: dict[int, _Rows] = {}
         self.spans: deque[Span] = deque(maxlen=_MOST_SPANS)
+        self.exact = False  # spans end when a GPU has done the work, not when it was told
         self._kept = _Buffers()
         self._input: Tensor | None = None
         self._targets: list[Tensor] = []
@@ -155,6 +156,8 @@ class Worker:
                 yield instruction.step
 
     def _note(self, part: Part, step: int, begin: float) -> float:
+        if self.exact and self.memory.type == "cuda":
+            torch.cuda.synchronize(self.memory)
         now = time.monotonic()
         self.spans.append(Span(self.device, part, step, begin, now))
         return now
