@@ -123,7 +123,7 @@ class BlockRank(RankProcess):
         if path.is_file():  # of a generation before, or of a session before this one
             return Programme.from_facts(json.loads(path.read_text())["programme"])
         profile = with_memory(self.spec, self._profile(order, cutting, device), device)
-        costs = Costs(profile, self.spec.train.batch)
+        costs = Costs(profile, self.spec.train.batch, sync_norms=self.method.bn == "sync")
         try:
             chosen = programme(self.plan, costs, decoupled=self.method.decoupled)
         except NoPlan as error:

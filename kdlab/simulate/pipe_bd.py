@@ -167,8 +167,9 @@ class Relay:
             return False
         device.now = max(there.values())
         if shares:
-            size = sum(b.gradient_bytes for b in own)
-            device.now += self.costs.profile.link.all_reduce_s(size, len(all_of))
+            link, size = self.costs.profile.link, sum(b.gradient_bytes for b in own)
+            device.now += link.all_reduce_s(size, len(all_of))
+            device.now += sum(b.norms for b in own) * link.norm_s(len(all_of))
         return True
 
 

@@ -37,6 +37,7 @@ class Block:
         gradient_bytes: of the student: what is shared in a group.
         fixed_bytes: memory of weights, gradients and optimiser.
         row_bytes: memory of activations and buffers, per row.
+        norms: of the student's batch norms, which a shared stage takes over all its rows.
     """
 
     teacher_s: Mapping[int, float]
@@ -45,6 +46,7 @@ class Block:
     gradient_bytes: float = 0.0
     fixed_bytes: float = 0.0
     row_bytes: float = 0.0
+    norms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +54,13 @@ class Link:
     """Between any two devices.
 
     overlap: share of a transfer that costs the devices' processors nothing.
+    meet_s: seconds of an all-reduce of next to nothing; None is what the latency says.
     """
 
     bytes_per_s: float = inf
     latency_s: float = 0.0
     overlap: float = 1.0
+    meet_s: float | None = None
 
     def transfer_s(self, size: float) -> float:
         return self.latency_s + size / self.bytes_per_s
@@ -67,6 +71,12 @@ class Link:
             return 0.0
         turns = 2 * (devices - 1)
         return turns * (self.latency_s + size / devices / self.bytes_per_s)
+
+    def norm_s(self, devices: int) -> float:
+        """A batch norm over a group: one small message in each direction."""
+        if devices == 1:
+            return 0.0
+        return 2 * (self.all_reduce_s(0.0, devices) if self.meet_s is None else self.meet_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +168,8 @@ class _Group:
 class Costs:
     """Of stages of one batch size on the devices of a profile."""
 
-    def __init__(self, profile: Profile, batch: int) -> None:
+    def __init__(self, profile: Profile, batch: int, *, sync_norms: bool = True) -> None:
+        """Of a profile; `sync_norms` counts the messages of batch norms in shared stages."""
         self.profile, self.batch = profile, batch
         self.blocks, self.devices = profile.blocks, len(profile.devices)
         blocks = profile.types[profile.devices[0]]
@@ -166,6 +177,7 @@ class Costs:
         self._output = [0.0, *(b.output_bytes for b in blocks[:-1]), 0.0]
         self._gradient = _sums([b.gradient_bytes for b in blocks])
         self._fixed = _sums([b.fixed_bytes for b in blocks])
+        self._norms = _sums([b.norms if sync_norms else 0 for b in blocks])
         self._groups: dict[tuple[int, int], _Group | None] = {}
         self._alike: dict[tuple[Any, ...], tuple[tuple[int, ...], tuple[_Member, ...]]] = {}
 
@@ -243,7 +255,9 @@ class Costs:
 
     def _all_reduce(self, first: int, stop: int, group: _Group) -> float:
         shared = self._gradient[stop] - self._gradient[first]
-        return self.profile.link.all_reduce_s(shared, len(group.devices))
+        link, devices = self.profile.link, len(group.devices)
+        norms = self._norms[stop] - self._norms[first]
+        return link.all_reduce_s(shared, devices) + norms * link.norm_s(devices)
 
     def parts(self, first: int, stop: int, group: _Group) -> StageCost:
         """What `seconds` is made of."""
@@ -325,10 +339,9 @@ class Costs:
         group = self.group(0, self.devices)
         if group is None:
             return inf
-        link, total = self.profile.link, 0.0
+        total = 0.0
         for block in range(self.blocks):
-            shared = self._gradient[block + 1] - self._gradient[block]
-            total += link.all_reduce_s(shared, self.devices) + max(
+            total += self._all_reduce(block, block + 1, group) + max(
                 m.teacher[block + 1] + m.student[block + 1] - m.student[block] + m.load_s
                 for m in group.members
             )

@@ -141,6 +141,7 @@ def _middle(measured: Sequence[Sequence[Block]]) -> list[Block]:
             gradient_bytes=same[0].gradient_bytes,
             fixed_bytes=same[0].fixed_bytes,
             row_bytes=same[0].row_bytes,
+            norms=same[0].norms,
         )
         for same in zip(*measured, strict=True)
     ]
@@ -155,13 +156,25 @@ def measured_link(device: torch.device) -> Link:
     if dist.get_world_size() == 1:
         return Link(overlap=overlap)
     small, large = (_there_and_back(size, device) for size in _LINK_BYTES)
+    meet_s = _meeting_s(device)
     found: list[Any] = [None]
     if dist.get_rank() == 0:
         rate = (_LINK_BYTES[1] - _LINK_BYTES[0]) / max(1e-9, large - small)
-        found = [(rate, max(0.0, small - _LINK_BYTES[0] / rate))]
+        latency = max(0.0, small - _LINK_BYTES[0] / rate)
+        found = [Link(bytes_per_s=rate, latency_s=latency, overlap=overlap, meet_s=meet_s)]
     dist.broadcast_object_list(found, 0)
-    bytes_per_s, latency_s = found[0]
-    return Link(bytes_per_s=bytes_per_s, latency_s=latency_s, overlap=overlap)
+    link: Link = found[0]
+    return link
+
+
+def _meeting_s(device: torch.device) -> float:
+    """Of all ranks in an all-reduce of next to nothing."""
+    little, times = torch.zeros(64, device=device), []
+    for _ in range(_LINK_TRIES):
+        begin = time.perf_counter()
+        dist.all_reduce(little)
+        times.append(time.perf_counter() - begin)
+    return median(times)
 
 
 def _there_and_back(size: int, device: torch.device) -> float:

@@ -136,6 +136,7 @@ def _sized(
         gradient_bytes=parameters,
         fixed_bytes=frozen + _COPIES * parameters,
         row_bytes=_activation_bytes(pair, views[:1]),
+        norms=sum(isinstance(m, nn.BatchNorm2d) for m in student.modules()),
     )
 
 

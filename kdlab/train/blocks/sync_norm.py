@@ -10,7 +10,9 @@ import torch
 import torch.distributed as dist
 from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import batch_norm
 
 from kdlab.errors import ModelError
 
@@ -52,21 +54,12 @@ class GroupBatchNorm(nn.BatchNorm2d):
         return result
 
     def _normal(self, input: Tensor) -> Tensor:
-        count = torch.tensor(
-            [input.numel() / self.num_features], dtype=input.dtype, device=input.device
+        normal, mean, variance, total = _Normalised.apply(
+            input, self.weight, self.bias, self.eps, self.group
         )
-        first = torch.cat([input.sum((0, 2, 3)), count])
-        first = all_reduce(first, group=self.group)
-        total = first[-1].detach()
-        mean = first[:-1] / total
-        centred = input - mean[:, None, None]
-        # In two passes: the mean of squares less the square of the mean loses digits.
-        variance = all_reduce((centred * centred).sum((0, 2, 3)), group=self.group) / total
-        self._remember(mean.detach(), variance.detach(), float(total))
-        normal = centred * torch.rsqrt(variance + self.eps)[:, None, None]
-        if not self.affine:
-            return normal
-        return normal * self.weight[:, None, None] + self.bias[:, None, None]
+        self._remember(mean, variance, float(total))
+        result: Tensor = normal
+        return result
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, total: float) -> None:
@@ -79,6 +72,64 @@ class GroupBatchNorm(nn.BatchNorm2d):
             share = 1 / float(self.num_batches_tracked)
         self.running_mean.lerp_(mean, share)
         self.running_var.lerp_(variance * total / max(1.0, total - 1), share)
+
+
+class _Normalised(Function):
+    """Normalised by all rows of a group, with the gradient written out.
+
+    Each device's mean and variance are joined by counts (Chan et al. 1979), so no digits
+    are lost to a difference of squares, and one message goes round in each direction. The
+    gradient is that of torch's fused kernel for this device's rows alone, put right by what
+    the others' rows change in its two sums.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        group: Any,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        channels = input.shape[1]
+        mean, variance = torch.batch_norm_update_stats(input, None, None, 0.0)
+        own = torch.cat([mean, variance, mean.new_tensor([input.numel() / channels])])
+        everyone = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(everyone, own, group=group)
+        means, variances, counts = torch.stack(everyone).split([channels, channels, 1], 1)
+        total = counts.sum()
+        mean = (counts * means).sum(0) / total
+        variance = (counts * (variances + (means - mean) ** 2)).sum(0) / total
+        ctx.save_for_backward(input, weight, mean, torch.rsqrt(variance + eps), total)
+        ctx.group, ctx.eps = group, eps
+        ctx.mark_non_differentiable(mean, variance, total)
+        normal = batch_norm(input, mean, variance, weight, bias, training=False, eps=eps)
+        return normal, mean, variance, total
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, outer: Tensor, *rest: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
+        input, weight, mean, scale, total = ctx.saved_tensors
+        rows = input.numel() / input.shape[1]
+        plain = torch.ones_like(mean) if weight is None else weight
+        inner, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+            outer, input, plain, None, None, mean, scale, True, ctx.eps, [True, True, True]
+        )
+        # Of this device's rows: sums of d and of d times the normalised input.
+        sums = torch.stack([of_bias, of_weight])
+        everyone = sums.clone()
+        dist.all_reduce(everyone, group=ctx.group)
+        along_mean, along_normal = sums / rows - everyone / total
+        slope = along_normal * scale
+        factor = (scale * plain)[:, None, None]
+        inner.addcmul_(input, factor * slope[:, None, None])
+        inner.add_(factor * (along_mean - slope * mean)[:, None, None])
+        if weight is None:
+            return inner, None, None, None, None
+        return inner, of_weight, of_bias, None, None
 
 
 def synchronise(module: nn.Module, group: Any) -> nn.Module:
