@@ -39,6 +39,7 @@ class Keeper(WorkerPlugin):
     """Keeps ranks on a Dask worker. Registered by the first run that needs it."""
 
     name = _PLUGIN
+    idempotent = True  # another run's does not replace it, with the ranks it keeps
 
     def setup(self, worker: Worker) -> None:
         self.ranks: dict[str, LocalRank] = {}

@@ -108,10 +108,13 @@ def test_ranks_start_on_workers_and_survive_the_loss_of_one(cluster, kdlab_home,
 
 
 def test_a_killed_run_leaves_no_rank_behind(cluster, kdlab_home, elsewhere):
-    """The keeper ends ranks that nobody asks about."""
+    """The keeper ends ranks that nobody asks about, and no others."""
     address, workers = cluster
-    run = started(address, "train.epochs=100000", "train.checkpoint_every_s=1000")
-    until(lambda: list(select(run.folder.events, "step")))
+    run = started(address, "train.epochs=100000")
+    until(lambda: list(select(run.folder.events, "checkpoint_saved")))
+    beside = started(address, "train.epochs=1").wait(timeout_s=100)
+    assert beside.state == "finished", beside.status
+    assert not list(select(run.folder.events, "rank_lost"))
     run.kill()
     until(lambda: not any(children_of(worker) for worker in workers), seconds=120)
 
