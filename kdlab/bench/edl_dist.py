@@ -21,11 +21,11 @@ import psutil
 import torch
 
 from kdlab.bench import faults, real_teacher, scale
+from kdlab.bench.parts import measured
 from kdlab.bench.slices import BUFFER, SLICE_MS, Variant, compare, ratios, worst_of
 from kdlab.bench.students import Case, calibrated, context, emulated, loop_of, samples_of
 from kdlab.cluster.served import Served, ServedSource
-from kdlab.errors import BadInput
-from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.report.figures import Figure, Report, figure
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.remembered import Remembered
 from kdlab.soft_labels.source import SourceSpec
@@ -42,23 +42,13 @@ def measure(
 ) -> Report:
     """All figures, or those of some parts; `repeats` rounds of slices for each ratio."""
     torch.set_num_threads(1)
-    parts: dict[str, Callable[[], list[Figure]]] = {
+    parts = {
         "served": lambda: served(repeats, say),
         "real_teacher": lambda: real_teacher.measure(repeats, say),
         "scale": lambda: scale.measure(say),
         "faults": lambda: faults.measure(say),
     }
-    unknown = set(only) - set(parts)
-    if unknown:
-        raise BadInput(
-            f"bench edl_dist has no part {', '.join(sorted(unknown))}; it has "
-            f"{', '.join(parts)}."
-        )
-    found: list[Figure] = []
-    for name, part in parts.items():
-        if not only or name in only:
-            found += part()
-    return report("edl_dist", found)
+    return measured("edl_dist", parts, only)
 
 
 def served(rounds: int, say: Callable[[str], None]) -> list[Figure]:

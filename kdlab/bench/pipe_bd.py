@@ -20,16 +20,18 @@ from typing import Any
 import torch
 
 from kdlab.bench.block_rank import VARIANTS, Variant
+from kdlab.bench.parts import measured
 from kdlab.cluster.children import Child
-from kdlab.errors import BadInput, ClusterError
+from kdlab.errors import ClusterError
 from kdlab.papers.pipe_bd.block_cost import Block, Costs, Link, Profile
 from kdlab.papers.pipe_bd.hybrid_plan import dynamic
-from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.report.figures import Figure, Report, figure
 
 WORKLOADS = ("compression", "nas")
 DEVICES = 2
 BATCH = 32
 BATCHES = (8, 16, 32, 64)
+PROFILE_S = 15.0
 _PATIENCE_S = 900.0
 
 
@@ -40,23 +42,13 @@ def measure(
 ) -> Report:
     """All figures, or those of some parts; `repeats` rounds for each ratio."""
     plans: dict[str, Any] = {}
-    parts: dict[str, Callable[[], list[Figure]]] = {
+    parts = {
         "speed": lambda: speed(repeats, say, plans),
         "batches": lambda: batches(max(2, repeats // 2), say),
         "memory": lambda: memory(say, plans),
         "planner": planner,
     }
-    unknown = set(only) - set(parts)
-    if unknown:
-        raise BadInput(
-            f"bench pipe_bd has no part {', '.join(sorted(unknown))}; it has "
-            f"{', '.join(parts)}."
-        )
-    found: list[Figure] = []
-    for name, part in parts.items():
-        if not only or name in only:
-            found += part()
-    return report("pipe_bd", found)
+    return measured("pipe_bd", parts, only)
 
 
 def speed(rounds: int, say: Callable[[str], None], plans: dict[str, Any]) -> list[Figure]:
@@ -135,7 +127,7 @@ def batches(rounds: int, say: Callable[[str], None]) -> list[Figure]:
         for batch in BATCHES:
             results = _ranks(
                 "measure", workload, say, batch=batch, rounds=rounds, steps=2, warm_up=1,
-                variants=("dp", "tr_dpu", "tr_dpu_ahd"), profile_s=8.0,
+                variants=("dp", "tr_dpu", "tr_dpu_ahd"), profile_s=PROFILE_S / 2,
             )  # fmt: skip
             seconds = results[0]["seconds"]
             for name in ("tr_dpu", "tr_dpu_ahd"):
@@ -216,7 +208,7 @@ def _ranks(
         "world": DEVICES,
         "batch": BATCH,
         "device": device,
-        "profile_s": 15.0,
+        "profile_s": PROFILE_S,
     } | config
     with tempfile.TemporaryDirectory() as folder:
         meeting = {"meet_at": f"file://{folder}/meet"}

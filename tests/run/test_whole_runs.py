@@ -268,3 +268,35 @@ def test_bench_edl_dist_has_its_figures(kdlab_cli, monkeypatch):
     code, _, err = kdlab_cli("bench", "edl_dist", "--only", "served", "nothing")
     assert code == 2
     assert "has no part nothing; it has served, real_teacher, scale, faults" in err
+
+
+def test_bench_pipe_bd_has_its_figures(kdlab_cli, monkeypatch):
+    """One workload and few steps: every variant runs, and the planner is fast enough."""
+    from kdlab.bench import pipe_bd
+
+    monkeypatch.setattr(pipe_bd, "WORKLOADS", ("compression",))
+    monkeypatch.setattr(pipe_bd, "BATCH", 8)
+    monkeypatch.setattr(pipe_bd, "PROFILE_S", 2.0)
+    code, out, _ = kdlab_cli(
+        "bench",
+        "pipe_bd",
+        "--only",
+        "speed",
+        "memory",
+        "planner",
+        "--repeats",
+        "1",
+        "--json",
+    )
+    assert code == 0
+    figures = {f["name"]: f for f in json.loads(out.strip().split("\n")[-1])["figures"]}
+    for name in ("of_ideal", "over_dp", "over_ls", "over_dp_of_bound", "memory_over_dp"):
+        assert figures[f"{name}/compression"]["value"] > 0.05
+    assert figures["over_dp/compression"]["value"] > 1.5  # whatever else the machine does
+    assert figures["predicted_over_measured/compression"]["goal"] == "0.9 to 1.1"
+    for part in ("load", "teacher", "student", "backward", "send", "receive", "update"):
+        assert figures[f"part_ms/compression/tr_dpu/{part}"]["high"] > 0
+    assert figures["plan_seconds/64x64"]["value"] < 5
+    code, _, err = kdlab_cli("bench", "pipe_bd", "--only", "nothing")
+    assert code == 2
+    assert "it has speed, batches, memory, planner" in err
