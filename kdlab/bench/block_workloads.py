@@ -11,7 +11,7 @@ from kdlab.models.cifar_vgg import CifarVgg
 from kdlab.models.model import ModelSpec
 from kdlab.models.proxyless import Proxyless
 from kdlab.models.proxyless_supernet import ProxylessSupernet
-from kdlab.models.separable_vgg import SeparableVgg
+from kdlab.models.separable import Separable
 from kdlab.train.blocks.cutting import Cutting, cut_both
 from kdlab.train.blockwise import Blockwise
 from kdlab.train.recipe import Recipe
@@ -48,7 +48,9 @@ def workload(name: Name) -> Workload:
         cuts = tuple(f"features.{end}" for end in _VGG_ENDS)
         recipe = Recipe(lr=0.1, epochs=1, threads=1, weight_decay=5e-4)
         method = Blockwise(teacher_cuts=cuts, student_cuts=cuts)
-        return Workload(name, CifarVgg(depth=16), SeparableVgg(depth=16), method, recipe)
+        return Workload(
+            name, CifarVgg(depth=16), Separable(of=CifarVgg(depth=16)), method, recipe
+        )
     ends = tuple(f"stages.{stage}" for stage in range(5))
     recipe = Recipe(lr=0.005, epochs=1, threads=1, nesterov=True, weight_decay=5e-4)
     return Workload(

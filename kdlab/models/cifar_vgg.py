@@ -4,7 +4,6 @@ Simonyan and Zisserman 2014 (arXiv:1409.1556), table 1, with one linear layer on
 instead of three, as the distillation literature uses it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +14,7 @@ from kdlab.models.cifar_resnet import he_init
 from kdlab.models.model import ModelSpec
 
 _CHANNELS = (64, 128, 256, 512, 512)
-CONVOLUTIONS = {  # per stage, by depth; depth counts the convolutions and three linears
+_CONVOLUTIONS = {  # per stage, by depth; depth counts the convolutions and three linears
     8: (1, 1, 1, 1, 1),
     11: (1, 1, 2, 2, 2),
     13: (2, 2, 2, 2, 2),
@@ -32,28 +31,16 @@ class CifarVgg(ModelSpec):
     depth: Literal[8, 11, 13, 16, 19] = 8
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
-        net = Vgg(CONVOLUTIONS[self.depth], num_classes, in_chans, _convolution)
-        he_init(net)
-        return net
-
-
-def _convolution(number: int, before: int, after: int) -> nn.Module:
-    return nn.Conv2d(before, after, 3, padding=1)
+        return Vgg(_CONVOLUTIONS[self.depth], num_classes, in_chans)
 
 
 class Vgg(nn.Module):
-    """`convolution(number, channels before, channels after)` makes each of them."""
-
     def __init__(
-        self,
-        convolutions: tuple[int, ...],
-        num_classes: int,
-        in_chans: int,
-        convolution: Callable[[int, int, int], nn.Module],
+        self, convolutions: tuple[int, ...], num_classes: int, in_chans: int
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        before, number = in_chans, 0
+        before = in_chans
         for stage, (count, channels) in enumerate(
             zip(convolutions, _CHANNELS, strict=True)
         ):
@@ -61,13 +48,14 @@ class Vgg(nn.Module):
                 layers.append(nn.MaxPool2d(2))
             for _ in range(count):
                 layers += [
-                    convolution(number, before, channels),
+                    nn.Conv2d(before, channels, 3, padding=1),
                     nn.BatchNorm2d(channels),
                     nn.ReLU(inplace=True),
                 ]
-                before, number = channels, number + 1
+                before = channels
         self.features = nn.Sequential(*layers)
         self.head = nn.Linear(before, num_classes)
+        he_init(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) normalised -> (N, classes)."""

@@ -1,0 +1,75 @@
+"""Any network with depthwise-separable convolutions: Pipe-BD's compression student.
+
+Each spatial convolution becomes one of each channel by itself and a 1×1 convolution over
+all channels (DS-Conv; Howard et al. 2017, MobileNet, arXiv:1704.04861, section 3.1). All
+else keeps its place and width, so each block can stand for its teacher's.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import nn
+
+from kdlab.config import Range, register
+from kdlab.errors import ModelError
+from kdlab.models.cifar_resnet import he_init
+from kdlab.models.model import ModelSpec, Statistics
+
+
+@register("models/separable")
+@dataclass(frozen=True, kw_only=True)
+class Separable(ModelSpec):
+    """A network whose convolutions are made depthwise-separable.
+
+    of: the network.
+    plain: convolutions at the beginning that stay as they are; the first one sees three
+        channels, where there is nothing to save.
+    """
+
+    of: ModelSpec
+    plain: Annotated[int, Range(ge=0)] = 1
+
+    def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
+        net = self.of.architecture(num_classes, in_chans)
+        found = [
+            (name, module)
+            for name, module in net.named_modules()
+            if isinstance(module, nn.Conv2d) and module.kernel_size != (1, 1)
+        ]
+        chosen = [(name, conv) for name, conv in found[self.plain :] if conv.groups == 1]
+        if not chosen:
+            raise ModelError(
+                f"{self.of.component} has no convolution behind the first {self.plain} that "
+                "could be made depthwise-separable."
+            )
+        for name, conv in chosen:
+            parent, _, last = name.rpartition(".")
+            setattr(net.get_submodule(parent), last, _separated(conv))
+        return net
+
+    def normalisation(self) -> Statistics:
+        return self.of.normalisation()
+
+
+def _separated(conv: nn.Conv2d) -> nn.Module:
+    size, stride = (
+        (conv.kernel_size[0], conv.kernel_size[1]),
+        (conv.stride[0], conv.stride[1]),
+    )
+    depthwise = nn.Conv2d(
+        conv.in_channels,
+        conv.in_channels,
+        size,
+        stride,
+        conv.padding
+        if isinstance(conv.padding, str)
+        else (conv.padding[0], conv.padding[1]),
+        groups=conv.in_channels,
+        bias=False,
+    )
+    pointwise = nn.Conv2d(
+        conv.in_channels, conv.out_channels, 1, bias=conv.bias is not None
+    )
+    made = nn.Sequential(depthwise, nn.BatchNorm2d(conv.in_channels), nn.ReLU(), pointwise)
+    he_init(made)
+    return made
