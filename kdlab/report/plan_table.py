@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kdlab.papers.pipe_bd.block_cost import Costs, at
+from kdlab.papers.pipe_bd.block_cost import Costs
 from kdlab.papers.pipe_bd.programme import Programme, memory_bytes
 from kdlab.papers.pipe_bd.stages import Stage
 from kdlab.report.table import text_table
@@ -49,13 +49,6 @@ def _row(stage: Stage, costs: Costs, memory: list[float], *, is_task: bool) -> l
     blocks = str(stage.first) if last == stage.first else f"{stage.first} to {last}"
     head = [blocks, ", ".join(map(str, stage.devices)), ", ".join(map(str, stage.rows))]
     held = max(memory[device] for device in stage.devices) / 1e6
-    if is_task or costs.group(stage.devices[0], stage.devices[-1] + 1) is None:
-        own = costs.profile.types[costs.profile.devices[stage.devices[0]]]
-        rows = max(stage.rows)
-        teacher = sum(at(b.teacher_s, rows) for b in own[: stage.stop])
-        student = sum(at(own[b].student_s, rows) for b in stage.blocks)
-        parts = [teacher, student, 0.0, 0.0, teacher + student]
-    else:
-        cost = costs.of_stage(stage)
-        parts = [cost.teacher, cost.student, cost.all_reduce, cost.exposed, cost.seconds]
+    cost = costs.of_task(stage) if is_task else costs.of_stage(stage)
+    parts = [cost.teacher, cost.student, cost.all_reduce, cost.exposed, cost.seconds]
     return [*head, *(f"{1e3 * seconds:.2f}" for seconds in parts), f"{held:.0f}"]

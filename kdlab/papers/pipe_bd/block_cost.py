@@ -336,22 +336,32 @@ class Costs:
 
     def data_parallel_s(self) -> float:
         """DP: one step of each block, block after block, teachers before it run again."""
-        group = self.group(0, self.devices)
-        if group is None:
+        if self.group(0, self.devices) is None:
             return inf
-        total = 0.0
-        for block in range(self.blocks):
-            total += self._all_reduce(block, block + 1, group) + max(
-                m.teacher[block + 1] + m.student[block + 1] - m.student[block] + m.load_s
-                for m in group.members
-            )
-        return total
+        return sum(self._task(b, 0, self.devices).seconds for b in range(self.blocks))
 
     def task_s(self, block: int, device: int) -> float:
         """LS: one step of a block's task on one device, with the whole batch."""
-        blocks = self.profile.types[self.profile.devices[device]]
-        teachers = sum(at(b.teacher_s, self.batch) for b in blocks[: block + 1])
-        return teachers + at(blocks[block].student_s, self.batch) + self.profile.load_s
+        return self._task(block, device, device + 1).seconds
+
+    def of_task(self, stage: Stage) -> StageCost:
+        """Of a baseline's task, which runs the teacher's blocks before it again."""
+        return self._task(stage.first, stage.devices[0], stage.devices[-1] + 1)
+
+    def _task(self, block: int, start: int, end: int) -> StageCost:
+        group = self.group(start, end)
+        assert group is not None
+        all_reduce = self._all_reduce(block, block + 1, group)
+        costs = [
+            StageCost(
+                m.teacher[block + 1] + m.load_s,
+                m.student[block + 1] - m.student[block],
+                all_reduce,
+                0.0,
+            )
+            for m in group.members
+        ]
+        return max(costs, key=lambda cost: cost.seconds)
 
 
 def _sums(values: Sequence[float]) -> list[float]:

@@ -1,0 +1,49 @@
+"""The table of a plan says what each stage costs, tasks of the baselines included."""
+
+import pytest
+
+from kdlab.papers.pipe_bd.block_cost import Block, Costs, Link, Profile
+from kdlab.papers.pipe_bd.programme import programme
+from kdlab.report.plan_table import plan_table
+
+
+def costs():
+    block = Block(
+        teacher_s={2: 0.002, 4: 0.004},
+        student_s={2: 0.006, 4: 0.012},
+        gradient_bytes=1e6,
+        fixed_bytes=3e6,
+        row_bytes=1e6,
+        norms=2,
+    )
+    link = Link(bytes_per_s=1e9, latency_s=1e-4)
+    return Costs(Profile(types={"cpu": [block] * 3}, devices=("cpu",) * 2, link=link), 4)
+
+
+def rows(name):
+    made = programme(name, costs())
+    lines = plan_table(made, costs(), ["a", "b"]).splitlines()
+    return made, [line.split() for line in lines[2:-2]], lines
+
+
+def test_a_pipeline_has_a_line_for_each_stage():
+    made, found, lines = rows("tr")
+    assert len(found) == 2
+    slowest = max(float(line[-2]) for line in found)
+    assert slowest == pytest.approx(1e3 * made.predicted_s, abs=0.01)
+    assert "all work shared evenly: 24.0 ms" in lines[-2]
+    assert lines[-1] == "student blocks end with: a, b"
+
+
+def test_a_baseline_has_a_line_for_each_task_and_their_sum_is_its_step():
+    made, found, _ = rows("dp")
+    assert len(found) == 3
+    # Two rows each: the teacher's blocks up to it, the student's, gradients and two norms.
+    reduce = 1e3 * (2 * (1e-4 + 0.5e-3) + 2 * 2 * 2e-4)
+    for block, line in enumerate(found):
+        teacher, student, shared, exposed, step, _ = map(float, line[-6:])
+        assert (teacher, student, exposed) == (2 * (block + 1), 6, 0)
+        assert shared == pytest.approx(reduce, abs=0.01)
+        assert step == pytest.approx(teacher + student + reduce, abs=0.01)
+    total = sum(float(line[-2]) for line in found)
+    assert total == pytest.approx(1e3 * made.predicted_s, abs=0.03)
