@@ -207,7 +207,7 @@ class Hosts:
             raise ClusterError(
                 "All workers of the Dask cluster are lost; no rank can start."
             )
-        here = [rank.worker for rank in self._ranks]
+        here = [rank.worker for rank in self._ranks if rank.alive()]
         worker = min(alive, key=lambda w: (here.count(w), self.workers.index(w)))
         name = f"{log.stem}@{log.parent}"
         pid = self.ask(
@@ -269,14 +269,20 @@ class Hosts:
             return
         try:
             news = await self._once(worker, "kdlab_rank_news", {"names": list(ranks)})
-        except (OSError, TimeoutError) as error:
+        except Exception as error:  # of whatever kind: the others must go on being heard
             if self._is_lost(worker):
                 for rank in ranks.values():
                     rank.lost(f"The Dask worker at {worker} does not answer ({error}).")
             return
         self._heard[worker] = time.monotonic()
-        for name, one in news.items():
-            ranks[name].hear(one)
+        for name, rank in ranks.items():
+            if name in news:
+                rank.hear(news[name])
+            else:
+                rank.lost(
+                    f"The Dask worker at {worker} has no such rank any more: it was started "
+                    "again, or nobody asked for the rank for a minute."
+                )
 
     async def _once(self, worker: str, operation: str, arguments: dict[str, Any]) -> Any:
         options: dict[str, Any] = {}
@@ -288,8 +294,8 @@ class Hosts:
             return await within(CALL_S, getattr(remote, operation)(**arguments))
 
     def _is_lost(self, worker: str) -> bool:
-        heard = self._heard.get(worker)
-        return heard is not None and time.monotonic() - heard > _LOST_S
+        heard = self._heard.setdefault(worker, time.monotonic())
+        return time.monotonic() - heard > _LOST_S
 
 
 def _with_keepers(address: str, tls: Files | None) -> list[str]:

@@ -201,15 +201,31 @@ class MixedBlock(nn.Module):
         self.alpha = nn.Parameter(torch.zeros(len(place.choices)))
         self.path: tuple[int, ...] = (0,)
         self.pixels = 0.0  # of the input, per channel, as it was last seen
-        self._work = [0.0] * len(place.choices)
 
     @torch.no_grad()
     def draw(self, chance: torch.Generator, *, architecture: bool) -> None:
         """Sample by the architecture parameters; the same on every device with such a seed."""
-        likely = self.alpha.detach().float().cpu().softmax(0)
+        alpha = self.alpha.detach().float().cpu()
         count = 2 if architecture else 1
-        drawn = torch.multinomial(likely, count, replacement=False, generator=chance)
+        drawn = torch.multinomial(alpha.softmax(0), count, generator=chance)
+        if architecture:  # which of the two is active, by their shares of both
+            first = torch.multinomial(alpha[drawn].softmax(0), 1, generator=chance)
+            drawn = drawn if int(first) == 0 else drawn.flip(0)
         self.path = tuple(drawn.tolist())
+
+    @torch.no_grad()
+    def drawn_share(self) -> Tensor:
+        """Log of what the drawn paths weigh together, before a step of the architecture."""
+        return self.alpha[list(self.path)].logsumexp(0)
+
+    @torch.no_grad()
+    def keep_share(self, before: Tensor) -> None:
+        """Give the drawn paths together what they had: the others' chances stay as they are.
+
+        Section 3.2.1: "rescale the value of these two updated path weights".
+        """
+        drawn = list(self.path)
+        self.alpha[drawn] += before - self.alpha[drawn].logsumexp(0)
 
     @property
     def likeliest(self) -> int:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,8 +22,8 @@ from kdlab.report.plan_table import plan_table
 from kdlab.run.blockwise import (
     cutting_of,
     identity_of,
+    memory_of,
     smallest_batch,
-    with_memory,
     write_architecture,
 )
 from kdlab.run.rank_process import RankProcess, main
@@ -120,21 +120,44 @@ class BlockRank(RankProcess):
     ) -> Programme:
         """The plan of this member: kept, or made from a profile that all measure together."""
         path = self.folder / "plan.json"
-        if path.is_file():  # of a generation before, or of a session before this one
-            return Programme.from_facts(json.loads(path.read_text())["programme"])
-        profile = with_memory(self.spec, self._profile(order, cutting, device), device)
-        costs = Costs(profile, self.spec.train.batch, sync_norms=self.method.bn == "sync")
+        profile = None
+        if not path.is_file():  # else of a generation or a session before
+            profile = self._with_memory(self._profile(order, cutting, device), device)
+        told: list[Any] = [None]
+        if order["rank"] == 0:  # one plans for all: another's memory may look different
+            told = [self._planned(profile, path, cutting)]
+        dist.broadcast_object_list(told, 0)
+        if "refused" in told[0]:
+            raise BadInput(told[0]["refused"])
+        return Programme.from_facts(told[0])
+
+    def _planned(
+        self, profile: Profile | None, path: Path, cutting: Cutting
+    ) -> dict[str, Any]:
+        """Facts of the programme, or why there is none."""
+        if profile is None:
+            kept: dict[str, Any] = json.loads(path.read_text())["programme"]
+            return kept
+        sync = self.method.bn == "sync"
+        costs = Costs(profile, self.spec.train.batch, sync_norms=sync)
         try:
             chosen = programme(self.plan, costs, decoupled=self.method.decoupled)
         except NoPlan as error:
-            raise BadInput(str(error)) from error
-        if order["rank"] == 0:
-            table = plan_table(chosen, costs, cutting.student_cuts)
-            ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
-            facts = {"programme": chosen.facts(), "table": table, "ideal_s": ideal}
-            write_json(path, facts)
-            self.log.emit("plan", **facts)
-        return chosen
+            return {"refused": str(error)}
+        table = plan_table(chosen, costs, cutting.student_cuts)
+        ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
+        facts = {"programme": chosen.facts(), "table": table, "ideal_s": ideal}
+        write_json(path, facts)
+        self.log.emit("plan", **facts)
+        return chosen.facts()
+
+    def _with_memory(self, profile: Profile, device: torch.device) -> Profile:
+        """With what each device says it has, or what all are allowed."""
+        allowed = self.method.memory_gb
+        own = memory_of(allowed, device, len(profile.devices))
+        everyone: list[Any] = [None] * len(profile.devices)
+        dist.all_gather_object(everyone, own)
+        return replace(profile, memory_bytes=tuple(everyone))
 
     @property
     def plan(self) -> PlanName:

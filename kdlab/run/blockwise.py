@@ -1,6 +1,5 @@
 """What a blockwise experiment needs before and around its ranks."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from kdlab.run.spec import ExperimentSpec, Member
 from kdlab.train.blocks import planning
 from kdlab.train.blocks.cutting import Cutting, cut_both
 from kdlab.train.blocks.profiling import unmeasured
+from kdlab.train.blocks.sync_norm import check_norms
 from kdlab.train.blockwise import Blockwise
 from kdlab.train.events import Emit
 from kdlab.train.student import StudentLoop
@@ -76,11 +76,11 @@ def identity_of(
     return planning.identity(model, spec.train.batch, spec.train.threads)
 
 
-def with_memory(spec: ExperimentSpec, profile: Profile, device: torch.device) -> Profile:
-    """The profile with what the devices have, or are allowed."""
-    allowed, devices = method_of(spec).memory_gb, len(profile.devices)
-    each = planning.device_memory(device, devices) if allowed is None else 1e9 * allowed
-    return replace(profile, memory_bytes=(each,) * devices)
+def memory_of(allowed_gb: float | None, device: torch.device, devices: int) -> float:
+    """Bytes a device has, or is allowed."""
+    if allowed_gb is not None:
+        return 1e9 * allowed_gb
+    return planning.device_memory(device, devices)
 
 
 def smallest_batch(chosen: Programme) -> int:
@@ -114,8 +114,16 @@ def check(spec: ExperimentSpec, data: ImageData) -> None:
             )
     device = torch.device(spec.train.chosen_device())
     blocks = unmeasured(cutting.pairs, cutting.shapes, spec.train.batch)
-    profile = Profile(types={"any": blocks}, devices=("any",) * method.devices)
-    costs = Costs(with_memory(spec, profile, device), spec.train.batch)
+    each = memory_of(method.memory_gb, device, method.devices)
+    profile = Profile(
+        types={"any": blocks},
+        devices=("any",) * method.devices,
+        memory_bytes=(each,) * method.devices,
+    )
+    costs = Costs(profile, spec.train.batch)
+    if method.bn == "sync":
+        for pair in cutting.pairs:
+            check_norms(pair.student)
     for name in method.plans():
         try:
             made = programme(name, costs)

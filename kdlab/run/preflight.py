@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from kdlab.errors import DataError
+from kdlab.cluster import notebook_components
+from kdlab.config.registry import component_names
+from kdlab.errors import BadInput, DataError
 from kdlab.models.model import check_fit
 from kdlab.run import blockwise
 from kdlab.run.spec import ExperimentSpec
@@ -24,6 +26,13 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         spec.teacher_pool.check()  # first: the cheapest, and the likeliest to be wrong
     if spec.workers is not None:
         spec.workers.check()
+        cells = notebook_components.pack(component_names(spec.to_dict()))
+        if cells:
+            raise BadInput(
+                f"The spec uses {', '.join(cells)} from a notebook cell, which ranks on Dask "
+                "workers do not accept. Install the component as an entry point of the group "
+                "kdlab.components on every machine, or leave workers away."
+            )
     data = spec.data.load(say)
     if len(data.train) < 2 or not len(data.test):
         raise DataError(

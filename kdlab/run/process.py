@@ -283,7 +283,7 @@ class RunProcess:
             self.teacher,
             data,
             data_spec=self.spec.data.to_dict(),
-            batch=self.spec.train.batch,
+            batch=self.spec.labelled.batch,
             by_reference=getattr(self.spec.soft_labels, "inputs", "") == "reference",
             components=notebook_components.pack(self._component_names()),
             reference=tuple(map(tuple, reference)),

@@ -31,6 +31,15 @@ from kdlab.train.teacher import TeacherSpec
 
 SourceName = Literal["none", "in_process", "cached", "served"]
 
+# Blocks are trained in float32, without labels, and saved after each epoch.
+_NOT_BLOCKWISE = (
+    "precision",
+    "compile",
+    "channels_last",
+    "label_smoothing",
+    "checkpoint_every_steps",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tracking(Spec):
@@ -129,10 +138,11 @@ class ExperimentSpec(Spec):
                 "teacher_pool",
                 "is missing; served soft labels need one (use: teacher_pools/local)",
             )
-        if isinstance(self.soft_labels, Served) and self.soft_labels.ut <= self.train.batch:
+        batch = self.labelled.batch
+        if isinstance(self.soft_labels, Served) and self.soft_labels.ut <= batch:
             yield Fault(
                 "soft_labels.ut",
-                f"is {self.soft_labels.ut} samples and train.batch is {self.train.batch}; ut "
+                f"is {self.soft_labels.ut} samples and train.batch is {batch}; ut "
                 "must hold more than one batch",
             )
 
@@ -174,10 +184,14 @@ class ExperimentSpec(Spec):
                 f"is {self.soft_labels.component}, and only method.fine_tune or "
                 "method.retrain would use it",
             )
-        if self.train.precision != "fp32" or self.train.compile:
-            yield Fault(
-                "train", "has precision or compile set; train/blockwise has neither"
-            )
+        plain = Recipe()
+        for name in _NOT_BLOCKWISE:
+            if getattr(self.train, name) != getattr(plain, name):
+                yield Fault(
+                    f"train.{name}",
+                    f"is {getattr(self.train, name)}; train/blockwise does not have it "
+                    "(method.fine_tune and method.retrain do)",
+                )
 
     def _chaos_faults(self) -> Iterator[Fault]:
         if self.chaos is None:
@@ -201,6 +215,12 @@ class ExperimentSpec(Spec):
                 f"asks for {', '.join(asked)}, and one student in one process has no ranks; "
                 "aggregation.type=train/aggregation/all_reduce",
             )
+        if any(kind.endswith("rank") for kind in asked) and self.workers is not None:
+            yield Fault(
+                "chaos",
+                f"asks for {', '.join(asked)}, and ranks on Dask workers cannot be hit from "
+                "here; only those of this machine can",
+            )
         if "partition_teacher" in asked and isinstance(pool, LocalPool) and not pool.chaos:
             yield Fault("teacher_pool.chaos", "is false; partition_teacher needs it true")
 
@@ -210,6 +230,12 @@ class ExperimentSpec(Spec):
             for m in self.members()
             if m.source.needs_teacher != "none"
         )
+
+    @property
+    def labelled(self) -> Recipe:
+        """The training that soft labels are for."""
+        afterwards = self.method.afterwards if isinstance(self.method, Blockwise) else None
+        return afterwards or self.train
 
     def teachers(self) -> tuple[TeacherSpec, ...]:
         """None, one, or the members of an ensemble."""

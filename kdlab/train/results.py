@@ -3,7 +3,6 @@
 Shared by all training loops; only the master rank has one.
 """
 
-import copy
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -80,9 +79,11 @@ class Results:
         path = self.folder / "student.safetensors"
         export(self.model, self.spec, path, facts)
         if position.best_epoch != position.epoch:
-            twin = copy.deepcopy(self.model)
-            twin.net.load_state_dict(load_file(best_path))
-            best = self._test(twin)
+            net = self.model.net
+            kept = {name: value.clone() for name, value in net.state_dict().items()}
+            net.load_state_dict(load_file(best_path))
+            best = self._test(self.model)
+            net.load_state_dict(kept)
         return StudentResult(
             last=last,
             best=best,

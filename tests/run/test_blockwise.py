@@ -197,6 +197,12 @@ def test_a_search_finds_a_network_and_trains_it(kdlab_cli, kdlab_home, elsewhere
         (["aggregation.type=train/aggregation/all_reduce"], "shares gradients itself"),
         (["compare=[none]"], "compare plans with method.compare"),
         (["teacher=null"], "needs one, block by block"),
+        (["train.label_smoothing=0.1"], "train/blockwise does not have it"),
+        (["train.checkpoint_every_steps=5"], "train/blockwise does not have it"),
+        (
+            ["chaos={kill_rank: 1}", "workers={address: 'tcp://127.0.0.1:9'}"],
+            "ranks on Dask workers cannot be hit",
+        ),
         (["method.search={every: 2}"], "has nothing to choose from"),
         (["method.retrain={epochs: 1}"], "is set without search"),
     ],

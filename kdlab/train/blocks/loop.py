@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
-from torch import Tensor
+from torch import Tensor, nn
 
 from kdlab.data.samples import PlannedSamples
 from kdlab.errors import KdlabError, RunStopped
@@ -47,6 +48,7 @@ from kdlab.train.recipe import Recipe, Stepper, lr_at, make_optimizer
 from kdlab.train.results import Results
 
 _LOG_EVERY_S = 0.2
+_DRAWING = ("DropPath", "DropBlock2d", "StochasticDepth")  # of timm and torchvision
 _TRACED = 12  # steps at the end of the first epoch
 _TICK_GPU = 10  # steps between two words on a GPU, where asking for a loss waits for it
 
@@ -95,7 +97,6 @@ class BlockwiseLoop:
         self.job = job
         if job.recipe.threads is not None:
             torch.set_num_threads(job.recipe.threads)
-        torch.manual_seed(job.seed * 1009 + job.rank)  # dropout and the like
         self.plans = job.programme.of(job.rank)
         self.rounds: Rounds | None = None
         self.optimizers: list[Stepper] = []
@@ -172,11 +173,31 @@ class BlockwiseLoop:
                 batch_of=lambda step: len(loader.ids[step]),
                 schedule=self._schedule,
                 on_step=on_step,
+                before_block=self._chances(stage.first),
+                clip_norm=job.recipe.clip_grad_norm,
                 norm=job.norm,
             ),
             groups,
             job.shapes[stage.first],
         )
+
+    def _chances(self, first: int) -> Callable[[int, int, int], None] | None:
+        """Dropout and the like depend on seed, step, block and row, not on the device.
+
+        So a resume is exact, and so are comparisons of plans that do not share blocks.
+        """
+        if not any(_draws(pair.student) for pair in self.job.pairs):
+            return None
+
+        def begin(step: int, number: int, row: int) -> None:
+            done = self.position.epoch * self.job.samples.plan.batches
+            done += self.loaders[0].first + step
+            key = (self.job.seed, done, first + number, row)
+            torch.manual_seed(
+                int.from_bytes(blake2b(repr(key).encode(), digest_size=7).digest())
+            )
+
+        return begin
 
     def _rows(self, plan: Plan, step: int) -> float:
         """This device's share of a step's batch."""
@@ -184,6 +205,9 @@ class BlockwiseLoop:
         stage = plan.of_batch(size).stages[plan.stage_of(self.job.rank)]
         start, stop = stage.interval(self.job.rank)
         return (stop - start) / size
+
+    def _is_own(self, block: int) -> bool:
+        return any(block in worker.stage.blocks for worker in self.workers)
 
     def _schedule(self, step: int) -> None:
         recipe, steps = self.job.recipe, self.job.samples.plan.batches
@@ -209,9 +233,14 @@ class BlockwiseLoop:
         for block, pair in enumerate(job.pairs):
             head = f"block.{block}."
             own = {k[len(head) :]: v for k, v in tensors.items() if k.startswith(head)}
-            checkpoint.unpack(
-                own, facts["blocks"][block], pair.student, self.optimizers[block], rank=-1
-            )
+            if master or self._is_own(block):
+                checkpoint.unpack(
+                    own,
+                    facts["blocks"][block],
+                    pair.student,
+                    self.optimizers[block],
+                    rank=-1,
+                )
         self.position = Position.from_checkpoint(facts, job.samples.plan.batch)
         self.lineage.restore(tensors["lineage.counts"].numpy(), facts["lineage"])
         if not master:  # the counts of all ranks go on in the master's
@@ -276,6 +305,8 @@ class BlockwiseLoop:
             step += 1
         for one in running:
             next(one, None)  # its last sends leave
+        if self._losses:  # of steps after the last word
+            words.say(step - 1, self._mean_losses(), stop=False, leave=False)
         for heard in words.heard(step + self._lag):
             self._hear(*heard, steps=step)
         position.train_seconds += time.perf_counter() - begin
@@ -319,7 +350,7 @@ class BlockwiseLoop:
         now, every = time.perf_counter(), self.job.recipe.log_every_steps
         due = now - self._logged[0] >= _LOG_EVERY_S
         if every is not None:
-            due = self._count >= every
+            due = self._count * self._tick >= every
         if self.job.rank == 0 and due:
             self._log(now)
 
@@ -467,3 +498,11 @@ class BlockwiseLoop:
         result = self.results.finish(self.position, self.lineage, figures)
         self.odometer.close()
         return result
+
+
+def _draws(student: nn.Module) -> bool:
+    """Whether it draws chances while it is trained: dropout, stochastic depth."""
+    return any(
+        isinstance(m, nn.modules.dropout._DropoutNd) or type(m).__name__ in _DRAWING
+        for m in student.modules()
+    )

@@ -47,18 +47,20 @@ def profiled(
         steps: timed for each block and size, fewer when `most_s` is over.
         optimizer: a fresh one for a student block, as in training.
         most_s: for all of it, in seconds.
-        alive: called before each block.
+        alive: called before each step.
         before_step: called with the number of each, such as to draw a path.
     """
     found = []
     per_block_s = most_s / max(1, len(pairs))
-    for pair in pairs:
+
+    def beat(step: int) -> None:
         alive()
+        before_step(step)
+
+    for pair in pairs:
         with torch.no_grad():
             output = pair.teacher(views)
-        found.append(
-            _one(pair, views, output, rows, steps, optimizer, per_block_s, before_step)
-        )
+        found.append(_one(pair, views, output, rows, steps, optimizer, per_block_s, beat))
         views = output
     return found
 
@@ -94,6 +96,7 @@ def _one(
                 teacher[r].append(taken)
                 whole[r].append(spent)
     student.load_state_dict(kept)
+    stepper.zero_grad(set_to_none=True)
     return _sized(
         pair,
         views,

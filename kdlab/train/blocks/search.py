@@ -55,7 +55,8 @@ class Alternating:
     """
 
     def __init__(self, recipe: Recipe, search: Search, block: nn.Module) -> None:
-        own = {id(mixed.alpha) for mixed in mixed_blocks(block)}
+        self._mixed = mixed_blocks(block)
+        own = {id(mixed.alpha) for mixed in self._mixed}
         self.round: Round = "weights"
         self._weights = make_optimizer(recipe, _Only(block, lambda p: id(p) not in own))
         alphas = [p for p in block.parameters() if id(p) in own]
@@ -68,7 +69,13 @@ class Alternating:
         self._alphas.zero_grad(set_to_none)
 
     def step(self) -> None:
-        (self._alphas if self.round == "architecture" else self._weights).step()
+        if self.round == "weights":
+            self._weights.step()
+            return
+        before = [block.drawn_share() for block in self._mixed]
+        self._alphas.step()
+        for block, share in zip(self._mixed, before, strict=True):
+            block.keep_share(share)
 
     def state_dict(self) -> dict[str, Any]:
         """Both, one behind the other."""
@@ -179,7 +186,7 @@ class Rounds:
         for optimizer in optimizers:
             if isinstance(optimizer, Alternating):
                 optimizer.round = turn
-        chance = torch.Generator().manual_seed((self.seed << 32) + step)
+        chance = torch.Generator().manual_seed((self.seed * 1_000_003 + step) % 2**63)
         for mixed in self.mixed:
             for block in mixed:
                 block.draw(chance, architecture=turn == "architecture")

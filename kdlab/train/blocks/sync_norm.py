@@ -138,15 +138,28 @@ def synchronise(module: nn.Module, group: Any) -> nn.Module:
     Raises:
         ModelError: a batch norm of a kind that is not known here.
     """
+    check_norms(module)
     if dist.get_world_size(group) == 1 or isinstance(module, GroupBatchNorm):
         return module
     if type(module) is nn.BatchNorm2d or isinstance(module, BatchNormAct2d):
         return GroupBatchNorm.of(module, group)
-    if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        raise ModelError(
-            f"{type(module).__name__} cannot be taken over a group of devices. Set norm: local, "
-            "or a plan whose stages have one device each."
-        )
     for name, child in module.named_children():
         setattr(module, name, synchronise(child, group))
     return module
+
+
+def check_norms(module: nn.Module) -> None:
+    """Whether all its batch norms can be taken over a group.
+
+    Raises:
+        ModelError: one of a kind that is not known here.
+    """
+    for name, child in module.named_modules():
+        known = type(child) in (nn.BatchNorm2d, GroupBatchNorm) or isinstance(
+            child, BatchNormAct2d
+        )
+        if isinstance(child, nn.modules.batchnorm._BatchNorm) and not known:
+            raise ModelError(
+                f"{name} is a {type(child).__name__}, which cannot be taken over a group of "
+                "devices. Set method.bn=local, or a plan whose stages have one device each."
+            )

@@ -45,6 +45,9 @@ class Job:
         batch_of: rows of a step's batch; None is the plan's for every step.
         schedule: sets learning rates before a step.
         on_step: told of each step's losses, one per block, averaged over its own rows.
+        before_block: called before a student block's forward with the step, the block's
+            place among `pairs`, and the first row: for chances that depend on these alone.
+        clip_norm: largest 2-norm of a block's gradients.
         norm: `sync` takes batch statistics over a shared stage's whole batch.
         relay: process group of the transfers; None is the default one. Two plans that are
             under way at the same time need one each.
@@ -57,6 +60,8 @@ class Job:
     batch_of: Callable[[int], int] | None = None
     schedule: Callable[[int], None] = lambda step: None
     on_step: Callable[[int, Sequence[Tensor]], None] = lambda step, losses: None
+    before_block: Callable[[int, int, int], None] | None = None
+    clip_norm: float | None = None
     norm: Literal["sync", "local"] = "sync"
     relay: Any = None
 
@@ -157,7 +162,7 @@ class Worker:
 
     def _note(self, part: Part, step: int, begin: float) -> float:
         if self.exact and self.memory.type == "cuda":
-            torch.cuda.synchronize(self.memory)
+            torch.cuda.current_stream(self.memory).synchronize()
         now = time.monotonic()
         self.spans.append(Span(self.device, part, step, begin, now))
         return now
@@ -200,8 +205,7 @@ class Worker:
             case relay.Barrier():
                 dist.barrier(group=self.job.relay)
             case relay.Update():
-                for optimizer in self.job.optimizers:
-                    optimizer.step()
+                self._update()
 
     def _post_receive(self, step: int) -> None:
         """Line 9, before its time: all rows of this device, from everybody who has some."""
@@ -252,7 +256,9 @@ class Worker:
         self._losses = []
         every = zip(self.job.pairs, self.job.optimizers, self._targets, strict=True)
         now = time.monotonic()
-        for pair, optimizer, target in every:
+        for number, (pair, optimizer, target) in enumerate(every):
+            if self.job.before_block is not None:
+                self.job.before_block(step, number, rows.start)
             optimizer.zero_grad(set_to_none=True)
             loss = pair.loss(pair.student(source), target)
             now = self._note("student", step, now)
@@ -263,6 +269,13 @@ class Worker:
             now = self._note("backward", step, now)
             self._losses.append(loss.detach())
             source = target
+
+    def _update(self) -> None:
+        """Line 16, for each of its blocks."""
+        for student, optimizer in zip(self.students, self.job.optimizers, strict=True):
+            if self.job.clip_norm is not None:
+                nn.utils.clip_grad_norm_(student.parameters(), self.job.clip_norm)
+            optimizer.step()
 
     @torch.no_grad()
     def average_statistics(self) -> None:

@@ -1,0 +1,36 @@
+"""The best weights are tested in place, and the last ones come back."""
+
+import torch
+
+from kdlab.models.patch_net import PatchNet
+from kdlab.train.lineage import Lineage
+from kdlab.train.position import Position
+from kdlab.train.results import Results
+
+
+class NeverCopied(torch.nn.Sequential):
+    """As a network that holds a process group: it cannot be copied."""
+
+    def __deepcopy__(self, memo):
+        raise TypeError("cannot be copied")
+
+
+def test_best_and_last_are_told_apart_without_a_copy(digits, tmp_path):
+    data, _ = digits
+    torch.manual_seed(0)
+    spec = PatchNet(patch=2)
+    model = spec.build(10, data.shape[0])
+    model.net = NeverCopied(model.net)
+    results = Results(model, spec, data, tmp_path, 64)
+    position = Position()
+    results.validate(position, is_last=False)
+    assert position.best_epoch == 1
+    position.epoch, position.best_top1 = 2, 200.0  # nothing can be better than that
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    last = {k: v.clone() for k, v in model.state_dict().items()}
+    lineage = Lineage.start(len(data.labels), data.train)
+    found = results.finish(position, lineage, {})
+    assert found.last.top1 != found.best.top1  # zeros guess one class
+    assert all(torch.equal(v, last[k]) for k, v in model.state_dict().items())
