@@ -47,6 +47,7 @@ class Running:
     workers: list[Worker]
     loaders: list[Loader]
     steps: Iterator[Any]
+    ahead: int  # steps the first stages may be ahead of the last
 
     def advance(self, steps: int) -> None:
         for _ in range(steps):
@@ -104,7 +105,9 @@ def running(
         workers.append(Worker(plan, rank, job, groups, cutting.shapes[stage.first]))
         loaders.append(loader)
     together = zip(*(w.advance(_FOREVER) for w in workers), strict=True)
-    return Running(workers, loaders, iter(together))
+    stages = what.of(rank)[0]
+    behind = len(stages.stages) - 1 - stages.stage_of(rank) if stages.decoupled else 0
+    return Running(workers, loaders, iter(together), behind)
 
 
 def _drawing(pairs: list[BlockPair]) -> Callable[[int], None]:
@@ -157,7 +160,8 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
         variants[name] = running(what, of, cutting, samples, rank, device)
         predicted[name] = what.predicted_s
     for one in variants.values():
-        one.advance(config["warm_up"])
+        # Filled: each stage finds its next input there when a slice begins.
+        one.advance(config["warm_up"] + one.ahead)
     found: dict[Variant, list[float]] = {name: [] for name in names}
     order = list(names)
     for one in variants.values():
