@@ -139,7 +139,7 @@ def _sized(
         gradient_bytes=parameters,
         fixed_bytes=frozen + _COPIES * parameters,
         row_bytes=_activation_bytes(pair, views[:1]),
-        norms=sum(isinstance(m, nn.BatchNorm2d) for m in student.modules()),
+        norms=_norms(student, views[:1]),
     )
 
 
@@ -164,6 +164,24 @@ def _seconds(work: Callable[[], None], views: Tensor) -> float:
     if views.is_cuda:
         torch.cuda.synchronize(views.device)
     return time.perf_counter() - begin
+
+
+@torch.no_grad()
+def _norms(student: nn.Module, views: Tensor) -> int:
+    """Batch norms that are passed: of a supernet those on one path."""
+    passed: list[nn.Module] = []
+    handles = [
+        m.register_forward_hook(lambda module, inputs, output: passed.append(module))
+        for m in student.modules()
+        if isinstance(m, nn.BatchNorm2d)
+    ]
+    mode = student.training
+    student.eval()
+    student(views)
+    student.train(mode)
+    for handle in handles:
+        handle.remove()
+    return len(passed)
 
 
 def _activation_bytes(pair: BlockPair, views: Tensor) -> float:

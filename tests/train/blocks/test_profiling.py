@@ -38,5 +38,6 @@ def test_a_profile_has_every_block_and_size_and_changes_nothing():
     assert blocks[0].output_bytes == 4 * 6 * 6 * 4
     assert blocks[0].gradient_bytes == 4 * (3 * 4 + 4 + 4 + 4)
     assert blocks[1].row_bytes > 0
+    assert [b.norms for b in blocks] == [1, 0]
     for pair, kept in zip(pairs, before, strict=True):
         assert all(torch.equal(v, kept[k]) for k, v in pair.student.state_dict().items())
