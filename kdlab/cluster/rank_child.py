@@ -1,7 +1,5 @@
 """A rank's process as its supervisor sees it: on this machine, or on a Dask worker's."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -72,13 +70,6 @@ class LocalRank(Child):
         self.process.kill()
 
 
-Starts = Callable[[str, dict[str, Any], Path, Path], RankChild]
-
-
 def start_here(module: str, config: dict[str, Any], log: Path, pulse: Path) -> RankChild:
     """On this machine. Ranks of a group talk over loopback, whatever its name resolves to."""
     return LocalRank(module, config, log, pulse, {"GLOO_SOCKET_IFNAME": "lo"})
-
-
-def seconds_ago(sign: Sign) -> float:
-    return time.monotonic() - sign.time

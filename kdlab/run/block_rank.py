@@ -54,11 +54,10 @@ class BlockRank(RankProcess):
         device = self.device(order["rank"])
         if self.spec.train.threads is not None:
             torch.set_num_threads(self.spec.train.threads)
-        data, torch_state = self.ingredients.data, torch.get_rng_state()
+        data = self.ingredients.data
         teacher = self.ingredients.teacher.members[0].build(
             len(data.classes), data.shape[0]
         )
-        torch.set_rng_state(torch_state)
         cutting = cutting_of(self.spec, teacher, data, self.member.seed, device)
         self.meet(order, device)
         try:
