@@ -16,7 +16,7 @@ test: lint types layers
 
 # Process chaos, notebooks, docs; what needs a Debian package is installed by .ci/run.
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m slow -q
+	$(BIN)/python -m pytest -m slow -q --durations=25
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -q notebooks
 	$(BIN)/mkdocs build --strict --quiet
 

@@ -45,7 +45,7 @@ class StudentGroup:
         Args:
             machine: who is a rank when.
             start: a process of the given name, whose sign of life goes to the path.
-            order: what each rank of a generation is told, besides its own number.
+            order: what each rank of a generation is told, besides its own numbers.
             folder: for signs of life and rendezvous files.
             hang_s: silence after which ranks are taken for hung.
             report: events for people.
@@ -232,8 +232,13 @@ class StudentGroup:
             ranks={n: self.children[n].pid for n in generation.ranks},
         )
         self.begun_step = int(shared["from_step"])
+        places = [self.children[name].machine for name in generation.ranks]
         for number, name in enumerate(generation.ranks):
-            self.children[name].tell(train=shared | {"rank": number})
+            local = {
+                "local_rank": places[:number].count(places[number]),
+                "local_world": max(map(places.count, places)),
+            }
+            self.children[name].tell(train=shared | {"rank": number} | local)
 
     def close(self) -> None:
         for child in self.children.values():

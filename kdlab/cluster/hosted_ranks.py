@@ -126,6 +126,7 @@ class HostedRank:
 
     def __init__(self, hosts: "Hosts", worker: str, name: str, pid: int) -> None:
         self.hosts, self.worker, self.name, self.pid = hosts, worker, name, pid
+        self.machine = str(urlsplit(worker).hostname)
         self.exit_code: int | None = None
         self._alive, self._stopped = True, False
         self._words: deque[dict[str, Any]] = deque()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.probe import probe_images
+from kdlab.cluster.probe import probe_images, proof_of
 from kdlab.data.images import ImageData
 from kdlab.models.ensemble import combined
 from kdlab.models.memory import keep_freed_memory
@@ -85,7 +85,7 @@ class Inference:
 
     def probe(self) -> list[list[float]]:
         """Its answer to the probe images: the proof that it is the right model."""
-        return self.logits(probe_images(self.deployment.shape)).tolist()
+        return proof_of(self.logits(probe_images(self.deployment.shape)))
 
     def measure(self) -> None:
         """t_t of EDL-Dist: samples/s when inputs are free (3.2), and at which batch.

@@ -17,6 +17,7 @@ from kdlab.data.counter_random import words
 from kdlab.data.images import ImageData
 
 _IMAGES = 4
+_NUMBERS = 1024  # of each answer: enough, also where one has a million
 _ALLOWED = 0.05  # of the reference's own size: half precision on other devices stays below
 
 
@@ -32,6 +33,13 @@ def probe_images(shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     count = math.prod(shape)
     noise = words(0, 0, np.arange(_IMAGES, dtype=np.int64), -(-count // 8))
     return noise.view(np.uint8)[:, :count].reshape(_IMAGES, *shape)
+
+
+def proof_of(answers: NDArray[np.float32]) -> list[list[float]]:
+    """Of (4, D) answers to the probe images at most 1024 columns, evenly spread."""
+    stride = -(-answers.shape[1] // _NUMBERS)
+    thinned: list[list[float]] = answers[:, ::stride].tolist()
+    return thinned
 
 
 def disagreement(

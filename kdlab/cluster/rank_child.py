@@ -16,6 +16,10 @@ class RankChild(Protocol):
     def pid(self) -> int: ...
 
     @property
+    def machine(self) -> str:
+        """The same for ranks that share GPUs and memory."""
+
+    @property
     def exit_code(self) -> int | None: ...
 
     def said(self) -> list[dict[str, Any]]: ...
@@ -52,6 +56,8 @@ class LocalRank(Child):
         super().__init__(
             module, config | {"pulse": str(pulse)}, log, environment=environment
         )
+
+    machine = "here"
 
     @property
     def exit_code(self) -> int | None:

@@ -128,14 +128,15 @@ class ServedSource:
         samples = context.samples
         # Of a whole epoch: the one under way may be a rest.
         whole = samples.batches(context.start["epoch"] + 1)
+        outputs = context.outputs or samples.classes
         layout = Layout(
             slots=spec.slots,
             largest=max(map(len, whole)),
             shape=tuple(samples.views(whole[0][:1], 0).shape[1:]),
-            classes=samples.classes,
+            classes=outputs,
             figures=len(FIGURES),
         )
-        sample_bytes = prod(layout.shape) + 4 * samples.classes
+        sample_bytes = prod(layout.shape) + 4 * outputs
         lt, ut = spec.thresholds(sample_bytes, layout.largest)
         self.ring = Ring.create(layout)
         self.log = context.folder / "reader.log"
@@ -161,7 +162,7 @@ class ServedSource:
             "coordinator": context.pool.address,
             "tls": context.pool.tls,
             "samples": samples.describe(),
-            "classes": samples.classes,
+            "classes": outputs,
             "cache": self._cache(),
             "record": str(context.folder / "reader.jsonl") if spec.record else None,
             "components": pack(set(known_names())),

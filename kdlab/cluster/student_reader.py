@@ -118,7 +118,7 @@ class StudentReader:
     def _soft(self, epoch: int, batch: int) -> NDArray[np.float32]:
         key = (epoch, batch)
         if key not in self.soft:
-            shape = (len(self._ids(epoch, batch)), self.samples.classes)
+            shape = (len(self._ids(epoch, batch)), self.config["classes"])
             self.soft[key] = np.empty(shape, np.float32)
         return self.soft[key]
 

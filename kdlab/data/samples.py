@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from kdlab.data.images import ImageData
 from kdlab.data.plan import Plan
-from kdlab.papers.edl_dist.shares import cut
+from kdlab.papers.shares import shared_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Part:
 
     def rows(self, size: int) -> slice:
         """Of a batch of so many samples."""
-        counts = cut(size, self.shares)
+        counts = shared_rows(size, self.shares)
         start = sum(counts[: self.rank])
         return slice(start, start + counts[self.rank])
 

@@ -1,7 +1,9 @@
 """One device of a pipeline, as a process: `python -m kdlab.run.block_rank`."""
 
 import json
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -11,12 +13,14 @@ import torch
 import torch.distributed as dist
 
 from kdlab.config.home import write_json
+from kdlab.data.samples import PlannedSamples
 from kdlab.errors import BadInput
 from kdlab.models.model import parameters
 from kdlab.models.proxyless import derived, draw_paths
 from kdlab.papers.pipe_bd.block_cost import Costs, Profile, at
 from kdlab.papers.pipe_bd.programme import NoPlan, PlanName, Programme, programme
 from kdlab.papers.pipe_bd.relay import Span
+from kdlab.papers.pipe_bd.served_prefix import Supply, served_profile, with_supply
 from kdlab.report import trace
 from kdlab.report.plan_table import plan_table
 from kdlab.run.blockwise import (
@@ -26,16 +30,24 @@ from kdlab.run.blockwise import (
     smallest_batch,
     write_architecture,
 )
-from kdlab.run.rank_process import RankProcess, main
+from kdlab.run.rank_process import KnownPool, RankProcess, main
+from kdlab.soft_labels.source import SoftLabelSource, SourceContext
 from kdlab.train import checkpoint
 from kdlab.train.blocks import planning
 from kdlab.train.blocks.cutting import Cutting
 from kdlab.train.blocks.loader import Loader
 from kdlab.train.blocks.loop import BlockwiseLoop, Job
 from kdlab.train.blocks.profiling import feasible_rows, profiled
+from kdlab.train.blocks.served_prefix import (
+    MEASURED,
+    measured_supply,
+    together,
+    width_of,
+)
 from kdlab.train.blockwise import Blockwise
 from kdlab.train.recipe import make_optimizer
 
+_PATIENT_S = 5.0  # a step may take so long before a stop is one of this rank alone
 _OFF = 0.2  # measured step time this far from the predicted one is worth a warning
 
 
@@ -48,10 +60,12 @@ class BlockRank(RankProcess):
         assert isinstance(method, Blockwise)
         return method
 
+    _trained = (0, 0.0)  # last step, and when
+
     def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
         self.saving = False
         self.beat(order["generation"], 0)
-        device = self.device(order["rank"])
+        device = self.device(order["local_rank"])
         if self.spec.train.threads is not None:
             torch.set_num_threads(self.spec.train.threads)
         data = self.ingredients.data
@@ -81,6 +95,7 @@ class BlockRank(RankProcess):
                 student=cutting.student,
                 pairs=cutting.pairs,
                 shapes=cutting.shapes,
+                outputs=cutting.outputs,
                 samples=samples,
                 programme=chosen,
                 norm=self.method.bn,
@@ -92,9 +107,12 @@ class BlockRank(RankProcess):
                 emit=report,
                 stop=self.stops,
                 leave=lambda: self.saving or self.leaving,
-                pulse=lambda step: self.beat(number, step),
+                pulse=lambda step: self._pulse(number, step),
                 search=self.method.search,
                 works=cutting.works,
+                opened=lambda own, start: self._opened(
+                    order, own, start, len(own.batches(0)[0]) / chosen.predicted_s, cutting
+                ),
                 on_trace=self._write_trace,
             )
         )
@@ -119,19 +137,23 @@ class BlockRank(RankProcess):
     ) -> Programme:
         """The plan of this member: kept, or made from a profile that all measure together."""
         path = self.folder / "plan.json"
-        profile = None
+        profile = supply = None
         if not path.is_file():  # else of a generation or a session before
-            profile = self._with_memory(self._profile(order, cutting, device), device)
+            profile = self._with_memory(
+                self._profile(order, cutting, device), device, order["local_world"]
+            )
+            if self.method.serves(self.plan):
+                supply = self._supply(order, cutting, profile, device)
         told: list[Any] = [None]
         if order["rank"] == 0:  # one plans for all: another's memory may look different
-            told = [self._planned(profile, path, cutting)]
+            told = [self._planned(profile, supply, path, cutting)]
         dist.broadcast_object_list(told, 0)
         if "refused" in told[0]:
             raise BadInput(told[0]["refused"])
         return Programme.from_facts(told[0])
 
     def _planned(
-        self, profile: Profile | None, path: Path, cutting: Cutting
+        self, profile: Profile | None, supply: Supply | None, path: Path, cutting: Cutting
     ) -> dict[str, Any]:
         """Facts of the programme, or why there is none."""
         if profile is None:
@@ -139,10 +161,20 @@ class BlockRank(RankProcess):
             return kept
         sync = self.method.bn == "sync"
         costs = Costs(profile, self.spec.train.batch, sync_norms=sync)
+        decoupled, prefix = self.method.decoupled, self.method.prefix
         try:
-            chosen = programme(self.plan, costs, decoupled=self.method.decoupled)
+            if prefix is not None and supply is not None:
+                always = prefix.serve == "always"
+                chosen = with_supply(
+                    self.plan, costs, supply, decoupled=decoupled, always=always
+                )
+            else:
+                chosen = programme(self.plan, costs, decoupled=decoupled)
         except NoPlan as error:
             return {"refused": str(error)}
+        if chosen.served and supply is not None:
+            served = served_profile(profile, supply)
+            costs = Costs(served, self.spec.train.batch, sync_norms=sync)
         table = plan_table(chosen, costs, cutting.student_cuts)
         ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
         facts = {"programme": chosen.facts(), "table": table, "ideal_s": ideal}
@@ -150,10 +182,12 @@ class BlockRank(RankProcess):
         self.log.emit("plan", **facts)
         return chosen.facts()
 
-    def _with_memory(self, profile: Profile, device: torch.device) -> Profile:
+    def _with_memory(
+        self, profile: Profile, device: torch.device, local_world: int
+    ) -> Profile:
         """With what each device says it has, or what all are allowed."""
         allowed = self.method.memory_gb
-        own = memory_of(allowed, device, len(profile.devices))
+        own = memory_of(allowed, device, local_world)
         everyone: list[Any] = [None] * len(profile.devices)
         dist.all_gather_object(everyone, own)
         return replace(profile, memory_bytes=tuple(everyone))
@@ -205,6 +239,83 @@ class BlockRank(RankProcess):
         loader.close()
         link = planning.measured_link(device)
         return planning.gathered(blocks, planning.kind_of(device), link, load_s)
+
+    # The teacher's first blocks from a pool
+
+    def _supply(
+        self,
+        order: dict[str, Any],
+        cutting: Cutting,
+        profile: Profile,
+        device: torch.device,
+    ) -> Supply | None:
+        """What the pool delivers while the devices compute; rank 0 gets to know it."""
+        prefix, batch = self.method.prefix, self.spec.train.batch
+        assert prefix is not None
+        views = torch.zeros((batch, *cutting.shapes[0]), device=device)
+
+        @torch.no_grad()
+        def work() -> None:
+            self.beat(order["generation"], 0)
+            output = views
+            for pair in cutting.pairs:
+                output = pair.teacher(output)
+
+        def measure() -> tuple[float, float]:
+            self.log.emit(
+                "note", message="measuring what the pool of first blocks delivers"
+            )
+            batches = len(self.ingredients.samples(self.member).batches(0))
+            epochs = -(-MEASURED // batches)
+            samples = self.ingredients.samples(self.member, epochs=epochs)
+            rate = batch / Costs(profile, batch).ideal_s()
+            start = {"epoch": 0, "done": []}
+            shapes = cutting.outputs[: prefix.blocks]
+            with closing(self._opened(order, samples, start, rate, cutting)) as source:
+                return measured_supply(source, samples, shapes, device)
+
+        return together(None if order["rank"] else measure, work, prefix.blocks)
+
+    def _opened(
+        self,
+        order: dict[str, Any],
+        samples: PlannedSamples,
+        start: dict[str, Any],
+        rate: float,
+        cutting: Cutting,
+    ) -> SoftLabelSource:
+        """The outputs of the first blocks for this device's rows."""
+        prefix, number, rank = self.method.prefix, order["generation"], order["rank"]
+        assert prefix is not None
+        folder = self.folder / f"blocks{rank}"
+        folder.mkdir(exist_ok=True)
+        return prefix.source.build(
+            SourceContext(
+                samples=samples,
+                student=f"{self.run.run_id}/{self.member.name}/blocks{rank}.{number}",
+                folder=folder,
+                pool=KnownPool(**order["pool"]),
+                report=self.report(rank),
+                stop=lambda: self._waits(number),
+                student_rate=lambda: rate,
+                start=start,
+                in_group=True,
+                outputs=width_of(cutting.outputs[: prefix.blocks]),
+            )
+        )
+
+    def _pulse(self, generation: int, step: int) -> None:
+        self.beat(generation, step)
+        self._trained = step, time.monotonic()
+
+    def _waits(self, generation: int) -> bool:
+        """Asked by a source that waits: this rank is alive, it has nothing to train on.
+
+        All stop together at a step soon; only when none comes it must not wait for it.
+        """
+        step, at = self._trained
+        self.beat(generation, step)
+        return self.stops() and time.monotonic() - at > _PATIENT_S
 
     # What became of it
 

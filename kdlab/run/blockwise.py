@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import yaml
 
+from kdlab.cluster.served import Served
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import ImageData
@@ -20,6 +22,7 @@ from kdlab.run.spec import ExperimentSpec, Member
 from kdlab.train.blocks import planning
 from kdlab.train.blocks.cutting import Cutting, cut_both
 from kdlab.train.blocks.profiling import unmeasured
+from kdlab.train.blocks.served_prefix import ServedPrefix, width_of
 from kdlab.train.blocks.sync_norm import check_norms
 from kdlab.train.blockwise import Blockwise
 from kdlab.train.events import Emit
@@ -77,7 +80,7 @@ def identity_of(
 
 
 def memory_of(allowed_gb: float | None, device: torch.device, devices: int) -> float:
-    """Bytes a device has, or is allowed."""
+    """Bytes a device has, or is allowed, when so many share this machine."""
     if allowed_gb is not None:
         return 1e9 * allowed_gb
     return planning.device_memory(device, devices)
@@ -105,20 +108,23 @@ def check(spec: ExperimentSpec, data: ImageData) -> None:
         )
     if method.profile is not None:
         found = planning.read_profile(
-            Path(method.profile), identity_of(spec, cutting, data)
+            Path(method.profile),
+            identity_of(spec, cutting, data),
+            # Workers may be other machines; their ranks look again.
+            any_machine=spec.workers is not None,
         )
         if len(found.devices) != method.devices:
             raise BadInput(
                 f"{method.profile} was measured on {len(found.devices)} devices, "
                 f"method.devices is {method.devices}."
             )
-    device = torch.device(spec.train.chosen_device())
+    if method.prefix is not None:
+        _check_prefix(method.prefix, width_of(cutting.outputs[: method.prefix.blocks]))
     blocks = unmeasured(cutting.pairs, cutting.shapes, spec.train.batch)
-    each = memory_of(method.memory_gb, device, method.devices)
     profile = Profile(
         types={"any": blocks},
         devices=("any",) * method.devices,
-        memory_bytes=(each,) * method.devices,
+        memory_bytes=_known_memory(spec),
     )
     costs = Costs(profile, spec.train.batch)
     if method.bn == "sync":
@@ -135,6 +141,30 @@ def check(spec: ExperimentSpec, data: ImageData) -> None:
                 f"train.batch is {spec.train.batch} and plan: {name} may share a batch by "
                 f"{made.widest} devices; each needs at least two rows: {least}."
             )
+
+
+def _known_memory(spec: ExperimentSpec) -> tuple[float, ...] | None:
+    """Of each device, as far as it is known here: workers are looked at when they start."""
+    method = method_of(spec)
+    if spec.workers is not None and method.memory_gb is None:
+        return None
+    device = torch.device(spec.train.chosen_device())
+    return (memory_of(method.memory_gb, device, method.devices),) * method.devices
+
+
+def _check_prefix(prefix: ServedPrefix, width: int) -> None:
+    """Whether what the reader holds of block outputs fits into this machine's memory."""
+    source = prefix.source
+    assert isinstance(source, Served)
+    if source.thresholds_in != "samples":  # these are bounds of memory already
+        return
+    needed, free = 4 * width * source.ut, psutil.virtual_memory().available
+    if needed > free:
+        raise BadInput(
+            f"method.prefix.source.ut is {source.ut:g} samples, and the first {prefix.blocks} "
+            f"blocks put out {4e-6 * width:.3g} MB for each: {needed / 1e9:.3g} GB, of which "
+            f"{free / 1e9:.3g} GB are free. Lower ut and lt, or serve fewer blocks."
+        )
 
 
 def artifacts(folder: Path) -> list[str]:

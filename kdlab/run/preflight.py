@@ -22,7 +22,8 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
     """
     say("checking data, models and addresses")
     needs = {member.source.needs_teacher for member in spec.members()}
-    if "served" in needs and spec.teacher_pool is not None:
+    prefix = isinstance(spec.method, Blockwise) and spec.method.prefix is not None
+    if ("served" in needs or prefix) and spec.teacher_pool is not None:
         spec.teacher_pool.check()  # first: the cheapest, and the likeliest to be wrong
     if spec.workers is not None:
         spec.workers.check()

@@ -17,18 +17,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 import yaml
 
 from kdlab.cluster import notebook_components
 from kdlab.cluster.chaos import Unrest
 from kdlab.cluster.children import Child
-from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.group import StudentGroup
 from kdlab.cluster.hosted_ranks import Hosts
 from kdlab.cluster.local_pool import RunningLocalPool
 from kdlab.cluster.pool import Pool
-from kdlab.cluster.probe import probe_images
 from kdlab.config.check import construct
 from kdlab.config.home import locked, write_json
 from kdlab.config.load import from_dict, spec_hash
@@ -38,10 +35,10 @@ from kdlab.models.model import parameters
 from kdlab.report.machine import git_commit, machine, versions
 from kdlab.report.model_card import model_card
 from kdlab.run import blockwise
-from kdlab.run.deployed import deployment_of
 from kdlab.run.folder import RunFolder
 from kdlab.run.ingredients import Ingredients
 from kdlab.run.outcome import outcome
+from kdlab.run.pools import Pools
 from kdlab.run.rank_orders import Around, block_group, student_group
 from kdlab.run.spec import ExperimentSpec, Member
 from kdlab.run.unrest import OwnTargets
@@ -80,7 +77,7 @@ class RunProcess:
             emit_teacher=MemberLog(self.log, "teacher").emit,
             stop=stop,
         )
-        self.pool: Pool | None = None
+        self.pools = Pools(run, self.ingredients, self.log.emit, stop)
         self.tracker: Child | None = None
 
     @cached_property
@@ -104,8 +101,7 @@ class RunProcess:
             for member in self.spec.members():
                 results.append(self._member(member))
         finally:
-            if self.pool is not None:
-                self.pool.close()
+            self.pools.close()
             if "hosts" in self.__dict__ and self.hosts is not None:
                 self.hosts.close()
         known = [r["teacher_top1"] for r in results if r["teacher_top1"] is not None]
@@ -143,11 +139,15 @@ class RunProcess:
             _ = (
                 self.teacher
             )  # trained first, so that it does not count as this member's time
-        pool = self._pool() if needs == "served" else None
+        pool = self.pools.whole() if needs == "served" else None
+        of_ranks = pool
+        if isinstance(method, Blockwise):
+            serves = method.serves(member.source_name)
+            of_ranks = self.pools.prefix() if serves else None
         log.emit("member_started", source=member.source_name, seed=member.seed)
         begin = time.time()
-        group = self.group(member, folder, log, pool)
-        with self._unrest(pool, group, log):
+        group = self.group(member, folder, log, of_ranks)
+        with self._unrest(of_ranks, group, log):
             if group is not None:
                 result = group.run() | {"failovers": group.failovers}
             else:
@@ -236,7 +236,7 @@ class RunProcess:
             stop=self.stop,
         )
         if isinstance(method, Blockwise):
-            return block_group(method, around)
+            return block_group(method, around, pool)
         if not isinstance(aggregation, AllReduce):
             return None
         return student_group(aggregation, around, pool=pool, spec_hash=self.hash)
@@ -259,38 +259,6 @@ class RunProcess:
             yield
         finally:
             unrest.stop()
-
-    def _pool(self) -> Pool:
-        """The teacher pool, started for the first member that needs it."""
-        if self.pool is None:
-            assert self.spec.teacher_pool is not None
-            self.log.emit("pool_starting", pool=self.spec.teacher_pool.component)
-            self.pool = self.spec.teacher_pool.start(
-                self._deployment(), self.run.path / "pool"
-            )
-            status = self.pool.wait(self.stop)
-            self.log.emit(
-                "pool_ready", address=self.pool.address, teachers=status["teachers"]
-            )
-        return self.pool
-
-    def _deployment(self) -> Deployment:
-        data = self.data
-        with torch.random.fork_rng():
-            answers = self.ingredients.load_teacher().infer
-            reference = answers(torch.from_numpy(probe_images(data.shape))).tolist()
-        return deployment_of(
-            self.teacher,
-            data,
-            data_spec=self.spec.data.to_dict(),
-            batch=self.spec.labelled.batch,
-            by_reference=getattr(self.spec.soft_labels, "inputs", "") == "reference",
-            components=notebook_components.pack(self._component_names()),
-            reference=tuple(map(tuple, reference)),
-        )
-
-    def _component_names(self) -> set[str]:
-        return set(json.loads((self.run.path / "components.json").read_text()))
 
     def _card(self, result: dict[str, Any]) -> str:
         return model_card(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -11,21 +11,12 @@ import torch.distributed as dist
 from kdlab.data.samples import Part
 from kdlab.models.model import parameters
 from kdlab.run.folder import RunFolder
-from kdlab.run.rank_process import RankProcess, main
+from kdlab.run.rank_process import KnownPool, RankProcess, main
 from kdlab.soft_labels.source import SourceContext
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.aggregation.ranks import Ranks, Solo, Together
 from kdlab.train.position import Position
-
-
-@dataclass(slots=True)
-class KnownPool:
-    """A pool that somebody else keeps. Satisfies `soft_labels.source.TeacherPool`."""
-
-    address: str
-    teacher: str
-    tls: dict[str, str] | None
 
 
 class Rank(RankProcess):
@@ -45,9 +36,9 @@ class Rank(RankProcess):
 
     def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
         self.saving = False
-        number, rank, world = order["generation"], order["rank"], order["world"]
+        number, world = order["generation"], order["world"]
         self.beat(number, 0)
-        device = self.device(rank)
+        device = self.device(order["local_rank"])
         if world == 1:
             return self.train(order, Solo(), device)
         self.meet(order, device)

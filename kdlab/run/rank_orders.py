@@ -59,10 +59,11 @@ def student_group(
     )
 
 
-def block_group(method: Blockwise, around: Around) -> StudentGroup:
+def block_group(method: Blockwise, around: Around, pool: Pool | None) -> StudentGroup:
     """The group that trains one member of a run block by block; `run()` it.
 
     A plan is for all of its devices: a lost rank is replaced, and nobody trains before.
+    `pool` serves the teacher's first blocks, for plans that have them served.
     """
     machine = Generations(
         wanted=method.devices, least=method.devices, replace=True, standby=method.standby
@@ -71,7 +72,7 @@ def block_group(method: Blockwise, around: Around) -> StudentGroup:
         machine,
         around,
         module="kdlab.run.block_rank",
-        shared={},
+        shared={"pool": pool_facts(pool)},
         hang_s=method.hang_s,
         wanted=lambda: None,
     )

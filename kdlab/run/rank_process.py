@@ -13,6 +13,7 @@ import signal
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,15 @@ from kdlab.train.events import EventLog, MemberLog
 
 PATIENCE = timedelta(minutes=30)  # for the others; the supervisor sees a hang much sooner
 _TOLD_BY_ALL = ("teacher_lost", "no_teacher", "warning", "teacher_joined", "teacher_left")
+
+
+@dataclass(slots=True)
+class KnownPool:
+    """A pool that somebody else keeps. Satisfies `soft_labels.source.TeacherPool`."""
+
+    address: str
+    teacher: str
+    tls: dict[str, str] | None
 
 
 class RankProcess(ABC):
@@ -74,6 +84,10 @@ class RankProcess(ABC):
     def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
         """One generation, to its end; the master's result.
 
+        Args:
+            order: "generation", "rank", "world", "meet_at"; "local_rank" among the ranks of
+                this machine, "local_world" the most on any one; what else was shared.
+
         Raises:
             GenerationEnds: a rank comes or goes; all have saved.
             RunStopped, KdlabError, RuntimeError: as the training loop and gloo do.
@@ -90,7 +104,7 @@ class RankProcess(ABC):
     def meet(self, order: dict[str, Any], device: torch.device) -> None:
         """Have the default process group up; `dist.destroy_process_group` ends it."""
         dist.init_process_group(
-            self.backend(device, order["world"]),
+            self.backend(device, order["local_world"]),
             init_method=order["meet_at"],
             rank=order["rank"],
             world_size=order["world"],

@@ -23,6 +23,7 @@ from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.none import NoAggregation
+from kdlab.train.blocks.served_prefix import ServedPrefix
 from kdlab.train.blockwise import Blockwise
 from kdlab.train.method import MethodSpec
 from kdlab.train.recipe import Recipe
@@ -178,6 +179,8 @@ class ExperimentSpec(Spec):
             )
         if self.compare:
             yield Fault("compare", "is of soft labels; compare plans with method.compare")
+        if method.prefix is not None:
+            yield from self._prefix_faults(method.prefix)
         if method.afterwards is None and not isinstance(self.soft_labels, NoTeacher):
             yield Fault(
                 "soft_labels",
@@ -192,6 +195,27 @@ class ExperimentSpec(Spec):
                     f"is {getattr(self.train, name)}; train/blockwise does not have it "
                     "(method.fine_tune and method.retrain do)",
                 )
+
+    def _prefix_faults(self, prefix: ServedPrefix) -> Iterator[Fault]:
+        if self.teacher_pool is None:
+            yield Fault(
+                "teacher_pool", "is missing; method.prefix needs one (teacher_pools/local)"
+            )
+        elif isinstance(self.soft_labels, Served) and not isinstance(
+            self.teacher_pool, LocalPool
+        ):
+            yield Fault(
+                "teacher_pool",
+                "would serve the whole teacher for soft_labels and its first blocks for "
+                "method.prefix; only cluster/local_pool can do both",
+            )
+        source, batch = prefix.source, self.train.batch
+        if isinstance(source, Served) and source.ut <= batch:
+            yield Fault(
+                "method.prefix.source.ut",
+                f"is {source.ut} samples and train.batch is {batch}; ut must hold more than "
+                "one batch",
+            )
 
     def _chaos_faults(self) -> Iterator[Fault]:
         if self.chaos is None:

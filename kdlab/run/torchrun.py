@@ -113,9 +113,13 @@ class Launched:
             self.run_folder, order["member"], lambda generation, step: None, self.stop
         )
         meeting = self.folder / f"meeting-{self.orders}"
-        return rank.generation(
-            order | {"rank": self.rank, "world": self.world, "meet_at": f"file://{meeting}"}
-        )
+        numbers = {
+            "rank": self.rank,
+            "world": self.world,
+            "local_rank": int(os.environ["LOCAL_RANK"]),
+            "local_world": int(os.environ["LOCAL_WORLD_SIZE"]),
+        }
+        return rank.generation(order | numbers | {"meet_at": f"file://{meeting}"})
 
 
 class LaunchedRunProcess(RunProcess):

@@ -101,6 +101,9 @@ class SourceContext:
     student_rate: Callable[[], float] | None = None  # t_s in samples/s, measured
     start: dict[str, Any] = field(default_factory=dict)  # {"epoch": 0, "done": []}
     in_group: bool = False  # one of several ranks, which train on the same batches in step
+    outputs: int | None = (
+        None  # numbers per sample that a teacher answers; None: the classes
+    )
 
 
 class SourceSpec(Spec, ABC):

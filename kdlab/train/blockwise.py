@@ -6,8 +6,9 @@ from typing import Annotated, ClassVar, Literal
 
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.papers.pipe_bd.programme import PlanName
+from kdlab.papers.pipe_bd.programme import RELAYED, PlanName
 from kdlab.train.blocks.search import Search
+from kdlab.train.blocks.served_prefix import ServedPrefix
 from kdlab.train.method import MethodSpec
 from kdlab.train.recipe import Recipe
 
@@ -35,6 +36,7 @@ class Blockwise(MethodSpec):
     memory_gb: of each device; null is what it has.
     fine_tune: afterwards the whole student is trained so, in one process, with the
         experiment's soft_labels and loss.
+    prefix: the teacher's first blocks are served by `teacher_pool`; plans tr, ahd and ir.
     search: architecture search; the student is a supernet.
     retrain: after a search the network that was found is trained so from fresh weights,
         in one process, with the experiment's soft_labels and loss.
@@ -58,6 +60,7 @@ class Blockwise(MethodSpec):
     profile_s: Annotated[float, POSITIVE] = 20.0
     memory_gb: Annotated[float, POSITIVE] | None = None
     fine_tune: Recipe | None = None
+    prefix: ServedPrefix | None = None
     search: Search | None = None
     retrain: Recipe | None = None
     standby: Annotated[int, Range(ge=0, le=4)] = 0
@@ -73,12 +76,31 @@ class Blockwise(MethodSpec):
                 f"has {len(self.student_cuts)} modules and teacher_cuts "
                 f"{len(self.teacher_cuts)}; blocks are trained in pairs",
             )
+        if self.prefix is not None:
+            yield from self._prefix_faults(self.prefix)
         if self.retrain is not None and self.search is None:
             yield Fault("retrain", "is set without search; fine_tune trains the student on")
         if self.fine_tune is not None and self.search is not None:
             yield Fault("fine_tune", "is of no use after a search; retrain what was found")
         if len(set(self.compare)) < len(self.compare):
             yield Fault("compare", f"is {list(self.compare)}; name each plan once")
+
+    def _prefix_faults(self, prefix: ServedPrefix) -> Iterator[Fault]:
+        blocks = len(self.teacher_cuts) + 1 if self.teacher_cuts else self.blocks
+        if prefix.blocks > blocks:
+            yield Fault(
+                "prefix.blocks", f"is {prefix.blocks}, and the teacher has {blocks} blocks"
+            )
+        if not set(self.plans()) & RELAYED:
+            yield Fault(
+                "prefix",
+                f"is set, and plan: {', '.join(self.plans())} runs every teacher block on "
+                "the devices; tr, ahd and ir can have the first ones served",
+            )
+
+    def serves(self, plan: str) -> bool:
+        """Whether teacher blocks of this plan may be served."""
+        return self.prefix is not None and plan in RELAYED
 
     @property
     def afterwards(self) -> Recipe | None:

@@ -23,7 +23,8 @@ from itertools import accumulate
 from math import inf
 from typing import Any
 
-from kdlab.papers.pipe_bd.stages import Plan, Stage, shared_rows
+from kdlab.papers.pipe_bd.stages import Plan, Stage
+from kdlab.papers.shares import shared_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +171,7 @@ class Costs:
 
     def __init__(self, profile: Profile, batch: int, *, sync_norms: bool = True) -> None:
         """Of a profile; `sync_norms` counts the messages of batch norms in shared stages."""
-        self.profile, self.batch = profile, batch
+        self.profile, self.batch, self.sync_norms = profile, batch, sync_norms
         self.blocks, self.devices = profile.blocks, len(profile.devices)
         blocks = profile.types[profile.devices[0]]
         # What crosses the boundary before each block; nothing at both ends.

@@ -17,6 +17,7 @@ from kdlab.papers.pipe_bd.layerwise import packed
 from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying, one_block
 
 PlanName = Literal["tr", "ahd", "ir", "dp", "ls"]
+RELAYED: frozenset[str] = frozenset({"tr", "ahd", "ir"})  # one pipeline of all devices
 
 
 class NoPlan(ValueError):
@@ -32,12 +33,14 @@ class Programme:
         plans: in the order a device does its own.
         predicted_s: seconds of a step of every block.
         why: how it was chosen, for people.
+        served: teacher blocks, from the first on, that a pool computes (served_prefix.py).
     """
 
     name: PlanName
     plans: tuple[Plan, ...]
     predicted_s: float
     why: str
+    served: int = 0
 
     @property
     def blocks(self) -> int:
@@ -66,12 +69,14 @@ class Programme:
             "plans": [plan.facts() for plan in self.plans],
             "predicted_s": self.predicted_s,
             "why": self.why,
+            "served": self.served,
         }
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> "Programme":
         plans = tuple(Plan.from_facts(plan) for plan in facts["plans"])
-        return cls(facts["name"], plans, facts["predicted_s"], facts["why"])
+        rest = (facts["predicted_s"], facts["why"], facts.get("served", 0))
+        return cls(facts["name"], plans, *rest)
 
 
 def programme(name: PlanName, costs: Costs, *, decoupled: bool = True) -> Programme:

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
 
+from kdlab.papers.shares import shared_rows
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -136,28 +138,6 @@ def even_rows(batch: int, devices: int) -> tuple[int, ...]:
     """The larger shares first: 256 over three is 86, 85, 85."""
     whole, rest = divmod(batch, devices)
     return tuple(whole + (k < rest) for k in range(devices))
-
-
-def shared_rows(batch: int, speeds: Sequence[float]) -> tuple[int, ...]:
-    """Rows by speed, to the largest remainder; each device gets at least one.
-
-    Raises:
-        ValueError: fewer rows than devices.
-    """
-    if batch < len(speeds):
-        raise ValueError(
-            f"a batch of {batch} rows cannot be shared by {len(speeds)} devices"
-        )
-    total = sum(speeds)
-    exact = [batch * speed / total for speed in speeds]
-    rows = [max(1, int(share)) for share in exact]
-    by_need = sorted(range(len(rows)), key=lambda k: (rows[k] - exact[k], k))
-    while sum(rows) < batch:
-        rows[by_need.pop(0)] += 1
-    while sum(rows) > batch:  # from those that have the most above their share
-        spare = [k for k in range(len(rows)) if rows[k] > 1]
-        rows[max(spare, key=lambda k: rows[k] - exact[k])] -= 1
-    return tuple(rows)
 
 
 def pipeline(

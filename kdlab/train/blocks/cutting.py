@@ -23,6 +23,7 @@ class Cutting:
     Attributes:
         pairs: on the device they were asked for.
         shapes: of one row of each block's input.
+        outputs: of one row of each teacher block's output.
         student: all student blocks as one model, with the teacher's statistics.
         spec: of that model, which has adapters if there are any.
         works: multiplications of each teacher block for one image.
@@ -31,6 +32,7 @@ class Cutting:
 
     pairs: list[BlockPair]
     shapes: list[tuple[int, ...]]
+    outputs: list[tuple[int, ...]]
     student: Normalised
     spec: ModelSpec
     works: list[float]
@@ -81,9 +83,11 @@ def cut_both(
     if is_adapted(pairs):
         net, spec = as_adapted(pairs, spec, names)
     whole = Normalised(net, mean, std, student.num_classes).to(device)
+    inputs = _shapes([*teachers, nn.Identity()], views)
     return Cutting(
         pairs,
-        _shapes(teachers, views),
+        inputs[:-1],
+        inputs[1:],
         whole,
         spec,
         operations(teachers, views[:1]),

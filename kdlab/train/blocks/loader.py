@@ -1,5 +1,6 @@
 """Loading overlaps with computing, but for the first step of an epoch (section V-A)."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -44,6 +45,10 @@ class Loader:
 
     def _views(self, step: int, start: int, stop: int) -> Tensor:
         return torch.from_numpy(self.samples.views(self.ids[step][start:stop], self.epoch))
+
+    def served(self) -> Sequence[Tensor]:
+        """No outputs of teacher blocks: the device computes them."""
+        return ()
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)

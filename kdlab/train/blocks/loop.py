@@ -32,13 +32,14 @@ from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.papers.pipe_bd.programme import Programme
 from kdlab.papers.pipe_bd.relay import LEAD, Span
-from kdlab.papers.pipe_bd.stages import Plan
+from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds
 from kdlab.train.blocks import worker as engine
 from kdlab.train.blocks.loader import Loader
 from kdlab.train.blocks.pairs import BlockPair
 from kdlab.train.blocks.search import Rounds, Search
+from kdlab.train.blocks.served_prefix import Open, PrefixLoader
 from kdlab.train.blocks.words import Words
 from kdlab.train.blocks.worker import Worker, stage_groups
 from kdlab.train.events import Emit
@@ -60,10 +61,13 @@ class Job:
     Attributes:
         student: the whole, made of the pairs' students, with the teacher's statistics.
         shapes: of one row of each block's input.
+        outputs: of one row of each block's output.
         leave: whether to save and end this generation.
         pulse: a sign of life, with the step.
         search: of the architecture, when the student is a supernet.
         works: multiplications of each teacher block for one image, for a search.
+        opened: opens a source of the first teacher blocks' outputs, where the programme has
+            them served.
         on_trace: told once of what all devices did, by the master, after the first epoch.
     """
 
@@ -72,6 +76,7 @@ class Job:
     student: Normalised
     pairs: Sequence[BlockPair]
     shapes: Sequence[Sequence[int]]
+    outputs: Sequence[Sequence[int]]
     samples: PlannedSamples
     programme: Programme
     norm: Literal["sync", "local"]
@@ -86,6 +91,7 @@ class Job:
     pulse: Callable[[int], None] = lambda step: None
     search: Search | None = None
     works: Sequence[float] = ()
+    opened: Open | None = None
     on_trace: Callable[[list[Span]], None] = lambda spans: None
 
 
@@ -113,7 +119,7 @@ class BlockwiseLoop:
         groups = stage_groups(job.programme.plans)
         # Words go by processor whatever the models are on.
         self.talk: Any = dist.new_group(backend="gloo")
-        self.loaders: list[Loader] = []
+        self.loaders: list[Loader | PrefixLoader] = []
         self.position = Position()
         data = job.samples.data
         self.lineage = Lineage.start(len(data.labels), data.train)
@@ -143,7 +149,7 @@ class BlockwiseLoop:
     def _worker(self, plan: Plan, groups: Mapping[tuple[int, ...], Any]) -> Worker:
         job = self.job
         stage = plan.stages[plan.stage_of(job.rank)]
-        loader = Loader(job.samples, job.student, job.device)
+        loader = self._loader(stage)
         self.loaders.append(loader)
         counts = stage.first == 0  # whoever trains the first block counts its samples
 
@@ -167,6 +173,7 @@ class BlockwiseLoop:
                 pairs=[job.pairs[b] for b in stage.blocks],
                 optimizers=[self.optimizers[b] for b in stage.blocks],
                 load=load,
+                served=loader.served,
                 prefix=[p.teacher for p in job.pairs[: stage.first]]
                 if stage.from_data
                 else (),
@@ -179,6 +186,15 @@ class BlockwiseLoop:
             ),
             groups,
             job.shapes[stage.first],
+        )
+
+    def _loader(self, stage: Stage) -> Loader | PrefixLoader:
+        job, served = self.job, self.job.programme.served
+        if not served or stage.first:
+            return Loader(job.samples, job.student, job.device)
+        assert job.opened is not None
+        return PrefixLoader(
+            job.samples, stage, job.rank, job.student, job.outputs[:served], job.opened
         )
 
     def _chances(self, first: int) -> Callable[[int, int, int], None] | None:

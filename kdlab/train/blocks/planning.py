@@ -67,7 +67,7 @@ def write_profile(profile: Profile, of: Identity, path: Path) -> None:
     path.write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 
-def read_profile(path: Path, of: Identity) -> Profile:
+def read_profile(path: Path, of: Identity, *, any_machine: bool = False) -> Profile:
     """What `write_profile` wrote.
 
     Raises:
@@ -92,7 +92,7 @@ def read_profile(path: Path, of: Identity) -> Profile:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{path} is no profile of kdlab: {error!r}.") from error
-    for what in ("machine", "model", "batch"):
+    for what in ("model", "batch") if any_machine else ("machine", "model", "batch"):
         was, now = getattr(found, what), getattr(of, what)
         if was != now:
             raise BadInput(

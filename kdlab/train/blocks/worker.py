@@ -41,6 +41,8 @@ class Job:
         pairs: of its own stage's blocks, in order; on the device's memory.
         optimizers: one for each pair.
         load: the normalised views of a step's rows [start, stop), for the first stage.
+        served: the outputs of the first teacher blocks for the rows that were loaded last,
+            when somebody else computes them.
         prefix: the teacher's blocks before a first stage that does not begin with block 0.
         batch_of: rows of a step's batch; None is the plan's for every step.
         schedule: sets learning rates before a step.
@@ -56,6 +58,7 @@ class Job:
     pairs: Sequence[BlockPair]
     optimizers: Sequence[Stepper]
     load: Callable[[int, int, int], Tensor]
+    served: Callable[[], Sequence[Tensor]] = tuple
     prefix: Sequence[nn.Module] = ()
     batch_of: Callable[[int], int] | None = None
     schedule: Callable[[int], None] = lambda step: None
@@ -232,9 +235,9 @@ class Worker:
         """Line 10: the outputs of all its blocks, each the next one's input."""
         for block in self.job.prefix:  # a baseline's: what others have done already
             self._input = block(self._input)
-        output = self._input
-        self._targets = []
-        for pair in self.job.pairs:
+        self._targets = list(self.job.served())
+        output = self._targets[-1] if self._targets else self._input
+        for pair in self.job.pairs[len(self._targets) :]:
             output = pair.teacher(output)
             assert output is not None
             self._targets.append(output)

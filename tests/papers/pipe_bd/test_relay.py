@@ -16,7 +16,6 @@ from kdlab.papers.pipe_bd.stages import (
     internal_relaying,
     one_block,
     pipeline,
-    shared_rows,
 )
 
 
@@ -131,17 +130,6 @@ def test_no_stage_runs_ahead_further_than_its_buffers():
 
 def test_rows_are_never_dropped():
     assert even_rows(256, 3) == (86, 85, 85)  # not 255
-    assert shared_rows(10, [3.0, 1.0]) == (8, 2) or sum(shared_rows(10, [3.0, 1.0])) == 10
-    assert shared_rows(3, [1000.0, 1.0, 1.0]) == (1, 1, 1)
-
-
-@given(st.integers(1, 300), st.lists(st.floats(0.01, 100), min_size=1, max_size=8))
-def test_shared_rows_add_up(batch, speeds):
-    if batch < len(speeds):
-        return
-    rows = shared_rows(batch, speeds)
-    assert sum(rows) == batch
-    assert min(rows) >= 1
 
 
 def test_special_plans():
@@ -158,7 +146,7 @@ def test_a_plan_of_another_batch_keeps_its_shares():
     small = plan.of_batch(4)
     assert [s.rows for s in small.stages] == [(4,), (2, 1, 1)]
     assert plan.of_batch(8) is plan
-    with pytest.raises(ValueError, match="cannot be shared by 3"):
+    with pytest.raises(ValueError, match="cannot share 2 rows"):
         plan.of_batch(2)
 
 
