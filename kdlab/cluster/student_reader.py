@@ -33,8 +33,7 @@ from kdlab.cluster.wire import settle
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec
-from kdlab.data.samples import Part as SamplePart
-from kdlab.data.samples import PlannedSamples, planned
+from kdlab.data.samples import PlannedSamples, described
 from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.reader_instructions import (
@@ -332,10 +331,7 @@ def main() -> None:
     security.use(config["tls"])
     notebook_components.accept(config["components"])
     spec = construct(DataSpec, from_dict(config["samples"]["data"], "the student's data"))
-    part = SamplePart(
-        config["samples"]["part"]["rank"], tuple(config["samples"]["part"]["shares"])
-    )
-    samples = planned(spec.load(), spec.to_dict(), part=part, **config["samples"]["plan"])
+    samples = described(spec.load(), config["samples"])
     layout = Layout(**config["layout"] | {"shape": tuple(config["layout"]["shape"])})
     ring = Ring(layout, config["ring_fd"])
     end = socket.socket(fileno=config["socket_fd"])

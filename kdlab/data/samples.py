@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from kdlab.data.images import ImageData
 from kdlab.data.plan import Plan
+from kdlab.data.shards import Shards
 from kdlab.papers.shares import shared_rows
 
 
@@ -26,6 +27,28 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Shard:
+    """One worker's local data set, out of all training images."""
+
+    deal: Shards
+    worker: int
+    workers: int
+    least: int  # images of each worker
+
+    def ids(self, data: ImageData) -> NDArray[Any]:
+        dealt = self.deal.dealt(data.train, data.labels, self.workers, self.least)
+        return dealt[self.worker]
+
+    def facts(self) -> dict[str, Any]:
+        own = {"worker": self.worker, "workers": self.workers, "least": self.least}
+        return own | {"deal": self.deal.fields()}
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any]) -> "Shard":
+        return cls(**facts | {"deal": Shards(**facts["deal"])})
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedSamples:
     """Implements `soft_labels.source.Samples`; the same in trainer, reader and teacher."""
 
@@ -33,6 +56,7 @@ class PlannedSamples:
     plan: Plan
     spec: dict[str, Any]  # of the data, so that another process can load it
     part: Part = field(default=Part())
+    shard: Shard | None = None  # None: all training images
 
     @property
     def classes(self) -> int:
@@ -83,6 +107,7 @@ class PlannedSamples:
                 "first_epoch": plan.first_epoch,
                 "first_sample": plan.first_sample,
             },
+            "shard": None if self.shard is None else self.shard.facts(),
             "part": {"rank": self.part.rank, "shares": list(self.part.shares)},
             "view_key": self.view_key(),
         }
@@ -93,7 +118,16 @@ def planned(
     spec: dict[str, Any],
     *,
     part: Part | None = None,
+    shard: Shard | None = None,
     **plan: int,
 ) -> PlannedSamples:
     """The samples of a plan; see `Plan` for its keys (batch, seed, epochs ...)."""
-    return PlannedSamples(data, Plan(data.train, **plan), spec, part or Part())
+    ids = data.train if shard is None else shard.ids(data)
+    return PlannedSamples(data, Plan(ids, **plan), spec, part or Part(), shard)
+
+
+def described(data: ImageData, facts: dict[str, Any]) -> PlannedSamples:
+    """The samples another process described."""
+    part = Part(facts["part"]["rank"], tuple(facts["part"]["shares"]))
+    shard = None if facts["shard"] is None else Shard.from_facts(facts["shard"])
+    return planned(data, facts["data"], part=part, shard=shard, **facts["plan"])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kdlab.data.images import ImageData
-from kdlab.data.samples import Part, PlannedSamples, planned
+from kdlab.data.samples import Part, PlannedSamples, Shard, planned
 from kdlab.run.spec import ExperimentSpec, Member
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.aggregation.all_reduce import AllReduce
@@ -73,7 +73,11 @@ class Ingredients:
             return self.teacher.load(self.data, self.spec.train.chosen_device())
 
     def samples(
-        self, member: Member, part: Part | None = None, **plan: int
+        self,
+        member: Member,
+        part: Part | None = None,
+        shard: Shard | None = None,
+        **plan: int,
     ) -> PlannedSamples:
         """The samples of a member; `plan` replaces keys of `Plan`."""
         spec, aggregation = self.spec, self.spec.aggregation
@@ -85,7 +89,9 @@ class Ingredients:
         if isinstance(aggregation, AllReduce):
             # The same plan whatever the number of ranks: two samples for each of them.
             keys["smallest"] = 2 * aggregation.ranks
-        return planned(self.data, spec.data.to_dict(), part=part, **keys | plan)
+        return planned(
+            self.data, spec.data.to_dict(), part=part, shard=shard, **keys | plan
+        )
 
     def loop(
         self,

@@ -21,7 +21,9 @@ from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.aggregation.all_reduce import AllReduce
+from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
+from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.blocks.served_prefix import ServedPrefix
 from kdlab.train.blockwise import Blockwise
@@ -147,6 +149,12 @@ class ExperimentSpec(Spec):
                 "must hold more than one batch",
             )
 
+        if isinstance(self.aggregation, ModelAverage | EnsembleAggregation):
+            yield Fault(
+                "aggregation",
+                f"is {self.aggregation.component}, which is of several local models; no "
+                "method of kdlab runs those yet",
+            )
         yield from self._chaos_faults()
         grouped = isinstance(self.aggregation, AllReduce) or isinstance(
             self.method, Blockwise

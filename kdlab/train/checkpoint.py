@@ -8,6 +8,7 @@ one before it is used.
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,14 @@ def save(
 Found = tuple[dict[str, Tensor], dict[str, Any], list[str]]
 
 
-def load_newest(folder: Path, spec_hash: str) -> Found | None:
+def load_newest(
+    folder: Path,
+    spec_hash: str,
+    fits: Callable[[dict[str, Any]], bool] = lambda facts: True,
+) -> Found | None:
     """The newest complete checkpoint: tensors, facts, and notes on damaged ones.
+
+    `fits` may pass over those that are too new.
 
     Raises:
         CheckpointError: it was written for another spec.
@@ -72,6 +79,8 @@ def load_newest(folder: Path, spec_hash: str) -> Found | None:
                 f"{spec_hash}. A resumed run must have the spec it was started with; "
                 "start a new run for another one."
             )
+        if not fits(facts):
+            continue
         return tensors, facts, notes
     return None
 

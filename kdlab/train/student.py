@@ -14,13 +14,12 @@ import copy
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from kdlab.config import register
@@ -36,8 +35,9 @@ from kdlab.train.events import Emit
 from kdlab.train.lineage import Lineage, Odometer
 from kdlab.train.method import MethodSpec
 from kdlab.train.position import Position, StudentResult
-from kdlab.train.recipe import Recipe, lr_at, make_optimizer
+from kdlab.train.recipe import Recipe, lr_at
 from kdlab.train.results import Results
+from kdlab.train.step import Descent
 
 _LOG_EVERY_S = 0.2
 
@@ -79,11 +79,10 @@ class StudentLoop:
         self.device = torch.device(recipe.chosen_device())
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         self.model = job.model.to(self.device, memory_format=layout)  # type: ignore[call-overload]  # stubs miss memory_format
-        self.run_model: nn.Module = job.ranks.wrap(
+        run_model = job.ranks.wrap(
             torch.compile(self.model) if recipe.compile else self.model  # type: ignore[arg-type]
         )
-        self.optimizer = make_optimizer(recipe, self.model)
-        self.scaler = torch.amp.GradScaler(enabled=recipe.precision == "fp16")
+        self.descent = Descent(recipe, self.model, run_model, self.device)
         self.batches = job.samples.plan.batches
         data = job.samples.data
         self.position = Position()
@@ -122,8 +121,9 @@ class StudentLoop:
                 self.lineage.rolled_back = self.odometer.roll_back(0)
             return False
         tensors, facts, notes = found
-        checkpoint.unpack(tensors, facts, self.model, self.optimizer, job.ranks.rank)
-        self.scaler.load_state_dict(facts["scaler"])
+        descent = self.descent
+        checkpoint.unpack(tensors, facts, self.model, descent.optimizer, job.ranks.rank)
+        descent.scaler.load_state_dict(facts["scaler"])
         self.position = Position.from_checkpoint(facts, job.samples.plan.batch)
         self.lineage.restore(tensors["lineage.counts"].numpy(), facts["lineage"])
         if not master:  # the counts of all ranks go on in the master's
@@ -162,14 +162,12 @@ class StudentLoop:
         labels = torch.from_numpy(samples.labels(ids))
         soft = torch.zeros((len(ids), samples.classes))
         batch = Batch(0, ids, views, labels, soft)
-        kept = self.model, self.run_model, self.optimizer, self.scaler
+        kept = self.descent
         with torch.random.fork_rng():
-            self.model = copy.deepcopy(self.model)
-            self.run_model = self.model
-            self.optimizer = make_optimizer(self.job.recipe, self.model)
-            self.scaler = torch.amp.GradScaler(enabled=self.scaler.is_enabled())
+            model = copy.deepcopy(self.model)
+            self.descent = Descent(self.job.recipe, model, model, self.device)
             try:
-                self.model.train()
+                model.train()
                 for _ in range(3):
                     self._step(batch, len(ids))
                 steps, begin = 0, time.perf_counter()
@@ -179,7 +177,7 @@ class StudentLoop:
                     steps += 1
                 return steps * len(ids) / (time.perf_counter() - begin)
             finally:
-                self.model, self.run_model, self.optimizer, self.scaler = kept
+                self.descent = kept
 
     # Training
 
@@ -278,25 +276,15 @@ class StudentLoop:
         """Line 5. Returns this rank's mean loss, still on the device."""
         recipe, ranks = self.job.recipe, self.job.ranks
         epoch = self.position.epoch + self._done_samples / len(self.job.samples.plan.ids)
-        for group in self.optimizer.param_groups:
-            group["lr"] = ranks.lr_scale * lr_at(recipe, epoch, self.batches)
         views = batch.views.to(self.device, non_blocking=True)
         labels = batch.labels.to(self.device, non_blocking=True)
-        with self._autocast():
-            scores = self.run_model(views)
-            loss = self._loss(scores, labels, batch.soft)
-        self.optimizer.zero_grad(set_to_none=True)
-        self.scaler.scale(ranks.weigh(loss, len(labels), of_rows)).backward()
-        if recipe.clip_grad_norm is not None:
-            self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip_grad_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        loss = self._loss(self.descent.scores(views), labels, batch.soft)
+        lr = ranks.lr_scale * lr_at(recipe, epoch, self.batches)
+        self.descent(ranks.weigh(loss, len(labels), of_rows), lr)
         return loss.detach()
 
     def _loss(self, scores: Tensor, labels: Tensor, soft: Tensor | None) -> Tensor:
         """α φ + β ψ; plain φ without a teacher. In float32 whatever the precision."""
-        scores = scores.float()
         hard = cross_entropy(
             scores, labels, label_smoothing=self.job.recipe.label_smoothing
         )
@@ -306,11 +294,6 @@ class StudentLoop:
         teacher = soft.to(self.device, torch.float32, non_blocking=True)
         soft = spec.soft(scores, teacher, labels)
         return torch.add(spec.hard_weight * hard, soft, alpha=spec.soft_weight)
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        kind = kinds.get(self.job.recipe.precision)
-        return torch.autocast(self.device.type, dtype=kind) if kind else nullcontext()
 
     # Reporting and saving
 
@@ -333,7 +316,7 @@ class StudentLoop:
                 step=self.position.step,
                 of_steps=self.job.recipe.epochs * self.batches,
                 loss=loss,
-                lr=self.optimizer.param_groups[0]["lr"],
+                lr=self.descent.optimizer.param_groups[0]["lr"],
                 samples_per_second=rate,
                 samples_seen=self.lineage.seen,
                 **self.source.figures(),
@@ -351,7 +334,7 @@ class StudentLoop:
             return self._last_loss
         loss = self._last_loss = float(torch.stack(since).mean())
         if not math.isfinite(loss):
-            lr = self.optimizer.param_groups[0]["lr"]
+            lr = self.descent.optimizer.param_groups[0]["lr"]
             raise KdlabError(
                 f"The loss is {loss} near step {self.position.step} (epoch "
                 f"{self.position.epoch}, lr {lr:g}). Training cannot go on from here. The "
@@ -404,7 +387,7 @@ class StudentLoop:
         self._saved_at, self._saved_step = time.monotonic(), self.position.step
         if not self.is_master:
             return
-        tensors, facts = checkpoint.pack(self.model, self.optimizer)
+        tensors, facts = checkpoint.pack(self.model, self.descent.optimizer)
         tensors |= {f"random.rank.{r}": state for r, state in enumerate(chances)}
         tensors["lineage.counts"] = counts
         facts |= {
@@ -413,7 +396,7 @@ class StudentLoop:
             "samples": len(plan.ids),
             "shares": list(job.samples.part.shares),
             "lineage": self.lineage.facts(),
-            "scaler": self.scaler.state_dict(),
+            "scaler": self.descent.scaler.state_dict(),
             "seed": job.seed,
             "spec_hash": job.spec_hash,
         }

@@ -1,0 +1,61 @@
+"""What a round takes when workers are machines side by side (section 4.3).
+
+local training     the slowest worker's tau iterations
+communication      EC: each fetches K - 1 models; MA: one all-reduce of a model
+relabelling        EC alone: K models forward over a share of the local data
+compression        the slowest worker's p iterations; part of training (Eq. 6)
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Combining = Literal["none", "model_average", "ensemble"]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Between machines: one port each, in full duplex.
+
+    bytes_per_s: 1 Gbit/s is 1.25e8.
+    """
+
+    bytes_per_s: float = 1.25e8
+    latency_s: float = 1e-4
+
+    def communication_s(
+        self, combining: Combining, workers: int, model_bytes: int
+    ) -> float:
+        """Of one round: what each worker's port has to take in.
+
+        A ring all-reduce takes in 2 (K - 1) / K of a model, an exchange of all models K - 1.
+        """
+        if combining == "none" or workers < 2:
+            return 0.0
+        if combining == "model_average":
+            turns = 2 * (workers - 1)
+            return turns * (self.latency_s + model_bytes / workers / self.bytes_per_s)
+        return (workers - 1) * (self.latency_s + model_bytes / self.bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """One worker in one round: seconds it computed."""
+
+    train: float
+    relabel: float = 0.0
+    compress: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.train + self.relabel + self.compress
+
+
+def round_s(workers: Sequence[Busy], communication_s: float) -> float:
+    """All wait for the slowest before a communication, and again at the end of the round."""
+    trained = max(w.train for w in workers)
+    return trained + communication_s + max(w.relabel + w.compress for w in workers)
+
+
+def overall_s(rounds: Iterable[Sequence[Busy]], communication_s: float) -> float:
+    return sum(round_s(workers, communication_s) for workers in rounds)

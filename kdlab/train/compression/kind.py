@@ -1,0 +1,21 @@
+"""The base of all compressions."""
+
+from abc import ABC, abstractmethod
+from typing import Annotated, Any
+
+from kdlab.config.spec import Range, Spec
+from kdlab.papers.ec_dnn.timetable import Rising
+
+
+class CompressionSpec(Spec, ABC):
+    """What every compression has: a number of iterations, and a weight that may rise."""
+
+    p_iterations: Annotated[int, Range(ge=1)] | None
+    p_fraction: float
+
+    @abstractmethod
+    def weights(self) -> Rising:
+        """Beta of Eq. 6 by compression."""
+
+    @abstractmethod
+    def build(self) -> Any: ...

@@ -1,0 +1,73 @@
+"""Models on their way from worker to worker: files by reference, with a hash.
+
+Only the name travels with the orders; whoever needs a model reads it from where its maker
+wrote it. A file that changed on the way is not used.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from kdlab.config.home import write_whole
+from kdlab.errors import WeightsError
+from kdlab.models.model import file_sha256
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A local model that can be fetched."""
+
+    worker: int
+    path: str
+    sha256: str
+    bytes: int
+
+
+def publish(net: nn.Module, worker: int, path: Path) -> ModelFile:
+    """Write weights and buffers, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {k: v.detach().contiguous().cpu() for k, v in net.state_dict().items()}
+    write_whole(path, lambda temporary: save_file(state, temporary))
+    return ModelFile(worker, str(path), file_sha256(path), path.stat().st_size)
+
+
+def fetch(file: ModelFile) -> dict[str, Tensor]:
+    """The tensors, on the CPU.
+
+    Raises:
+        WeightsError: the file is gone, or is not what was published.
+    """
+    path = Path(file.path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise WeightsError(
+            f"The model of worker {file.worker} cannot be read at {path}: {error.strerror}. "
+            "All workers need the run folder at the same path."
+        ) from error
+    found = sha256(content).hexdigest()
+    if found != file.sha256:
+        raise WeightsError(
+            f"The model of worker {file.worker} at {path} has sha256 {found[:16]}, it was "
+            f"published with {file.sha256[:16]}. It was not used."
+        )
+    return from_bytes(content)
+
+
+def mean_of(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Eq. 1: the mean of all weights; counters as the first one has them."""
+    first, *others = states
+    found = {}
+    for name, tensor in first.items():
+        if not tensor.is_floating_point():
+            found[name] = tensor
+            continue
+        total = tensor.clone()
+        for other in others:
+            total += other[name]
+        found[name] = total / len(states)
+    return found

@@ -1,0 +1,106 @@
+"""Algorithm 2, first half: the mean of several models' outputs on some views.
+
+One model after another is loaded into the same place, so memory holds one foreign model
+and the sums, whatever their number (section 4.2).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kdlab.data.samples import PlannedSamples
+from kdlab.losses.local import log_loss
+from kdlab.models.model import Normalised
+from kdlab.train.local.exchange import ModelFile, fetch
+from kdlab.train.local.stream import Place
+
+
+@dataclass(slots=True)
+class Relabelled:
+    """Mean probabilities of some batches' rows.
+
+    Attributes:
+        mean: (n, C), row by row of the batches one after the other.
+        model_losses: mean cross entropy of each model with the true labels.
+        loss: that of the mean.
+        starts: first row of each batch.
+    """
+
+    mean: Tensor
+    model_losses: list[float]
+    loss: float
+    starts: list[int] = field(default_factory=list)
+
+    def of(self, batch: int, size: int) -> Tensor:
+        """(size, C) of batch number `batch` of those that were relabelled."""
+        start = self.starts[batch]
+        return self.mean[start : start + size]
+
+
+@torch.no_grad()  # not inference_mode: what comes out is trained on
+def relabel(
+    places: Sequence[Place],
+    samples: PlannedSamples,
+    models: Sequence[ModelFile],
+    scratch: Callable[[int], Normalised],
+    batch: int,
+    alive: Callable[[], None] = lambda: None,
+) -> Relabelled:
+    """The mean of the models' probabilities on the views of these batches.
+
+    Args:
+        places: batches of the plan.
+        samples: they are of.
+        models: to be averaged.
+        scratch: gives a model on the device for this worker's weights, to be overwritten.
+        batch: rows that are computed together.
+        alive: called between batches.
+    """
+    sizes = [len(place.ids) for place in places]
+    starts = [int(s) for s in np.cumsum([0, *sizes[:-1]])]
+    rows = sum(sizes)
+    labels = torch.from_numpy(samples.labels(_ids(places)))
+    total = torch.zeros((rows, samples.classes))
+    losses = []
+    for file in models:
+        model = scratch(file.worker)
+        model.net.load_state_dict(fetch(file))
+        model.eval()
+        own = _probabilities(model, _chunks(places, batch), samples, alive)
+        losses.append(log_loss(own, labels))
+        total += own
+    total /= max(1, len(models))
+    return Relabelled(total, losses, log_loss(total, labels), starts)
+
+
+def _ids(places: Sequence[Place]) -> NDArray[Any]:
+    return np.concatenate([place.ids for place in places])
+
+
+def _chunks(places: Sequence[Place], batch: int) -> list[tuple[int, NDArray[Any]]]:
+    """Large pieces of one epoch each: views depend on it."""
+    found: list[tuple[int, NDArray[Any]]] = []
+    for epoch in dict.fromkeys(place.epoch for place in places):
+        ids = _ids([place for place in places if place.epoch == epoch])
+        found += [(epoch, ids[at : at + batch]) for at in range(0, len(ids), batch)]
+    return found
+
+
+def _probabilities(
+    model: Normalised,
+    chunks: Sequence[tuple[int, NDArray[Any]]],
+    samples: PlannedSamples,
+    alive: Callable[[], None],
+) -> Tensor:
+    device = next(model.parameters()).device
+    found = []
+    for epoch, ids in chunks:
+        alive()
+        views = torch.from_numpy(samples.views(ids, epoch)).to(device)
+        found.append(model(views).float().softmax(1).cpu())
+    return torch.cat(found)

@@ -1,0 +1,64 @@
+"""A worker's batches: the same whether training, compressing or coming back."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from kdlab.data.samples import PlannedSamples
+from kdlab.soft_labels.source import Batch, SoftLabelSource
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A batch of the plan."""
+
+    epoch: int
+    index: int
+    ids: NDArray[Any]
+
+
+class Stream:
+    """Batch after batch, epoch after epoch.
+
+    Args:
+        samples: of one worker.
+        taken: batches taken before.
+    """
+
+    def __init__(self, samples: PlannedSamples, taken: int = 0) -> None:
+        self.samples, self.taken = samples, taken
+        self._epoch = -1
+        self._batches: list[NDArray[Any]] = []
+        self._source: SoftLabelSource | None = None
+        self._from_source: Iterator[Batch] = iter(())
+        self._next = -1  # batch the source will give
+
+    def ahead(self, count: int) -> list[Place]:
+        """The next batches, without taking them."""
+        return [self._place(self.taken + k) for k in range(count)]
+
+    def _place(self, number: int) -> Place:
+        epoch, index = divmod(number, self.samples.plan.batches)
+        if epoch != self._epoch:
+            self._epoch, self._batches = epoch, self.samples.batches(epoch)
+        return Place(epoch, index, self._batches[index])
+
+    def start(self) -> dict[str, Any]:
+        """What a source must know to begin here."""
+        epoch, index = divmod(self.taken, self.samples.plan.batches)
+        return {"epoch": epoch, "done": list(range(index))}
+
+    def take(self, source: SoftLabelSource, count: int) -> Iterator[Batch]:
+        """The next batches from a source that keeps the plan's order."""
+        if source is not self._source or self._next != self.taken:
+            self._source, self._next = source, -1
+        for _ in range(count):
+            epoch, index = divmod(self.taken, self.samples.plan.batches)
+            if self._next != self.taken or index == 0:
+                self._from_source = source.epoch(epoch, range(index))
+            batch = next(self._from_source)
+            self.taken += 1
+            self._next = self.taken
+            yield batch

@@ -1,0 +1,53 @@
+"""One step of any training: forward in the recipe's precision, backward, clip, update."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kdlab.train.recipe import Recipe, make_optimizer
+
+_KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Descent:
+    """A model with its optimiser and, in fp16, its gradient scaler.
+
+    Args:
+        recipe: says how.
+        model: whose parameters are trained.
+        run_model: what is called; the model itself, compiled or wrapped.
+        device: of the model.
+    """
+
+    def __init__(
+        self, recipe: Recipe, model: nn.Module, run_model: nn.Module, device: torch.device
+    ) -> None:
+        self.recipe, self.model, self.run_model = recipe, model, run_model
+        self.device = device
+        self.optimizer = make_optimizer(recipe, model)
+        self.scaler = torch.amp.GradScaler(enabled=recipe.precision == "fp16")
+
+    def scores(self, views: Tensor) -> Tensor:
+        """(N, C, H, W) uint8 on the device -> (N, classes) float32."""
+        with self._autocast():
+            scores: Tensor = self.run_model(views)
+        return scores.float()
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        kind = _KINDS.get(self.recipe.precision)
+        return torch.autocast(self.device.type, dtype=kind) if kind else nullcontext()
+
+    def __call__(self, loss: Tensor, lr: float) -> None:
+        """Down the gradient of this loss."""
+        optimizer, scaler = self.optimizer, self.scaler
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.zero_grad(set_to_none=True)
+        scaler.scale(loss).backward()
+        if self.recipe.clip_grad_norm is not None:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_grad_norm)
+        scaler.step(optimizer)
+        scaler.update()
