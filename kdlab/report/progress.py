@@ -36,6 +36,12 @@ _WORTH_A_LINE = {
     "architecture_found": "the search found {choices}",
     "whole_student": "training the whole student ({epochs} epochs)",
     "rank_lost": "{rank} is lost (exit code {exit_code})",
+    "look": (
+        "  {member}: {iterations} iterations  test error local {chosen:.2f} %, global "
+        "{global_:.2f} %  after {parallel_s:.1f} s side by side"
+    ),
+    "worker_lost": "worker {worker} is lost: {why}",
+    "round_incomplete": "round {round} goes on with the models of {models}",
     "resumed": "resumed after {epoch} epochs, {step} steps",
 }
 

@@ -15,6 +15,10 @@ NAMES = {
     "ir": "Pipe-BD, internal relaying",
     "dp": "blockwise, data parallel (DP)",
     "ls": "blockwise, layerwise tasks (LS)",
+    "s_dnn": "S-DNN (one machine)",
+    "e_dnn": "E-DNN (ensemble at the end)",
+    "ma_dnn": "MA-DNN (averaged weights)",
+    "ec_dnn": "EC-DNN (ensemble, compressed)",
 }
 
 
@@ -67,4 +71,8 @@ def result_table(rows: Sequence[dict[str, Any]]) -> str:
         "wall s",
         "lost/repeated",
     ]
+    if all(row.get("global_top1") is not None for row in rows):
+        head.insert(2, "global top-1 %")
+        for line, group in zip(body, groups.values(), strict=True):
+            line.insert(2, spread([r["global_top1"] for r in group], 2))
     return text_table(head, body)

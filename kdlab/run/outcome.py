@@ -58,6 +58,7 @@ def row(result: dict[str, Any]) -> dict[str, Any]:
         "resends": result["figures"].get("resends", 0),
         "volume_max": result["figures"].get("volume_max", 0),
         "student_path": result["model_path"],
+        "global_top1": result.get("global_top1"),
     }
 
 
@@ -70,6 +71,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "validation_top1",
         "validation_top1_best",
         "samples_per_second",
+        "global_top1",
     )
     top1 = [r["student_top1"] for r in rows]
     return {

@@ -1,6 +1,7 @@
 """What can be wrong is found here, in the caller's process, before a run exists."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -8,10 +9,12 @@ from kdlab.cluster import notebook_components
 from kdlab.config.registry import component_names
 from kdlab.errors import BadInput, DataError
 from kdlab.models.model import check_fit
-from kdlab.run import blockwise
+from kdlab.run import blockwise, ensemble
+from kdlab.run.ingredients import Ingredients
 from kdlab.run.spec import ExperimentSpec
 from kdlab.train import teacher
 from kdlab.train.blockwise import Blockwise
+from kdlab.train.ensemble import Ensemble
 
 
 def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
@@ -50,3 +53,13 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         check_fit(student, data.shape, len(data.classes), "the student")
         if isinstance(spec.method, Blockwise):
             blockwise.check(spec, data)
+        if isinstance(spec.method, Ensemble):
+            quiet = Ingredients(
+                spec, "", emit=_unsaid, emit_teacher=_unsaid, stop=lambda: False
+            )
+            quiet.data = data
+            ensemble.check(spec, quiet)
+
+
+def _unsaid(event: str, /, **data: Any) -> None:
+    """Nothing is told before a run exists."""

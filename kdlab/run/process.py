@@ -32,9 +32,12 @@ from kdlab.config.load import from_dict, spec_hash
 from kdlab.data.images import ImageData
 from kdlab.errors import ClusterError, KdlabError, RunStopped
 from kdlab.models.model import parameters
+from kdlab.report.local_curves import local_curves
 from kdlab.report.machine import git_commit, machine, versions
 from kdlab.report.model_card import model_card
-from kdlab.run import blockwise
+from kdlab.run import blockwise, ensemble
+from kdlab.run.crew import Processes
+from kdlab.run.ensemble import Contest
 from kdlab.run.folder import RunFolder
 from kdlab.run.ingredients import Ingredients
 from kdlab.run.outcome import outcome
@@ -45,7 +48,10 @@ from kdlab.run.unrest import OwnTargets
 from kdlab.soft_labels.source import SourceContext
 from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.blockwise import Blockwise
+from kdlab.train.ensemble import Ensemble
 from kdlab.train.events import EventLog, MemberLog
+from kdlab.train.local.crew import Crew, InProcess
+from kdlab.train.local.direction import Direction
 from kdlab.train.student import StudentLoop
 from kdlab.train.teacher import PreparedTeachers
 
@@ -146,12 +152,15 @@ class RunProcess:
             of_ranks = self.pools.prefix() if serves else None
         log.emit("member_started", source=member.source_name, seed=member.seed)
         begin = time.time()
-        group = self.group(member, folder, log, of_ranks)
-        with self._unrest(of_ranks, group, log):
-            if group is not None:
-                result = group.run() | {"failovers": group.failovers}
-            else:
-                result = self._train_alone(member, folder, log, pool)
+        if isinstance(method, Ensemble):
+            result = self._train_locals(member, folder, log, pool)
+        else:
+            group = self.group(member, folder, log, of_ranks)
+            with self._unrest(of_ranks, group, log):
+                if group is not None:
+                    result = group.run() | {"failovers": group.failovers}
+                else:
+                    result = self._train_alone(member, folder, log, pool)
         if isinstance(method, Blockwise) and method.afterwards is not None:
             result = self._train_whole(method, member, folder, log, pool, result)
         result |= {
@@ -165,7 +174,7 @@ class RunProcess:
         card.write_text(self._card(result), encoding="utf-8")
         artifacts = [result["model_path"], result["best_path"], str(card)]
         artifacts += [str(Path(p).with_suffix(".json")) for p in artifacts[:2]]
-        artifacts += blockwise.artifacts(folder)
+        artifacts += blockwise.artifacts(folder) + ensemble.artifacts(folder)
         log.emit("member_done", result=result, artifacts=sorted(set(artifacts)))
         return result
 
@@ -174,6 +183,37 @@ class RunProcess:
     ) -> dict[str, Any]:
         return self._to_the_end(
             self.ingredients.loop(member, folder, log.emit), member, folder, log, pool
+        )
+
+    def _train_locals(
+        self, member: Member, folder: Path, log: MemberLog, pool: Pool | None
+    ) -> dict[str, Any]:
+        """Several local models, in processes of their own or one after the other here."""
+        contest = Contest(self.ingredients, member)
+        crew: Crew
+        if contest.method.processes:
+            around = self._around(member, folder, log)
+            crew = Processes(around, pool, contest.method.hang_s)
+        else:
+            crew = InProcess(
+                lambda number: contest.worker(number, folder, log.emit),
+                lambda worker: contest.source(worker, self.run.run_id, pool),
+            )
+        group = crew if isinstance(crew, Processes) else None
+        with self._unrest(pool, group, log):
+            outcome = Direction(contest.training(folder, log.emit), crew).run()
+        result = contest.result(outcome, folder)
+        local_curves(outcome.looks, folder, member.name)
+        return result
+
+    def _around(self, member: Member, folder: Path, log: MemberLog) -> Around:
+        return Around(
+            run=self.run,
+            member=member.name,
+            folder=folder,
+            hosts=self.hosts,
+            report=log.emit,
+            stop=self.stop,
         )
 
     def _train_whole(
@@ -227,14 +267,7 @@ class RunProcess:
     ) -> "Group | None":
         """Several ranks, each a process of its own; None for one student in this one."""
         method, aggregation = self.spec.method, self.spec.aggregation
-        around = Around(
-            run=self.run,
-            member=member.name,
-            folder=folder,
-            hosts=self.hosts,
-            report=log.emit,
-            stop=self.stop,
-        )
+        around = self._around(member, folder, log)
         if isinstance(method, Blockwise):
             return block_group(method, around, pool)
         if not isinstance(aggregation, AllReduce):
@@ -243,14 +276,14 @@ class RunProcess:
 
     @contextmanager
     def _unrest(
-        self, pool: Pool | None, group: "Group | None", log: MemberLog
+        self, pool: Pool | None, group: "Group | Processes | None", log: MemberLog
     ) -> Iterator[None]:
         """The trouble that `chaos:` asks for, while a member trains."""
         if self.spec.chaos is None:
             yield
             return
         local = pool if isinstance(pool, RunningLocalPool) else None
-        own = group if isinstance(group, StudentGroup) else None
+        own = group if isinstance(group, StudentGroup | Processes) else None
         targets = OwnTargets(local, own)
         unrest = Unrest(
             self.spec.chaos, targets, log.emit, None if pool is None else pool.tls

@@ -27,6 +27,7 @@ from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.blocks.served_prefix import ServedPrefix
 from kdlab.train.blockwise import Blockwise
+from kdlab.train.ensemble import NOT_LOCAL, Contender, Ensemble
 from kdlab.train.method import MethodSpec
 from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentMethod
@@ -90,7 +91,7 @@ class Member:
     """One training of a run: a source of soft labels (or a plan of blocks) and a seed."""
 
     name: str  # "served/seed0"
-    source_name: str  # for blockwise distillation the plan's name
+    source_name: str  # of blockwise distillation the plan, of local models the contender
     source: SourceSpec
     seed: int
 
@@ -149,21 +150,23 @@ class ExperimentSpec(Spec):
                 "must hold more than one batch",
             )
 
-        if isinstance(self.aggregation, ModelAverage | EnsembleAggregation):
-            yield Fault(
-                "aggregation",
-                f"is {self.aggregation.component}, which is of several local models; no "
-                "method of kdlab runs those yet",
-            )
+        yield from self._aggregation_faults()
         yield from self._chaos_faults()
-        grouped = isinstance(self.aggregation, AllReduce) or isinstance(
-            self.method, Blockwise
-        )
-        if self.workers is not None and not grouped:
+        if self.workers is not None and not self._grouped:
             yield Fault(
                 "workers",
                 "is set, and one student in one process has no ranks to start there; "
                 "aggregation.type=train/aggregation/all_reduce",
+            )
+
+    def _aggregation_faults(self) -> Iterator[Fault]:
+        if isinstance(self.method, Ensemble):
+            yield from self._ensemble_faults(self.method)
+        elif isinstance(self.aggregation, ModelAverage | EnsembleAggregation):
+            yield Fault(
+                "aggregation",
+                f"is {self.aggregation.component}, which is of several local models; "
+                "method: {type: train/ensemble} trains those",
             )
         if isinstance(self.aggregation, AllReduce):
             least = 2 * self.aggregation.ranks
@@ -204,6 +207,28 @@ class ExperimentSpec(Spec):
                     "(method.fine_tune and method.retrain do)",
                 )
 
+    def _ensemble_faults(self, method: Ensemble) -> Iterator[Fault]:
+        if self.compare:
+            yield Fault("compare", "is of soft labels; compare with method.compare")
+        if method.compare and not isinstance(self.aggregation, NoAggregation):
+            yield Fault(
+                "aggregation", "is of one method, and method.compare names its own for each"
+            )
+        if not method.compare:
+            own = Contender(aggregation=self.aggregation)
+            yield from method.faults_of(own)
+        if self.workers is not None and not method.processes:
+            yield Fault("method.processes", "is false, and workers are to be started")
+        if self.train.precision == "fp16":
+            yield Fault("train.precision", "is fp16; local models take fp32 or bf16")
+        plain = Recipe()
+        for name in NOT_LOCAL:
+            if getattr(self.train, name) != getattr(plain, name):
+                yield Fault(
+                    f"train.{name}",
+                    f"is {getattr(self.train, name)}; train/ensemble does not have it",
+                )
+
     def _prefix_faults(self, prefix: ServedPrefix) -> Iterator[Fault]:
         if self.teacher_pool is None:
             yield Fault(
@@ -238,10 +263,7 @@ class ExperimentSpec(Spec):
                 f"asks for {', '.join(asked)}, and only teachers of cluster/local_pool can "
                 "be hit; use: teacher_pools/local",
             )
-        grouped = isinstance(self.aggregation, AllReduce) or isinstance(
-            self.method, Blockwise
-        )
-        if any(kind.endswith("rank") for kind in asked) and not grouped:
+        if any(kind.endswith("rank") for kind in asked) and not self._grouped:
             yield Fault(
                 "chaos",
                 f"asks for {', '.join(asked)}, and one student in one process has no ranks; "
@@ -255,6 +277,12 @@ class ExperimentSpec(Spec):
             )
         if "partition_teacher" in asked and isinstance(pool, LocalPool) and not pool.chaos:
             yield Fault("teacher_pool.chaos", "is false; partition_teacher needs it true")
+
+    @property
+    def _grouped(self) -> bool:
+        """Whether a student has processes of its own."""
+        own = isinstance(self.method, Blockwise | Ensemble)
+        return own or isinstance(self.aggregation, AllReduce)
 
     def _who_needs(self) -> str:
         return next(
@@ -276,9 +304,12 @@ class ExperimentSpec(Spec):
         return self.teacher if isinstance(self.teacher, tuple) else (self.teacher,)
 
     def sources(self) -> dict[str, SourceSpec]:
-        """The soft-label sources of this experiment by their short names, or its plans."""
+        """The soft-label sources by their short names, or what else is compared."""
         if isinstance(self.method, Blockwise):
             return dict.fromkeys(self.method.plans(), self.soft_labels)
+        if isinstance(self.method, Ensemble):
+            contenders = self.method.contenders(self.aggregation)
+            return dict.fromkeys(contenders, self.soft_labels)
         if not self.compare:
             return {short_name(self.soft_labels): self.soft_labels}
         defaults: dict[str, SourceSpec] = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kdlab.cluster.chaos import Chaos, Target, Unrest
 from kdlab.cluster.wire import ask
 from kdlab.errors import BadInput, SchedulerUnreachable
+from kdlab.run.crew import Processes
 from kdlab.train.events import select
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class OwnTargets:
     """The processes of the run that carries out the chaos itself."""
 
     pool: "RunningLocalPool | None" = None
-    group: "StudentGroup | None" = None
+    group: "StudentGroup | Processes | None" = None
 
     def teachers(self) -> list[Target]:
         """Those that serve or load; one that just ended is none."""
@@ -36,6 +37,8 @@ class OwnTargets:
         group = self.group
         if group is None:
             return []
+        if isinstance(group, Processes):
+            return group.targets()
         children = dict(group.children)
         return [
             Target(name, children[name].pid)

@@ -35,6 +35,14 @@ _EPOCH_METRICS = (
     "samples_lost",
     "samples_repeated",
 )
+_LOOK_METRICS = {  # of local and global models, over iterations
+    "chosen": "test/error_local",
+    "global_": "test/error_global",
+    "validation_global": "validation/error_global",
+    "diff_lg": "diff_lg",
+    "diff_lc": "diff_lc",
+    "parallel_s": "parallel_s",
+}
 _STATES = {
     "finished": "FINISHED",
     "failed": "FAILED",
@@ -133,6 +141,20 @@ class Writer:
     def _on_epoch_done(self, event: dict[str, Any]) -> None:
         self._collect(event, _EPOCH_METRICS)
 
+    def _on_look(self, event: dict[str, Any]) -> None:
+        run = self.state["runs"][event["member"]]
+        values = {
+            name: event[key]
+            for key, name in _LOOK_METRICS.items()
+            if event[key] is not None
+        }
+        self._add(run, values, event["time"], event["iterations"])
+
+    def _on_communication(self, event: dict[str, Any]) -> None:
+        run = self.state["runs"][event["member"]]
+        values = {"loss": event["loss"], "models": float(len(event["models"]))}
+        self._add(run, values, event["time"], event["iterations"])
+
     def _on_member_done(self, event: dict[str, Any]) -> None:
         run = self.state["runs"][event["member"]]
         result = event["result"]
@@ -145,6 +167,8 @@ class Writer:
             "train_seconds": result["train_seconds"],
             "samples_rolled_back": result["rolled_back"],
         }
+        if "global_top1" in result:
+            final["test/top1_global"] = result["global_top1"]
         self._add(run, final, event["time"], result["steps"])
         self._flush()
         for path in event["artifacts"]:

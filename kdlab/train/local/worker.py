@@ -9,6 +9,7 @@ It knows neither processes nor the other workers, only files of models. Every ch
 from seed, worker and step, so it does not matter where it runs or whether it came back.
 """
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -88,7 +89,7 @@ class Done:
         round: its number.
         model: that can be fetched.
         loss: mean training loss of its steps (cross entropy with the true labels).
-        steps, samples: of SGD.
+        steps, samples: of SGD, in the model now; those before a restart are in it too.
         wall_s: of the part, looks at validation and test not counted.
         train_s, relabel_s, compress_s: processor seconds of this process.
         fetched_bytes: of models of others.
@@ -124,6 +125,7 @@ class LocalWorker:
         self.stream = Stream(job.samples)
         self.round = 0  # that is to be trained, or has been begun
         self.round_steps = 0  # of its local iterations
+        self.round_samples = 0
         self.steps = 0  # of SGD, compressing ones included
         self._losses: list[Tensor] = []
         self._logged = (time.perf_counter(), 0)
@@ -151,6 +153,7 @@ class LocalWorker:
         self.stream = Stream(self.job.samples, facts["taken"])
         self.steps, self.round = facts["steps"], facts["round"]
         self.round_steps = facts["round_steps"]
+        self.round_samples = facts["round_samples"]
         for note in notes:
             self.job.emit("warning", message=note)
         self.job.emit("worker_resumed", worker=self.job.worker, step=self.steps)
@@ -163,12 +166,27 @@ class LocalWorker:
             "steps": self.steps,
             "round": self.round,
             "round_steps": self.round_steps,
+            "round_samples": self.round_samples,
             "spec_hash": self.job.spec_hash,
         }
         # Numbered by round first: a reset point is newer than all steps before it.
         number = self.round * 10**7 + self.round_steps
         checkpoint.save(self.checkpoints, number, tensors, facts)
         self._saved = time.monotonic()
+
+    def measure_rate(self, seconds: float = 0.3) -> float:
+        """Samples/s of local steps when nothing is waited for; leaves no trace."""
+        ids = self.job.samples.batches(0)[0]
+        views = torch.from_numpy(self.job.samples.views(ids, 0)).to(self.device)
+        labels = torch.from_numpy(self.job.samples.labels(ids)).to(self.device)
+        with torch.random.fork_rng():
+            model = copy.deepcopy(self.model).train()
+            own = Descent(self.job.recipe, model, model, self.device)
+            steps, begin = 0, time.perf_counter()
+            while steps < 3 or time.perf_counter() - begin < seconds:
+                own(diversity_regularised(own.scores(views), labels, None, 0.0), 1e-3)
+                steps += 1
+        return steps * len(ids) / (time.perf_counter() - begin)
 
     # Local training
 
@@ -187,7 +205,7 @@ class LocalWorker:
             KdlabError: the loss is no number any more.
         """
         if self.round != round_.number:  # it was away for some rounds
-            self.round, self.round_steps = round_.number, 0
+            self.round, self.round_steps, self.round_samples = round_.number, 0, 0
             if latest and isinstance(self.job.aggregation, ModelAverage):
                 self.model.net.load_state_dict(fetch(latest[0]))  # all begin alike
         begin, busy = time.perf_counter(), time.process_time()
@@ -198,12 +216,12 @@ class LocalWorker:
                 places, self.job.samples, latest, self.job.scratch, self._rows, self._alive
             )
             relabel_s = time.process_time() - busy
-        samples, before = 0, self.round_steps
+        before = self.round_steps
         self.model.train()
         for number, batch in enumerate(self.stream.take(source, steps)):
             z = None if away is None else away.of(number, len(batch.ids))
             self._one(batch, partial(self._local_loss, z, round_, batch))
-            samples += len(batch.ids)
+            self.round_samples += len(batch.ids)
             self.round_steps = before + number + 1
             self._between()
         loss = self._mean_loss()
@@ -213,8 +231,8 @@ class LocalWorker:
             round=round_.number,
             model=publish(self.model.net, self.job.worker, path),
             loss=loss,
-            steps=steps,
-            samples=samples,
+            steps=self.round_steps,
+            samples=self.round_samples,
             wall_s=time.perf_counter() - begin,
             train_s=time.process_time() - busy - relabel_s,
             relabel_s=relabel_s,
@@ -340,7 +358,7 @@ class LocalWorker:
     def _reset(self, round_: Round, begin: float, parts: "Parts") -> Done:
         """The new starting point: kept, and published for z-bar."""
         loss = self._mean_loss()
-        self.round, self.round_steps = round_.number + 1, 0
+        self.round, self.round_steps, self.round_samples = round_.number + 1, 0, 0
         self._save()
         others = [f for f in parts.models if f.worker != self.job.worker]
         return Done(

@@ -1,0 +1,123 @@
+"""Workers as processes, here or on a Dask cluster: a crew for kdlab/train/local/direction."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from kdlab.cluster.chaos import Target
+from kdlab.cluster.pool import Pool
+from kdlab.cluster.rank_child import RankChild, start_here
+from kdlab.errors import KdlabError, RunStopped
+from kdlab.run.rank_orders import Around, pool_facts
+from kdlab.train.local.crew import Did, Event, Lost, Order, Ready, files
+from kdlab.train.local.worker import Done
+
+_LOOK_S = 0.02
+_END_S = 5.0
+_MODULE = "kdlab.run.local_rank"
+
+
+class Processes:
+    """Each worker a process; a lost one is told of, and started again when asked for.
+
+    Args:
+        around: whose workers they are, and where they are started.
+        pool: of teachers, for local training with soft labels.
+        hang_s: a busy worker that is silent for longer is killed.
+    """
+
+    def __init__(self, around: Around, pool: Pool | None, hang_s: float) -> None:
+        self.around, self.pool, self.hang_s = around, pool, hang_s
+        self.children: dict[int, RankChild] = {}
+        self.failovers: list[float] = []
+        self._started: dict[int, int] = {}
+        self._busy: dict[int, float] = {}  # since when, or since its newest sign of life
+        self._news: deque[Event] = deque()
+
+    def targets(self) -> list[Target]:
+        """Whom chaos can hit."""
+        return [Target(f"worker-{k}", c.pid) for k, c in list(self.children.items())]
+
+    def start(self, worker: int) -> None:
+        number = self._started[worker] = self._started.get(worker, -1) + 1
+        around, name = self.around, f"worker-{worker}-process-{number}"
+        folder = around.folder / "crew"
+        (folder / "pulse").mkdir(parents=True, exist_ok=True)
+        config = {"run": str(around.run.path), "member": around.member, "name": name}
+        log, pulse = around.folder / f"{name}.log", folder / "pulse" / name
+        start: Callable[..., RankChild] = start_here
+        if around.hosts is not None:
+            start = around.hosts.start
+        child = self.children[worker] = start(_MODULE, config, log, pulse)
+        around.report("worker_started", worker=worker, pid=child.pid)
+        self._busy[worker] = time.monotonic()
+
+    def tell(self, order: Order) -> None:
+        facts = asdict(order)
+        self._busy[order.worker] = time.monotonic()
+        child = self.children.get(order.worker)
+        if child is not None:  # else its loss is news already
+            child.tell(train={"order": facts, "pool": pool_facts(self.pool)})
+
+    def events(self) -> Iterator[Event]:
+        """What happened since; waits for a moment when nothing has.
+
+        Raises:
+            RunStopped, KdlabError: a worker says so.
+        """
+        found = list(self._look())
+        if not found:
+            time.sleep(_LOOK_S)  # between looks at pipes and processes
+        yield from found
+
+    def _look(self) -> Iterator[Event]:
+        now = time.monotonic()
+        for worker, child in list(self.children.items()):
+            for message in child.said():
+                yield from self._heard(worker, message)
+            if not child.alive():
+                for message in child.said():  # its last words
+                    yield from self._heard(worker, message)
+                del self.children[worker]
+                self._busy.pop(worker, None)
+                yield Lost(worker, child.obituary("ended"))
+            elif worker in self._busy:
+                self._look_at(worker, child, now)
+
+    def _look_at(self, worker: int, child: RankChild, now: float) -> None:
+        since = max(self._busy[worker], child.sign().time)
+        if now - since > self.hang_s:
+            self.around.report("worker_hangs", worker=worker, silent_s=now - since)
+            child.kill()
+            self._busy.pop(worker)
+
+    def _heard(self, worker: int, message: dict[str, Any]) -> Iterator[Event]:
+        if "ready" in message:
+            self._busy.pop(worker, None)
+            yield Ready(worker)
+        elif message.get("done") is not None:
+            self._busy.pop(worker, None)
+            yield _did(message["done"])
+        elif "stopped" in message:
+            raise RunStopped(message["stopped"])
+        elif "error" in message:
+            error = KdlabError(f"Worker {worker}: {message['error']}")
+            error.exit_code = int(message.get("exit_code", 1))
+            raise error
+
+    def close(self) -> None:
+        for child in self.children.values():
+            child.tell(end=True)
+        deadline = time.monotonic() + _END_S
+        for child in self.children.values():
+            child.stop(max(0.1, deadline - time.monotonic()))
+        self.children.clear()
+
+
+def _did(facts: dict[str, Any]) -> Did:
+    (model,) = files([facts["done"]["model"]])
+    losses = tuple(facts["done"]["model_losses"])
+    done = Done(**facts["done"] | {"model": model, "model_losses": losses})
+    return Did(facts["worker"], facts["what"], done, facts["train_loss"])

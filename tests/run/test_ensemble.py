@@ -1,0 +1,192 @@
+"""EC-DNN and its baselines as runs: processes, losses, bad input."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+from safetensors.torch import load_file
+
+import kdlab
+from kdlab.errors import BadInput, SpecError
+from kdlab.run.handle import resume
+from kdlab.train.events import select
+
+pytestmark = pytest.mark.timeout(230)
+
+EC = (
+    "method.compare={}",
+    "aggregation={type: train/aggregation/ensemble, tau: 8, "
+    "compression: {type: train/compression/distillation, p_iterations: 4}}",
+)
+
+
+def experiment(*overrides):
+    return kdlab.load("smoke/ensemble", "tracking.enabled=false", *overrides)
+
+
+def apart(one, two):
+    assert one.keys() == two.keys()
+    return max(float((one[k] - two[k]).abs().max()) for k in one)
+
+
+def student(run, member):
+    return load_file(run.path / "members" / member / "seed0" / "student.safetensors")
+
+
+def until(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.01)  # between looks
+    return found
+
+
+def test_four_methods_side_by_side(kdlab_home, elsewhere):
+    run = experiment("method.processes=false").start().wait(timeout_s=120)
+    assert run.state == "finished", run.status
+    rows = {row["source"]: row for row in run.result["runs"]}
+    assert list(rows) == ["s_dnn", "e_dnn", "ma_dnn", "ec_dnn"]
+    assert all(row["samples_lost"] == 0 for row in rows.values())
+    assert all(row["global_top1"] is not None for row in rows.values())
+    assert "global top-1" in run.table()
+    looks = list(select(run.folder.events, "look"))
+    assert {look["member"] for look in looks} == {f"{name}/seed0" for name in rows}
+    ec = run.path / "members" / "ec_dnn" / "seed0"
+    for picture in ("curves.png", "histograms.png"):
+        assert (ec / picture).stat().st_size > 5000
+    # The ensemble of E-DNN can be a teacher: a card lists its networks.
+    card = (ec / "ensemble.yaml").read_text()
+    assert card.count("weights:") == 3
+    assert (run.path / "members/ma_dnn/seed0/global.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_processes_give_what_one_process_gives(kdlab_home, elsewhere):
+    together = experiment("method.processes=false").start().wait(timeout_s=120)
+    apart_ = experiment().start().wait(timeout_s=220)
+    assert apart_.state == "finished", apart_.status
+    for name in ("s_dnn", "e_dnn", "ma_dnn", "ec_dnn"):
+        assert apart(student(together, name), student(apart_, name)) == 0, name
+    for one, two in zip(together.result["runs"], apart_.result["runs"], strict=True):
+        assert one["global_top1"] == two["global_top1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["train", "combine"])
+def test_a_killed_worker_leaves_the_round_and_comes_back(kdlab_home, elsewhere, what):
+    run = experiment(*EC, "method.workers=4", "train.epochs=60", "train.batch=10").start()
+
+    def busy():
+        """Worker 2, just after one of its parts of a round: in the other part now."""
+        done = [e for e in select(run.folder.events, "worker_done") if e["worker"] == 2]
+        other = "combine" if what == "train" else "train"
+        return [e for e in done if e["what"] == other and e["round"] >= 1]
+
+    until(busy)
+    started = select(run.folder.events, "worker_started")
+    (pid,) = [e["pid"] for e in started if e["worker"] == 2]
+    os.kill(pid, signal.SIGKILL)
+    run.wait(timeout_s=200)
+    assert run.state == "finished", run.status
+    (lost,) = select(run.folder.events, "worker_lost")
+    assert lost["worker"] == 2
+    assert "signal 9" in lost["why"] or "-9" in lost["why"]
+    sizes = [len(e["models"]) for e in select(run.folder.events, "communication")]
+    assert sizes[-1] == 4  # it is back for the last one
+    missed = list(select(run.folder.events, "round_incomplete"))
+    assert [s for s in sizes if s != 4] == [len(e["models"]) for e in missed]
+    (row,) = run.result["runs"]
+    assert row["samples_lost"] >= 10 * 8 * len(missed)
+
+
+@pytest.mark.slow
+def test_stopped_and_resumed_it_ends_as_undisturbed(kdlab_home, elsewhere):
+    options = (*EC, "train.epochs=40")
+    quiet = experiment(*options).start().wait(timeout_s=120)
+    run = experiment(*options).start()
+    until(lambda: [e for e in select(run.folder.events, "communication") if e["round"] > 1])
+    run.stop()
+    run.wait(timeout_s=60)
+    assert run.state == "stopped", run.status
+    resume(run.id).wait(timeout_s=120)
+    assert run.state == "finished", run.status
+    assert apart(student(quiet, "ec_dnn"), student(run, "ec_dnn")) == 0
+    assert run.result["global_top1"] == quiet.result["global_top1"]
+    assert run.result["samples_lost"] == 0
+
+
+@pytest.mark.slow
+def test_served_soft_labels_and_averaged_weights(kdlab_home, elsewhere):
+    """EDL-Dist's teachers for students that average their weights."""
+    run = experiment(
+        "method.compare={}",
+        "method.workers=2",
+        "aggregation={type: train/aggregation/model_average, tau: 5}",
+        "teacher={use: teachers/digits_tiny}",
+        "teacher_pool={type: cluster/local_pool, teachers: 1}",
+        "soft_labels={type: cluster/served, lt: 64, ut: 256}",
+    )
+    run = run.start().wait(timeout_s=150)
+    assert run.state == "finished", run.status
+    assert run.result["samples_lost"] == 0
+    assert run.result["runs"][0]["source"] == "ma_dnn"
+
+
+FAULTS = {
+    "too_many_workers": (("method.workers=40",), "too few for 40 workers"),
+    "tau_0": (("method.compare.ma_dnn.aggregation.tau=0",), "must be >= 1"),
+    "mu": (("method.compare.ec_dnn.aggregation.compression.mu=1.5",), "mu"),
+    "tau_too_long": (
+        ("method.compare.ma_dnn.aggregation.tau=4000",),
+        "no communication would happen",
+    ),
+    "p_too_long": (
+        ("method.compare.ec_dnn.aggregation.compression.p_iterations=9999",),
+        "longer than the whole training",
+    ),
+    "all_reduce": (
+        ("method.compare={a: {aggregation: {type: train/aggregation/all_reduce}}}",),
+        "local models are averaged",
+    ),
+    "aggregation_and_compare": (
+        ("aggregation={type: train/aggregation/model_average}",),
+        "method.compare names its own",
+    ),
+    "unlike": (
+        (
+            "method.models=[{type: models/patch_net, patch: 8}, "
+            "{type: models/patch_net, patch: 4}, {type: models/patch_net, patch: 8}]",
+        ),
+        "unlike networks",
+    ),
+    "few_models": (("method.models=[{type: models/patch_net}]",), "1 networks for 3"),
+    "label_smoothing": (("train.label_smoothing=0.1",), "does not have it"),
+    "skewed": (
+        ("method.workers=11", "method.shards={kind: dirichlet, concentration: 0.0001}"),
+        "No deal of 240 images",
+    ),
+    "one_student": (
+        ("method={type: train/student}", "aggregation={type: train/aggregation/ensemble}"),
+        "method: {type: train/ensemble} trains those",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_bad_input_is_found_before_anything_starts(kdlab_home, elsewhere, name):
+    overrides, said = FAULTS[name]
+    with pytest.raises((BadInput, SpecError)) as error:
+        experiment(*overrides).check()
+    assert said in str(error.value)
+    assert not (elsewhere / "runs").exists()
+
+
+def test_the_result_says_what_it_was(kdlab_home, elsewhere):
+    run = experiment(*EC, "method.processes=false", "method.final=validation").start()
+    run.wait(timeout_s=100)
+    kept = json.loads((run.path / "members/ec_dnn/seed0/result.json").read_text())
+    assert kept["workers"] == 3
+    assert kept["figures"]["iterations"] == kept["steps"] - 4 * (kept["steps"] // 12)
+    assert kept["last"] == kept["best"]  # the student is the best on validation
