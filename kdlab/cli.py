@@ -111,7 +111,15 @@ def _add_others(add: _Add) -> None:
         teacher.add_argument(f"--tls-{name}", default=None, help="PEM file, for tls://")
 
     bench = add("bench", _bench, "measure side by side on this machine")
-    bench.add_argument("name", choices=["edl_dist", "overhead", "pipe_bd", "transport"])
+    bench.add_argument(
+        "name", choices=["ec_dnn", "edl_dist", "overhead", "pipe_bd", "transport"]
+    )
+    bench.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="of ec_dnn: data.root=[a.zip, ...]",
+    )
     bench.add_argument("--repeats", type=int, default=None)
     bench.add_argument(
         "--only",
@@ -319,6 +327,10 @@ def _bench(arguments: argparse.Namespace) -> int:
         for name in ("repeats", "only")
         if (value := getattr(arguments, name)) is not None
     }
+    if arguments.overrides:
+        options["overrides"] = arguments.overrides
+        if arguments.name != "ec_dnn":
+            raise BadInput(f"bench {arguments.name} has no settings; leave KEY=VALUE away.")
     if "only" in options and arguments.name not in ("edl_dist", "pipe_bd"):
         raise BadInput(f"bench {arguments.name} has no parts; leave --only away.")
     # The name is one of argparse's choices.

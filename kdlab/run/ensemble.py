@@ -81,7 +81,7 @@ class Contest:
     def timetable(self) -> Timetable:
         """The same for all workers: iterations of the smallest local data set."""
         batches = min(self.samples(k).plan.batches for k in range(self.workers))
-        iterations = self.recipe.epochs * batches
+        iterations = self.contender.iterations or self.recipe.epochs * batches
         return timetable_of(self.contender.aggregation, iterations, self.method.looks)
 
     def model_spec(self, worker: int) -> ModelSpec:
@@ -284,8 +284,8 @@ def check(spec: ExperimentSpec, ingredients: Ingredients) -> None:
         if tau is not None and tau > table.iterations:
             raise BadInput(
                 f"{member.source_name}: tau is {tau}, and each worker has {table.iterations} "
-                f"local iterations in {contest.recipe.epochs} epochs: no communication would "
-                "happen before the end. Lower tau, or train longer."
+                "local iterations: no communication would happen before the end. Lower tau, "
+                "or train longer."
             )
         compression = getattr(aggregation, "compression", None)
         if isinstance(compression, Distillation):

@@ -31,11 +31,17 @@ class Contender(Spec):
     aggregation: how its global model is made.
     workers: null takes method.workers; 1 is training on one machine.
     epochs: over the local data; null takes train.epochs. So all can be given the same time.
+    iterations: of each worker, instead of whole epochs.
     """
 
     aggregation: AggregationSpec
     workers: Annotated[int, _AT_LEAST_1] | None = None
     epochs: Annotated[int, _AT_LEAST_1] | None = None
+    iterations: Annotated[int, _AT_LEAST_1] | None = None
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.epochs is not None and self.iterations is not None:
+            yield Fault("epochs", "has no effect with iterations")
 
 
 @register("train/ensemble")

@@ -119,19 +119,35 @@ def test_families_keep_their_variant(elsewhere):
     assert "variant" not in spec.student.to_dict()
 
 
-def test_legal_pairs_of_source_and_aggregation_build(elsewhere):
-    """Illegal ones would exit 2; with one aggregation there is none yet."""
+LEGAL = {
+    "train/student": {"none", "all_reduce"},
+    "train/ensemble": {"none", "model_average", "ensemble"},
+}
+
+
+@pytest.mark.parametrize("method", LEGAL)
+def test_pairs_of_source_and_aggregation(elsewhere, method):
+    """Every legal one builds with every source; the others say why not."""
     from kdlab.config import source_index
 
     names = [e.name for e in source_index.index()]
     sources = [n for n in names if n.startswith("soft_labels/")] + ["cluster/served"]
     aggregations = [n for n in names if n.startswith("train/aggregation/")]
+    assert {n.rsplit("/", 1)[1] for n in aggregations} == set().union(*LEGAL.values())
+
+    def spec(source, aggregation):
+        return kdlab.load(
+            "quickstart",
+            {"compare": [], "soft_labels": {"type": source}},
+            {"aggregation": {"type": aggregation}, "method": {"type": method}},
+        ).spec
+
     for source in sources:
         for aggregation in aggregations:
-            spec = kdlab.load(
-                "quickstart",
-                {"compare": [], "soft_labels": {"type": source}},
-                {"aggregation": {"type": aggregation}},
-            ).spec
-            assert spec.soft_labels.component == source
-            assert spec.aggregation.component == aggregation
+            if aggregation.rsplit("/", 1)[1] not in LEGAL[method]:
+                with pytest.raises(SpecError, match="local models"):
+                    spec(source, aggregation)
+                continue
+            found = spec(source, aggregation)
+            assert found.soft_labels.component == source
+            assert found.aggregation.component == aggregation

@@ -12,11 +12,13 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from kdlab.config.home import write_json
 from kdlab.data.images import ImageData
 from kdlab.errors import ClusterError, RunStopped
+from kdlab.losses.local import log_loss
 from kdlab.papers.ec_dnn import metrics
 from kdlab.papers.ec_dnn.parallel import Busy, Combining, Network, round_s
 from kdlab.papers.ec_dnn.rounds import (
@@ -50,6 +52,8 @@ class Look:
         compressed: of each local model after its reset; empty without one.
         chosen: error of the local model with the smallest training loss (_L).
         validation_locals, validation_global: the same on validation images.
+        local_losses, global_loss: mean cross entropy on test images; by Eq. 3 an ensemble's
+            is never above the mean of its models'.
         models: K' workers.
     """
 
@@ -62,6 +66,8 @@ class Look:
     chosen: float
     validation_locals: list[float]
     validation_global: float
+    local_losses: list[float]
+    global_loss: float
     models: list[int]
 
     @property
@@ -361,6 +367,8 @@ class Direction:
             chosen=local[chosen][1] if chosen in local else both[1],
             validation_locals=[validation for validation, _ in local.values()],
             validation_global=both[0],
+            local_losses=[self._loss(p) for p in said.values()],
+            global_loss=self._loss(whole),
             models=list(members),
         )
         self.looks.append(found)
@@ -379,6 +387,11 @@ class Direction:
         parts = wrong[:count], wrong[count:]
         validation, test = (100.0 * p.mean() if len(p) else float("nan") for p in parts)
         return float(validation), float(test)
+
+    def _loss(self, probabilities: NDArray[Any]) -> float:
+        count = len(self.training.data.validation)
+        said = torch.from_numpy(np.asarray(probabilities[count:]))
+        return log_loss(said, torch.from_numpy(self.labels[count:]))
 
     def _keep(self, following: int) -> None:
         """What a resumed run needs; then models of long ago can go."""

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from kdlab.data.counter_random import permutation
 from kdlab.data.plan import Plan
@@ -385,6 +386,10 @@ class LocalWorker:
         self.descent(loss, self._lr())
         self.steps += 1
         self._losses.append(loss.detach())
+
+    def one(self, batch: Batch) -> None:
+        """A step of plain local training."""
+        self._one(batch, cross_entropy)
 
     def _seed(self) -> None:
         """Dropout depends on seed, worker and step alone."""

@@ -1,0 +1,259 @@
+"""`kdlab bench ec_dnn`: EC-DNN beside MA-DNN, E-DNN and S-DNN, at equal overall time.
+
+Every method gets so many iterations that its overall time on machines side by side (section
+4.3: the slowest worker of each round, communication at 1 Gbit/s, relabelling) is the same.
+What a step and a relabelled row cost is measured first. tau, and whether Eq. 5's diversity
+is worth its relabelling, are chosen on validation images with the first seed; test images
+decide nothing. Two trainings go on at a time, each with its workers one after the other,
+and processor time counts: what machines of one core each would need.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from kdlab.cluster.children import Child
+from kdlab.errors import ClusterError
+from kdlab.papers.ec_dnn.metrics import Point, speed, worse_share
+from kdlab.report.figures import Figure, Report, figure, report
+
+EXPERIMENT = "ec_dnn/cifar10_cpu"
+BUDGET_S = 45.0
+MA_TAUS = (4, 16, 64)
+EC_TAUS = (100, 200, 400)
+DIVERSITY = (0.0, 0.6)
+_P = 0.1
+_PATIENCE_S = 1200.0
+_NONE = "train/aggregation/none"
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Processor seconds, measured."""
+
+    step_s: float  # of one SGD step
+    row_s: float  # of one model on one row, forward
+    batch: int
+    workers: int
+
+    def iterations(self, budget_s: float, *, diversity: float = 0.0, p: float = 0.0) -> int:
+        """As many as fit into the budget."""
+        rows = self.batch * self.workers * self.row_s
+        each = self.step_s * (1 + p) + p * rows + (rows if diversity else 0.0)
+        return max(1, int(budget_s / each))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A method with its settings."""
+
+    name: str
+    contender: dict[str, Any]
+
+
+def measure(
+    repeats: int = 3,
+    say: Callable[[str], None] = lambda line: None,
+    overrides: Sequence[str] = (),
+) -> Report:
+    """All figures; `repeats` seeds. Overrides are of `configs/ec_dnn/cifar10_cpu.yaml`."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = _Jobs(Path(folder), list(overrides))
+        (found,) = jobs.all([{"what": "costs"}])
+        costs = Costs(**found)
+        say(
+            f"a step takes {1e3 * costs.step_s:.1f} ms, a row forward "
+            f"{1e6 * costs.row_s:.0f} us"
+        )
+        chosen, first = _chosen(jobs, costs, say)
+        seeds = range(1, repeats)
+        others = jobs.all([_job(case, seed) for seed in seeds for case in chosen.values()])
+        results = {name: [first[name]] for name in chosen}
+        for k in range(len(seeds)):
+            for n, name in enumerate(chosen):
+                results[name].append(others[k * len(chosen) + n])
+    say(f"done in {time.monotonic() - begin:.0f} s")
+    return report("ec_dnn", _figures(results, chosen))
+
+
+def _chosen(
+    jobs: "_Jobs", costs: Costs, say: Callable[[str], None]
+) -> tuple[dict[str, Case], dict[str, dict[str, Any]]]:
+    """The settings of each method that are best on validation, with the first seed."""
+    plain = costs.iterations(BUDGET_S)
+    cases = {
+        "s": [Case("s", _contender({"type": _NONE}, plain, workers=1))],
+        "e": [Case("e", _contender({"type": _NONE}, plain))],
+        "ma": [
+            Case(
+                f"ma tau {tau}",
+                _contender({"type": "train/aggregation/model_average", "tau": tau}, plain),
+            )
+            for tau in MA_TAUS
+        ],
+        "ec": [
+            _ec(costs, tau, diversity)
+            for diversity in DIVERSITY
+            for tau in EC_TAUS
+            if not diversity or tau == EC_TAUS[1]
+        ],
+    }
+    every = [(name, case) for name, own in cases.items() for case in own]
+    found = jobs.all([_job(case, 0) for _, case in every])
+    best: dict[str, tuple[float, Case, dict[str, Any]]] = {}
+    for (name, case), result in zip(every, found, strict=True):
+        last = result["looks"][-1]
+        say(
+            f"{case.name}: validation error {last['validation_global']:.2f} %, test "
+            f"{last['global_']:.2f} % (_G) {last['chosen']:.2f} % (_L), "
+            f"{last['iterations']} iterations, {last['parallel_s']:.1f} s"
+        )
+        if name not in best or last["validation_global"] < best[name][0]:
+            best[name] = last["validation_global"], case, result
+    return {n: case for n, (_, case, _) in best.items()}, {
+        n: result for n, (_, _, result) in best.items()
+    }
+
+
+def _contender(aggregation: dict[str, Any], iterations: int, **rest: Any) -> dict[str, Any]:
+    return {"aggregation": aggregation, "iterations": iterations} | rest
+
+
+def _ec(costs: Costs, tau: int, diversity: float) -> Case:
+    iterations = costs.iterations(BUDGET_S, diversity=diversity, p=_P)
+    aggregation = {
+        "type": "train/aggregation/ensemble",
+        "tau": tau,
+        "diversity_weight": diversity,
+        "compression": {"type": "train/compression/distillation", "p_fraction": _P},
+    }
+    name = f"ec tau {tau} alpha {diversity:g}"
+    return Case(name, _contender(aggregation, iterations))
+
+
+def _job(case: Case, seed: int) -> dict[str, Any]:
+    return {"what": "train", "contender": case.contender, "seed": seed}
+
+
+class _Jobs:
+    """Trainings as processes, as many at a time as there are cores."""
+
+    def __init__(self, folder: Path, overrides: list[str]) -> None:
+        self.folder, self.overrides, self.number = folder, overrides, 0
+
+    def all(self, configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What each came to, in their order."""
+        found: dict[int, dict[str, Any]] = {}
+        waiting, running = list(enumerate(configs)), dict[int, Child]()
+        deadline = time.monotonic() + _PATIENCE_S * max(1, len(configs))
+        try:
+            while len(found) < len(configs):
+                while waiting and len(running) < max(1, min(2, os.cpu_count() or 1)):
+                    at, config = waiting.pop(0)
+                    running[at] = self._started(config)
+                for at, child in list(running.items()):
+                    result = _result(child)
+                    if result is not None:
+                        found[at] = result
+                        running.pop(at).stop()
+                if time.monotonic() > deadline:
+                    raise ClusterError("the trainings of this benchmark take far too long")
+                time.sleep(0.1)  # between looks at pipes
+        finally:
+            for child in running.values():
+                child.stop()
+        return [found[at] for at in range(len(configs))]
+
+    def _started(self, config: dict[str, Any]) -> Child:
+        self.number += 1
+        own = self.folder / f"{self.number}"
+        own.mkdir()
+        shared = {
+            "experiment": EXPERIMENT,
+            "overrides": self.overrides,
+            "folder": str(own),
+        }
+        return Child(
+            "kdlab.bench.ec_dnn_training",
+            shared | config,
+            own / "training.log",
+            environment={"OMP_NUM_THREADS": "1"},
+        )
+
+
+def _result(child: Child) -> dict[str, Any] | None:
+    alive = child.alive()  # asked first: its last words are read below
+    for said in child.said():
+        if "done" in said:
+            found: dict[str, Any] = said["done"]
+            return found
+    if not alive:
+        raise ClusterError(child.obituary("ended before it was done"))
+    return None
+
+
+def _figures(
+    results: dict[str, list[dict[str, Any]]], chosen: dict[str, Case]
+) -> list[Figure]:
+    def last(name: str, key: str) -> list[float]:
+        return [result["looks"][-1][key] for result in results[name]]
+
+    found = [figure("error_pct/s", last("s", "chosen"), "%")]
+    for name in ("ec", "ma", "e"):
+        found.append(figure(f"error_pct/{name}_g", last(name, "global_"), "%"))
+        found.append(figure(f"error_pct/{name}_l", last(name, "chosen"), "%"))
+    for one, other, key in (
+        ("ec", "ma", "global_"),
+        ("ec", "e", "global_"),
+        ("ec", "ma", "chosen"),
+    ):
+        suffix = "g" if key == "global_" else "l"
+        pairs = zip(last(one, key), last(other, key), strict=True)
+        label = f"points_better/{one}_{suffix}_than_{other}_{suffix}"
+        found.append(figure(label, [b - a for a, b in pairs], "points", ">= 0"))
+    baseline = [_curve(result, "global_") for result in results["ma"]]
+    for name, key, goal in (
+        ("ec_g", "global_", ">= 1.9"),
+        ("ec_l", "chosen", None),
+        ("e_g", "global_", None),
+    ):
+        own = [_curve(result, key) for result in results[name.split("_")[0]]]
+        values = [speed(mine, ma) for mine, ma in zip(own, baseline, strict=True)]
+        found.append(figure(f"speed/{name}", values, "times", goal))
+    found.append(_worse("ensemble", [*results["ec"], *results["e"]], "<= 0"))
+    found.append(_worse("model_average", results["ma"], None))
+    for name, case in chosen.items():
+        tau = case.contender["aggregation"].get("tau")
+        if tau is not None:
+            found.append(figure(f"tau/{name}", [tau], "iterations"))
+        found.append(figure(f"parallel_s/{name}", last(name, "parallel_s"), "s"))
+        found.append(figure(f"iterations/{name}", last(name, "iterations"), "iterations"))
+        accounts = [result["account"] for result in results[name]]
+        for part in ("relabel_s", "communication_s"):
+            found.append(figure(f"{part}/{name}", [a[part] for a in accounts], "s"))
+    alpha = chosen["ec"].contender["aggregation"]["diversity_weight"]
+    return [*found, figure("alpha/ec", [alpha], "")]
+
+
+def _curve(result: dict[str, Any], key: str) -> list[Point]:
+    return [Point(look["parallel_s"], look[key]) for look in result["looks"]]
+
+
+def _worse(name: str, results: Sequence[dict[str, Any]], goal: str | None) -> Figure:
+    """Share of looks whose global model has a larger loss than its models on average."""
+    shares = [
+        worse_share(
+            [
+                fmean(look["local_losses"]) + 1e-5 - look["global_loss"]
+                for look in result["looks"]
+            ]
+        )
+        for result in results
+    ]
+    return figure(f"worse_than_locals_share/{name}", shares, "share", goal)

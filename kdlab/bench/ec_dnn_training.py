@@ -1,0 +1,97 @@
+"""One training of `kdlab bench ec_dnn`, as a process of its own."""
+
+import json
+import time
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kdlab.bench.ec_dnn import Costs
+from kdlab.cluster.children import announce, configured
+from kdlab.config.load import spec_hash
+from kdlab.run.ensemble import Contest
+from kdlab.run.experiment import load
+from kdlab.run.ingredients import Ingredients
+from kdlab.train.local.crew import InProcess
+from kdlab.train.local.direction import Direction
+from kdlab.train.local.worker import LocalWorker
+
+_STEPS = 40
+_ROWS = 2048
+
+
+def main() -> None:
+    config = configured()
+    contender = config.get("contender") or {
+        "aggregation": {"type": "train/aggregation/none"},
+        "iterations": 1,
+    }
+    own = {"method": {"compare": {"own": contender}, "processes": False}}
+    experiment = load(config["experiment"], *config["overrides"], own)
+    spec = experiment.spec
+    ingredients = Ingredients(
+        spec,
+        spec_hash(spec.to_dict()),
+        emit=_unsaid,
+        emit_teacher=_unsaid,
+        stop=lambda: False,
+    )
+    member = next(m for m in spec.members() if m.source_name == "own")
+    seed = int(config.get("seed", 0))
+    contest = Contest(ingredients, type(member)(member.name, "own", member.source, seed))
+    folder = Path(config["folder"])
+    if config["what"] == "costs":
+        announce(done=asdict(_costs(contest, folder)))
+        return
+    crew = InProcess(
+        lambda number: contest.worker(number, folder, _unsaid),
+        lambda worker: contest.source(worker, "bench", None),
+    )
+    outcome = Direction(contest.training(folder, _unsaid), crew).run()
+    facts = {
+        "looks": [asdict(look) for look in outcome.looks],
+        "account": asdict(outcome.account),
+    }
+    announce(done=json.loads(json.dumps(facts)))
+
+
+def _costs(contest: Contest, folder: Path) -> Costs:
+    """Medians of processor seconds, on the images themselves."""
+    worker = contest.worker(0, folder, _unsaid)
+    with closing(contest.source(worker, "bench", None)) as source:
+        steps = []
+        worker.model.train()
+        for batch in worker.stream.take(source, _STEPS):
+            begin = time.process_time()
+            worker.one(batch)
+            steps.append(time.process_time() - begin)
+    return Costs(
+        step_s=float(np.median(steps[5:])),
+        row_s=_forward_s(worker),
+        batch=contest.recipe.batch,
+        workers=contest.method.workers,
+    )
+
+
+def _forward_s(worker: LocalWorker) -> float:
+    data = worker.job.samples.data
+    inputs = data.inputs[data.train[:_ROWS]]
+    taken = []
+    for _ in range(5):
+        begin = time.process_time()
+        worker.probabilities(inputs)
+        taken.append((time.process_time() - begin) / len(inputs))
+    torch.manual_seed(0)
+    return float(np.median(taken))
+
+
+def _unsaid(event: str, /, **data: Any) -> None:
+    """A benchmark has no log."""
+
+
+if __name__ == "__main__":
+    main()
