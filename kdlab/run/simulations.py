@@ -9,7 +9,8 @@ from kdlab.config.check import construct
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.report.table import text_table
-from kdlab.simulate import pipe_bd
+from kdlab.simulate import ec_dnn, pipe_bd
+from kdlab.simulate.ec_dnn import EcDnn
 from kdlab.simulate.edl_dist import EdlDist, Outcome, Simulation, in_unit
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.simulate.pipe_bd import PipeBd
@@ -28,6 +29,8 @@ def simulate(
     spec = construct(SimulationSpec, loader.compose_card(f"simulations/{clean}", overrides))
     if isinstance(spec, PipeBd):
         return _pipe_bd(clean, spec, say)
+    if isinstance(spec, EcDnn):
+        return _ec_dnn(clean, spec, say)
     assert isinstance(spec, EdlDist)
     return _edl_dist(clean, spec, say)
 
@@ -193,3 +196,47 @@ def described(plan: Plan) -> str:
 
 def _span(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
+
+
+# EC-DNN
+
+
+def _ec_dnn(name: str, spec: EcDnn, say: Callable[[str], None]) -> tuple[Report, str]:
+    outcomes, figures, rows = [], list[Figure](), []
+    begin = time.perf_counter()
+    for case in spec.cases:
+        outcome = ec_dnn.simulated(case)
+        outcomes.append(outcome)
+        say(f"{case.name}: {outcome.rounds} rounds, {outcome.events} events")
+    first = outcomes[0]
+    for outcome in outcomes:
+        case, share = outcome.case, outcome.overall_s / first.overall_s
+        crossing = None
+        if case.method != first.case.method and "e" not in (case.method, first.case.method):
+            crossing = ec_dnn.crossover_gbit(case, first.case)
+        parts = {"communication": outcome.communication_s} | outcome.parts
+        figures.append(figure(f"overall_s/{case.name}", [outcome.overall_s], "s"))
+        figures.append(figure(f"of_{first.case.name}/{case.name}", [share], "ratio"))
+        figures += [figure(f"{part}_s/{case.name}", [s], "s") for part, s in parts.items()]
+        if crossing is not None:
+            figures.append(figure(f"crossover_gbit/{case.name}", [crossing], "Gbit/s"))
+        rows.append(
+            [
+                case.name,
+                str(case.workers),
+                str(case.tau) if case.method != "e" else "-",
+                f"{case.gbit_per_s:g}",
+                f"{outcome.overall_s:.4g}",
+                f"{share:.3f}",
+                *(
+                    f"{parts[p]:.4g}"
+                    for p in ("train", "communication", "relabel", "compress")
+                ),
+                _or_dash(crossing),
+            ]
+        )
+    figures.append(figure("seconds_to_simulate", [time.perf_counter() - begin], "s"))
+    head = ["case", "K", "tau", "Gbit/s", "overall s", "of the first"]
+    head += ["train", "communication", "relabel", "compress", "as fast at Gbit/s"]
+    note = f"\nCalibration: {spec.calibration.strip()}" if spec.calibration else ""
+    return report(name, figures), text_table(head, rows) + note

@@ -1,0 +1,188 @@
+"""EC-DNN and MA-DNN on a simulated clock: section 4.3's time, for any number of workers.
+
+The machine that directs real workers (kdlab/papers/ec_dnn/rounds.py) directs these; what
+they do takes the time a card says.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Annotated, Literal
+
+from kdlab.config import Fault, Range, register
+from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, Spec
+from kdlab.papers.ec_dnn.parallel import Combining, Network
+from kdlab.papers.ec_dnn.rounds import Combine, Finish, Instruction, Rounds, Train
+from kdlab.papers.ec_dnn.timetable import Round, Timetable
+from kdlab.simulate.clock import Clock
+from kdlab.simulate.kind import SimulationSpec
+
+_AT_LEAST_1 = Range(ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case(Spec):
+    """A training.
+
+    method: ec, ma or e (independent workers).
+    iterations: local ones of each worker.
+    step_ms: of an SGD step; forward_ms: of a model's forward pass over a batch.
+    speeds: of the workers, relative; as many as workers, or none where all are alike.
+    p_fraction: compression steps, as a share of the local iterations.
+    diversity: Eq. 5 with z-bar: another exchange, and K forward passes for each step.
+    """
+
+    name: str
+    method: Literal["ec", "ma", "e"]
+    workers: Annotated[int, _AT_LEAST_1] = 4
+    tau: Annotated[int, _AT_LEAST_1] = 16
+    iterations: Annotated[int, _AT_LEAST_1] = 10_000
+    step_ms: Annotated[float, POSITIVE] = 50.0
+    forward_ms: Annotated[float, POSITIVE] = 15.0
+    model_mb: Annotated[float, POSITIVE] = 4.0
+    gbit_per_s: Annotated[float, POSITIVE] = 1.0
+    speeds: tuple[Annotated[float, POSITIVE], ...] = ()
+    p_fraction: Annotated[float, NOT_NEGATIVE] = 0.1
+    diversity: bool = True
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.speeds and len(self.speeds) != self.workers:
+            yield Fault(
+                "speeds", f"has {len(self.speeds)} numbers for {self.workers} workers"
+            )
+
+    @property
+    def timetable(self) -> Timetable:
+        if self.method == "e":
+            return Timetable(iterations=self.iterations, tau=None)
+        if self.method == "ma":
+            return Timetable(iterations=self.iterations, tau=self.tau, averages=True)
+        return Timetable(
+            iterations=self.iterations,
+            tau=self.tau,
+            compresses=True,
+            p_fraction=self.p_fraction,
+            diversity_weight=1.0 if self.diversity else 0.0,
+        )
+
+
+@register("simulate/ec_dnn")
+@dataclass(frozen=True, kw_only=True)
+class EcDnn(SimulationSpec):
+    """Overall times of trainings side by side; the first case is the one others go by."""
+
+    cases: tuple[Case, ...]
+    calibration: str = ""
+
+    def build(self) -> "EcDnn":
+        return self
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of one case; seconds."""
+
+    case: Case
+    overall_s: float = 0.0
+    communication_s: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)  # worker 0's train, relabel ...
+    rounds: int = 0
+    events: int = 0
+
+
+def simulated(case: Case) -> Outcome:
+    """From the first round to the last."""
+    return _Simulation(case).run()
+
+
+class _Simulation:
+    def __init__(self, case: Case) -> None:
+        self.case, self.clock, self.found = case, Clock(), Outcome(case)
+        self.rounds = Rounds(case.workers, case.timetable.rounds)
+        self.network = Network(bytes_per_s=case.gbit_per_s * 1.25e8)
+        self.speeds = case.speeds or (1.0,) * case.workers
+
+    def run(self) -> Outcome:
+        self.found.parts = dict.fromkeys(("train", "relabel", "compress"), 0.0)
+        for worker in range(self.case.workers):
+            self._do(self.rounds.on_ready(worker))
+        self.clock.run(inf)
+        self.found.overall_s = self._ended
+        self.found.events = self.clock.happened
+        return self.found
+
+    _ended = 0.0
+
+    def _do(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Train(worker, round_, latest):
+                    seconds = self._train_s(worker, round_, models=len(latest))
+                    self._after(seconds, self.rounds.on_trained, worker)
+                case Combine(worker, round_, models):
+                    seconds = self._combine_s(worker, round_, models=len(models))
+                    self._after(seconds, self.rounds.on_combined, worker)
+                case Finish():
+                    self.found.rounds = len(self.rounds.rounds)
+                    self._ended = self.clock.now
+
+    def _after(
+        self,
+        seconds: float,
+        happened: Callable[[int], Iterable[Instruction]],
+        worker: int,
+    ) -> None:
+        self.clock.after(seconds, lambda: self._do(happened(worker)))
+
+    def _note(self, worker: int, part: str, seconds: float) -> float:
+        if worker == 0:
+            self.found.parts[part] += seconds
+        return seconds
+
+    def _exchange_s(self, models: int) -> float:
+        combining: Combining = "model_average" if self.case.method == "ma" else "ensemble"
+        size = round(1e6 * self.case.model_mb)
+        return self.network.communication_s(combining, models, size)
+
+    def _train_s(self, worker: int, round_: Round, models: int) -> float:
+        case, speed = self.case, self.speeds[worker]
+        own = round_.train_steps * case.step_ms / 1000 / speed
+        seconds = self._note(worker, "train", own)
+        if round_.diversity_weight and models:
+            rows = round_.train_steps * models * case.forward_ms / 1000 / speed
+            seconds += self._note(worker, "relabel", rows)
+            seconds += self._communicates(worker, models)
+        return seconds
+
+    def _communicates(self, worker: int, models: int) -> float:
+        seconds = self._exchange_s(models)
+        if worker == 0:
+            self.found.communication_s += seconds
+        return seconds
+
+    def _combine_s(self, worker: int, round_: Round, models: int) -> float:
+        case, speed = self.case, self.speeds[worker]
+        seconds = self._communicates(worker, models)
+        steps = round_.compress_steps
+        rows = steps * models * case.forward_ms / 1000 / speed
+        seconds += self._note(worker, "relabel", rows)
+        return seconds + self._note(worker, "compress", steps * case.step_ms / 1000 / speed)
+
+
+def crossover_gbit(one: Case, other: Case) -> float | None:
+    """The bandwidth at which two trainings take the same time; None if one always wins.
+
+    All wait for all in every round, so the overall time is a constant and a part in
+    proportion to 1 / bandwidth; two bandwidths tell both.
+    """
+    (fixed, variable), (fixed_other, variable_other) = map(_by_bandwidth, (one, other))
+    if fixed == fixed_other:
+        return None
+    crossing = (variable_other - variable) / (fixed - fixed_other)
+    return crossing if crossing > 0 else None
+
+
+def _by_bandwidth(case: Case) -> tuple[float, float]:
+    """(seconds that no link changes, seconds at 1 Gbit/s besides)."""
+    slow, fast = (simulated(replace(case, gbit_per_s=g)).overall_s for g in (1.0, 2.0))
+    return 2 * fast - slow, 2 * (slow - fast)
