@@ -108,9 +108,19 @@ class Processes:
             raise error
 
     def close(self) -> None:
+        """Busy ones save their state first; then all end."""
+        deadline = time.monotonic() + _END_S
+        for worker in self._busy:
+            if worker in self.children:
+                self.children[worker].tell(stop=True)
+        while self._busy and time.monotonic() < deadline:
+            for worker, child in self.children.items():
+                said = [m for m in child.said() if "ready" not in m]
+                if said or not child.alive():
+                    self._busy.pop(worker, None)
+            time.sleep(_LOOK_S)  # between looks at pipes
         for child in self.children.values():
             child.tell(end=True)
-        deadline = time.monotonic() + _END_S
         for child in self.children.values():
             child.stop(max(0.1, deadline - time.monotonic()))
         self.children.clear()

@@ -12,6 +12,7 @@ from kdlab.run.handle import Run, attach
 _KEYS = (
     "student_top1",
     "student_top1_best",
+    "global_top1",
     "samples_per_second",
     "wall_seconds",
     "samples_lost",

@@ -219,6 +219,15 @@ class ExperimentSpec(Spec):
             yield from method.faults_of(own)
         if self.workers is not None and not method.processes:
             yield Fault("method.processes", "is false, and workers are to be started")
+        for name, contender in method.contenders(self.aggregation).items():
+            spec = getattr(contender.aggregation, "compression", None)
+            served = isinstance(self.soft_labels, Served)
+            if served and spec is not None and getattr(spec, "mu", 0) == 1:
+                yield Fault(
+                    "soft_labels",
+                    f"are served batch by batch, and {name} compresses on the batches of its "
+                    "training in between (mu: 1); give it mu below 1",
+                )
         if self.train.precision == "fp16":
             yield Fault("train.precision", "is fp16; local models take fp32 or bf16")
         plain = Recipe()

@@ -86,6 +86,18 @@ def test_all_plans_train_the_same_student(kdlab_home, elsewhere):
 
 
 @pytest.mark.slow
+def test_chances_depend_on_step_and_block_and_not_on_the_plan(kdlab_home, elsewhere):
+    """Dropout in a student: the same masks, whichever device trains the block."""
+    dropping = "student={type: models/nin, width: 8, dropout: 0.5}"
+    run = started(dropping, "method.compare=[tr, ls]", "train.lr=0.01").wait(timeout_s=150)
+    assert run.state == "finished", run.status
+    assert apart(weights(run, "tr"), weights(run, "ls")) == 0
+    other = started(dropping, "seeds=[1]", "train.lr=0.01").wait(timeout_s=100)
+    kept = load_file(other.path / "members" / "tr" / "seed1" / "student.safetensors")
+    assert apart(weights(run, "tr"), kept) > 0
+
+
+@pytest.mark.slow
 def test_a_killed_rank_is_replaced_and_the_weights_are_those_of_a_quiet_run(
     kdlab_home, elsewhere
 ):

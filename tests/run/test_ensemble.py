@@ -167,6 +167,15 @@ FAULTS = {
         ("method.workers=11", "method.shards={kind: dirichlet, concentration: 0.0001}"),
         "No deal of 240 images",
     ),
+    "served_and_mu_1": (
+        (
+            "method.compare.ec_dnn.aggregation.compression.mu=1",
+            "soft_labels={type: cluster/served, lt: 20, ut: 99}",
+            "teacher={use: teachers/digits_tiny}",
+            "teacher_pool={use: teacher_pools/local}",
+        ),
+        "give it mu below 1",
+    ),
     "one_student": (
         ("method={type: train/student}", "aggregation={type: train/aggregation/ensemble}"),
         "method: {type: train/ensemble} trains those",
