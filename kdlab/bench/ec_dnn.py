@@ -60,8 +60,16 @@ def measure(
     repeats: int = 3,
     say: Callable[[str], None] = lambda line: None,
     overrides: Sequence[str] = (),
+    budget_s: float = BUDGET_S,
 ) -> Report:
-    """All figures; `repeats` seeds. Overrides are of `configs/ec_dnn/cifar10_cpu.yaml`."""
+    """All figures.
+
+    Args:
+        repeats: seeds.
+        say: told how it goes.
+        overrides: of configs/ec_dnn/cifar10_cpu.yaml.
+        budget_s: overall time of each training, on machines side by side.
+    """
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         jobs = _Jobs(Path(folder), list(overrides))
@@ -71,7 +79,7 @@ def measure(
             f"a step takes {1e3 * costs.step_s:.1f} ms, a row forward "
             f"{1e6 * costs.row_s:.0f} us"
         )
-        chosen, first = _chosen(jobs, costs, say)
+        chosen, first = _chosen(jobs, costs, budget_s, say)
         seeds = range(1, repeats)
         others = jobs.all([_job(case, seed) for seed in seeds for case in chosen.values()])
         results = {name: [first[name]] for name in chosen}
@@ -83,22 +91,25 @@ def measure(
 
 
 def _chosen(
-    jobs: "_Jobs", costs: Costs, say: Callable[[str], None]
+    jobs: "_Jobs", costs: Costs, budget_s: float, say: Callable[[str], None]
 ) -> tuple[dict[str, Case], dict[str, dict[str, Any]]]:
     """The settings of each method that are best on validation, with the first seed."""
-    plain = costs.iterations(BUDGET_S)
+    plain = costs.iterations(budget_s)
     cases = {
         "s": [Case("s", _contender({"type": _NONE}, plain, workers=1))],
         "e": [Case("e", _contender({"type": _NONE}, plain))],
         "ma": [
             Case(
                 f"ma tau {tau}",
-                _contender({"type": "train/aggregation/model_average", "tau": tau}, plain),
+                _contender(
+                    {"type": "train/aggregation/model_average", "tau": min(tau, plain)},
+                    plain,
+                ),
             )
             for tau in MA_TAUS
         ],
         "ec": [
-            _ec(costs, tau, diversity)
+            _ec(costs, budget_s, tau, diversity)
             for diversity in DIVERSITY
             for tau in EC_TAUS
             if not diversity or tau == EC_TAUS[1]
@@ -125,8 +136,9 @@ def _contender(aggregation: dict[str, Any], iterations: int, **rest: Any) -> dic
     return {"aggregation": aggregation, "iterations": iterations} | rest
 
 
-def _ec(costs: Costs, tau: int, diversity: float) -> Case:
-    iterations = costs.iterations(BUDGET_S, diversity=diversity, p=_P)
+def _ec(costs: Costs, budget_s: float, tau: int, diversity: float) -> Case:
+    iterations = costs.iterations(budget_s, diversity=diversity, p=_P)
+    tau = min(tau, max(1, iterations // 2))  # two rounds at least
     aggregation = {
         "type": "train/aggregation/ensemble",
         "tau": tau,
