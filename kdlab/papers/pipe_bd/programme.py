@@ -157,6 +157,20 @@ def _all_bytes(costs: Costs) -> float:
     return sum(b.fixed_bytes + costs.batch * b.row_bytes for b in blocks)
 
 
+def predicted_s(made: Programme, costs: Costs) -> float:
+    """Seconds of a step of what is carried out already, by another profile."""
+    if made.name == "dp":
+        return costs.data_parallel_s()
+    if made.name == "ls":
+        tasks = [(plan.devices[0], plan.stages[0].first) for plan in made.plans]
+        own = {device: 0.0 for device, _ in tasks}
+        for device, block in tasks:
+            own[device] += costs.task_s(block, device)
+        return max(own.values())
+    (plan,) = made.plans
+    return costs.step_s(plan)
+
+
 def memory_bytes(made: Programme, costs: Costs) -> list[float]:
     """What each device needs: all weights it holds, and the largest of its plans."""
     needed = [0.0] * costs.devices

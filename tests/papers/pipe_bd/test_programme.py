@@ -5,15 +5,21 @@ import json
 import pytest
 
 from kdlab.papers.pipe_bd.block_cost import Block, Costs, Profile
-from kdlab.papers.pipe_bd.programme import NoPlan, Programme, memory_bytes, programme
+from kdlab.papers.pipe_bd.programme import (
+    NoPlan,
+    Programme,
+    memory_bytes,
+    predicted_s,
+    programme,
+)
 
 
-def costs(blocks=4, devices=2, batch=8, memory=None):
+def costs(blocks=4, devices=2, batch=8, memory=None, factor=1.0):
     rows = range(1, batch + 1)
     made = [
         Block(
-            teacher_s={r: 0.001 * (k + 1) * r for r in rows},
-            student_s={r: 0.002 * (k + 1) * r for r in rows},
+            teacher_s={r: factor * 0.001 * (k + 1) * r for r in rows},
+            student_s={r: factor * 0.002 * (k + 1) * r for r in rows},
             fixed_bytes=1000.0,
             row_bytes=100.0,
         )
@@ -77,3 +83,12 @@ def test_memory_decides_between_plans():
     assert max(memory_bytes(programme("ir", free), free)) == 2 * 1000 + 4 * 2 * 100
     # A baseline's task holds the teacher before it as well.
     assert memory_bytes(programme("dp", free), free)[0] >= 2000
+
+
+@pytest.mark.parametrize("name", ["tr", "ahd", "ir", "dp", "ls"])
+def test_what_is_carried_out_can_be_predicted_by_another_profile(name):
+    now = costs()
+    made = programme(name, now)
+    assert predicted_s(made, now) == pytest.approx(made.predicted_s)
+    twice = costs(factor=2.0)
+    assert predicted_s(made, twice) == pytest.approx(2 * made.predicted_s)
