@@ -30,7 +30,7 @@ def main() -> None:
         "aggregation": {"type": "train/aggregation/none"},
         "iterations": 1,
     }
-    own = {"method": {"compare": {"own": contender}, "processes": False}}
+    own = {"method.compare": {"own": contender}, "method.processes": False}
     experiment = load(config["experiment"], *config["overrides"], own)
     spec = experiment.spec
     ingredients = Ingredients(

@@ -125,6 +125,11 @@ class Timetable:
         total = round(self.p_fraction * self.iterations)
         return total * (compression + 1) // of - total * compression // of
 
+    def before(self, number: int) -> tuple[int, int]:
+        """(local, compressing) steps of a worker in all rounds before this one."""
+        done = self.rounds[:number]
+        return sum(r.train_steps for r in done), sum(r.compress_steps for r in done)
+
     @property
     def compress_steps(self) -> int:
         """Of all compressions."""

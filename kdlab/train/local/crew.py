@@ -31,6 +31,7 @@ class Order:
         models: to be combined, or those whose mean is z-bar.
         look: where to write what the model then says of validation and test images.
         final: measure the training loss of the local data too.
+        keep: what the worker is reset to, on disk.
     """
 
     what: str  # "train" or "combine"
@@ -39,6 +40,7 @@ class Order:
     models: tuple[ModelFile, ...]
     look: str | None = None
     final: bool = False
+    keep: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def carry_out(worker: LocalWorker, order: Order, source: SoftLabelSource) -> Did
     if order.what == "train":
         done = worker.train(order.round, order.models, source)
     else:
-        done = worker.combine(order.round, order.models)
+        done = worker.combine(order.round, order.models, order.keep)
     if order.look is not None:
         look(worker, Path(order.look))
     loss = worker.train_loss() if order.final else None

@@ -5,6 +5,8 @@ for the looks at validation and test images, as section 5.3 has it, relabelling 
 """
 
 import json
+import shutil
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -131,6 +133,7 @@ class Training:
         stop: whether the user asked to stop.
         network: between machines, for the time of a communication.
         looks: how often the models are looked at, spread over all rounds.
+        keep_every_s: seconds between reset points that a resume can go back to.
     """
 
     workers: int
@@ -142,6 +145,7 @@ class Training:
     stop: Callable[[], bool] = lambda: False
     network: Network = field(default_factory=Network)
     looks: int = 20
+    keep_every_s: float = 5.0
 
 
 class Direction:
@@ -156,6 +160,8 @@ class Direction:
         self._round = _Round()
         self._losses = dict.fromkeys(range(training.workers), 0)
         self._final: dict[int, float] = {}
+        self._kept_at = time.monotonic()
+        self._keeps: set[int] = set()  # rounds after which all is kept
         number = len(self.timetable.rounds)
         every = max(1, round(number / max(1, training.looks)))
         self._looked_at = {r for r in range(number) if (number - 1 - r) % every == 0}
@@ -243,6 +249,7 @@ class Direction:
                     self._tell("train", worker, round_.number, models)
                 case Combine(worker, round_, members):
                     models = tuple(self._round.trained[k].done.model for k in members)
+                    self._decide_to_keep(round_.number)
                     self._tell("combine", worker, round_.number, models)
                 case Restart(worker):
                     self.crew.start(worker)
@@ -273,6 +280,7 @@ class Direction:
                 models=tuple(models),
                 look=look,
                 final=last and ends,
+                keep=number in self._keeps or not round_.combines,
             )
         )
 
@@ -283,6 +291,19 @@ class Direction:
             / f"{number:05d}"
             / f"worker-{worker}.{what}.npy"
         )
+
+    def _decide_to_keep(self, number: int) -> None:
+        """Once for a round, and for all: a resume goes back to where everybody was kept.
+
+        Often enough not to lose more than a moment; with a communication every few steps
+        writing everything each time would take longer than the steps.
+        """
+        if number in self._keeps:
+            return
+        last = number == len(self.timetable.rounds) - 1
+        if last or time.monotonic() - self._kept_at >= self.training.keep_every_s:
+            self._keeps.add(number)
+            self._kept_at = time.monotonic()
 
     # Between rounds
 
@@ -310,7 +331,8 @@ class Direction:
         if number in self._looked_at:
             self._look(number, own)
         self._round = _Round()
-        self._keep(following)
+        if number in self._keeps or not round_.combines:
+            self._keep(following)
 
     def _time(self, own: _Round, communicates: bool) -> float:
         """Of this round, on machines side by side."""
@@ -404,10 +426,9 @@ class Direction:
                 "looks": [asdict(look) for look in self.looks],
             },
         )
-        for old in sorted((self.training.folder / "rounds").glob("*"))[:-_KEPT_ROUNDS]:
-            for path in old.iterdir():
-                path.unlink()
-            old.rmdir()
+        for old in sorted((self.training.folder / "rounds").glob("*")):
+            if int(old.name) < following - _KEPT_ROUNDS:
+                shutil.rmtree(old)
 
     def _ended(self, finished: Finish) -> Outcome:
         return Outcome(

@@ -127,7 +127,9 @@ class LocalWorker:
         self.round = 0  # that is to be trained, or has been begun
         self.round_steps = 0  # of its local iterations
         self.round_samples = 0
+        self._keeps = True
         self.steps = 0  # of SGD, compressing ones included
+        self._kept_round = 0  # whose beginning is kept
         self._losses: list[Tensor] = []
         self._logged = (time.perf_counter(), 0)
         self._saved = time.monotonic()
@@ -155,6 +157,7 @@ class LocalWorker:
         self.steps, self.round = facts["steps"], facts["round"]
         self.round_steps = facts["round_steps"]
         self.round_samples = facts["round_samples"]
+        self._kept_round = self.round
         for note in notes:
             self.job.emit("warning", message=note)
         self.job.emit("worker_resumed", worker=self.job.worker, step=self.steps)
@@ -206,7 +209,7 @@ class LocalWorker:
             KdlabError: the loss is no number any more.
         """
         if self.round != round_.number:  # it was away for some rounds
-            self.round, self.round_steps, self.round_samples = round_.number, 0, 0
+            self._at_the_start_of(round_.number)
             if latest and isinstance(self.job.aggregation, ModelAverage):
                 self.model.net.load_state_dict(fetch(latest[0]))  # all begin alike
         begin, busy = time.perf_counter(), time.process_time()
@@ -225,13 +228,11 @@ class LocalWorker:
             self.round_samples += len(batch.ids)
             self.round_steps = before + number + 1
             self._between()
-        loss = self._mean_loss()
-        self._save()
         path = self._path(round_, "local")
-        return Done(
+        done = Done(
             round=round_.number,
             model=publish(self.model.net, self.job.worker, path),
-            loss=loss,
+            loss=self._mean_loss(),
             steps=self.round_steps,
             samples=self.round_samples,
             wall_s=time.perf_counter() - begin,
@@ -239,6 +240,32 @@ class LocalWorker:
             relabel_s=relabel_s,
             fetched_bytes=sum(f.bytes for f in latest) if away is not None else 0,
         )
+        if not round_.combines:  # nothing follows: the next round begins here
+            self._begins(round_.number + 1, keep=True)
+        return done
+
+    def _begins(self, number: int, *, keep: bool) -> None:
+        """A round, from the weights it has now: its reset point."""
+        self.round, self.round_steps, self.round_samples = number, 0, 0
+        if keep:
+            self._kept_round = number
+            self._save()
+
+    def _at_the_start_of(self, number: int) -> None:
+        """Where the timetable has it, whatever it has done of the rounds before.
+
+        So all workers have the same learning rate in a round, and none sees a batch twice.
+        """
+        local, compressing = self.job.timetable.before(number)
+        self.steps = local + compressing
+        self.stream.taken = local + (compressing if self._compresses_in_line else 0)
+        self.round, self.round_steps, self.round_samples = number, 0, 0
+
+    @property
+    def _compresses_in_line(self) -> bool:
+        """Whether compressions take their batches from those of training."""
+        compression = getattr(self.job.aggregation, "compression", None)
+        return compression is not None and getattr(compression, "mu", 0) == 1
 
     def _local_loss(
         self, z: Tensor | None, round_: Round, batch: Batch, scores: Tensor, labels: Tensor
@@ -256,16 +283,35 @@ class LocalWorker:
 
     # Aggregation and compression
 
-    def combine(self, round_: Round, models: Sequence[ModelFile]) -> Done:
+    def combine(
+        self, round_: Round, models: Sequence[ModelFile], keep: bool = True
+    ) -> Done:
         """Make the global model of these, and reset the local one by it.
+
+        Args:
+            round_: of the timetable.
+            models: to be combined.
+            keep: the reset point, on disk. With a communication every few steps not all are.
 
         Raises:
             WeightsError: a model changed on the way.
             KdlabError: the ensemble is worse than its models are on average (Eq. 3).
         """
+        self._keeps = keep
+        if (self.round, self.round_steps) != (round_.number, round_.train_steps):
+            self._catch_up(round_, models)
         if isinstance(self.job.aggregation, ModelAverage):
             return self._average(round_, models)
         return self._compress(round_, models)
+
+    def _catch_up(self, round_: Round, models: Sequence[ModelFile]) -> None:
+        """After a restart in between: the local training is done, and was published."""
+        own = next((f for f in models if f.worker == self.job.worker), models[0])
+        self.model.net.load_state_dict(fetch(own))
+        self._at_the_start_of(round_.number)
+        self.steps += round_.train_steps
+        self.stream.taken += round_.train_steps
+        self.round_steps = round_.train_steps
 
     def _average(self, round_: Round, models: Sequence[ModelFile]) -> Done:
         """MA-DNN: the weights of all, averaged."""
@@ -332,7 +378,7 @@ class LocalWorker:
         with one more term.
         """
         spec, samples = self._distillation(), self.job.samples
-        if spec.mu == 1:
+        if self._compresses_in_line:
             return self.stream, False
         number = round_.number if spec.subset == "drawn" else 0
         own = samples.plan.ids
@@ -359,8 +405,7 @@ class LocalWorker:
     def _reset(self, round_: Round, begin: float, parts: "Parts") -> Done:
         """The new starting point: kept, and published for z-bar."""
         loss = self._mean_loss()
-        self.round, self.round_steps, self.round_samples = round_.number + 1, 0, 0
-        self._save()
+        self._begins(round_.number + 1, keep=self._keeps)
         others = [f for f in parts.models if f.worker != self.job.worker]
         return Done(
             round=round_.number,
@@ -403,13 +448,15 @@ class LocalWorker:
         return lr_at(recipe, done * recipe.epochs, batches)
 
     def _between(self) -> None:
-        if self.job.stop():
+        # Of another round it would push out the reset point that a resume goes back to.
+        may = self.round == self._kept_round
+        if may and self.job.stop():
             self._save()
         self._alive()
         now = time.perf_counter()
         if now - self._logged[0] >= _LOG_EVERY_S:
             self._log(now)
-        if time.monotonic() - self._saved >= self.job.recipe.checkpoint_every_s:
+        if may and time.monotonic() - self._saved >= self.job.recipe.checkpoint_every_s:
             self._save()
 
     def _alive(self) -> None:

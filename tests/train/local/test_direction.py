@@ -91,7 +91,7 @@ class Case:
             data=self.data,
             folder=self.folder,
             emit=self.events.emit,
-            **rest,
+            **{"keep_every_s": 0.0} | rest,
         )
         return Direction(training, crew or self.crew())
 
@@ -232,15 +232,35 @@ def test_the_global_error_is_that_of_the_mean_of_the_outputs(digits, tmp_path):
     assert outcome.looks[-1].global_ == pytest.approx(100 * wrong)
 
 
-def test_a_resumed_training_ends_as_an_undisturbed_one(digits, tmp_path):
-    spec, table = ec(40, 10, p_iterations=4, mu=0.5)
-    quiet = Case(digits, tmp_path / "quiet", spec, table, 2).run()
+RESUMED = {
+    "ec": ec(40, 10, p_iterations=4, mu=0.5),
+    "ec_in_line": ec(40, 10, p_iterations=4, mu=1.0),
+    "ma": (ModelAverage(tau=10), Timetable(iterations=40, tau=10, averages=True)),
+    "e": (NoAggregation(), Timetable(iterations=40, tau=None, looks=4)),
+}
+
+
+@pytest.mark.parametrize("kind", RESUMED)
+@pytest.mark.parametrize("keep_every_s", [0.0, 1e9])
+def test_a_resumed_training_ends_as_an_undisturbed_one(
+    digits, tmp_path, kind, keep_every_s
+):
+    spec, table = RESUMED[kind]
+    quiet = Case(digits, tmp_path / "quiet", spec, table, 2).run(looks=4)
     case = Case(digits, tmp_path / "stopped", spec, table, 2)
     with pytest.raises(KdlabError, match="stopped by the user"):
-        case.run(stop=lambda: len(case.events.of("communication")) == 2)
+        case.run(
+            stop=lambda: len(case.events.of("communication")) == 2,
+            keep_every_s=keep_every_s,
+            looks=4,
+        )
     again = Case(digits, tmp_path / "stopped", spec, table, 2)
-    outcome = again.run()
-    assert again.events.of("resumed")[0]["epoch"] == 2
+    outcome = again.run(looks=4)
+    resumed = again.events.of("resumed")
+    if keep_every_s and kind != "e":
+        assert not resumed  # nothing was kept: it begins again
+    else:
+        assert resumed[0]["epoch"] == 2
     for worker in range(2):
         assert apart(weights(quiet, worker), weights(outcome, worker)) == 0
     assert [x.global_ for x in quiet.looks] == [x.global_ for x in outcome.looks]
