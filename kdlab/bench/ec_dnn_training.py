@@ -1,6 +1,5 @@
 """One training of `kdlab bench ec_dnn`, as a process of its own."""
 
-import json
 import time
 from contextlib import closing
 from dataclasses import asdict
@@ -56,7 +55,7 @@ def main() -> None:
         "looks": [asdict(look) for look in outcome.looks],
         "account": asdict(outcome.account),
     }
-    announce(done=json.loads(json.dumps(facts)))
+    announce(done=facts)
 
 
 def _costs(contest: Contest, folder: Path) -> Costs:

@@ -1,7 +1,6 @@
 """Workers as processes, here or on a Dask cluster: a crew for kdlab/train/local/direction."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -31,10 +30,8 @@ class Processes:
     def __init__(self, around: Around, pool: Pool | None, hang_s: float) -> None:
         self.around, self.pool, self.hang_s = around, pool, hang_s
         self.children: dict[int, RankChild] = {}
-        self.failovers: list[float] = []
         self._started: dict[int, int] = {}
         self._busy: dict[int, float] = {}  # since when, or since its newest sign of life
-        self._news: deque[Event] = deque()
 
     def targets(self) -> list[Target]:
         """Whom chaos can hit."""

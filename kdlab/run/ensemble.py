@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import yaml
 
-from kdlab.data.images import ImageData
 from kdlab.data.samples import PlannedSamples, Shard
 from kdlab.errors import BadInput
 from kdlab.models.ensemble import combined
@@ -278,7 +277,7 @@ def check(spec: ExperimentSpec, ingredients: Ingredients) -> None:
     for member in spec.members():
         contest = Contest(ingredients, member)
         parts = [contest.samples(k) for k in range(contest.workers)]
-        _check_labels(method, parts, data)
+        _check_sizes(parts)
         table, aggregation = contest.timetable, contest.contender.aggregation
         tau = getattr(aggregation, "tau", None)
         if tau is not None and tau > table.iterations:
@@ -306,8 +305,8 @@ def _check_p(spec: Distillation, table: Timetable, name: str) -> None:
         )
 
 
-def _check_labels(method: Ensemble, parts: list[PlannedSamples], data: ImageData) -> None:
-    """A shard without a class trains a model that never saw it: said, not refused."""
+def _check_sizes(parts: list[PlannedSamples]) -> None:
+    """All do as many iterations as the smallest local data set allows."""
     sizes = [len(part.plan.ids) for part in parts]
     if min(sizes) * 20 < max(sizes):
         raise BadInput(

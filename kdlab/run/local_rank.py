@@ -29,15 +29,17 @@ class LocalRank(RankProcess):
         worker = self._of(told)
         if self._source is None:
             pool = None if order["pool"] is None else KnownPool(**order["pool"])
-            contest = Contest(self.ingredients, self.member)
-            self._source = contest.source(worker, self.run.run_id, pool, self._waits)
+            self._source = self._contest.source(worker, self.run.run_id, pool, self._waits)
         did = carry_out(worker, told, self._source)
         return asdict(did)
 
+    @property
+    def _contest(self) -> Contest:
+        return Contest(self.ingredients, self.member)
+
     def _of(self, order: Order) -> LocalWorker:
         if self._worker is None:
-            contest = Contest(self.ingredients, self.member)
-            self._worker = contest.worker(
+            self._worker = self._contest.worker(
                 order.worker, self.folder, self.log.emit, lambda step: self.beat(1, step)
             )
             self._worker.go_to(order.round.number)

@@ -5,17 +5,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from kdlab.cluster import notebook_components
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import Pool
 from kdlab.cluster.probe import probe_images, proof_of
-from kdlab.models.model import Normalised
 from kdlab.models.prefix import Prefix
 from kdlab.run.blockwise import cutting_of, method_of
 from kdlab.run.deployed import deployment_of
 from kdlab.run.folder import RunFolder
 from kdlab.run.ingredients import Ingredients
+from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.blocks.served_prefix import width_of
 from kdlab.train.events import Emit
 
@@ -60,17 +61,23 @@ class Pools:
         return self._up[folder]
 
     def _deployment(self) -> Deployment:
-        data = self.ingredients.data
         with torch.random.fork_rng():
             answers = self.ingredients.load_teacher().infer
-            reference = answers(torch.from_numpy(probe_images(data.shape)))
+        return self._of(answers, self.spec.labelled.batch, self.spec.soft_labels)
+
+    def _of(
+        self, answers: Callable[[Tensor], Tensor], batch: int, source: SourceSpec
+    ) -> Deployment:
+        """Of the teacher, with the proof of a model that answers so."""
+        data = self.ingredients.data
+        reference = answers(torch.from_numpy(probe_images(data.shape)))
         named = json.loads((self.run.path / "components.json").read_text())
         return deployment_of(
             self.ingredients.teacher,
             data,
             data_spec=self.spec.data.to_dict(),
-            batch=self.spec.labelled.batch,
-            by_reference=getattr(self.spec.soft_labels, "inputs", "") == "reference",
+            batch=batch,
+            by_reference=getattr(source, "inputs", "") == "reference",
             components=notebook_components.pack(set(named)),
             reference=tuple(map(tuple, proof_of(reference.numpy()))),
         )
@@ -100,22 +107,15 @@ class Pools:
             "sha256": teacher.sha256,
             "weight": 1.0,
         }
+        with torch.inference_mode():
+            made = self._of(built.eval(), spec.train.batch, served.source)
         return replace(
-            self._deployment(),
+            made,
             members=(member,),
             teacher=f"{teacher.fingerprint}-{served.blocks}",
             num_classes=width,
-            batch=spec.train.batch,
-            by_reference=getattr(served.source, "inputs", "") == "reference",
-            reference=_proof(built, data.shape),
         )
 
     def close(self) -> None:
         for pool in self._up.values():
             pool.close()
-
-
-def _proof(model: Normalised, shape: tuple[int, int, int]) -> tuple[tuple[float, ...], ...]:
-    with torch.inference_mode():
-        answers = model.eval()(torch.from_numpy(probe_images(shape)))
-    return tuple(map(tuple, proof_of(answers.numpy())))

@@ -130,7 +130,7 @@ class Timetable:
         done = self.rounds[:number]
         return sum(r.train_steps for r in done), sum(r.compress_steps for r in done)
 
-    @property
+    @cached_property  # asked for at every step
     def compress_steps(self) -> int:
         """Of all compressions."""
         return sum(r.compress_steps for r in self.rounds)

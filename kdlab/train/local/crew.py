@@ -6,7 +6,6 @@ in a process of its own. The results are the same.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -154,8 +153,7 @@ class InProcess:
 
     def close(self) -> None:
         for source in self._sources.values():
-            with closing(source):
-                pass
+            source.close()
         self._sources.clear()
 
 
