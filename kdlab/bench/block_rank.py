@@ -6,6 +6,7 @@ noise of the machine meets all variants alike. The pipelines stay full between s
 """
 
 import copy
+import math
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ from kdlab.train.blocks import planning
 from kdlab.train.blocks.cutting import Cutting
 from kdlab.train.blocks.loader import Loader
 from kdlab.train.blocks.pairs import BlockPair
-from kdlab.train.blocks.profiling import feasible_rows, profiled
+from kdlab.train.blocks.profiling import feasible_rows, paths_of, profiled
 from kdlab.train.blocks.worker import Job, Worker, stage_groups
 from kdlab.train.recipe import make_optimizer
 
@@ -43,7 +44,6 @@ VARIANTS: tuple[Variant, ...] = (
     "dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"
 )  # fmt: skip
 _FOREVER = 1_000_000
-_PROFILED_AGAIN = 0.2  # of the time for the profile that the plans are made from
 
 
 @dataclass(slots=True)
@@ -125,8 +125,11 @@ def profile_of(
     of: Workload,
     cutting: Cutting,
     samples: PlannedSamples,
-    rank: int,
     config: dict[str, Any],
+    *,
+    steps: int = 100,
+    most_s: float = math.inf,
+    before_step: Callable[[int], None] | None,
 ) -> Profile:
     """Measured by all ranks at the same time, as a run does."""
     device, batch = torch.device(config["device"]), config["batch"]
@@ -138,10 +141,10 @@ def profile_of(
         cutting.pairs,
         views,
         feasible_rows(batch, config["world"]),
-        steps=100,
+        steps=steps,
         optimizer=lambda block: make_optimizer(of.recipe, block),
-        most_s=config["profile_s"],
-        before_step=lambda step: draw_paths(cutting.student, step),
+        most_s=most_s,
+        before_step=before_step,
     )
     load_s = planning.loading_s(
         lambda step: loader(step, 0, batch), len(loader.ids), device
@@ -153,11 +156,15 @@ def profile_of(
 
 def measure(config: dict[str, Any]) -> dict[str, Any]:
     """Seconds per step of every variant in every round, and what they are made of."""
-    rank, batch = config["rank"], config["batch"]
+    rank, batch, steps = config["rank"], config["batch"], config["steps"]
     device = torch.device(config["device"])
     of = workload(config["workload"])
     cutting, samples = of.cutting(device), of.samples(batch)
-    costs = Costs(profile_of(of, cutting, samples, rank, config), batch)
+    in_turn = paths_of(cutting.student)
+    profile = profile_of(
+        of, cutting, samples, config, most_s=config["profile_s"], before_step=in_turn
+    )
+    costs = Costs(profile, batch)
     names: tuple[Variant, ...] = tuple(config["variants"])
     programmes = {name: made(name, costs) for name in names}
     variants = {
@@ -165,26 +172,32 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
         for name, what in programmes.items()
     }
     predicted: dict[Variant, list[float]] = {name: [] for name in names}
-    again = config | {"profile_s": config["profile_s"] * _PROFILED_AGAIN}
+    found: dict[Variant, list[float]] = {name: [] for name in names}
+    order, done = list(names), config["warm_up"]
     for one in variants.values():
         # Filled: each stage finds its next input there when a slice begins.
-        one.advance(config["warm_up"] + one.ahead)
-    found: dict[Variant, list[float]] = {name: [] for name in names}
-    order = list(names)
-    for one in variants.values():
+        one.advance(done + one.ahead)
         for worker in one.workers:
             worker.spans.clear()
     for number in range(config["rounds"]):
-        # Beside the steps it speaks of: a host drifts by tens of percent within minutes.
-        now = Costs(profile_of(of, cutting, samples, rank, again), batch)
+        # Beside the steps it speaks of, and with their paths: a host drifts by tens of
+        # percent within minutes.
+        def drawn(step: int, done: int = done) -> None:
+            draw_paths(cutting.student, done + step)
+
+        beside = profile_of(
+            of, cutting, samples, config, steps=2 * steps, before_step=in_turn and drawn
+        )
+        now = Costs(beside, batch)
+        done += 2 * steps
         for name in names:
             if name != "ideal":
                 predicted[name].append(predicted_s(programmes[name], now))
         took = dict.fromkeys(order, 0.0)
         for name in [*order, *reversed(order)]:
-            took[name] += _timed(lambda name=name: variants[name].advance(config["steps"]))  # type: ignore[misc]
+            took[name] += _timed(lambda name=name: variants[name].advance(steps))  # type: ignore[misc]
         for name in order:
-            found[name].append(took[name] / (2 * config["steps"]))
+            found[name].append(took[name] / (2 * steps))
         if rank == 0:
             shown = ", ".join(f"{n} {1e3 * found[n][-1]:.0f}" for n in order)
             announce(say=f"round {number + 1}/{config['rounds']}: ms per step: {shown}")

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from kdlab.cluster.probe import probe_of
 from kdlab.config.check import construct
@@ -23,6 +23,8 @@ class Deployment:
     probe: hash of the views of the first samples in epoch 0; a teacher that makes other
         views from the same references is refused.
     reference: the right logits for the probe images; empty asks for no proof.
+    answers: of several members, the `mean` of their probabilities (as logits), or the
+        logits of `each` side by side; then num_classes is that of all together.
     components: {name: {"source": text, "sha256": hash}} of components that were defined
         in a notebook cell.
     """
@@ -37,6 +39,7 @@ class Deployment:
     by_reference: bool  # the teacher must be able to load the data
     components: dict[str, dict[str, str]]
     reference: tuple[tuple[float, ...], ...] = field(default=())
+    answers: Literal["mean", "each"] = "mean"
 
     @property
     def fingerprint(self) -> str:

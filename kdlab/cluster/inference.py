@@ -21,7 +21,7 @@ from torch import nn
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.probe import probe_images, proof_of
 from kdlab.data.images import ImageData
-from kdlab.models.ensemble import combined
+from kdlab.models.ensemble import SideBySide, combined
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import check_fit, load_weights
 
@@ -65,11 +65,14 @@ class Inference:
     def _load(self, weights: list[Path]) -> nn.Module:
         deployment, members = self.deployment, []
         specs = deployment.model_specs()
+        each = deployment.answers == "each"
+        classes = deployment.num_classes // (len(specs) if each else 1)
         for spec, path, facts in zip(specs, weights, deployment.members, strict=True):
-            member = spec.build(deployment.num_classes, deployment.shape[0])
+            member = spec.build(classes, deployment.shape[0])
             load_weights(member.net, path, facts["sha256"])
             members.append(member)
-        model = combined(members, [m["weight"] for m in deployment.members])
+        weights_of = [m["weight"] for m in deployment.members]
+        model = SideBySide(members) if each else combined(members, weights_of)
         check_fit(model, deployment.shape, deployment.num_classes, "the teacher")
         model.eval()
         return model.requires_grad_(requires_grad=False).to(self.device)

@@ -11,7 +11,7 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.security import Files
 from kdlab.cluster.wire import ask
 from kdlab.config.spec import Spec
-from kdlab.errors import ClusterError, RunStopped, SchedulerUnreachable
+from kdlab.errors import ClusterError, RunStopped, SchedulerUnreachable, TeacherRefused
 
 _SCHEDULER_START_S = 60.0
 
@@ -40,6 +40,51 @@ class PoolSpec(Spec, ABC):
         Raises:
             SchedulerUnreachable: for a pool that should be up already.
         """
+
+
+def deploy(
+    address: str,
+    deployment: Deployment,
+    *,
+    tls: Files | None,
+    with_weights: bool,
+    stop: Callable[[], bool] = lambda: False,
+    wait_s: float = 0.0,
+) -> None:
+    """Have a pool serve something else; its teachers load it when they renew their leases.
+
+    Args:
+        address: of the scheduler.
+        deployment: from now on.
+        tls: certificates of the pool.
+        with_weights: send them along, for teachers that cannot read their paths.
+        stop: whether the user asked to stop.
+        wait_s: for students that are still served with what was there before.
+
+    Raises:
+        TeacherRefused: the pool still serves others.
+        RunStopped: the user asked meanwhile.
+    """
+    weights = None
+    if with_weights:
+        weights = [Path(m["weights"]).read_bytes() for m in deployment.members]
+    deadline = time.monotonic() + wait_s
+    while True:
+        refusal = ask(
+            address,
+            "kdlab_deploy",
+            wait_s=120.0,
+            tls=tls,
+            deployment=deployment.to_json(),
+            weights=weights,
+        )
+        if not refusal:
+            return
+        if stop():
+            raise RunStopped("stopped by the user while the pool was still in use")
+        if time.monotonic() >= deadline:
+            raise TeacherRefused(f"The pool at {address} cannot serve this run: {refusal}.")
+        time.sleep(0.1)  # between tries; the deadline above ends it
 
 
 def start_scheduler(

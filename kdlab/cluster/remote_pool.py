@@ -9,12 +9,12 @@ from distributed import Client
 
 from kdlab.cluster.coordinator import Coordinator
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.pool import PoolSpec, wait_for_teacher
+from kdlab.cluster.pool import PoolSpec, deploy, wait_for_teacher
 from kdlab.cluster.security import Files, Tls, address_faults, client_security
 from kdlab.cluster.wire import ask, check_address, run_apart
 from kdlab.config import Fault, register
 from kdlab.config.spec import POSITIVE
-from kdlab.errors import ClusterError, TeacherRefused
+from kdlab.errors import ClusterError
 
 
 @register("cluster/remote_pool")
@@ -49,19 +49,7 @@ class JoinedPool:
         self.spec, self.address = spec, spec.address
         self.teacher, self.tls = deployment.teacher, spec.certificates()
         install(spec.address, self.tls)
-        refusal = ask(
-            spec.address,
-            "kdlab_deploy",
-            wait_s=120.0,
-            tls=self.tls,
-            deployment=deployment.to_json(),
-            # for machines without those paths
-            weights=[Path(m["weights"]).read_bytes() for m in deployment.members],
-        )
-        if refusal:
-            raise TeacherRefused(
-                f"The pool at {spec.address} cannot serve this run: {refusal}."
-            )
+        deploy(spec.address, deployment, tls=self.tls, with_weights=True)
 
     def wait(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         return wait_for_teacher(

@@ -1,11 +1,12 @@
 """The training samples of one run: a data set and the plan that cuts it into batches."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.data.counter_random import permutation
 from kdlab.data.images import ImageData
 from kdlab.data.plan import Plan
 from kdlab.data.shards import Shards
@@ -49,6 +50,18 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
+class Subset:
+    """Some of a local data set, by chance."""
+
+    seed: int
+    number: int  # of the draw
+    count: int
+
+    def of(self, ids: NDArray[Any]) -> NDArray[Any]:
+        return permutation(self.seed, self.number, ids)[: self.count]
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedSamples:
     """Implements `soft_labels.source.Samples`; the same in trainer, reader and teacher."""
 
@@ -57,6 +70,7 @@ class PlannedSamples:
     spec: dict[str, Any]  # of the data, so that another process can load it
     part: Part = field(default=Part())
     shard: Shard | None = None  # None: all training images
+    subset: Subset | None = None  # None: all of these
 
     @property
     def classes(self) -> int:
@@ -108,6 +122,7 @@ class PlannedSamples:
                 "first_sample": plan.first_sample,
             },
             "shard": None if self.shard is None else self.shard.facts(),
+            "subset": None if self.subset is None else asdict(self.subset),
             "part": {"rank": self.part.rank, "shares": list(self.part.shares)},
             "view_key": self.view_key(),
         }
@@ -119,15 +134,21 @@ def planned(
     *,
     part: Part | None = None,
     shard: Shard | None = None,
-    **plan: int,
+    subset: Subset | None = None,
+    **plan: Any,
 ) -> PlannedSamples:
     """The samples of a plan; see `Plan` for its keys (batch, seed, epochs ...)."""
     ids = data.train if shard is None else shard.ids(data)
-    return PlannedSamples(data, Plan(ids, **plan), spec, part or Part(), shard)
+    if subset is not None:
+        ids = subset.of(ids)
+    return PlannedSamples(data, Plan(ids, **plan), spec, part or Part(), shard, subset)
 
 
 def described(data: ImageData, facts: dict[str, Any]) -> PlannedSamples:
     """The samples another process described."""
     part = Part(facts["part"]["rank"], tuple(facts["part"]["shares"]))
     shard = None if facts["shard"] is None else Shard.from_facts(facts["shard"])
-    return planned(data, facts["data"], part=part, shard=shard, **facts["plan"])
+    subset = None if facts["subset"] is None else Subset(**facts["subset"])
+    return planned(
+        data, facts["data"], part=part, shard=shard, subset=subset, **facts["plan"]
+    )

@@ -31,6 +31,18 @@ class Ensemble(nn.Module):
         return weighted.logsumexp(dim=0)
 
 
+class SideBySide(nn.Module):
+    """Answers with the logits of each member, one behind the other."""
+
+    def __init__(self, members: Sequence[Normalised]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, views: Tensor) -> Tensor:
+        """(N, C, H, W) uint8 -> (N, members x classes) logits."""
+        return torch.cat([member(views).float() for member in self.members], dim=1)
+
+
 def combined(members: Sequence[Normalised], weights: Sequence[float]) -> nn.Module:
     """The only member itself, or the ensemble of all."""
     return members[0] if len(members) == 1 else Ensemble(members, weights)

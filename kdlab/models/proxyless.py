@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -294,10 +295,20 @@ def mixed_blocks(net: nn.Module) -> list[MixedBlock]:
 
 
 def draw_paths(net: nn.Module, step: int) -> None:
-    """A path of weights for every mixed block, by the number of the step alone."""
-    chance = torch.Generator().manual_seed(step)
+    """A path of weights for every mixed block, by its name and the number of the step alone.
+
+    So a piece of the net draws what the whole would.
+    """
     for block in mixed_blocks(net):
+        own = 1000 * step + crc32(block.place.name.encode()) % 1000
+        chance = torch.Generator().manual_seed(own)
         block.draw(chance, architecture=False)
+
+
+def paths_in_turn(net: nn.Module, step: int) -> None:
+    """Every candidate of a place as often as the others, for measuring what a step costs."""
+    for number, block in enumerate(mixed_blocks(net)):
+        block.path = ((step + number) % len(block.candidates),)
 
 
 def derived(net: nn.Module, *, small: bool) -> Proxyless:

@@ -14,6 +14,7 @@ _WORTH_A_LINE = {
     "teacher_ready": "teacher ready: {validation_top1:.2f} % top-1 on validation",
     "pool_starting": "teacher pool: {pool}",
     "pool_ready": "teachers are ready at {address}",
+    "models_served": "the pool serves the local models {models}",
     "scheduled": (
         "t_s {t_s:.0f}, t_t {t_t:.0f} samples/s: n = {n} teachers wanted, {got} assigned"
     ),

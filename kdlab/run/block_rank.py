@@ -16,7 +16,7 @@ from kdlab.config.home import write_json
 from kdlab.data.samples import PlannedSamples
 from kdlab.errors import BadInput
 from kdlab.models.model import parameters
-from kdlab.models.proxyless import derived, draw_paths
+from kdlab.models.proxyless import derived
 from kdlab.papers.pipe_bd.block_cost import Costs, Profile, at
 from kdlab.papers.pipe_bd.programme import NoPlan, PlanName, Programme, programme
 from kdlab.papers.pipe_bd.relay import Span
@@ -30,14 +30,14 @@ from kdlab.run.blockwise import (
     smallest_batch,
     write_architecture,
 )
-from kdlab.run.rank_process import KnownPool, RankProcess, main
-from kdlab.soft_labels.source import SoftLabelSource, SourceContext
+from kdlab.run.rank_process import RankProcess, main
+from kdlab.soft_labels.source import KnownPool, SoftLabelSource, SourceContext
 from kdlab.train import checkpoint
 from kdlab.train.blocks import planning
 from kdlab.train.blocks.cutting import Cutting
 from kdlab.train.blocks.loader import Loader
 from kdlab.train.blocks.loop import BlockwiseLoop, Job
-from kdlab.train.blocks.profiling import feasible_rows, profiled
+from kdlab.train.blocks.profiling import feasible_rows, paths_of, profiled
 from kdlab.train.blocks.served_prefix import (
     MEASURED,
     measured_supply,
@@ -172,6 +172,7 @@ class BlockRank(RankProcess):
                 chosen = programme(self.plan, costs, decoupled=decoupled)
         except NoPlan as error:
             return {"refused": str(error)}
+        chosen = chosen.with_lead(self.method.lead)
         if chosen.served and supply is not None:
             served = served_profile(profile, supply)
             costs = Costs(served, self.spec.train.batch, sync_norms=sync)
@@ -231,7 +232,7 @@ class BlockRank(RankProcess):
             optimizer=lambda block: make_optimizer(recipe, block),
             most_s=self.method.profile_s,
             alive=lambda: self.beat(order["generation"], 0),
-            before_step=lambda step: draw_paths(cutting.student, step),
+            before_step=paths_of(cutting.student),
         )
         load_s = planning.loading_s(
             lambda step: loader(step, 0, len(loader.ids[step])), len(loader.ids), device

@@ -1,6 +1,6 @@
 """What an experiment with several local models needs before, around and after its workers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
@@ -25,7 +25,13 @@ from kdlab.papers.ec_dnn.parallel import Network
 from kdlab.papers.ec_dnn.timetable import Timetable
 from kdlab.run.ingredients import Ingredients
 from kdlab.run.spec import ExperimentSpec, Member
-from kdlab.soft_labels.source import SoftLabelSource, SourceContext, TeacherPool
+from kdlab.soft_labels.source import (
+    SoftLabelSource,
+    SourceContext,
+    SourceSpec,
+    TeacherPool,
+)
+from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.compression.distillation import Distillation
 from kdlab.train.ensemble import Contender, Ensemble, timetable_of
@@ -33,8 +39,10 @@ from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.events import Emit
 from kdlab.train.local.direction import Outcome, Training
 from kdlab.train.local.exchange import ModelFile
-from kdlab.train.local.worker import LocalJob, LocalWorker
+from kdlab.train.local.worker import LocalJob, LocalWorker, Opened
 from kdlab.train.recipe import Recipe
+
+_AS_FAST_AS_CAN_BE = 1e6  # samples/s that are asked of a pool while everybody waits
 
 
 def method_of(spec: ExperimentSpec) -> Ensemble:
@@ -139,8 +147,49 @@ class Contest:
                 emit=emit,
                 stop=self.ingredients.stop,
                 pulse=pulse,
+                opened=self._opened(number, folder, emit, pulse),
             )
         )
+
+    @property
+    def relabels(self) -> SourceSpec | None:
+        """How workers ask for the outputs of others' models; None: they compute them."""
+        aggregation = self.contender.aggregation
+        if isinstance(aggregation, EnsembleAggregation):
+            return aggregation.relabel
+        return None
+
+    def _opened(
+        self, worker: int, folder: Path, emit: Emit, pulse: Callable[[int], None]
+    ) -> Opened:
+        """Soft labels of the local models, from the pool that serves them."""
+        own = folder / f"worker-{worker}" / "relabel"
+
+        def stop() -> bool:
+            pulse(0)
+            return self.ingredients.stop()
+
+        def opened(
+            pool: TeacherPool, samples: PlannedSamples, start: dict[str, Any], outputs: int
+        ) -> SoftLabelSource:
+            assert self.relabels is not None
+            own.mkdir(parents=True, exist_ok=True)
+            return self.relabels.build(
+                SourceContext(
+                    samples=samples,
+                    student=f"{own}/{pool.teacher}",
+                    folder=own,
+                    pool=pool,
+                    report=emit,
+                    stop=stop,
+                    student_rate=lambda: _AS_FAST_AS_CAN_BE,
+                    start=start,
+                    in_group=True,  # in the plan's order
+                    outputs=outputs,
+                )
+            )
+
+        return opened
 
     def source(
         self,
@@ -168,7 +217,12 @@ class Contest:
             )
         )
 
-    def training(self, folder: Path, emit: Emit) -> Training:
+    def training(
+        self,
+        folder: Path,
+        emit: Emit,
+        serve: Callable[[Sequence[ModelFile]], dict[str, Any]] | None = None,
+    ) -> Training:
         return Training(
             workers=self.workers,
             timetable=self.timetable,
@@ -179,6 +233,7 @@ class Contest:
             stop=self.ingredients.stop,
             network=Network(bytes_per_s=self.method.gbit_per_s * 1.25e8),
             looks=self.method.looks,
+            serve=serve,
         )
 
     # What became of it

@@ -81,7 +81,7 @@ class Ingredients:
     ) -> PlannedSamples:
         """The samples of a member; `plan` replaces keys of `Plan`."""
         spec, aggregation = self.spec, self.spec.aggregation
-        keys = {
+        keys: dict[str, Any] = {
             "batch": spec.train.batch,
             "seed": member.seed,
             "epochs": spec.train.epochs,

@@ -5,8 +5,8 @@ from typing import Any
 
 from kdlab.papers.ec_dnn.timetable import Round
 from kdlab.run.ensemble import Contest
-from kdlab.run.rank_process import KnownPool, RankProcess, main
-from kdlab.soft_labels.source import SoftLabelSource
+from kdlab.run.rank_process import RankProcess, main
+from kdlab.soft_labels.source import KnownPool, SoftLabelSource
 from kdlab.train.local.crew import Order, carry_out, files
 from kdlab.train.local.worker import LocalWorker
 

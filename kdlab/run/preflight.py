@@ -25,8 +25,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
     """
     say("checking data, models and addresses")
     needs = {member.source.needs_teacher for member in spec.members()}
-    prefix = isinstance(spec.method, Blockwise) and spec.method.prefix is not None
-    if ("served" in needs or prefix) and spec.teacher_pool is not None:
+    if ("served" in needs or _other_pool(spec)) and spec.teacher_pool is not None:
         spec.teacher_pool.check()  # first: the cheapest, and the likeliest to be wrong
     if spec.workers is not None:
         spec.workers.check()
@@ -59,6 +58,15 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
             )
             quiet.data = data
             ensemble.check(spec, quiet)
+
+
+def _other_pool(spec: ExperimentSpec) -> bool:
+    """Whether a pool serves something besides soft labels of the teacher."""
+    method = spec.method
+    if isinstance(method, Ensemble):
+        contenders = method.contenders(spec.aggregation).values()
+        return any(getattr(c.aggregation, "relabel", None) for c in contenders)
+    return isinstance(method, Blockwise) and method.prefix is not None
 
 
 def _unsaid(event: str, /, **data: Any) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +43,7 @@ from kdlab.run.ingredients import Ingredients
 from kdlab.run.outcome import outcome
 from kdlab.run.pools import Pools
 from kdlab.run.rank_orders import Around, block_group, student_group
+from kdlab.run.served_models import ServedModels
 from kdlab.run.spec import ExperimentSpec, Member
 from kdlab.run.unrest import OwnTargets
 from kdlab.soft_labels.source import SourceContext
@@ -200,8 +201,14 @@ class RunProcess:
                 lambda worker: contest.source(worker, self.run.run_id, pool),
             )
         group = crew if isinstance(crew, Processes) else None
-        with self._unrest(pool, group, log):
-            outcome = Direction(contest.training(folder, log.emit), crew).run()
+        serve, relabels = None, contest.relabels
+        with ExitStack() as stack:
+            if relabels is not None:
+                serve = ServedModels(contest, self.run, relabels, log.emit, self.stop)
+                stack.callback(serve.close)
+            stack.enter_context(self._unrest(pool, group, log))
+            training = contest.training(folder, log.emit, serve)
+            outcome = Direction(training, crew).run()
         result = contest.result(outcome, folder)
         local_curves(outcome.looks, folder, member.name)
         return result

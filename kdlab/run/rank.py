@@ -11,8 +11,8 @@ import torch.distributed as dist
 from kdlab.data.samples import Part
 from kdlab.models.model import parameters
 from kdlab.run.folder import RunFolder
-from kdlab.run.rank_process import KnownPool, RankProcess, main
-from kdlab.soft_labels.source import SourceContext
+from kdlab.run.rank_process import RankProcess, main
+from kdlab.soft_labels.source import KnownPool, SourceContext
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.aggregation.ranks import Ranks, Solo, Together

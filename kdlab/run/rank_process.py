@@ -13,7 +13,6 @@ import signal
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -36,15 +35,6 @@ from kdlab.train.events import EventLog, MemberLog
 
 PATIENCE = timedelta(minutes=30)  # for the others; the supervisor sees a hang much sooner
 _TOLD_BY_ALL = ("teacher_lost", "no_teacher", "warning", "teacher_joined", "teacher_left")
-
-
-@dataclass(slots=True)
-class KnownPool:
-    """A pool that somebody else keeps. Satisfies `soft_labels.source.TeacherPool`."""
-
-    address: str
-    teacher: str
-    tls: dict[str, str] | None
 
 
 class RankProcess(ABC):

@@ -25,7 +25,6 @@ from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
-from kdlab.train.blocks.served_prefix import ServedPrefix
 from kdlab.train.blockwise import Blockwise
 from kdlab.train.ensemble import NOT_LOCAL, Contender, Ensemble
 from kdlab.train.method import MethodSpec
@@ -191,7 +190,8 @@ class ExperimentSpec(Spec):
         if self.compare:
             yield Fault("compare", "is of soft labels; compare plans with method.compare")
         if method.prefix is not None:
-            yield from self._prefix_faults(method.prefix)
+            what, at = "the teacher's first blocks", "method.prefix"
+            yield from self._second_pool_faults(method.prefix.source, at, what)
         if method.afterwards is None and not isinstance(self.soft_labels, NoTeacher):
             yield Fault(
                 "soft_labels",
@@ -222,6 +222,11 @@ class ExperimentSpec(Spec):
         for name, contender in method.contenders(self.aggregation).items():
             spec = getattr(contender.aggregation, "compression", None)
             served = isinstance(self.soft_labels, Served)
+            relabel = getattr(contender.aggregation, "relabel", None)
+            if relabel is not None:
+                path = f"method.compare.{name}." if method.compare else ""
+                at = f"{path}aggregation.relabel"
+                yield from self._second_pool_faults(relabel, at, "the local models")
             if served and spec is not None and getattr(spec, "mu", 0) == 1:
                 yield Fault(
                     "soft_labels",
@@ -238,23 +243,25 @@ class ExperimentSpec(Spec):
                     f"is {getattr(self.train, name)}; train/ensemble does not have it",
                 )
 
-    def _prefix_faults(self, prefix: ServedPrefix) -> Iterator[Fault]:
+    def _second_pool_faults(
+        self, source: SourceSpec, at: str, what: str
+    ) -> Iterator[Fault]:
+        """Of a pool that serves something else than the teacher."""
         if self.teacher_pool is None:
-            yield Fault(
-                "teacher_pool", "is missing; method.prefix needs one (teacher_pools/local)"
-            )
+            yield Fault("teacher_pool", f"is missing; {at} needs one (teacher_pools/local)")
         elif isinstance(self.soft_labels, Served) and not isinstance(
             self.teacher_pool, LocalPool
         ):
             yield Fault(
                 "teacher_pool",
-                "would serve the whole teacher for soft_labels and its first blocks for "
-                "method.prefix; only cluster/local_pool can do both",
+                f"would serve the whole teacher for soft_labels and {what} for {at}; only "
+                "cluster/local_pool can do both",
             )
-        source, batch = prefix.source, self.train.batch
+        batch = self.train.batch
         if isinstance(source, Served) and source.ut <= batch:
+            path = at if at.endswith("relabel") else f"{at}.source"
             yield Fault(
-                "method.prefix.source.ut",
+                f"{path}.ut",
                 f"is {source.ut} samples and train.batch is {batch}; ut must hold more than "
                 "one batch",
             )

@@ -87,6 +87,15 @@ class TeacherPool(Protocol):
     tls: dict[str, str] | None  # PEM files by role: ca, cert, key; None is no TLS
 
 
+@dataclass(slots=True)
+class KnownPool:
+    """A pool that somebody else keeps. Satisfies `TeacherPool`."""
+
+    address: str
+    teacher: str
+    tls: dict[str, str] | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceContext:
     """What a source may use. Loading the teacher is left to those that need it."""

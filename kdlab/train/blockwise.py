@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.papers.pipe_bd.programme import RELAYED, PlanName
+from kdlab.papers.pipe_bd.stages import LEAD
 from kdlab.train.blocks.search import Search
 from kdlab.train.blocks.served_prefix import ServedPrefix
 from kdlab.train.method import MethodSpec
@@ -24,6 +25,7 @@ class Blockwise(MethodSpec):
         device train all blocks; `dp` and `ls` are the baselines.
     compare: the same training once for each of these plans.
     decoupled: DPU; false waits for all devices before each update.
+    lead: steps a stage may be ahead of the next; each costs the memory of what is relayed.
     devices: ranks, each a process.
     teacher_cuts, student_cuts: modules the blocks end with, the last block being the rest;
         of both networks, or of neither.
@@ -49,6 +51,7 @@ class Blockwise(MethodSpec):
     plan: PlanName = "ahd"
     compare: tuple[PlanName, ...] = ()
     decoupled: bool = True
+    lead: Annotated[int, Range(ge=1, le=64)] = LEAD
     devices: Annotated[int, Range(ge=1, le=64)] = 2
     teacher_cuts: tuple[str, ...] = ()
     student_cuts: tuple[str, ...] = ()

@@ -1,5 +1,7 @@
 """The search space: one path at a time, gradients of two gates, MobileNetV2 inside."""
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from kdlab.models.proxyless import (
     derived,
     draw_paths,
     mixed_blocks,
+    paths_in_turn,
     places,
 )
 from kdlab.models.proxyless_supernet import ProxylessSupernet
@@ -131,3 +134,25 @@ def test_what_is_derived_computes_what_the_supernet_does_in_eval():
     found.load_state_dict(own)
     views = torch.randn(2, 3, 32, 32)
     assert torch.equal(found.eval()(views), net.eval()(views))
+
+
+def test_a_piece_draws_what_the_whole_net_draws():
+    net = ProxylessSupernet(small=True).architecture(10, 3)
+    draw_paths(net, 7)
+    whole = [block.path for block in mixed_blocks(net)]
+    assert len(set(whole)) > 1
+    draw_paths(net, 8)
+    for stage in net.stages:
+        draw_paths(stage, 7)
+    assert [block.path for block in mixed_blocks(net)] == whole
+
+
+def test_candidates_in_turn_come_as_often_as_each_other():
+    net = ProxylessSupernet(small=True).architecture(10, 3)
+    seen = [Counter() for _ in mixed_blocks(net)]
+    for step in range(42):  # of six candidates and of seven
+        paths_in_turn(net, step)
+        for counter, block in zip(seen, mixed_blocks(net), strict=True):
+            counter[block.path] += 1
+    for counter, block in zip(seen, mixed_blocks(net), strict=True):
+        assert set(counter.values()) == {42 // len(block.candidates)}

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 
+import psutil
 import pytest
 from safetensors.torch import load_file
 
@@ -134,8 +135,75 @@ def test_served_soft_labels_and_averaged_weights(kdlab_home, elsewhere):
     assert run.result["runs"][0]["source"] == "ma_dnn"
 
 
+RELABELLED = (
+    "method.compare={}",
+    "aggregation={type: train/aggregation/ensemble, tau: 8, diversity_weight: 0.3, "
+    "compression: {type: train/compression/distillation, p_iterations: 3, mu: 0.5}}",
+    "train.epochs=8",
+)
+POOL = (
+    "teacher_pool={type: cluster/local_pool, teachers: 2}",
+    "aggregation.relabel={type: cluster/served, lt: 40, ut: 100}",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mu", [0.5, 1.0])
+def test_a_pool_relabels_as_the_workers_do(kdlab_home, elsewhere, mu):
+    """Local models as teachers that change with every communication; one is killed."""
+    options = (*RELABELLED, f"aggregation.compression.mu={mu}")
+    own = experiment(*options, "method.processes=false").start().wait(timeout_s=120)
+    run = experiment(*options, *POOL).start()
+    ready = until(lambda: list(select(run.folder.events, "models_served")))
+    assert ready[0]["models"] == [0, 1, 2]
+    first = run.path / "pool_of_models" / "teacher-0.log"
+    os.kill(pid_of(first), signal.SIGKILL)
+    run.wait(timeout_s=220)
+    assert run.state == "finished", run.status
+    served = list(select(run.folder.events, "models_served"))
+    rounds = list(select(run.folder.events, "communication"))
+    # For the pseudo labels of every compression, and for z-bar of every round but the first.
+    assert len(served) == 2 * (len(rounds) - 1)
+    assert apart(student(own, "ec_dnn"), student(run, "ec_dnn")) < 1e-3
+    for key, loss in ensemble_losses(own).items():
+        assert ensemble_losses(run)[key] == pytest.approx(loss, abs=1e-4)
+    assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
+
+
+def ensemble_losses(run):
+    """Of the pseudo labels, by round and worker."""
+    done = select(run.folder.events, "worker_done")
+    return {
+        (e["round"], e["worker"]): e["ensemble_loss"]
+        for e in done
+        if e["what"] == "combine"
+    }
+
+
+def pid_of(log):
+    """Of the process that writes a log."""
+    (found,) = [p.pid for p in psutil.process_iter(["cmdline"]) if str(log) in writes_to(p)]
+    return found
+
+
+def writes_to(process):
+    try:
+        return [os.readlink(f"/proc/{process.pid}/fd/{n}") for n in (1, 2)]
+    except OSError:
+        return []
+
+
 FAULTS = {
     "too_many_workers": (("method.workers=40",), "too few for 40 workers"),
+    "relabel_without_pool": (RELABELLED + POOL[1:], "teacher_pool"),
+    "relabel_by_nothing": (
+        (*RELABELLED, "aggregation.relabel.type=soft_labels/in_process"),
+        "it must be of a pool",
+    ),
+    "relabel_ut": (
+        (*RELABELLED, *POOL, "aggregation.relabel.ut=20", "aggregation.relabel.lt=10"),
+        "must hold more than",
+    ),
     "tau_0": (("method.compare.ma_dnn.aggregation.tau=0",), "must be >= 1"),
     "mu": (("method.compare.ec_dnn.aggregation.compression.mu=1.5",), "mu"),
     "tau_too_long": (

@@ -8,7 +8,7 @@ All train every block once with every batch, so they differ in nothing but time.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kdlab.papers.pipe_bd.block_cost import Costs
@@ -62,6 +62,10 @@ class Programme:
     def widest(self) -> int:
         """Devices of the largest group: a batch needs as many rows."""
         return max(len(s.devices) for plan in self.plans for s in plan.stages)
+
+    def with_lead(self, lead: int) -> "Programme":
+        """The same with stages that may be so many steps ahead."""
+        return replace(self, plans=tuple(replace(plan, lead=lead) for plan in self.plans))
 
     def facts(self) -> dict[str, Any]:
         return {

@@ -10,8 +10,8 @@
    16: update_weight()                                -> Update
 
 A receive is posted a step ahead, so that it goes on under the student's work; a send goes
-on under it as well, and its buffer is free again `lead` steps later at the latest. That
-bounds how far a stage runs ahead of the next: with DPU nothing else would.
+on under it as well, and its buffer is free again `plan.lead` steps later at the latest.
+That bounds how far a stage runs ahead of the next: with DPU nothing else would.
 
 The same instructions are carried out over real devices (kdlab/train/blocks) and on a
 simulated clock (kdlab/simulate/pipe_bd.py).
@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kdlab.papers.pipe_bd.stages import Plan, Stage
-
-LEAD = 2  # send buffers: one is on its way while the next one is filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +164,14 @@ def edges(plan: Plan) -> list[Transfer]:
 
 
 def instructions(
-    plan: Plan, device: int, steps: int | Callable[[], int], lead: int = LEAD
+    plan: Plan, device: int, steps: int | Callable[[], int]
 ) -> Iterator[Instruction]:
     """What one device does in `steps` steps, lines 7 to 16, in order.
 
     A function is asked before each step how many there are: an epoch may end early when
-    all devices learn of it `lead` + 2 steps before.
+    all devices learn of it `plan.lead` + 2 steps before.
     """
+    lead = plan.lead
     total = steps if callable(steps) else lambda: steps
     number = plan.stage_of(device)
     stage = plan.stages[number]

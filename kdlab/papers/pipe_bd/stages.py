@@ -19,6 +19,8 @@ from typing import Any
 
 from kdlab.papers.shares import shared_rows
 
+LEAD = 2  # send buffers: one is on its way while the next one is filled
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -64,11 +66,13 @@ class Plan:
     """A pipeline: consecutive blocks in stages, every device in one stage.
 
     decoupled: DPU; else all devices wait for each other before they update (line 15).
+    lead: steps a stage may be ahead of the next.
     """
 
     batch: int
     stages: tuple[Stage, ...]
     decoupled: bool = True
+    lead: int = LEAD
 
     def __post_init__(self) -> None:
         expected, used = self.stages[0].first, set[int]()
@@ -119,7 +123,7 @@ class Plan:
         if batch == self.batch:
             return self
         stages = [replace(s, rows=shared_rows(batch, s.rows)) for s in self.stages]
-        return Plan(batch, tuple(stages), self.decoupled)
+        return Plan(batch, tuple(stages), self.decoupled, self.lead)
 
     def facts(self) -> dict[str, Any]:
         return asdict(self)
@@ -131,7 +135,8 @@ class Plan:
             Stage(**s | {"devices": tuple(s["devices"]), "rows": tuple(s["rows"])})
             for s in facts["stages"]
         ]
-        return cls(facts["batch"], tuple(stages), facts["decoupled"])
+        rest = (facts["decoupled"], facts.get("lead", LEAD))
+        return cls(facts["batch"], tuple(stages), *rest)
 
 
 def even_rows(batch: int, devices: int) -> tuple[int, ...]:

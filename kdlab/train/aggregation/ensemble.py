@@ -6,6 +6,7 @@ from typing import Annotated
 
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import NOT_NEGATIVE
+from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.compression.distillation import Distillation
 from kdlab.train.compression.kind import CompressionSpec
@@ -20,16 +21,32 @@ class EnsembleAggregation(AggregationSpec):
     diversity_weight: alpha of Eq. 5.
     compression: null leaves the local models as they are (with tau null that is E-DNN).
     compress_last: also after the last communication.
+    relabel: null has each worker load the other models, one after the other; a
+        cluster/served asks `teacher_pool` for their outputs, where the local models are
+        teachers that change with every communication.
     """
 
     tau: Annotated[int, Range(ge=1)] | None = 2000
     diversity_weight: Annotated[float, NOT_NEGATIVE] = 0.6
     compression: CompressionSpec | None = field(default_factory=Distillation)
     compress_last: bool = False
+    relabel: SourceSpec | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
         if self.compression is None and self.compress_last:
             yield Fault("compress_last", "is true, and there is no compression")
+        source = self.relabel
+        if source is None:
+            return
+        if source.needs_teacher != "served":
+            yield Fault(
+                "relabel",
+                f"is {source.component}; it must be of a pool: cluster/served",
+            )
+        elif getattr(source, "replies", "") == "top_k":
+            yield Fault("relabel.replies", "is top_k; an average needs all classes")
+        if getattr(source, "cache_views", None) is not None:
+            yield Fault("relabel.cache_views", "keeps soft labels; these change every time")
 
     def build(self) -> "EnsembleAggregation":
         return self

@@ -31,7 +31,7 @@ from kdlab.errors import KdlabError, RunStopped
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.papers.pipe_bd.programme import Programme
-from kdlab.papers.pipe_bd.relay import LEAD, Span
+from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds
@@ -136,7 +136,8 @@ class BlockwiseLoop:
         self.workers = [self._worker(plan, groups) for plan in self.plans]
         longest = max(len(plan.stages) for plan in job.programme.plans)
         self._tick = _TICK_GPU if job.device.type == "cuda" else 1
-        self._lag = (LEAD + 1) * longest
+        self._lead = max(plan.lead for plan in job.programme.plans)
+        self._lag = (self._lead + 1) * longest
         self.results = Results(
             job.student,
             job.model_spec,
@@ -362,7 +363,7 @@ class BlockwiseLoop:
         if (stop or leave) and self._told is None:
             # All are at step + lag now; none has posted a receive beyond the next.
             self._told = stop, leave
-            self._limit = min(steps, step + self._lag + LEAD + 1)
+            self._limit = min(steps, step + self._lag + self._lead + 1)
         now, every = time.perf_counter(), self.job.recipe.log_every_steps
         due = now - self._logged[0] >= _LOG_EVERY_S
         if every is not None:

@@ -2,16 +2,19 @@
 
 Each block is run at each feasible batch share, some steps to warm up and then
 `steps` (100 in the paper, section V-B), and the median counts. Sizes take turns, so a
-machine that drifts does not make one of them look better.
+machine that drifts does not make one of them look better. A supernet's steps differ by the
+path they draw; what a stage does in many of them is the mean, so there the mean counts.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from statistics import median
+from functools import partial
+from statistics import fmean, median
 
 import torch
 from torch import Tensor, nn
 
+from kdlab.models.proxyless import mixed_blocks, paths_in_turn
 from kdlab.papers.pipe_bd.block_cost import Block
 from kdlab.papers.pipe_bd.stages import even_rows
 from kdlab.train.blocks.pairs import BlockPair
@@ -27,6 +30,14 @@ def feasible_rows(batch: int, devices: int) -> list[int]:
     return sorted({rows for width in widths for rows in even_rows(batch, width)})
 
 
+def paths_of(student: nn.Module) -> Callable[[int], None] | None:
+    """How a supernet's steps are measured: each candidate as often as the others.
+
+    So a few steps have the mean of many drawn ones. None for any other network.
+    """
+    return partial(paths_in_turn, student) if mixed_blocks(student) else None
+
+
 def profiled(
     pairs: Sequence[BlockPair],
     views: Tensor,
@@ -36,7 +47,7 @@ def profiled(
     optimizer: Callable[[nn.Module], Stepper],
     most_s: float = 60.0,
     alive: Callable[[], None] = lambda: None,
-    before_step: Callable[[int], None] = lambda step: None,
+    before_step: Callable[[int], None] | None = None,
 ) -> list[Block]:
     """Costs of each pair, measured on copies of nothing: weights come back as they were.
 
@@ -48,19 +59,23 @@ def profiled(
         optimizer: a fresh one for a student block, as in training.
         most_s: for all of it, in seconds.
         alive: called before each step.
-        before_step: called with the number of each, such as to draw a path.
+        before_step: called with the number of each to choose a path; steps then differ.
     """
     found = []
     per_block_s = most_s / max(1, len(pairs))
 
     def beat(step: int) -> None:
         alive()
-        before_step(step)
+        if before_step is not None:
+            before_step(max(0, step - _WARM_UP))
 
     for pair in pairs:
         with torch.no_grad():
             output = pair.teacher(views)
-        found.append(_one(pair, views, output, rows, steps, optimizer, per_block_s, beat))
+        taken = _one(pair, views, output, rows, steps, optimizer, per_block_s, beat)
+        typical = median if before_step is None else fmean
+        teacher, student = ({r: typical(s) for r, s in t.items()} for t in taken)
+        found.append(_sized(pair, views, output, teacher_s=teacher, student_s=student))
         views = output
     return found
 
@@ -74,7 +89,8 @@ def _one(
     optimizer: Callable[[nn.Module], Stepper],
     most_s: float,
     before_step: Callable[[int], None],
-) -> Block:
+) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+    """Seconds of the teacher and of the student by rows, each time it was timed."""
     student = pair.student
     kept = {k: v.clone() for k, v in student.state_dict().items()}
     student.train()
@@ -97,13 +113,7 @@ def _one(
                 whole[r].append(spent)
     student.load_state_dict(kept)
     stepper.zero_grad(set_to_none=True)
-    return _sized(
-        pair,
-        views,
-        output,
-        teacher_s={r: median(s) for r, s in teacher.items()},
-        student_s={r: median(s) for r, s in whole.items()},
-    )
+    return teacher, whole
 
 
 def unmeasured(

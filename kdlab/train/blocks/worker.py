@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.relay import (
-    LEAD,
     Part,
     Span,
     Transfer,
@@ -220,7 +219,7 @@ class Worker:
                 buffer[t.start - start : t.stop - start],
                 t.sender,
                 group=self.job.relay,
-                tag=_tag(step),
+                tag=_tag(step, self.plan.lead),
             )
             for t in rows.incoming
         ]
@@ -249,7 +248,8 @@ class Worker:
         works: list[Any] = [output]  # alive until it has left
         for t in rows.outgoing:
             part = output[t.start - rows.start : t.stop - rows.start]
-            works.append(dist.isend(part, t.receiver, group=self.job.relay, tag=_tag(step)))
+            tag = _tag(step, self.plan.lead)
+            works.append(dist.isend(part, t.receiver, group=self.job.relay, tag=tag))
         self._kept.sends[step] = works
 
     def _student(self, step: int) -> None:
@@ -319,9 +319,9 @@ def stage_groups(plans: Sequence[Plan]) -> dict[tuple[int, ...], Any]:
     return {devices: dist.new_group(list(devices)) for devices in shared}
 
 
-def _tag(step: int) -> int:
+def _tag(step: int, lead: int) -> int:
     """Steps that can be under way at the same time differ; pairs of ranks do anyway."""
-    return step % (LEAD + 2)
+    return step % (lead + 2)
 
 
 def _wait(works: Sequence[Any]) -> None:

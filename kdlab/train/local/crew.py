@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kdlab.data.images import ImageData
 from kdlab.papers.ec_dnn.timetable import Round
-from kdlab.soft_labels.source import SoftLabelSource
+from kdlab.soft_labels.source import KnownPool, SoftLabelSource
 from kdlab.train.local.exchange import ModelFile
 from kdlab.train.local.worker import Done, LocalWorker
 
@@ -31,6 +31,7 @@ class Order:
         look: where to write what the model then says of validation and test images.
         final: measure the training loss of the local data too.
         keep: what the worker is reset to, on disk.
+        pool: address, teacher and tls of the pool that serves these models, if one does.
     """
 
     what: str  # "train" or "combine"
@@ -40,6 +41,7 @@ class Order:
     look: str | None = None
     final: bool = False
     keep: bool = True
+    pool: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,11 @@ def carry_out(worker: LocalWorker, order: Order, source: SoftLabelSource) -> Did
     Raises:
         RunStopped, KdlabError: as the worker does.
     """
+    pool = None if order.pool is None else KnownPool(**order.pool)
     if order.what == "train":
-        done = worker.train(order.round, order.models, source)
+        done = worker.train(order.round, order.models, source, pool)
     else:
-        done = worker.combine(order.round, order.models, order.keep)
+        done = worker.combine(order.round, order.models, order.keep, pool)
     if order.look is not None:
         look(worker, Path(order.look))
     loss = worker.train_loss() if order.final else None

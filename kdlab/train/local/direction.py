@@ -134,6 +134,8 @@ class Training:
         network: between machines, for the time of a communication.
         looks: how often the models are looked at, spread over all rounds.
         keep_every_s: seconds between reset points that a resume can go back to.
+        serve: has a pool serve these models; address, teacher and tls of the pool. None has
+            the workers load them.
     """
 
     workers: int
@@ -146,6 +148,7 @@ class Training:
     network: Network = field(default_factory=Network)
     looks: int = 20
     keep_every_s: float = 5.0
+    serve: Callable[[Sequence[ModelFile]], dict[str, Any]] | None = None
 
 
 class Direction:
@@ -269,7 +272,10 @@ class Direction:
         last = number == len(self.timetable.rounds) - 1
         round_ = self.timetable.rounds[number]
         ends = what == "combine" or not round_.combines
-        look = None
+        look, pool = None, None
+        relabels = round_.compress_steps if what == "combine" else round_.diversity_weight
+        if self.training.serve is not None and models and relabels:
+            pool = self.training.serve(models)
         if number in self._looked_at:
             look = str(self._look_path(number, worker, what))
         self.crew.tell(
@@ -281,6 +287,7 @@ class Direction:
                 look=look,
                 final=last and ends,
                 keep=number in self._keeps or not round_.combines,
+                pool=pool,
             )
         )
 

@@ -5,7 +5,8 @@ and the sums, whatever their number (section 4.2).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kdlab.data.samples import PlannedSamples
+from kdlab.errors import KdlabError
 from kdlab.losses.local import log_loss
 from kdlab.models.model import Normalised
+from kdlab.soft_labels.source import SoftLabelSource
 from kdlab.train.local.exchange import ModelFile, fetch
 from kdlab.train.local.stream import Place
 
@@ -76,6 +79,57 @@ def relabel(
         total += own
     total /= max(1, len(models))
     return Relabelled(total, losses, log_loss(total, labels), starts)
+
+
+@torch.no_grad()
+def relabel_served(
+    places: Sequence[Place],
+    samples: PlannedSamples,
+    models: int,
+    opened: Callable[[PlannedSamples, dict[str, Any], int], SoftLabelSource],
+) -> Relabelled:
+    """The same from a pool that answers with the logits of each model side by side.
+
+    Args:
+        places: batches of the plan, one after the other.
+        samples: they are of.
+        models: how many answer.
+        opened: a source of these samples, from {"epoch", "done"} on, with so many outputs
+            for each.
+
+    Raises:
+        KdlabError: it delivered other rows than were asked for.
+        TeacherLost, ClusterError: as the source does.
+    """
+    first, last = places[0], places[-1]
+    done = list(range(first.index))
+    if first.epoch == last.epoch:  # nothing is asked for that is not needed
+        done += range(last.index + 1, samples.plan.batches)
+    asked = replace(samples, plan=replace(samples.plan, epochs=last.epoch + 1))
+    labels = torch.from_numpy(samples.labels(_ids(places)))
+    sizes = [len(place.ids) for place in places]
+    rows = [int(s) for s in np.cumsum([0, *sizes[:-1]])]
+    each = torch.zeros((models, sum(sizes), samples.classes))
+    start, outputs = {"epoch": first.epoch, "done": done}, models * samples.classes
+    with closing(opened(asked, start, outputs)) as source:
+        batches = (
+            batch
+            for epoch in range(first.epoch, last.epoch + 1)
+            for batch in source.epoch(epoch, done if epoch == first.epoch else ())
+        )
+        for place, row in zip(places, rows, strict=True):
+            batch = next(batches)
+            if not np.array_equal(batch.ids, place.ids):
+                raise KdlabError(
+                    f"The pool delivered other rows than batch {place.index} of epoch "
+                    f"{place.epoch} has. This is a defect of kdlab."
+                )
+            assert batch.soft is not None
+            logits = batch.soft.float().view(len(batch.ids), models, samples.classes)
+            each[:, row : row + len(batch.ids)] = logits.softmax(2).transpose(0, 1)
+    mean = each.mean(0)
+    losses = [log_loss(own, labels) for own in each]
+    return Relabelled(mean, losses, log_loss(mean, labels), rows)
 
 
 def _ids(places: Sequence[Place]) -> NDArray[Any]:

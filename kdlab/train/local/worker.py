@@ -23,9 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from kdlab.data.counter_random import permutation
 from kdlab.data.plan import Plan
-from kdlab.data.samples import PlannedSamples
+from kdlab.data.samples import PlannedSamples, Subset
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.losses.local import accelerated_compression, diversity_regularised, log_loss
 from kdlab.losses.soft_loss import LossSpec
@@ -33,7 +32,7 @@ from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import Normalised
 from kdlab.papers.ec_dnn.metrics import check_ensemble
 from kdlab.papers.ec_dnn.timetable import Round, Timetable
-from kdlab.soft_labels.source import Batch, SoftLabelSource
+from kdlab.soft_labels.source import Batch, SoftLabelSource, TeacherPool
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
@@ -41,12 +40,16 @@ from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.compression.distillation import Distillation
 from kdlab.train.events import Emit
 from kdlab.train.local.exchange import ModelFile, fetch, mean_of, publish
-from kdlab.train.local.relabel import relabel
-from kdlab.train.local.stream import Stream
+from kdlab.train.local.relabel import Relabelled, relabel, relabel_served
+from kdlab.train.local.stream import Place, Stream
 from kdlab.train.recipe import Recipe, lr_at
 from kdlab.train.step import Descent
 
 _LOG_EVERY_S = 0.5
+
+
+Opened = Callable[[TeacherPool, PlannedSamples, dict[str, Any], int], SoftLabelSource]
+"""From {"epoch", "done"} on, with so many outputs for each sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,7 @@ class LocalJob:
         folder: of the member; models are written below it.
         stop: whether the user asked to stop.
         pulse: a sign of life, with the steps done.
+        opened: a source of some samples' soft labels from the pool of local models.
     """
 
     worker: int
@@ -80,6 +84,7 @@ class LocalJob:
     emit: Emit
     stop: Callable[[], bool] = lambda: False
     pulse: Callable[[int], None] = lambda step: None
+    opened: Opened | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +200,11 @@ class LocalWorker:
     # Local training
 
     def train(
-        self, round_: Round, latest: Sequence[ModelFile], source: SoftLabelSource
+        self,
+        round_: Round,
+        latest: Sequence[ModelFile],
+        source: SoftLabelSource,
+        pool: TeacherPool | None = None,
     ) -> Done:
         """The rest of a round's local iterations (Eq. 5); publishes the model.
 
@@ -203,6 +212,7 @@ class LocalWorker:
             round_: of the timetable.
             latest: compressed models of the round before, whose mean is z-bar.
             source: of the batches, in the plan's order.
+            pool: that serves these models; None has the worker load them.
 
         Raises:
             RunStopped: the user asked; the state is saved.
@@ -212,14 +222,12 @@ class LocalWorker:
             self._at_the_start_of(round_.number)
             if latest and isinstance(self.job.aggregation, ModelAverage):
                 self.model.net.load_state_dict(fetch(latest[0]))  # all begin alike
-        begin, busy = time.perf_counter(), time.process_time()
+        begin = time.perf_counter()
         steps = round_.train_steps - self.round_steps
         places, away, relabel_s = self.stream.ahead(steps), None, 0.0
         if round_.diversity_weight and latest and steps:
-            away = relabel(
-                places, self.job.samples, latest, self.job.scratch, self._rows, self._alive
-            )
-            relabel_s = time.process_time() - busy
+            away, relabel_s = self._relabel(places, self.job.samples, latest, pool)
+        busy = time.process_time()
         before = self.round_steps
         self.model.train()
         for number, batch in enumerate(self.stream.take(source, steps)):
@@ -236,9 +244,9 @@ class LocalWorker:
             steps=self.round_steps,
             samples=self.round_samples,
             wall_s=time.perf_counter() - begin,
-            train_s=time.process_time() - busy - relabel_s,
+            train_s=time.process_time() - busy,
             relabel_s=relabel_s,
-            fetched_bytes=sum(f.bytes for f in latest) if away is not None else 0,
+            fetched_bytes=0 if away is None else self._fetched(latest, away, pool),
         )
         if not round_.combines:  # nothing follows: the next round begins here
             self._begins(round_.number + 1, keep=True)
@@ -284,7 +292,11 @@ class LocalWorker:
     # Aggregation and compression
 
     def combine(
-        self, round_: Round, models: Sequence[ModelFile], keep: bool = True
+        self,
+        round_: Round,
+        models: Sequence[ModelFile],
+        keep: bool = True,
+        pool: TeacherPool | None = None,
     ) -> Done:
         """Make the global model of these, and reset the local one by it.
 
@@ -292,6 +304,7 @@ class LocalWorker:
             round_: of the timetable.
             models: to be combined.
             keep: the reset point, on disk. With a communication every few steps not all are.
+            pool: that serves these models; None has the worker load them.
 
         Raises:
             WeightsError: a model changed on the way.
@@ -302,7 +315,7 @@ class LocalWorker:
             self._catch_up(round_, models)
         if isinstance(self.job.aggregation, ModelAverage):
             return self._average(round_, models)
-        return self._compress(round_, models)
+        return self._compress(round_, models, pool)
 
     def _catch_up(self, round_: Round, models: Sequence[ModelFile]) -> None:
         """After a restart in between: the local training is done, and was published."""
@@ -321,16 +334,46 @@ class LocalWorker:
         aggregation = self.job.aggregation
         if isinstance(aggregation, ModelAverage) and aggregation.optimizer == "reset":
             self.descent = Descent(self.job.recipe, self.model, self.model, self.device)
-        return self._reset(round_, begin, Parts(models=models))
+        return self._reset(round_, begin, Parts(fetched_bytes=self._others_bytes(models)))
 
-    def _compress(self, round_: Round, models: Sequence[ModelFile]) -> Done:
+    def _relabel(
+        self,
+        places: Sequence[Place],
+        samples: PlannedSamples,
+        models: Sequence[ModelFile],
+        pool: TeacherPool | None,
+    ) -> tuple[Relabelled, float]:
+        """The mean outputs, and the seconds that took: of this processor, or of waiting."""
+        if pool is None or not places:
+            busy = time.process_time()
+            made = relabel(
+                places, samples, models, self.job.scratch, self._rows, self._alive
+            )
+            return made, time.process_time() - busy
+        assert self.job.opened is not None
+        begin, opened = time.perf_counter(), partial(self.job.opened, pool)
+        made = relabel_served(places, samples, len(models), opened)
+        return made, time.perf_counter() - begin
+
+    def _fetched(
+        self, models: Sequence[ModelFile], made: Relabelled, pool: TeacherPool | None
+    ) -> int:
+        """Bytes: of others' models, or of the outputs that a pool sent instead."""
+        if pool is not None:
+            return 4 * made.mean.numel() * len(models)
+        return self._others_bytes(models)
+
+    def _others_bytes(self, models: Sequence[ModelFile]) -> int:
+        return sum(f.bytes for f in models if f.worker != self.job.worker)
+
+    def _compress(
+        self, round_: Round, models: Sequence[ModelFile], pool: TeacherPool | None
+    ) -> Done:
         """Algorithm 2: relabel, then p iterations on Eq. 6 from the local weights."""
-        begin, busy = time.perf_counter(), time.process_time()
+        begin = time.perf_counter()
         stream, fresh = self._compression_stream(round_)
         places = stream.ahead(round_.compress_steps)
-        made = relabel(
-            places, self.job.samples, models, self.job.scratch, self._rows, self._alive
-        )
+        made, relabel_s = self._relabel(places, stream.samples, models, pool)
         try:
             check_ensemble(made.loss, made.model_losses)
         except ValueError as error:
@@ -339,7 +382,7 @@ class LocalWorker:
                 "do not belong to its images; nothing was trained on them. This is a defect "
                 "of kdlab, or of a model that puts out no class scores."
             ) from error
-        relabelled, samples = time.process_time(), 0
+        busy, samples = time.process_time(), 0
         self.model.train()
         for number, place in enumerate(places):
             ids = place.ids
@@ -362,10 +405,10 @@ class LocalWorker:
             round_,
             begin,
             Parts(
-                models=models,
                 samples=samples,
-                relabel_s=relabelled - busy,
-                compress_s=time.process_time() - relabelled,
+                relabel_s=relabel_s,
+                compress_s=time.process_time() - busy,
+                fetched_bytes=self._fetched(models, made, pool),
                 ensemble_loss=made.loss,
                 model_losses=tuple(made.model_losses),
             ),
@@ -383,15 +426,15 @@ class LocalWorker:
         number = round_.number if spec.subset == "drawn" else 0
         own = samples.plan.ids
         count = max(min(samples.plan.batch, len(own)), round(spec.mu * len(own)))
-        chosen = permutation(self.job.seed + 7919 * (self.job.worker + 1), number, own)
+        subset = Subset(self.job.seed + 7919 * (self.job.worker + 1), number, count)
         plan = Plan(
-            chosen[:count],
+            subset.of(own),
             batch=samples.plan.batch,
             seed=self.job.seed + self.job.worker,
             epochs=round_.compress_steps,
             smallest=samples.plan.smallest,
         )
-        apart = replace(samples, plan=plan)
+        apart = replace(samples, plan=plan, subset=subset)
         # Views of its own: epochs that local training never comes to.
         first = (round_.number + 1) * 10**6
         return Stream(apart, first * plan.batches), True
@@ -406,7 +449,6 @@ class LocalWorker:
         """The new starting point: kept, and published for z-bar."""
         loss = self._mean_loss()
         self._begins(round_.number + 1, keep=self._keeps)
-        others = [f for f in parts.models if f.worker != self.job.worker]
         return Done(
             round=round_.number,
             model=publish(self.model.net, self.job.worker, self._path(round_, "reset")),
@@ -416,7 +458,7 @@ class LocalWorker:
             wall_s=time.perf_counter() - begin,
             relabel_s=parts.relabel_s,
             compress_s=parts.compress_s,
-            fetched_bytes=sum(f.bytes for f in others),
+            fetched_bytes=parts.fetched_bytes,
             ensemble_loss=parts.ensemble_loss,
             model_losses=parts.model_losses,
         )
@@ -533,10 +575,10 @@ class LocalWorker:
 class Parts:
     """What a reset was made of."""
 
-    models: Sequence[ModelFile]
     samples: int = 0
     relabel_s: float = 0.0
     compress_s: float = 0.0
+    fetched_bytes: int = 0
     ensemble_loss: float | None = None
     model_losses: tuple[float, ...] = ()
 

@@ -1,0 +1,127 @@
+"""Local models as teachers of a pool: what it serves changes with every communication."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from kdlab.cluster import notebook_components
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.pool import Pool, deploy
+from kdlab.cluster.probe import probe_images, probe_of, proof_of
+from kdlab.run.ensemble import Contest
+from kdlab.run.folder import RunFolder
+from kdlab.run.rank_orders import pool_facts
+from kdlab.soft_labels.source import SourceSpec
+from kdlab.train.events import Emit
+from kdlab.train.local.exchange import ModelFile
+
+_PATIENCE_S = 30.0  # until the readers of the communication before have said goodbye
+
+
+class ServedModels:
+    """Has a pool serve these models, each one's logits beside the others'.
+
+    Args:
+        contest: whose models they are.
+        run: its folder.
+        source: how workers ask.
+        emit: events for people.
+        stop: whether the user asked to stop.
+    """
+
+    def __init__(
+        self,
+        contest: Contest,
+        run: RunFolder,
+        source: SourceSpec,
+        emit: Emit,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.contest, self.run, self.source = contest, run, source
+        self._emit, self._stop = emit, stop
+        self._pool: Pool | None = None
+        self._served = ""
+        self._facts: dict[str, Any] = {}
+
+    def __call__(self, models: Sequence[ModelFile]) -> dict[str, Any]:
+        """What workers must know of the pool, once a teacher has loaded all of them.
+
+        Raises:
+            TeacherRefused, ClusterError, RunStopped: as pools do.
+        """
+        wanted = "+".join(file.sha256 for file in models)
+        if wanted != self._served:
+            pool = self._with(self._deployment(models))
+            status = pool.wait(self._stop)
+            self._emit(
+                "models_served",
+                models=[file.worker for file in models],
+                teachers=len(status["teachers"]),
+            )
+            self._served, self._facts = wanted, pool_facts(pool) or {}
+        return self._facts
+
+    def _with(self, deployment: Deployment) -> Pool:
+        """The pool, with this deployment."""
+        spec = self.contest.spec.teacher_pool
+        assert spec is not None
+        if self._pool is None:
+            folder = self.run.path / "pool_of_models"
+            self._emit("pool_starting", pool=spec.component)
+            self._pool = spec.start(deployment, folder)
+            return self._pool
+        deploy(
+            self._pool.address,
+            deployment,
+            tls=self._pool.tls,
+            with_weights=not isinstance(spec, LocalPool),
+            stop=self._stop,
+            wait_s=_PATIENCE_S,
+        )
+        self._pool.teacher = deployment.teacher
+        return self._pool
+
+    def _deployment(self, models: Sequence[ModelFile]) -> Deployment:
+        data, spec = self.contest.ingredients.data, self.contest.spec
+        named = json.loads((self.run.path / "components.json").read_text())
+        together = hashlib.sha256("+".join(f.sha256 for f in models).encode())
+        return Deployment(
+            members=tuple(
+                {
+                    "model": self.contest.model_spec(file.worker).to_dict()
+                    | {"weights": None, "sha256": None},
+                    "weights": file.path,
+                    "sha256": file.sha256,
+                    "weight": 1.0,
+                }
+                for file in models
+            ),
+            teacher=together.hexdigest()[:16],
+            num_classes=len(data.classes) * len(models),
+            shape=data.shape,
+            batch=spec.train.batch,
+            data=spec.data.to_dict(),
+            probe=probe_of(data),
+            by_reference=getattr(self.source, "inputs", "") == "reference",
+            components=notebook_components.pack(set(named)),
+            reference=tuple(map(tuple, proof_of(self._answers(models)))),
+            answers="each",
+        )
+
+    @torch.inference_mode()
+    def _answers(self, models: Sequence[ModelFile]) -> np.ndarray[Any, Any]:
+        """Right ones to the probe images, one model after the other."""
+        images = torch.from_numpy(probe_images(self.contest.ingredients.data.shape))
+        device = self.contest.recipe.chosen_device()
+        each = [self.contest.loaded(f)(images.to(device)).float().cpu() for f in models]
+        found: np.ndarray[Any, Any] = torch.cat(each, dim=1).numpy()
+        return found
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
