@@ -10,10 +10,11 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from kdlab.config import register
+from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE, SHARE
 from kdlab.models.model import IMAGENET_MEAN, IMAGENET_STD, ModelSpec, Statistics
 from kdlab.models.nin import begin_plain
+from kdlab.models.pixel_mean import centred
 
 # Table 1: 1×1; 3×3 reduce, 3×3; 5×5 reduce, 5×5; pool projection. None is a max pool.
 _MODULES: tuple[tuple[int, ...] | None, ...] = (
@@ -38,13 +39,17 @@ class GoogLeNet(ModelSpec):
 
     width: factor on all channels; 1 is the published network.
     dropout: before the last layer.
+    pixel_mean: side of the images; their mean is then subtracted from each. null does not.
     """
 
     width: Annotated[float, POSITIVE] = 1.0
     dropout: Annotated[float, SHARE] = 0.4
+    pixel_mean: Annotated[int, Range(ge=1)] | None = None
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
-        return Net(self.width, self.dropout, num_classes, in_chans)
+        net = Net(self.width, self.dropout, num_classes, in_chans)
+        net.layers = nn.Sequential(*centred(in_chans, self.pixel_mean), *net.layers)
+        return net
 
     def normalisation(self) -> Statistics:
         return IMAGENET_MEAN, IMAGENET_STD

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from kdlab.config import Range, register
 from kdlab.config.spec import SHARE
 from kdlab.models.model import ModelSpec
+from kdlab.models.pixel_mean import centred
 
 _FULL = 192  # channels of the published network
 _NARROW = (160 / _FULL, 96 / _FULL)  # of the 1×1 layers in the first group
@@ -25,13 +26,17 @@ class NetworkInNetwork(ModelSpec):
 
     width: channels; 192 is the published network.
     dropout: behind the first and the second group.
+    pixel_mean: side of the images; their mean is then subtracted from each. null does not.
     """
 
     width: Annotated[int, Range(ge=4)] = _FULL
     dropout: Annotated[float, SHARE] = 0.5
+    pixel_mean: Annotated[int, Range(ge=1)] | None = None
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
-        return NiN(self.width, self.dropout, num_classes, in_chans)
+        net = NiN(self.width, self.dropout, num_classes, in_chans)
+        net.layers = nn.Sequential(*centred(in_chans, self.pixel_mean), *net.layers)
+        return net
 
 
 class NiN(nn.Module):

@@ -14,6 +14,7 @@ from kdlab.data.images import ImageData
 from kdlab.errors import BadInput
 from kdlab.models.exported import load_exported, spec_of
 from kdlab.models.model import ModelSpec, Normalised
+from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.models.proxyless import Proxyless, mixed_blocks
 from kdlab.papers.pipe_bd.block_cost import Costs, Profile
 from kdlab.papers.pipe_bd.programme import NoPlan, Programme, programme
@@ -62,6 +63,7 @@ def cutting_of(
     """
     torch.manual_seed(seed)
     student = spec.student.build(len(data.classes), data.shape[0])
+    fit_pixel_mean(student, data.inputs, data.train)
     return cut_both(method_of(spec), teacher, student, spec.student, data.shape, device)
 
 

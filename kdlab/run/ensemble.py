@@ -21,6 +21,7 @@ from kdlab.models.model import (
     load_weights,
     parameters,
 )
+from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.papers.ec_dnn.parallel import Network
 from kdlab.papers.ec_dnn.timetable import Timetable
 from kdlab.run.ingredients import Ingredients
@@ -101,7 +102,9 @@ class Contest:
         data = self.ingredients.data
         with torch.random.fork_rng():
             torch.manual_seed(self.member.seed + (0 if equal else 1_000_003 * worker))
-            return self.model_spec(worker).build(len(data.classes), data.shape[0])
+            model = self.model_spec(worker).build(len(data.classes), data.shape[0])
+        fit_pixel_mean(model, data.inputs, data.train)  # alike, whatever each one's data
+        return model
 
     def scratch(self, device: torch.device) -> Callable[[int], Normalised]:
         """One place for models of others; made anew only when they are of another kind."""

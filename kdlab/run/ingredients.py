@@ -12,6 +12,7 @@ import torch
 
 from kdlab.data.images import ImageData
 from kdlab.data.samples import Part, PlannedSamples, Shard, planned
+from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.run.spec import ExperimentSpec, Member
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.aggregation.all_reduce import AllReduce
@@ -106,9 +107,11 @@ class Ingredients:
         spec, data = self.spec, self.data
         torch.manual_seed(member.seed)
         model_spec = rest.pop("model_spec", spec.student)
+        model = model_spec.build(len(data.classes), data.shape[0])
+        fit_pixel_mean(model, data.inputs, data.train)
         fields: dict[str, Any] = {
             "recipe": spec.train,
-            "model": model_spec.build(len(data.classes), data.shape[0]),
+            "model": model,
             "stop": self.stop,
         }
         return StudentLoop(

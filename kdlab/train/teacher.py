@@ -29,6 +29,7 @@ from kdlab.models.model import (
     file_sha256,
     load_weights,
 )
+from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.events import Emit
@@ -225,10 +226,12 @@ def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
         seed=spec.seed,
         epochs=recipe.epochs,
     )
+    model = spec.model.build(len(data.classes), data.shape[0])
+    fit_pixel_mean(model, data.inputs, data.train)
     job = Job(
         recipe=recipe,
         model_spec=spec.model,
-        model=spec.model.build(len(data.classes), data.shape[0]),
+        model=model,
         samples=samples,
         loss=None,
         seed=spec.seed,

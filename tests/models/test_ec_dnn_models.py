@@ -1,11 +1,15 @@
 """The networks EC-DNN trains: NiN and GoogLeNet, both without batch norm."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from kdlab.models.exported import load_exported
 from kdlab.models.googlenet import GoogLeNet
+from kdlab.models.model import export
 from kdlab.models.nin import NetworkInNetwork
+from kdlab.models.pixel_mean import fit_pixel_mean
 
 
 def counted(spec, classes, channels, size):
@@ -43,3 +47,22 @@ def test_their_first_scores_are_neither_nothing_nor_huge():
         with torch.inference_mode():
             scores = model(views)
         assert 1e-3 < float(scores.std()) < 1e3
+
+
+@pytest.mark.parametrize("kind", [NetworkInNetwork, GoogLeNet])
+def test_the_mean_image_becomes_part_of_the_weights(kind, tmp_path):
+    torch.manual_seed(0)
+    images = np.random.default_rng(0).integers(0, 256, (50, 3, 32, 32), np.uint8)
+    rows = np.arange(40)
+    spec = kind(width=16 if kind is NetworkInNetwork else 0.1, pixel_mean=32)
+    model = spec.build(10, 3)
+    fit_pixel_mean(model, images, rows)
+    seen = []
+    model.net.layers[0].register_forward_hook(lambda m, i, output: seen.append(output))
+    model.eval()
+    scores = model(torch.from_numpy(images[:40]))
+    assert float(seen[0].mean(0).abs().max()) < 1e-5  # of each pixel
+    export(model, spec, tmp_path / "net.safetensors", {})
+    again = load_exported(tmp_path / "net.safetensors")
+    fit_pixel_mean(again, images[::-1], rows)  # it has one already
+    assert torch.equal(again.eval()(torch.from_numpy(images[:40])), scores)
