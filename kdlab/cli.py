@@ -96,7 +96,11 @@ def _add_others(add: _Add) -> None:
     export.add_argument("--to", choices=["safetensors", "torch"], default="safetensors")
     export.add_argument("--out", default=None, help="file (default: student.<format>)")
     export.add_argument("--member", default=None, help="for example served/seed0")
-    export.add_argument("--best", action="store_true", help="best epoch on validation")
+    which = export.add_mutually_exclusive_group()
+    which.add_argument("--best", action="store_true", help="best epoch on validation")
+    which.add_argument(
+        "--global", action="store_true", dest="whole", help="of local models, all as one"
+    )
 
     teacher = add("teacher", _teacher, "join a teacher to the pool of a scheduler")
     teacher.add_argument("scheduler", help="address, for example tcp://10.0.0.1:8786")
@@ -287,8 +291,11 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from kdlab.run.export import export_student
+    from kdlab.run.export import export_global, export_student
 
+    if arguments.whole:
+        print(export_global(arguments.run, out=arguments.out, member=arguments.member))
+        return 0
     print(
         export_student(
             arguments.run,

@@ -1,9 +1,11 @@
-"""`kdlab export`: a run's student alone, loadable without kdlab."""
+"""`kdlab export`: a run's student alone, loadable without kdlab; or its global model."""
 
 import json
 import shutil
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
@@ -41,6 +43,46 @@ def export_student(
     member_name = folder.relative_to(run.path / "members").as_posix()
     member_name = member_name.removesuffix("/whole")
     return f"{member_name}\n{files}\n\nLoad it:\n{_how(card, target)}"
+
+
+def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
+    """Write the global model of local ones: averaged weights, or a folder of networks.
+
+    Raises:
+        NotFoundError: no such run or member, or it has no global model.
+    """
+    run = folders.find(run_id)
+    folder = _member(run, member)
+    name = folder.relative_to(run.path / "members").as_posix()
+    averaged, ensemble = folder / "global.safetensors", folder / "ensemble.yaml"
+    if averaged.is_file():
+        target = Path(out or averaged.name).resolve().with_suffix(".safetensors")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for suffix in (".safetensors", ".json"):
+            shutil.copyfile(averaged.with_suffix(suffix), target.with_suffix(suffix))
+        card = json.loads(target.with_suffix(".json").read_text())
+        return f"{name}\n{target}\n\nLoad it:\n{_how(card, target)}"
+    if not ensemble.is_file():
+        raise NotFoundError(
+            f"{name} of run {run.run_id} has no global model; only runs of train/ensemble "
+            "have one. Leave --global away for its student."
+        )
+    target = Path(out or "ensemble").resolve()
+    target.mkdir(parents=True, exist_ok=True)
+    networks = sorted((folder / "ensemble").iterdir())
+    for path in networks:
+        shutil.copyfile(path, target / path.name)
+    card = yaml.safe_load(ensemble.read_text())
+    for one in card["teacher"]:
+        one["model"]["weights"] = str(target / Path(one["model"]["weights"]).name)
+    (target / ensemble.name).write_text(yaml.safe_dump(card, sort_keys=False))
+    return (
+        f"{name}\n{target} ({len(card['teacher'])} networks)\n\nIts output is the mean of "
+        f"their probabilities. As the teacher of an experiment: the `teacher:` of\n"
+        f"    {target / ensemble.name}\nOne network:\n"
+        "    from kdlab.models.exported import load_exported\n\n"
+        f"    model = load_exported({card['teacher'][0]['model']['weights']!r})"
+    )
 
 
 def _member(run: folders.RunFolder, name: str | None) -> Path:

@@ -7,11 +7,16 @@ import time
 
 import psutil
 import pytest
+import yaml
 from safetensors.torch import load_file
 
 import kdlab
-from kdlab.errors import BadInput, SpecError
+from kdlab.errors import BadInput, NotFoundError, SpecError
+from kdlab.models.ensemble import combined
+from kdlab.models.exported import load_exported
+from kdlab.run.export import export_global
 from kdlab.run.handle import resume
+from kdlab.train.evaluate import evaluate
 from kdlab.train.events import select
 
 pytestmark = pytest.mark.timeout(230)
@@ -60,7 +65,19 @@ def test_four_methods_side_by_side(kdlab_home, elsewhere):
     # The ensemble of E-DNN can be a teacher: a card lists its networks.
     card = (ec / "ensemble.yaml").read_text()
     assert card.count("weights:") == 3
-    assert (run.path / "members/ma_dnn/seed0/global.safetensors").is_file()
+    said = export_global(run.id, out=str(elsewhere / "averaged"), member="ma_dnn/seed0")
+    assert str(elsewhere / "averaged.safetensors") in said
+    assert (elsewhere / "averaged.json").is_file()
+    export_global(run.id, out=str(elsewhere / "ec_dnn"), member="ec_dnn/seed0")
+    teacher = yaml.safe_load((elsewhere / "ec_dnn" / "ensemble.yaml").read_text())
+    networks = [load_exported(one["model"]["weights"]).eval() for one in teacher["teacher"]]
+    data = experiment().spec.data.load()
+    whole = combined(networks, [1.0] * len(networks))
+    accuracy = evaluate(whole, data, data.test, 256).top1
+    assert accuracy == pytest.approx(rows["ec_dnn"]["global_top1"], abs=0.01)
+    (run.path / "members/e_dnn/seed0/ensemble.yaml").unlink()
+    with pytest.raises(NotFoundError, match="no global model"):
+        export_global(run.id, out=None, member="e_dnn/seed0")
 
 
 @pytest.mark.slow
