@@ -209,22 +209,22 @@ class Hosts:
                 "All workers of the Dask cluster are lost; no rank can start."
             )
         here = [rank.worker for rank in self._ranks if rank.alive()]
-        worker = min(alive, key=lambda w: (here.count(w), self.workers.index(w)))
         name = f"{log.stem}@{log.parent}"
-        pid = self.ask(
-            worker,
-            "kdlab_rank_start",
-            name=name,
-            module=module,
-            config=config,
-            log=str(log),
-            pulse=str(pulse),
-        )
-        if not pid:
-            raise ClusterError(f"The Dask worker at {worker} did not start a rank.")
-        rank = HostedRank(self, worker, name, int(pid))
-        self._ranks.append(rank)
-        return rank
+        for worker in sorted(alive, key=lambda w: (here.count(w), self.workers.index(w))):
+            pid = self.ask(
+                worker,
+                "kdlab_rank_start",
+                name=name,
+                module=module,
+                config=config,
+                log=str(log),
+                pulse=str(pulse),
+            )
+            if pid:
+                rank = HostedRank(self, worker, name, int(pid))
+                self._ranks.append(rank)
+                return rank
+        raise ClusterError(f"None of the Dask workers {', '.join(alive)} started a rank.")
 
     def meeting(self, first: HostedRank) -> str:
         """Where a generation meets: at the host of its first rank."""
@@ -257,11 +257,15 @@ class Hosts:
 
     async def _follow(self) -> None:
         settle()
-        while not self._closing.is_set():
-            await asyncio.gather(*(self._news(w) for w in self.workers))
-            await asyncio.sleep(_ASK_S)
+        # Each by itself: one that does not answer must not keep the others waiting.
+        await asyncio.gather(*(self._follow_one(worker) for worker in self.workers))
         pending = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*pending, return_exceptions=True)
+
+    async def _follow_one(self, worker: str) -> None:
+        while not self._closing.is_set():
+            await self._news(worker)
+            await asyncio.sleep(_ASK_S)
 
     async def _news(self, worker: str) -> None:
         ranks = {rank.name: rank for rank in self._ranks if rank.worker == worker}

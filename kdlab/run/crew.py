@@ -15,6 +15,7 @@ from kdlab.train.local.worker import Done
 
 _LOOK_S = 0.02
 _END_S = 5.0
+_START_S = 120.0  # for imports and data, on a machine with much to do
 _MODULE = "kdlab.run.local_rank"
 
 
@@ -32,6 +33,7 @@ class Processes:
         self.children: dict[int, RankChild] = {}
         self._started: dict[int, int] = {}
         self._busy: dict[int, float] = {}  # since when, or since its newest sign of life
+        self._starting: set[int] = set()
 
     def targets(self) -> list[Target]:
         """Whom chaos can hit."""
@@ -50,6 +52,7 @@ class Processes:
         child = self.children[worker] = start(_MODULE, config, log, pulse)
         around.report("worker_started", worker=worker, pid=child.pid)
         self._busy[worker] = time.monotonic()
+        self._starting.add(worker)
 
     def tell(self, order: Order) -> None:
         facts = asdict(order)
@@ -85,7 +88,8 @@ class Processes:
 
     def _look_at(self, worker: int, child: RankChild, now: float) -> None:
         since = max(self._busy[worker], child.sign().time)
-        if now - since > self.hang_s:
+        starting = worker in self._starting  # it imports, and shows no signs yet
+        if now - since > (max(self.hang_s, _START_S) if starting else self.hang_s):
             self.around.report("worker_hangs", worker=worker, silent_s=now - since)
             child.kill()
             self._busy.pop(worker)
@@ -93,6 +97,7 @@ class Processes:
     def _heard(self, worker: int, message: dict[str, Any]) -> Iterator[Event]:
         if "ready" in message:
             self._busy.pop(worker, None)
+            self._starting.discard(worker)
             yield Ready(worker)
         elif message.get("done") is not None:
             self._busy.pop(worker, None)

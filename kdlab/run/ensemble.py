@@ -92,6 +92,15 @@ class Contest:
         iterations = self.contender.iterations or self.recipe.epochs * batches
         return timetable_of(self.contender.aggregation, iterations, self.method.looks)
 
+    def unseen_classes(self) -> dict[int, int]:
+        """Workers whose local data lacks some classes, and how many."""
+        data = self.ingredients.data
+        seen = {
+            k: len(set(data.labels[self.samples(k).plan.ids].tolist()))
+            for k in range(self.workers)
+        }
+        return {k: len(data.classes) - n for k, n in seen.items() if n < len(data.classes)}
+
     def model_spec(self, worker: int) -> ModelSpec:
         models = self.method.models
         return models[worker] if models else self.spec.student

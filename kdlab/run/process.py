@@ -191,6 +191,15 @@ class RunProcess:
     ) -> dict[str, Any]:
         """Several local models, in processes of their own or one after the other here."""
         contest = Contest(self.ingredients, member)
+        unseen = contest.unseen_classes()
+        if unseen:
+            each = ", ".join(f"worker {k} {n}" for k, n in unseen.items())
+            log.emit(
+                "warning",
+                message=f"Of {len(self.ingredients.data.classes)} classes some are not in the "
+                f"local data: {each}. Those models cannot know them by themselves; their "
+                "ensemble can. Raise method.shards.concentration for more even shares.",
+            )
         crew: Crew
         if contest.method.processes:
             around = self._around(member, folder, log)

@@ -71,6 +71,8 @@ class OtherTargets:
         found: dict[str, int] = {}
         for event in select(self.run.folder.events, "generation"):
             found = event["ranks"]
+        for event in select(self.run.folder.events, "worker_started"):
+            found[f"worker-{event['worker']}"] = event["pid"]
         return [Target(name, pid) for name, pid in found.items()]
 
     def add_teacher(self) -> None:

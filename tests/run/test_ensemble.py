@@ -16,6 +16,7 @@ from kdlab.models.ensemble import combined
 from kdlab.models.exported import load_exported
 from kdlab.run.export import export_global
 from kdlab.run.handle import resume
+from kdlab.run.unrest import OtherTargets
 from kdlab.train.evaluate import evaluate
 from kdlab.train.events import select
 
@@ -47,6 +48,15 @@ def until(condition, seconds=60.0):
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(0.01)  # between looks
     return found
+
+
+def test_missing_classes_are_said(kdlab_home, elsewhere):
+    skewed = "method.shards={kind: dirichlet, concentration: 0.05}"
+    run = experiment(*EC, skewed, "method.processes=false", "train.epochs=8").start()
+    run.wait(timeout_s=100)
+    assert run.state == "finished", run.status
+    warnings = [e["message"] for e in select(run.folder.events, "warning")]
+    assert any("are not in the local data: worker" in text for text in warnings)
 
 
 def test_four_methods_side_by_side(kdlab_home, elsewhere):
@@ -117,6 +127,34 @@ def test_a_killed_worker_leaves_the_round_and_comes_back(kdlab_home, elsewhere, 
     assert [s for s in sizes if s != 4] == [len(e["models"]) for e in missed]
     (row,) = run.result["runs"]
     assert row["samples_lost"] >= 10 * 8 * len(missed)
+
+
+@pytest.mark.slow
+def test_trouble_all_the_time(kdlab_home, elsewhere):
+    """Killed and stopped workers, at any phase; the books are kept."""
+    run = experiment(
+        *EC,
+        "method.workers=4",
+        "method.hang_s=3",
+        "train.epochs=80",
+        "train.batch=10",
+        "chaos={kill_rank: 2, stop_rank: 1, events: 6, every_s: 1.5, lasts_s: 1.0}",
+    ).start()
+    until(lambda: list(select(run.folder.events, "worker_started")))
+    assert {t.name for t in OtherTargets(run).ranks()} <= {f"worker-{k}" for k in range(4)}
+    run.wait(timeout_s=200)
+    assert run.state == "finished", run.status
+    assert list(select(run.folder.events, "chaos"))
+    assert list(select(run.folder.events, "worker_lost"))
+    missed = [4 - len(e["models"]) for e in select(run.folder.events, "round_incomplete")]
+    (row,) = run.result["runs"]
+    assert row["samples_lost"] >= 10 * 8 * sum(missed)
+    last = list(select(run.folder.events, "communication"))[-1]
+    assert len(last["models"]) == 4
+    for done in select(run.folder.events, "worker_done"):
+        if done["ensemble_loss"] is not None:  # Eq. 3
+            mean = sum(done["model_losses"]) / len(done["model_losses"])
+            assert done["ensemble_loss"] <= mean + 1e-6
 
 
 @pytest.mark.slow

@@ -119,6 +119,30 @@ def test_a_killed_run_leaves_no_rank_behind(cluster, kdlab_home, elsewhere):
     until(lambda: not any(children_of(worker) for worker in workers), seconds=120)
 
 
+def test_local_models_train_on_workers(cluster, kdlab_home, elsewhere):
+    """EC-DNN: they read each other's models, and a lost machine leaves the round."""
+    address, workers = cluster
+    run = kdlab.load(
+        "smoke/ensemble",
+        "tracking.enabled=false",
+        "method.compare={}",
+        "method.workers=2",
+        "aggregation={type: train/aggregation/ensemble, tau: 8, "
+        "compression: {type: train/compression/distillation, p_iterations: 4}}",
+        "train.epochs=60",
+        f"workers={{address: '{address}'}}",
+    ).start(lambda line: None)
+    until(lambda: all(children_of(worker) for worker in workers))  # one on each
+    until(lambda: len(list(select(run.folder.events, "communication"))) > 1)
+    os.kill(workers[1].pid, signal.SIGKILL)
+    run.wait(timeout_s=180)
+    assert run.state == "finished", run.status
+    assert len(list(select(run.folder.events, "worker_lost"))) == 1
+    sizes = [len(e["models"]) for e in select(run.folder.events, "communication")]
+    assert sizes[0] == sizes[-1] == 2
+    assert run.result["global_top1"] > 30  # of ten classes
+
+
 def test_an_address_where_nobody_is(kdlab_cli, elsewhere):
     code, _, err = kdlab_cli(
         "run", "smoke/blockwise", "workers={address: 'tcp://127.0.0.1:9'}"
