@@ -64,7 +64,9 @@ def _add_running(add: _Add) -> None:
     _json_flag(run)
 
     runs = add("runs", _runs, "runs, newest first; their differences; late tracking")
-    runs.add_argument("--compare", nargs="+", metavar="RUN", help="two or more runs")
+    runs.add_argument(
+        "--compare", nargs="+", metavar="RUN", help="two or more; or one of several methods"
+    )
     runs.add_argument("--sync", action="store_true", help="write what MLflow has not got")
     runs.add_argument("-n", type=int, default=20, help="how many (default 20)")
 

@@ -113,6 +113,7 @@ def running(
     together = zip(*(w.advance(_FOREVER) for w in workers), strict=True)
     stages = what.of(rank)[0]
     behind = len(stages.stages) - 1 - stages.stage_of(rank) if stages.decoupled else 0
+    behind *= max(1, stages.lead // 2)  # half full, as on average
     return Running(workers, loaders, iter(together), behind)
 
 
@@ -166,7 +167,7 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
     )
     costs = Costs(profile, batch)
     names: tuple[Variant, ...] = tuple(config["variants"])
-    programmes = {name: made(name, costs) for name in names}
+    programmes = {name: made(name, costs).with_lead(config["lead"]) for name in names}
     variants = {
         name: running(what, of, cutting, samples, rank, device)
         for name, what in programmes.items()

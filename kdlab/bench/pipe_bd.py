@@ -32,9 +32,13 @@ DEVICES = 2
 BATCH = 32
 BATCHES = (8, 16, 32, 64)
 PROFILE_S = 15.0
-# In a slice. A supernet's steps differ by their paths, and the devices of a pipeline wait
-# for each other at a slice's end: in too short a slice one always has drawn more work.
-STEPS = {"compression": 2, "nas": 6}
+# Steps of a slice, how far a stage may be ahead, and rounds of one repeat. A supernet's steps
+# differ by their paths, and devices wait for each other at a slice's end and where one is
+# further ahead than the lead: in short slices one always has drawn more work.
+SLICES: dict[str, dict[str, int]] = {
+    "compression": {"steps": 2, "lead": 2},
+    "nas": {"steps": 12, "lead": 8},
+}
 _PATIENCE_S = 900.0
 
 
@@ -62,13 +66,18 @@ def speed(rounds: int, say: Callable[[str], None], plans: dict[str, Any]) -> lis
             workload,
             say,
             variants=VARIANTS,
-            rounds=rounds,
-            steps=STEPS[workload],
+            rounds=_rounds(workload, rounds),
             warm_up=2,
+            **SLICES[workload],
         )
         plans[workload] = results[0]["programmes"]
         found += _speed_figures(workload, results)
     return found
+
+
+def _rounds(workload: str, repeats: int) -> int:
+    """Long slices are fewer."""
+    return repeats if SLICES[workload]["steps"] < 4 else max(2, repeats // 2)
 
 
 def _speed_figures(workload: str, results: list[dict[str, Any]]) -> list[Figure]:
@@ -138,8 +147,8 @@ def batches(rounds: int, say: Callable[[str], None]) -> list[Figure]:
     for workload in WORKLOADS:
         for batch in BATCHES:
             results = _ranks(
-                "measure", workload, say, batch=batch, rounds=rounds, steps=STEPS[workload],
-                warm_up=1,
+                "measure", workload, say, batch=batch, warm_up=1, **SLICES[workload],
+                rounds=_rounds(workload, rounds),
                 variants=("dp", "tr_dpu", "tr_dpu_ahd"), profile_s=PROFILE_S / 2,
             )  # fmt: skip
             seconds = results[0]["seconds"]
@@ -164,6 +173,7 @@ def memory(say: Callable[[str], None], plans: dict[str, Any]) -> list[Figure]:
                 rounds=1,
                 steps=1,
                 warm_up=0,
+                lead=SLICES[workload]["lead"],
             )
             known = results[0]["programmes"]
         largest: dict[Variant, float] = {}

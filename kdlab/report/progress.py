@@ -34,6 +34,7 @@ _WORTH_A_LINE = {
         "a step took {measured_s:.4f} s, predicted {predicted_s:.4f} s "
         "({predicted_over_measured:.2f} of it)"
     ),
+    "methods_compared": "compared in {artifacts}",
     "architecture_found": "the search found {choices}",
     "whole_student": "training the whole student ({epochs} epochs)",
     "rank_lost": "{rank} is lost (exit code {exit_code})",

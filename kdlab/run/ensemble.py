@@ -1,5 +1,6 @@
 """What an experiment with several local models needs before, around and after its workers."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
@@ -24,6 +25,7 @@ from kdlab.models.model import (
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.papers.ec_dnn.parallel import Network
 from kdlab.papers.ec_dnn.timetable import Timetable
+from kdlab.report.methods import Course, markdown, picture, rows
 from kdlab.run.ingredients import Ingredients
 from kdlab.run.spec import ExperimentSpec, Member
 from kdlab.soft_labels.source import (
@@ -325,6 +327,22 @@ class Contest:
         (folder / "ensemble.yaml").write_text(yaml.safe_dump(card, sort_keys=False))
         whole = combined([self.loaded(file) for file in models], [1.0] * len(models))
         return whole.to(self.recipe.chosen_device()).eval()
+
+
+def comparison(
+    spec: ExperimentSpec, folder_of: Callable[[str], Path], to: Path
+) -> list[Path]:
+    """Writes comparison.png and comparison.md over the methods of a run, if there are several."""
+    courses: dict[str, list[Course]] = {}
+    for member in spec.members():
+        kept = json.loads((folder_of(member.name) / "direction.json").read_text())
+        own = courses.setdefault(member.source_name, [])
+        own.append(Course(kept["looks"], kept["account"]))
+    if len(courses) < 2:
+        return []
+    picture(courses, to / "comparison.png")
+    (to / "comparison.md").write_text(markdown(rows(courses)), encoding="utf-8")
+    return [to / "comparison.png", to / "comparison.md"]
 
 
 def artifacts(folder: Path) -> list[str]:

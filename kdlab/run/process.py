@@ -111,6 +111,10 @@ class RunProcess:
             self.pools.close()
             if "hosts" in self.__dict__ and self.hosts is not None:
                 self.hosts.close()
+        if isinstance(self.spec.method, Ensemble):
+            made = ensemble.comparison(self.spec, self.run.member, self.run.path)
+            if made:
+                self.log.emit("methods_compared", artifacts=[str(path) for path in made])
         known = [r["teacher_top1"] for r in results if r["teacher_top1"] is not None]
         return outcome(
             self.spec,

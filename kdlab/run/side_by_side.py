@@ -9,6 +9,8 @@ from kdlab.errors import BadInput
 from kdlab.report.table import text_table
 from kdlab.run.handle import Run, attach
 
+METHODS = "comparison.md"  # of a run with several methods
+
 _KEYS = (
     "student_top1",
     "student_top1_best",
@@ -41,6 +43,8 @@ class Comparison:
         return [(key, [r.get(key, "-") for r in results]) for key in _KEYS]
 
     def __str__(self) -> str:
+        if len(self.runs) == 1:
+            return (self.runs[0].path / METHODS).read_text(encoding="utf-8")
         head = ["", *(run.id for run in self.runs)]
         rows = [[key, *map(_short, values)] for key, values in self.differences()]
         outcome = [[key, *map(_short, values)] for key, values in self.outcomes()]
@@ -51,14 +55,18 @@ class Comparison:
 
 
 def compare(*runs: Run | str) -> Comparison:
-    """Two or more runs, by object or id.
+    """Two or more runs, by object or id; or one that compared several methods itself.
 
     Raises:
-        BadInput: fewer than two.
+        BadInput: fewer than two, and no such one.
     """
-    if len(runs) < 2:
-        raise BadInput("Comparing needs two runs or more.")
-    return Comparison([attach(run) if isinstance(run, str) else run for run in runs])
+    known = [attach(run) if isinstance(run, str) else run for run in runs]
+    if len(known) < 2 and not (known and (known[0].path / METHODS).is_file()):
+        raise BadInput(
+            "Comparing needs two runs or more, or one of train/ensemble that has finished "
+            "several methods (method.compare)."
+        )
+    return Comparison(known)
 
 
 def _short(value: Any) -> str:

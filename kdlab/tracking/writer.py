@@ -176,6 +176,11 @@ class Writer:
         if run != self.state["runs"][""]:
             self.client.set_terminated(run, "FINISHED", int(event["time"] * 1000))
 
+    def _on_methods_compared(self, event: dict[str, Any]) -> None:
+        self._flush()
+        for path in event["artifacts"]:
+            self.client.log_artifact(self.state["runs"][""], path)
+
     def _on_run_done(self, event: dict[str, Any]) -> None:
         parent = self.state["runs"][""]
         result = event.get("result")

@@ -72,6 +72,11 @@ def test_four_methods_side_by_side(kdlab_home, elsewhere):
     ec = run.path / "members" / "ec_dnn" / "seed0"
     for picture in ("curves.png", "histograms.png"):
         assert (ec / picture).stat().st_size > 5000
+    assert (run.path / "comparison.png").stat().st_size > 10_000
+    said = str(kdlab.compare(run))
+    for name, row in rows.items():
+        assert f"| {name} |" in said
+        assert f"{100 - row['global_top1']:.2f}" in said
     # The ensemble of E-DNN can be a teacher: a card lists its networks.
     card = (ec / "ensemble.yaml").read_text()
     assert card.count("weights:") == 3

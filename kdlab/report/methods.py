@@ -1,0 +1,113 @@
+"""Methods of parallel training side by side: Fig. 4 and Table 1 of EC-DNN for one run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kdlab.papers.ec_dnn.metrics import Point, speed, worse_share
+from kdlab.report.table import spread
+
+_COLOURS = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One training of one method, as its direction.json has it.
+
+    looks: what was seen at communications (`kdlab/train/local/direction.py`).
+    account: what it cost, in seconds on machines side by side.
+    """
+
+    looks: Sequence[Mapping[str, Any]]
+    account: Mapping[str, Any]
+
+    def curve(self, key: str) -> list[Point]:
+        """Error against overall time; `global_` or `chosen` (_L)."""
+        return [Point(look["parallel_s"], look[key]) for look in self.looks]
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        return self.looks[-1]
+
+    def differences(self) -> list[float]:
+        """Diff_LG (Eq. 7) at every look."""
+        return [fmean(look["locals"]) - look["global_"] for look in self.looks]
+
+
+def rows(
+    methods: Mapping[str, Sequence[Course]], baseline: str = "ma_dnn"
+) -> list[dict[str, Any]]:
+    """A row for each method; speed is against the global model of `baseline`, if it is there."""
+    found = []
+    for name, courses in methods.items():
+        row: dict[str, Any] = {
+            "method": name,
+            "error _L": spread([c.last["chosen"] for c in courses], 2),
+            "error _G": spread([c.last["global_"] for c in courses], 2),
+            "Diff_LG": f"{fmean(fmean(c.differences()) for c in courses):+.2f}",
+            "worse": f"{fmean(worse_share(c.differences()) for c in courses):.0%}",
+            "iterations": str(courses[0].last["iterations"]),
+            "time s": f"{fmean(c.account['parallel_s'] for c in courses):.1f}",
+        }
+        for part in ("communication", "relabel", "compress"):
+            row[f"{part} s"] = f"{fmean(c.account[f'{part}_s'] for c in courses):.1f}"
+        row["MB fetched"] = (
+            f"{fmean(c.account['fetched_bytes'] for c in courses) / 1e6:.1f}"
+        )
+        if baseline in methods:
+            pairs = zip(courses, methods[baseline], strict=True)
+            each = [speed(c.curve("global_"), b.curve("global_")) for c, b in pairs]
+            row["speed _G"] = f"{fmean(each):.2f}"
+        found.append(row)
+    return found
+
+
+def markdown(table: Sequence[Mapping[str, Any]]) -> str:
+    """With what the columns mean, for a file that stands alone."""
+    names = list(table[0])
+    lines = [
+        f"| {' | '.join(names)} |",
+        f"|{' --- |' * len(names)}",
+        *(f"| {' | '.join(str(row[name]) for name in names)} |" for row in table),
+        "",
+        "Test errors in percent at the end: `_L` of the local model with the smallest training",
+        "loss, `_G` of the global model. `Diff_LG`: mean of the local errors minus that of the",
+        "global model, over all looks; `worse`: share of looks where it is below 0. Seconds are",
+        "those of machines side by side (the slowest worker of each round); `speed`: time of",
+        "ma_dnn's global model to its final error over the method's to the same error, 0 if never.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def picture(methods: Mapping[str, Sequence[Course]], path: Path) -> None:
+    """Errors of all methods, means over seeds, against overall time and against iterations."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for number, (name, courses) in enumerate(methods.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        _draw(left, courses, "parallel_s", name, colour)
+        _draw(right, courses, "iterations", name, colour)
+    left.set_xlabel("overall time on machines side by side, s")
+    right.set_xlabel("local iterations")
+    left.set_ylabel("test error, %  (solid _G, dashed _L)")
+    right.legend()
+    figure.savefig(path, dpi=120)
+
+
+def _draw(
+    axes: Axes, courses: Sequence[Course], along: str, name: str, colour: str
+) -> None:
+    """Seeds look at the same iterations; one that lost a look is cut there."""
+    count = min(len(course.looks) for course in courses)
+
+    def mean(key: str) -> Any:
+        return np.mean([[look[key] for look in c.looks[:count]] for c in courses], axis=0)
+
+    axes.plot(mean(along), mean("global_"), color=colour, label=name)
+    axes.plot(mean(along), mean("chosen"), color=colour, linestyle="--", linewidth=1)
