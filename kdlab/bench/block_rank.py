@@ -35,7 +35,7 @@ from kdlab.train.blocks import planning
 from kdlab.train.blocks.cutting import Cutting
 from kdlab.train.blocks.loader import Loader
 from kdlab.train.blocks.pairs import BlockPair
-from kdlab.train.blocks.profiling import feasible_rows, paths_of, profiled
+from kdlab.train.blocks.profiling import Paths, feasible_rows, paths_of, profiled
 from kdlab.train.blocks.worker import Job, Worker, stage_groups
 from kdlab.train.recipe import make_optimizer
 
@@ -130,7 +130,7 @@ def profile_of(
     *,
     steps: int = 100,
     most_s: float = math.inf,
-    before_step: Callable[[int], None] | None,
+    paths: Paths | None,
 ) -> Profile:
     """Measured by all ranks at the same time, as a run does."""
     device, batch = torch.device(config["device"]), config["batch"]
@@ -145,7 +145,7 @@ def profile_of(
         steps=steps,
         optimizer=lambda block: make_optimizer(of.recipe, block),
         most_s=most_s,
-        before_step=before_step,
+        paths=paths,
     )
     load_s = planning.loading_s(
         lambda step: loader(step, 0, batch), len(loader.ids), device
@@ -163,11 +163,11 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
     cutting, samples = of.cutting(device), of.samples(batch)
     in_turn = paths_of(cutting.student)
     profile = profile_of(
-        of, cutting, samples, config, most_s=config["profile_s"], before_step=in_turn
+        of, cutting, samples, config, most_s=config["profile_s"], paths=in_turn
     )
-    costs = Costs(profile, batch)
+    costs = Costs(profile, batch, lead=config["lead"])
     names: tuple[Variant, ...] = tuple(config["variants"])
-    programmes = {name: made(name, costs).with_lead(config["lead"]) for name in names}
+    programmes = {name: made(name, costs) for name in names}
     variants = {
         name: running(what, of, cutting, samples, rank, device)
         for name, what in programmes.items()
@@ -187,7 +187,7 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
             draw_paths(cutting.student, done + step)
 
         beside = profile_of(
-            of, cutting, samples, config, steps=2 * steps, before_step=in_turn and drawn
+            of, cutting, samples, config, steps=2 * steps, paths=in_turn and Paths(drawn)
         )
         now = Costs(beside, batch)
         done += 2 * steps

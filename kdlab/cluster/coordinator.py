@@ -205,13 +205,13 @@ class Coordinator(SchedulerPlugin):
             return {"refused": why, "retry_s": until - now}
         wanted = (self.deployment or {}).get("fingerprint", "")
         refused = ""
-        if fingerprint != wanted:
-            refused = (
+        if fingerprint != wanted:  # the pool serves something else since it said hello
+            self._lost(address)
+            why = (
                 f"it serves model {fingerprint}, this pool serves {wanted or 'nothing yet'}"
             )
-        else:
-            reference = (self.deployment or {}).get("reference") or []
-            refused = disagreement(answer, reference)
+            return {"refused": why, "retry_s": None, "load": True}
+        refused = disagreement(answer, (self.deployment or {}).get("reference") or [])
         if refused:
             self._lost(address)
             return {"refused": refused, "retry_s": None}

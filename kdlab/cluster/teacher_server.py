@@ -49,6 +49,7 @@ class TeacherServer(WorkerPlugin):
         self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self.draining = False
         self.rejoining = False
+        self.ready = False
         self.inference: Inference | None = None
         self.open_requests = 0
         self.last_activity = 0.0
@@ -134,13 +135,23 @@ class TeacherServer(WorkerPlugin):
 
     async def _deploy(self) -> None:
         """Register, load what the pool serves (unless it is loaded), report ready."""
-        deployment = await self._join()
-        loaded = self.inference
-        if loaded is None or loaded.deployment.fingerprint != deployment.fingerprint:
-            weights = await self._weights(deployment)
-            loaded = await asyncio.to_thread(self._prepare, deployment, weights)
-        self.inference = loaded
-        await self._report_ready(loaded)
+        self.ready = False  # until it is: a renewal tries again
+        while not self.ready:
+            deployment = await self._join()
+            loaded = self.inference
+            if loaded is None or loaded.deployment.fingerprint != deployment.fingerprint:
+                weights = await self._weights(deployment)
+                loaded = await asyncio.to_thread(self._prepare, deployment, weights)
+                self._forget_other_than(deployment)
+            self.inference = loaded
+            self.ready = await self._report_ready(loaded)
+
+    def _forget_other_than(self, deployment: Deployment) -> None:
+        """Copies of weights that are not served any more."""
+        served = {member["sha256"] for member in deployment.members}
+        for path in Path(self.options["scratch"]).glob("*.safetensors"):
+            if path.stem not in served:
+                path.unlink(missing_ok=True)
 
     async def _join(self) -> Deployment:
         scheduler, address = self.worker.scheduler, self.worker.address
@@ -186,7 +197,8 @@ class TeacherServer(WorkerPlugin):
         inference.measure()
         return inference
 
-    async def _report_ready(self, inference: Inference) -> None:
+    async def _report_ready(self, inference: Inference) -> bool:
+        """Whether it is accepted; else the pool has something else to load by now."""
         facts = {
             "name": self.worker.name,
             "pid": os.getpid(),
@@ -209,6 +221,8 @@ class TeacherServer(WorkerPlugin):
             refusal = await within(CALL_S, call)
             if not refusal:
                 break
+            if refusal.get("load"):
+                return False
             if refusal["retry_s"] is None:
                 raise TeacherRefused(refusal["refused"])
             self.say(f"waits {refusal['retry_s']:.0f} s: {refusal['refused']}")
@@ -217,6 +231,7 @@ class TeacherServer(WorkerPlugin):
             f"ready: serves {inference.deployment.describe()} at {inference.t_t:.0f} "
             f"samples/s in batches of {inference.best_batch}, {inference.device}"
         )
+        return True
 
     def _loop(self) -> None:
         """The inference thread: compute, and renew the lease between batches."""
@@ -251,7 +266,7 @@ class TeacherServer(WorkerPlugin):
                 queued=self.open_requests,
             )
             known = await within(CALL_S, call)
-            if not known and not self.draining:
+            if not (known and self.ready) and not self.draining:
                 # It hung and expired, or the pool serves something else now, or the
                 # coordinator was started again.
                 self.rejoining = True

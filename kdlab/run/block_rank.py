@@ -160,7 +160,8 @@ class BlockRank(RankProcess):
             kept: dict[str, Any] = json.loads(path.read_text())["programme"]
             return kept
         sync = self.method.bn == "sync"
-        costs = Costs(profile, self.spec.train.batch, sync_norms=sync)
+        known: dict[str, Any] = {"sync_norms": sync, "lead": self.method.lead}
+        costs = Costs(profile, self.spec.train.batch, **known)
         decoupled, prefix = self.method.decoupled, self.method.prefix
         try:
             if prefix is not None and supply is not None:
@@ -172,10 +173,9 @@ class BlockRank(RankProcess):
                 chosen = programme(self.plan, costs, decoupled=decoupled)
         except NoPlan as error:
             return {"refused": str(error)}
-        chosen = chosen.with_lead(self.method.lead)
         if chosen.served and supply is not None:
             served = served_profile(profile, supply)
-            costs = Costs(served, self.spec.train.batch, sync_norms=sync)
+            costs = Costs(served, self.spec.train.batch, **known)
         table = plan_table(chosen, costs, cutting.student_cuts)
         ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
         facts = {"programme": chosen.facts(), "table": table, "ideal_s": ideal}
@@ -232,7 +232,7 @@ class BlockRank(RankProcess):
             optimizer=lambda block: make_optimizer(recipe, block),
             most_s=self.method.profile_s,
             alive=lambda: self.beat(order["generation"], 0),
-            before_step=paths_of(cutting.student),
+            paths=paths_of(cutting.student),
         )
         load_s = planning.loading_s(
             lambda step: loader(step, 0, len(loader.ids[step])), len(loader.ids), device

@@ -128,7 +128,7 @@ def check(spec: ExperimentSpec, data: ImageData) -> None:
         devices=("any",) * method.devices,
         memory_bytes=_known_memory(spec),
     )
-    costs = Costs(profile, spec.train.batch)
+    costs = Costs(profile, spec.train.batch, lead=method.lead)
     if method.bn == "sync":
         for pair in cutting.pairs:
             check_norms(pair.student)

@@ -23,7 +23,7 @@ from itertools import accumulate
 from math import inf
 from typing import Any
 
-from kdlab.papers.pipe_bd.stages import Plan, Stage
+from kdlab.papers.pipe_bd.stages import LEAD, Plan, Stage
 from kdlab.papers.shares import shared_rows
 
 
@@ -169,9 +169,19 @@ class _Group:
 class Costs:
     """Of stages of one batch size on the devices of a profile."""
 
-    def __init__(self, profile: Profile, batch: int, *, sync_norms: bool = True) -> None:
-        """Of a profile; `sync_norms` counts the messages of batch norms in shared stages."""
-        self.profile, self.batch, self.sync_norms = profile, batch, sync_norms
+    def __init__(
+        self, profile: Profile, batch: int, *, sync_norms: bool = True, lead: int = LEAD
+    ) -> None:
+        """Of a profile.
+
+        Args:
+            profile: of the blocks.
+            batch: rows.
+            sync_norms: count the messages of batch norms in shared stages.
+            lead: of the plans, in steps; each keeps what it has sent so long.
+        """
+        self.profile, self.batch = profile, batch
+        self.sync_norms, self.lead = sync_norms, lead
         self.blocks, self.devices = profile.blocks, len(profile.devices)
         blocks = profile.types[profile.devices[0]]
         # What crosses the boundary before each block; nothing at both ends.
@@ -241,8 +251,9 @@ class Costs:
         if self.profile.memory_bytes is None:
             return True
         fixed = self._fixed[stop] - self._fixed[first]
+        sent = self.lead * self._output[stop]
         return all(
-            fixed + m.rows * (m.row_bytes[stop] - m.row_bytes[first]) <= m.memory
+            fixed + m.rows * (m.row_bytes[stop] - m.row_bytes[first] + sent) <= m.memory
             for m in group.members
         )
 

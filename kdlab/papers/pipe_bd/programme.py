@@ -8,7 +8,7 @@ All train every block once with every batch, so they differ in nothing but time.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from kdlab.papers.pipe_bd.block_cost import Costs
@@ -63,10 +63,6 @@ class Programme:
         """Devices of the largest group: a batch needs as many rows."""
         return max(len(s.devices) for plan in self.plans for s in plan.stages)
 
-    def with_lead(self, lead: int) -> "Programme":
-        """The same with stages that may be so many steps ahead."""
-        return replace(self, plans=tuple(replace(plan, lead=lead) for plan in self.plans))
-
     def facts(self) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -93,10 +89,11 @@ def programme(name: PlanName, costs: Costs, *, decoupled: bool = True) -> Progra
     _check_sizes(name, blocks, devices, batch)
     if name in ("tr", "ahd"):
         found = _searched(name, costs)
-        plan = Plan(batch, found[0].stages, decoupled)
+        plan = Plan(batch, found[0].stages, decoupled, costs.lead)
         made = Programme(name, (plan,), costs.step_s(plan), found[1])
     elif name == "ir":
-        plan = Plan(batch, internal_relaying(batch, blocks, devices).stages, decoupled)
+        stages = internal_relaying(batch, blocks, devices).stages
+        plan = Plan(batch, stages, decoupled, costs.lead)
         made = Programme(name, (plan,), costs.step_s(plan), "every block on every device")
     elif name == "dp":
         everyone = range(devices)
@@ -184,8 +181,10 @@ def memory_bytes(made: Programme, costs: Costs) -> list[float]:
         for plan in made.of(device):
             stage = plan.stages[plan.stage_of(device)]
             start, stop = stage.interval(device)
-            rows = [blocks[b].row_bytes for b in stage.blocks]
-            largest = max(largest, (stop - start) * sum(rows))
+            of_row = sum(blocks[b].row_bytes for b in stage.blocks)
+            if stage.stop < plan.blocks.stop:  # what is on its way to the next stage
+                of_row += plan.lead * blocks[stage.stop - 1].output_bytes
+            largest = max(largest, (stop - start) * of_row)
             held |= set(
                 range(stage.stop) if stage.first and stage.from_data else stage.blocks
             )

@@ -55,7 +55,12 @@ def with_supply(
         NoPlan: as `programme` does.
     """
     plain = programme(name, costs, decoupled=decoupled)
-    merged = Costs(_merged(costs.profile, supply), costs.batch, sync_norms=costs.sync_norms)
+    merged = Costs(
+        _merged(costs.profile, supply),
+        costs.batch,
+        sync_norms=costs.sync_norms,
+        lead=costs.lead,
+    )
     try:
         found = programme(name, merged, decoupled=decoupled)
     except NoPlan as error:

@@ -7,7 +7,8 @@ path they draw; what a stage does in many of them is the mean, so there the mean
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, median
 
@@ -30,12 +31,27 @@ def feasible_rows(batch: int, devices: int) -> list[int]:
     return sorted({rows for width in widths for rows in even_rows(batch, width)})
 
 
-def paths_of(student: nn.Module) -> Callable[[int], None] | None:
-    """How a supernet's steps are measured: each candidate as often as the others.
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Of a network whose steps differ.
+
+    choose: called with the number of each step.
+    turn: steps that belong together: as many are for warming up, and no part of one counts.
+    """
+
+    choose: Callable[[int], None]
+    turn: int = 1
+
+
+def paths_of(student: nn.Module) -> Paths | None:
+    """How a supernet's steps are measured: each candidate about as often as the others.
 
     So a few steps have the mean of many drawn ones. None for any other network.
     """
-    return partial(paths_in_turn, student) if mixed_blocks(student) else None
+    mixed = mixed_blocks(student)
+    if not mixed:
+        return None
+    return Paths(partial(paths_in_turn, student), max(len(m.candidates) for m in mixed))
 
 
 def profiled(
@@ -47,7 +63,7 @@ def profiled(
     optimizer: Callable[[nn.Module], Stepper],
     most_s: float = 60.0,
     alive: Callable[[], None] = lambda: None,
-    before_step: Callable[[int], None] | None = None,
+    paths: Paths | None = None,
 ) -> list[Block]:
     """Costs of each pair, measured on copies of nothing: weights come back as they were.
 
@@ -59,61 +75,74 @@ def profiled(
         optimizer: a fresh one for a student block, as in training.
         most_s: for all of it, in seconds.
         alive: called before each step.
-        before_step: called with the number of each to choose a path; steps then differ.
+        paths: of a supernet; then the mean of its steps counts.
     """
     found = []
     per_block_s = most_s / max(1, len(pairs))
-
-    def beat(step: int) -> None:
-        alive()
-        if before_step is not None:
-            before_step(max(0, step - _WARM_UP))
-
+    typical = median if paths is None else fmean
     for pair in pairs:
         with torch.no_grad():
             output = pair.teacher(views)
-        taken = _one(pair, views, output, rows, steps, optimizer, per_block_s, beat)
-        typical = median if before_step is None else fmean
-        teacher, student = ({r: typical(s) for r, s in t.items()} for t in taken)
-        found.append(_sized(pair, views, output, teacher_s=teacher, student_s=student))
+        timing = _Timing(steps, per_block_s, paths or Paths(lambda step: None), alive)
+        teacher, student = timing.of(pair, views, output, rows, optimizer)
+        times = {
+            "teacher_s": {r: median(s) for r, s in teacher.items()},
+            "student_s": {r: typical(s) for r, s in student.items()},
+        }
+        found.append(_sized(pair, views, output, **times))
         views = output
     return found
 
 
-def _one(
-    pair: BlockPair,
-    views: Tensor,
-    output: Tensor,
-    rows: Sequence[int],
-    steps: int,
-    optimizer: Callable[[nn.Module], Stepper],
-    most_s: float,
-    before_step: Callable[[int], None],
-) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
-    """Seconds of the teacher and of the student by rows, each time it was timed."""
-    student = pair.student
-    kept = {k: v.clone() for k, v in student.state_dict().items()}
-    student.train()
-    stepper = optimizer(student)
-    teacher: dict[int, list[float]] = {r: [] for r in rows}
-    whole: dict[int, list[float]] = {r: [] for r in rows}
-    begin = time.perf_counter()
-    for step in range(_WARM_UP + steps):
-        if step > _WARM_UP + 2 and time.perf_counter() - begin > most_s:
-            break
-        before_step(step)
-        for r in rows:
-            taken = _seconds(lambda r=r: _forward(pair, views[:r]), views)  # type: ignore[misc]
-            spent = _seconds(
-                lambda r=r: _train(pair, stepper, views[:r], output[:r]),  # type: ignore[misc]
-                views,
-            )
-            if step >= _WARM_UP:
-                teacher[r].append(taken)
-                whole[r].append(spent)
-    student.load_state_dict(kept)
-    stepper.zero_grad(set_to_none=True)
-    return teacher, whole
+@dataclass(frozen=True, slots=True)
+class _Timing:
+    steps: int
+    most_s: float
+    paths: Paths
+    alive: Callable[[], None]
+
+    def of(
+        self,
+        pair: BlockPair,
+        views: Tensor,
+        output: Tensor,
+        rows: Sequence[int],
+        optimizer: Callable[[nn.Module], Stepper],
+    ) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+        """Seconds of the teacher and of the student by rows, each time they were timed."""
+        student = pair.student
+        kept = {k: v.clone() for k, v in student.state_dict().items()}
+        student.train()
+        stepper = optimizer(student)
+        teacher: dict[int, list[float]] = {r: [] for r in rows}
+        whole: dict[int, list[float]] = {r: [] for r in rows}
+        for step in self._numbers():
+            self.alive()
+            self.paths.choose(step if step >= 0 else step + self.paths.turn)
+            for r in rows:
+                taken = _seconds(lambda r=r: _forward(pair, views[:r]), views)  # type: ignore[misc]
+                spent = _seconds(
+                    lambda r=r: _train(pair, stepper, views[:r], output[:r]),  # type: ignore[misc]
+                    views,
+                )
+                if step >= 0:
+                    teacher[r].append(taken)
+                    whole[r].append(spent)
+        student.load_state_dict(kept)
+        stepper.zero_grad(set_to_none=True)
+        return teacher, whole
+
+    def _numbers(self) -> Iterator[int]:
+        """Of steps; those that warm up are below 0. Whole turns, two steps at least."""
+        turn, begin = self.paths.turn, time.perf_counter()
+        yield from range(-max(_WARM_UP, turn), 0)
+        step, last = 0, -(-self.steps // turn) * turn
+        while step < last:
+            late = time.perf_counter() - begin > self.most_s
+            if late and step >= 2 and step % turn == 0:
+                return
+            yield step
+            step += 1
 
 
 def unmeasured(

@@ -117,6 +117,7 @@ class _Round:
     trained: dict[int, Did] = field(default_factory=dict)
     combined: dict[int, Did] = field(default_factory=dict)
     members: tuple[int, ...] = ()
+    serve_s: float = 0.0  # until a pool served the models; everybody waited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +276,9 @@ class Direction:
         look, pool = None, None
         relabels = round_.compress_steps if what == "combine" else round_.diversity_weight
         if self.training.serve is not None and models and relabels:
+            begin = time.perf_counter()
             pool = self.training.serve(models)
+            self._round.serve_s += time.perf_counter() - begin
         if number in self._looked_at:
             look = str(self._look_path(number, worker, what))
         self.crew.tell(
@@ -364,11 +367,10 @@ class Direction:
         account = self.account
         account.communication_s += over
         account.train_s += max(did.done.train_s for did in own.trained.values())
-        account.relabel_s += max(b.relabel for b in busy) + max(
-            did.done.relabel_s for did in own.trained.values()
-        )
+        account.relabel_s += own.serve_s + max(b.relabel for b in busy)
+        account.relabel_s += max(did.done.relabel_s for did in own.trained.values())
         account.compress_s += max(b.compress for b in busy)
-        seconds = round_s(busy, over)
+        seconds = round_s(busy, over) + own.serve_s
         account.parallel_s += seconds
         return seconds
 
@@ -382,7 +384,11 @@ class Direction:
         else:
             whole = np.mean(list(said.values()), axis=0)
         compressed = after if self.training.combining == "ensemble" else {}
-        final = {k: did.done.loss for k, did in own.trained.items()}
+        # The running mean of its steps; in the end, that of its whole local data.
+        final = {
+            k: did.done.loss if did.train_loss is None else did.train_loss
+            for k, did in own.trained.items()
+        }
         chosen = min(final, key=lambda k: (final[k], k))
         local = {k: self._errors(p) for k, p in said.items()}
         both = self._errors(whole)

@@ -87,6 +87,7 @@ def relabel_served(
     samples: PlannedSamples,
     models: int,
     opened: Callable[[PlannedSamples, dict[str, Any], int], SoftLabelSource],
+    alive: Callable[[], None] = lambda: None,
 ) -> Relabelled:
     """The same from a pool that answers with the logits of each model side by side.
 
@@ -96,6 +97,7 @@ def relabel_served(
         models: how many answer.
         opened: a source of these samples, from {"epoch", "done"} on, with so many outputs
             for each.
+        alive: called between batches.
 
     Raises:
         KdlabError: it delivered other rows than were asked for.
@@ -109,7 +111,8 @@ def relabel_served(
     labels = torch.from_numpy(samples.labels(_ids(places)))
     sizes = [len(place.ids) for place in places]
     rows = [int(s) for s in np.cumsum([0, *sizes[:-1]])]
-    each = torch.zeros((models, sum(sizes), samples.classes))
+    mean = torch.zeros((sum(sizes), samples.classes))
+    losses = [0.0] * models  # sums
     start, outputs = {"epoch": first.epoch, "done": done}, models * samples.classes
     with closing(opened(asked, start, outputs)) as source:
         batches = (
@@ -118,6 +121,7 @@ def relabel_served(
             for batch in source.epoch(epoch, done if epoch == first.epoch else ())
         )
         for place, row in zip(places, rows, strict=True):
+            alive()
             batch = next(batches)
             if not np.array_equal(batch.ids, place.ids):
                 raise KdlabError(
@@ -125,11 +129,13 @@ def relabel_served(
                     f"{place.epoch} has. This is a defect of kdlab."
                 )
             assert batch.soft is not None
-            logits = batch.soft.float().view(len(batch.ids), models, samples.classes)
-            each[:, row : row + len(batch.ids)] = logits.softmax(2).transpose(0, 1)
-    mean = each.mean(0)
-    losses = [log_loss(own, labels) for own in each]
-    return Relabelled(mean, losses, log_loss(mean, labels), rows)
+            size = len(batch.ids)
+            each = batch.soft.float().view(size, models, samples.classes).softmax(2)
+            mean[row : row + size] = each.mean(1)
+            for k in range(models):
+                losses[k] += size * log_loss(each[:, k], labels[row : row + size])
+    model_losses = [loss / sum(sizes) for loss in losses]
+    return Relabelled(mean, model_losses, log_loss(mean, labels), rows)
 
 
 def _ids(places: Sequence[Place]) -> NDArray[Any]:

@@ -97,8 +97,9 @@ class Done:
         loss: mean training loss of its steps (cross entropy with the true labels).
         steps, samples: of SGD, in the model now; those before a restart are in it too.
         wall_s: of the part, looks at validation and test not counted.
-        train_s, relabel_s, compress_s: processor seconds of this process.
-        fetched_bytes: of models of others.
+        train_s, relabel_s, compress_s: processor seconds of this process; of relabelling by a
+            pool the seconds it was waited for.
+        fetched_bytes: of models of others, or of the outputs a pool sent instead.
         ensemble_loss, model_losses: on the relabelled rows, of the ensemble and of each model.
     """
 
@@ -344,7 +345,7 @@ class LocalWorker:
         pool: TeacherPool | None,
     ) -> tuple[Relabelled, float]:
         """The mean outputs, and the seconds that took: of this processor, or of waiting."""
-        if pool is None or not places:
+        if pool is None:
             busy = time.process_time()
             made = relabel(
                 places, samples, models, self.job.scratch, self._rows, self._alive
@@ -352,16 +353,18 @@ class LocalWorker:
             return made, time.process_time() - busy
         assert self.job.opened is not None
         begin, opened = time.perf_counter(), partial(self.job.opened, pool)
-        made = relabel_served(places, samples, len(models), opened)
+        made = relabel_served(places, samples, len(models), opened, self._alive)
         return made, time.perf_counter() - begin
 
     def _fetched(
         self, models: Sequence[ModelFile], made: Relabelled, pool: TeacherPool | None
     ) -> int:
         """Bytes: of others' models, or of the outputs that a pool sent instead."""
-        if pool is not None:
-            return 4 * made.mean.numel() * len(models)
-        return self._others_bytes(models)
+        if pool is None:
+            return self._others_bytes(models)
+        relabel = getattr(self.job.aggregation, "relabel", None)
+        each = 2 if getattr(relabel, "replies", "full") == "half" else 4
+        return each * made.mean.numel() * len(models)
 
     def _others_bytes(self, models: Sequence[ModelFile]) -> int:
         return sum(f.bytes for f in models if f.worker != self.job.worker)
@@ -371,6 +374,8 @@ class LocalWorker:
     ) -> Done:
         """Algorithm 2: relabel, then p iterations on Eq. 6 from the local weights."""
         begin = time.perf_counter()
+        if not round_.compress_steps:
+            return self._reset(round_, begin, Parts())
         stream, fresh = self._compression_stream(round_)
         places = stream.ahead(round_.compress_steps)
         made, relabel_s = self._relabel(places, stream.samples, models, pool)
@@ -469,10 +474,12 @@ class LocalWorker:
         self._seed()
         views = batch.views.to(self.device)
         labels = batch.labels.to(self.device)
-        loss = loss_of(self.descent.scores(views), labels)
+        scores = self.descent.scores(views)
+        loss = loss_of(scores, labels)
         self.descent(loss, self._lr())
         self.steps += 1
-        self._losses.append(loss.detach())
+        # Not the objective: that of Eq. 5 is smallest for the model that differs most.
+        self._losses.append(cross_entropy(scores.detach().float(), labels))
 
     def one(self, batch: Batch) -> None:
         """A step of plain local training."""
