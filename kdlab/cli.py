@@ -296,6 +296,8 @@ def _export(arguments: argparse.Namespace) -> int:
     from kdlab.run.export import export_global, export_student
 
     if arguments.whole:
+        if arguments.to != "safetensors":
+            raise BadInput("--global writes safetensors only; leave --to away.")
         print(export_global(arguments.run, out=arguments.out, member=arguments.member))
         return 0
     print(

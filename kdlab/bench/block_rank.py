@@ -44,6 +44,7 @@ VARIANTS: tuple[Variant, ...] = (
     "dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"
 )  # fmt: skip
 _FOREVER = 1_000_000
+_AGAIN = 15  # steps of the profile in each round, or whole turns of about so many
 
 
 @dataclass(slots=True)
@@ -161,9 +162,9 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
     device = torch.device(config["device"])
     of = workload(config["workload"])
     cutting, samples = of.cutting(device), of.samples(batch)
-    in_turn = paths_of(cutting.student)
+    paths = paths_of(cutting.student)
     profile = profile_of(
-        of, cutting, samples, config, most_s=config["profile_s"], paths=in_turn
+        of, cutting, samples, config, most_s=config["profile_s"], paths=paths
     )
     costs = Costs(profile, batch, lead=config["lead"])
     names: tuple[Variant, ...] = tuple(config["variants"])
@@ -174,23 +175,16 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
     }
     predicted: dict[Variant, list[float]] = {name: [] for name in names}
     found: dict[Variant, list[float]] = {name: [] for name in names}
-    order, done = list(names), config["warm_up"]
+    order = list(names)
     for one in variants.values():
         # Filled: each stage finds its next input there when a slice begins.
-        one.advance(done + one.ahead)
+        one.advance(config["warm_up"] + one.ahead)
         for worker in one.workers:
             worker.spans.clear()
     for number in range(config["rounds"]):
-        # Beside the steps it speaks of, and with their paths: a host drifts by tens of
-        # percent within minutes.
-        def drawn(step: int, done: int = done) -> None:
-            draw_paths(cutting.student, done + step)
-
-        beside = profile_of(
-            of, cutting, samples, config, steps=2 * steps, paths=in_turn and Paths(drawn)
-        )
+        # Beside the steps it speaks of: a host drifts by tens of percent within minutes.
+        beside = profile_of(of, cutting, samples, config, steps=_AGAIN, paths=paths)
         now = Costs(beside, batch)
-        done += 2 * steps
         for name in names:
             if name != "ideal":
                 predicted[name].append(predicted_s(programmes[name], now))

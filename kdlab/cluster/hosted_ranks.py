@@ -190,7 +190,7 @@ class Hosts:
         self.tls = tls
         self.workers = _with_keepers(address, tls)
         self._ranks: list[HostedRank] = []
-        self._next = 0
+        self._said = "nothing"  # when it was last asked in vain
         self._heard: dict[str, float] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._listen, name="hosts", daemon=True)
@@ -224,7 +224,14 @@ class Hosts:
                 rank = HostedRank(self, worker, name, int(pid))
                 self._ranks.append(rank)
                 return rank
-        raise ClusterError(f"None of the Dask workers {', '.join(alive)} started a rank.")
+            # It may have started after all; nobody would ever tell it anything.
+            self._run(
+                self._once(worker, "kdlab_rank_end", {"name": name, "kill": False})
+            ).add_done_callback(lambda ended: ended.exception())
+        raise ClusterError(
+            f"None of the Dask workers {', '.join(alive)} started a rank. The last one said: "
+            f"{self._said}. All machines need the run folder at the same path, writable."
+        )
 
     def meeting(self, first: HostedRank) -> str:
         """Where a generation meets: at the host of its first rank."""
@@ -243,7 +250,8 @@ class Hosts:
         """One call to a worker; None when it does not answer."""
         try:
             return self._run(self._once(worker, operation, arguments)).result(CALL_S + 1)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError) as error:
+            self._said = f"{type(error).__name__}: {error}"
             return None  # whoever asked sees soon that the worker is lost
 
     # In the listening thread

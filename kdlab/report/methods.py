@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kdlab.papers.ec_dnn.metrics import Point, speed, worse_share
+from kdlab.papers.ec_dnn.metrics import Point, better_than_locals, speed, worse_share
 from kdlab.report.table import spread
 
 _COLOURS = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
@@ -37,7 +37,7 @@ class Course:
 
     def differences(self) -> list[float]:
         """Diff_LG (Eq. 7) at every look."""
-        return [fmean(look["locals"]) - look["global_"] for look in self.looks]
+        return [better_than_locals(look["locals"], look["global_"]) for look in self.looks]
 
 
 def rows(
@@ -77,10 +77,11 @@ def markdown(table: Sequence[Mapping[str, Any]]) -> str:
         *(f"| {' | '.join(str(row[name]) for name in names)} |" for row in table),
         "",
         "Test errors in percent at the end: `_L` of the local model with the smallest training",
-        "loss, `_G` of the global model. `Diff_LG`: mean of the local errors minus that of the",
-        "global model, over all looks; `worse`: share of looks where it is below 0. Seconds are",
-        "those of machines side by side (the slowest worker of each round); `speed`: time of",
-        "ma_dnn's global model to its final error over the method's to the same error, 0 if never.",
+        "loss (before the last average of weights), `_G` of the global model. `Diff_LG`: mean of",
+        "the local errors minus that of the global model, over all looks; `worse`: share of looks",
+        "where it is below 0. Seconds are those of machines side by side (the slowest worker of",
+        "each round); `speed`: time of ma_dnn's global model to its final error over the method's",
+        "to the same error, 0 if never.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -22,6 +22,9 @@ NAMES = {
 }
 
 
+METHODS = "comparison.md"  # of a run of several methods, beside its spec
+
+
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned: the first to the left, the others to the right."""
     lines = [list(head), *map(list, rows)]

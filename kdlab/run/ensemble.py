@@ -26,6 +26,7 @@ from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.papers.ec_dnn.parallel import Network
 from kdlab.papers.ec_dnn.timetable import Timetable
 from kdlab.report.methods import Course, markdown, picture, rows
+from kdlab.report.table import METHODS
 from kdlab.run.ingredients import Ingredients
 from kdlab.run.spec import ExperimentSpec, Member
 from kdlab.soft_labels.source import (
@@ -46,6 +47,9 @@ from kdlab.train.local.worker import LocalJob, LocalWorker, Opened
 from kdlab.train.recipe import Recipe
 
 _AS_FAST_AS_CAN_BE = 1e6  # samples/s that are asked of a pool while everybody waits
+
+
+_TOLD = ("teacher_lost", "no_teacher", "warning")  # of what a relabelling meets
 
 
 def method_of(spec: ExperimentSpec) -> Ensemble:
@@ -183,6 +187,10 @@ class Contest:
             pulse(0)
             return self.ingredients.stop()
 
+        def report(event: str, /, **data: Any) -> None:
+            if event in _TOLD:
+                emit(event, **data)
+
         def opened(
             pool: TeacherPool, samples: PlannedSamples, start: dict[str, Any], outputs: int
         ) -> SoftLabelSource:
@@ -194,7 +202,7 @@ class Contest:
                     student=f"{own}/{pool.teacher}",
                     folder=own,
                     pool=pool,
-                    report=emit,
+                    report=report,
                     stop=stop,
                     student_rate=lambda: _AS_FAST_AS_CAN_BE,
                     start=start,
@@ -341,8 +349,8 @@ def comparison(
     if len(courses) < 2:
         return []
     picture(courses, to / "comparison.png")
-    (to / "comparison.md").write_text(markdown(rows(courses)), encoding="utf-8")
-    return [to / "comparison.png", to / "comparison.md"]
+    (to / METHODS).write_text(markdown(rows(courses)), encoding="utf-8")
+    return [to / "comparison.png", to / METHODS]
 
 
 def artifacts(folder: Path) -> list[str]:

@@ -56,7 +56,9 @@ def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
     name = folder.relative_to(run.path / "members").as_posix()
     averaged, ensemble = folder / "global.safetensors", folder / "ensemble.yaml"
     if averaged.is_file():
-        target = Path(out or averaged.name).resolve().with_suffix(".safetensors")
+        target = Path(out or averaged.name).resolve()
+        if target.suffix != ".safetensors":
+            target = target.with_name(f"{target.name}.safetensors")
         target.parent.mkdir(parents=True, exist_ok=True)
         for suffix in (".safetensors", ".json"):
             shutil.copyfile(averaged.with_suffix(suffix), target.with_suffix(suffix))

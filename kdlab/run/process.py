@@ -219,7 +219,9 @@ class RunProcess:
             if relabels is not None:
                 serve = ServedModels(contest, self.run, relabels, log.emit, self.stop)
                 stack.callback(serve.close)
-            stack.enter_context(self._unrest(pool, group, log))
+            targets = stack.enter_context(self._unrest(pool, group, log))
+            if serve is not None:
+                serve.targets = targets
             training = contest.training(folder, log.emit, serve)
             outcome = Direction(training, crew).run()
         result = contest.result(outcome, folder)
@@ -297,10 +299,10 @@ class RunProcess:
     @contextmanager
     def _unrest(
         self, pool: Pool | None, group: "Group | Processes | None", log: MemberLog
-    ) -> Iterator[None]:
+    ) -> Iterator[OwnTargets | None]:
         """The trouble that `chaos:` asks for, while a member trains."""
         if self.spec.chaos is None:
-            yield
+            yield None
             return
         local = pool if isinstance(pool, RunningLocalPool) else None
         own = group if isinstance(group, StudentGroup | Processes) else None
@@ -309,7 +311,7 @@ class RunProcess:
             self.spec.chaos, targets, log.emit, None if pool is None else pool.tls
         )
         try:
-            yield
+            yield targets
         finally:
             unrest.stop()
 

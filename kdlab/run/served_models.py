@@ -10,12 +10,13 @@ import torch
 
 from kdlab.cluster import notebook_components
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
 from kdlab.cluster.pool import Pool, deploy
 from kdlab.cluster.probe import probe_images, probe_of, proof_of
 from kdlab.run.ensemble import Contest
 from kdlab.run.folder import RunFolder
 from kdlab.run.rank_orders import pool_facts
+from kdlab.run.unrest import OwnTargets
 from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.events import Emit
 from kdlab.train.local.exchange import ModelFile
@@ -44,6 +45,7 @@ class ServedModels:
     ) -> None:
         self.contest, self.run, self.source = contest, run, source
         self._emit, self._stop = emit, stop
+        self.targets: OwnTargets | None = None  # of chaos, which the pool becomes one of
         self._pool: Pool | None = None
         self._served = ""
         self._facts: dict[str, Any] = {}
@@ -58,6 +60,8 @@ class ServedModels:
         if wanted != self._served:
             pool = self._with(self._deployment(models))
             status = pool.wait(self._stop)
+            if not self._served:
+                self._emit("pool_ready", address=pool.address, teachers=status["teachers"])
             self._emit(
                 "models_served",
                 models=[file.worker for file in models],
@@ -74,6 +78,8 @@ class ServedModels:
             folder = self.run.path / "pool_of_models"
             self._emit("pool_starting", pool=spec.component)
             self._pool = spec.start(deployment, folder)
+            if self.targets is not None and isinstance(self._pool, RunningLocalPool):
+                self.targets.pool = self._pool
             return self._pool
         deploy(
             self._pool.address,

@@ -6,10 +6,8 @@ import yaml
 
 from kdlab.config.load import flat
 from kdlab.errors import BadInput
-from kdlab.report.table import text_table
+from kdlab.report.table import METHODS, text_table
 from kdlab.run.handle import Run, attach
-
-METHODS = "comparison.md"  # of a run with several methods
 
 _KEYS = (
     "student_top1",

@@ -141,14 +141,7 @@ class ExperimentSpec(Spec):
                 "teacher_pool",
                 "is missing; served soft labels need one (use: teacher_pools/local)",
             )
-        batch = self.labelled.batch
-        if isinstance(self.soft_labels, Served) and self.soft_labels.ut <= batch:
-            yield Fault(
-                "soft_labels.ut",
-                f"is {self.soft_labels.ut} samples and train.batch is {batch}; ut "
-                "must hold more than one batch",
-            )
-
+        yield from _ut_faults(self.soft_labels, "soft_labels", self.labelled.batch)
         yield from self._aggregation_faults()
         yield from self._chaos_faults()
         if self.workers is not None and not self._grouped:
@@ -257,14 +250,8 @@ class ExperimentSpec(Spec):
                 f"would serve the whole teacher for soft_labels and {what} for {at}; only "
                 "cluster/local_pool can do both",
             )
-        batch = self.train.batch
-        if isinstance(source, Served) and source.ut <= batch:
-            path = at if at.endswith("relabel") else f"{at}.source"
-            yield Fault(
-                f"{path}.ut",
-                f"is {source.ut} samples and train.batch is {batch}; ut must hold more than "
-                "one batch",
-            )
+        path = at if at.endswith("relabel") else f"{at}.source"
+        yield from _ut_faults(source, path, self.train.batch)
 
     def _chaos_faults(self) -> Iterator[Fault]:
         if self.chaos is None:
@@ -351,6 +338,18 @@ class ExperimentSpec(Spec):
         if isinstance(self.method, Blockwise) and self.method.plan in names:
             return self.method.plan
         return "served" if "served" in names else names[-1]
+
+
+def _ut_faults(source: SourceSpec, at: str, batch: int) -> Iterator[Fault]:
+    """In other units it is known only when the run begins."""
+    if not isinstance(source, Served) or source.thresholds_in != "samples":
+        return
+    if source.ut <= batch:
+        yield Fault(
+            f"{at}.ut",
+            f"is {source.ut:g} samples and train.batch is {batch}; ut must hold more than one "
+            "batch",
+        )
 
 
 def short_name(source: SourceSpec) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from kdlab.cluster.chaos import Chaos, Target, Unrest
 from kdlab.cluster.wire import ask
 from kdlab.errors import BadInput, SchedulerUnreachable
@@ -68,11 +70,19 @@ class OtherTargets:
         return list(_by_pid(address, None).values()) if address else []
 
     def ranks(self) -> list[Target]:
+        spec = yaml.safe_load((self.run.path / "spec.yaml").read_text())
+        if spec.get("workers") is not None:  # pids of other machines mean nothing here
+            return []
         found: dict[str, int] = {}
-        for event in select(self.run.folder.events, "generation"):
-            found = event["ranks"]
-        for event in select(self.run.folder.events, "worker_started"):
-            found[f"worker-{event['worker']}"] = event["pid"]
+        kinds = ("member_started", "generation", "worker_started")
+        for event in select(self.run.folder.events, *kinds):
+            match event["event"]:
+                case "member_started":
+                    found = {}
+                case "generation":
+                    found = event["ranks"]
+                case "worker_started":
+                    found[f"worker-{event['worker']}"] = event["pid"]
         return [Target(name, pid) for name, pid in found.items()]
 
     def add_teacher(self) -> None:

@@ -89,5 +89,6 @@ def read_all(path: Path) -> list[dict[str, Any]]:
     return EventReader(path)()
 
 
-def select(path: Path, event: str) -> Iterator[dict[str, Any]]:
-    return (e for e in read_all(path) if e["event"] == event)
+def select(path: Path, *events: str) -> Iterator[dict[str, Any]]:
+    """Those of these kinds, in order."""
+    return (e for e in read_all(path) if e["event"] in events)

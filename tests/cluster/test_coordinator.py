@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from tests_support import trained_ids
 
 from kdlab.cluster.coordinator import Coordinator
 from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.pool import deploy
 from kdlab.cluster.security import Tls
 from kdlab.cluster.wire import ask, check_address, run_apart
 from kdlab.errors import SchedulerUnreachable
@@ -127,6 +129,27 @@ def test_redis_keeps_leases_with_a_ttl_across_a_restart(pools, served, deploymen
     while list(client.scan_iter(f"{prefix}:teacher:*")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_teachers_that_still_load_take_what_the_pool_serves_by_then(pools, deployment):
+    """Each of several deployments follows while somebody loads the one before."""
+    pool = pools(deployment, teachers=2)
+    last = deployment
+    for batch in range(21, 27):
+        last = replace(deployment, batch=batch)
+        deploy(pool.address, last, tls=None, with_weights=False)
+        pool.wait()  # for the first of both; the other may be in the middle of it
+    deadline = time.monotonic() + 30
+    while True:
+        status = ask(pool.address, "kdlab_status")
+        ready = [t for t in status["teachers"] if t["state"] == "free"]
+        if len(ready) == 2:
+            break
+        assert all(child.alive() for child in pool.teachers)
+        assert time.monotonic() < deadline, status
+        time.sleep(0.05)
+    assert status["deployed"] == last.fingerprint
 
 
 def test_the_journals_replay_without_processes(pools, served, deployment):

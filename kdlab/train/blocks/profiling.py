@@ -3,7 +3,7 @@
 Each block is run at each feasible batch share, some steps to warm up and then
 `steps` (100 in the paper, section V-B), and the median counts. Sizes take turns, so a
 machine that drifts does not make one of them look better. A supernet's steps differ by the
-path they draw; what a stage does in many of them is the mean, so there the mean counts.
+path they draw; what a stage does in many of them is the mean of what its candidates take.
 """
 
 import time
@@ -36,7 +36,8 @@ class Paths:
     """Of a network whose steps differ.
 
     choose: called with the number of each step.
-    turn: steps that belong together: as many are for warming up, and no part of one counts.
+    turn: steps after which all comes again: as many are for warming up, and whole turns
+        are timed.
     """
 
     choose: Callable[[int], None]
@@ -75,11 +76,11 @@ def profiled(
         optimizer: a fresh one for a student block, as in training.
         most_s: for all of it, in seconds.
         alive: called before each step.
-        paths: of a supernet; then the mean of its steps counts.
+        paths: of a supernet; then the mean over a turn counts, of medians over all turns.
     """
     found = []
     per_block_s = most_s / max(1, len(pairs))
-    typical = median if paths is None else fmean
+    turn = 1 if paths is None else paths.turn
     for pair in pairs:
         with torch.no_grad():
             output = pair.teacher(views)
@@ -87,11 +88,16 @@ def profiled(
         teacher, student = timing.of(pair, views, output, rows, optimizer)
         times = {
             "teacher_s": {r: median(s) for r, s in teacher.items()},
-            "student_s": {r: typical(s) for r, s in student.items()},
+            "student_s": {r: _typical(s, turn) for r, s in student.items()},
         }
         found.append(_sized(pair, views, output, **times))
         views = output
     return found
+
+
+def _typical(seconds: Sequence[float], turn: int) -> float:
+    """The median of each step of a turn, over all turns; of these the mean."""
+    return fmean(median(seconds[place::turn]) for place in range(turn))
 
 
 @dataclass(frozen=True, slots=True)
