@@ -214,7 +214,7 @@ def test_a_pool_relabels_as_the_workers_do(kdlab_home, elsewhere, mu):
     options = (*RELABELLED, f"aggregation.compression.mu={mu}")
     own = experiment(*options, "method.processes=false").start().wait(timeout_s=120)
     run = experiment(*options, *POOL).start()
-    ready = until(lambda: list(select(run.folder.events, "models_served")))
+    ready = until(lambda: list(select(run.folder.events, "models_served")), seconds=150)
     assert ready[0]["models"] == [0, 1, 2]
     first = run.path / "pool_of_models" / "teacher-0.log"
     os.kill(pid_of(first), signal.SIGKILL)
