@@ -9,6 +9,11 @@ from typing import Any
 
 from kdlab.errors import BadInput, KdlabError
 
+_ORDERS = (
+    *("pause", "go-on", "checkpoint", "set"),
+    *("add-teacher", "drain-teacher", "kill-teacher"),
+)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
@@ -80,6 +85,13 @@ def _add_running(add: _Add) -> None:
     scale = add("scale", _scale, "grow or shrink the group of ranks of a running student")
     scale.add_argument("run")
     scale.add_argument("ranks", type=int)
+
+    control = add("control", _control, "pause, save or change a run that goes on")
+    control.add_argument("run")
+    control.add_argument("order", choices=list(_ORDERS))
+    control.add_argument(
+        "values", nargs="*", metavar="VALUE", help="KEY=NUMBER of set; a teacher's name"
+    )
 
     resume = add("resume", _resume, "go on from the newest checkpoint")
     resume.add_argument("run")
@@ -290,6 +302,36 @@ def _resume(arguments: argparse.Namespace) -> int:
     from kdlab.run.handle import resume
 
     return _start(lambda: resume(arguments.run, arguments.trust_components), arguments)
+
+
+def _control(arguments: argparse.Namespace) -> int:
+    from kdlab.run import attach
+
+    run, order, values = attach(arguments.run), arguments.order, list(arguments.values)
+    method = getattr(run, order.replace("-", "_"))
+    if order == "set":
+        if not values:
+            for knob in run.knobs():
+                print(f"{knob.name} = {knob.value:g}  ({knob.range})")
+            return 0
+        method(**dict(map(_number, values)))
+    elif order in ("drain-teacher", "kill-teacher"):
+        if len(values) != 1:
+            raise BadInput(f"{order} takes the name of one teacher, such as teacher-0.")
+        method(values[0])
+    elif values:
+        raise BadInput(f"{order} takes no values.")
+    else:
+        method()
+    return 0
+
+
+def _number(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise BadInput(f"{text!r} is not KEY=NUMBER.") from None
 
 
 def _export(arguments: argparse.Namespace) -> int:

@@ -26,9 +26,19 @@ def kdlab_home(tmp_path_factory):
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-    """A current folder with nothing in it: configs and cards come from kdlab's own."""
+    """A current folder with nothing in it: configs and cards come from kdlab's own.
+
+    A run that a failed test has left there is ended.
+    """
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    yield tmp_path
+    left = [p for p in (tmp_path / "runs").glob("*") if (p / "status.json").is_file()]
+    if left:
+        from kdlab.run.folder import RunFolder
+        from kdlab.run.handle import Run
+
+        for path in left:
+            Run(RunFolder(path)).kill()
 
 
 @pytest.fixture(scope="session")

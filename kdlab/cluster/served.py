@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod, ulp
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -138,6 +138,7 @@ class ServedSource:
         )
         sample_bytes = prod(layout.shape) + 4 * outputs
         lt, ut = spec.thresholds(sample_bytes, layout.largest)
+        self._sizes = (sample_bytes, layout.largest)
         self.ring = Ring.create(layout)
         self.log = context.folder / "reader.log"
         self._held: int | None = None
@@ -298,6 +299,17 @@ class ServedSource:
 
     def figures(self) -> dict[str, float]:
         return self._last or dict(zip(FIGURES, self.ring.figures.tolist(), strict=True))
+
+    def set_thresholds(self, *, lt: float | None = None, ut: float | None = None) -> None:
+        """Another lt or ut, in the spec's unit, from now on.
+
+        Raises:
+            BadInput: ut does not hold more than one batch.
+        """
+        old = self.spec
+        new = replace(old, lt=old.lt if lt is None else lt, ut=ut or old.ut)
+        self.channel.send({"thresholds": new.thresholds(*self._sizes)})
+        self.spec = new
 
     def close(self) -> None:
         """Tell the reader to go; its teachers become free for others."""

@@ -256,6 +256,9 @@ class StudentReader:
                 self._collect()
             elif message.get("stop"):
                 return
+            elif "thresholds" in message:
+                lt, ut = message["thresholds"]
+                self._do(self.machine.on_thresholds(lt, ut, time.monotonic()))
 
     async def _look(self) -> None:
         finish_at = time.monotonic() + _FINISH_EVERY_S

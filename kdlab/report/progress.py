@@ -14,6 +14,11 @@ _WORTH_A_LINE = {
     "teacher_ready": "teacher ready: {validation_top1:.2f} % top-1 on validation",
     "pool_starting": "teacher pool: {pool}",
     "pool_ready": "teachers are ready at {address}",
+    "steered": "from step {step} on: {values}",
+    "paused": "paused after step {step}; kdlab control RUN go-on",
+    "went_on": "goes on from step {step}",
+    "teacher_added": "one more teacher was asked for (pid {pid})",
+    "teacher_drained": "{target} was asked to leave",
     "models_served": "the pool serves the local models {models}",
     "scheduled": (
         "t_s {t_s:.0f}, t_t {t_t:.0f} samples/s: n = {n} teachers wanted, {got} assigned"

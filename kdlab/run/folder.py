@@ -4,6 +4,7 @@ runs/<run_id>/
     spec.yaml      the resolved spec; experiment.json its name and hash
     events.jsonl   everything that happened, append-only: the truth
     status.json    state, process, result
+    control.jsonl  what somebody asked of it while it went on (run/control.py)
     run.log        what the process printed
     members/<source>/seed<n>/   checkpoints, student.safetensors, result.json, model card
 """
@@ -38,6 +39,11 @@ class RunFolder:
     @property
     def log(self) -> Path:
         return self.path / "run.log"
+
+    @property
+    def since(self) -> float:
+        """When it was started or resumed last; seconds since 1970."""
+        return float(self.raw_status().get("created", 0.0))
 
     def member(self, name: str) -> Path:
         return self.path / "members" / name

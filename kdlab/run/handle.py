@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
@@ -22,6 +22,7 @@ from kdlab.run import folder as folders
 from kdlab.run.folder import ENDED, RunFolder
 
 if TYPE_CHECKING:
+    from kdlab.run.control import Knob
     from kdlab.run.experiment import Experiment
 
 _LOOK_S = 0.1
@@ -131,6 +132,15 @@ def _spawn(run: RunFolder, components: dict[str, Any]) -> None:
     run.write_status(pid=process.pid, process_started=born)
 
 
+def _in_a_notebook() -> bool:
+    """Whether this process is a Jupyter kernel."""
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return type(get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
 _children: dict[int, "subprocess.Popen[bytes]"] = {}  # so that none stays a zombie
 
 
@@ -237,8 +247,20 @@ class Run:
                 raise TimeoutError(f"run {self.id} has not ended after {timeout_s:g} s")
             time.sleep(_LOOK_S)
 
-    def live(self) -> "Run":
-        """Watch it until it ends. Interrupting the watching does not touch the run."""
+    def live(self, renderer: Literal["auto", "canvas", "svg"] = "auto") -> Any:
+        """Watch it: in a notebook by a monitor with controls, in a terminal by lines.
+
+        The monitor returns at once, the lines when the run ends. Neither closing nor
+        interrupting them touches the run.
+
+        Args:
+            renderer: of the notebook's curves; `auto` takes SVG where a page cannot show
+                the canvas.
+        """
+        if _in_a_notebook():
+            from kdlab.notebook.monitor import Monitor
+
+            return Monitor(self, renderer).show()
         from kdlab.report.progress import Progress
 
         try:
@@ -263,6 +285,56 @@ class Run:
     def stop(self) -> None:
         """Finish the step, save, end. Once more ends it at once."""
         self._signal(signal.SIGINT)
+
+    def pause(self) -> None:
+        """After this step, until `go_on`. Teachers and ranks stay.
+
+        Raises:
+            BadInput: it has ended, or is no single student.
+        """
+        self._order("pause")
+
+    def go_on(self) -> None:
+        """After `pause`."""
+        self._order("go_on")
+
+    def checkpoint(self) -> None:
+        """Save the state after this step."""
+        self._order("checkpoint")
+
+    def set(self, **values: float) -> None:
+        """Change numbers of the training from the next step on; `knobs` lists them.
+
+            run.set(**{"loss.temperature": 2.0, "lr_factor": 0.5})
+
+        Raises:
+            BadInput: unknown, or it has ended.
+            SpecError: a value the spec would not allow.
+        """
+        self._order("set", set=values)
+
+    def knobs(self) -> "list[Knob]":
+        """What `set` takes, with values and ranges."""
+        from kdlab.run.control import knobs
+
+        return knobs(self.folder)
+
+    def add_teacher(self) -> None:
+        """One more in the pool of this run."""
+        self._order("add_teacher")
+
+    def drain_teacher(self, name: str) -> None:
+        """It answers what it was asked, and leaves."""
+        self._order("drain_teacher", name=name)
+
+    def kill_teacher(self, name: str) -> None:
+        """SIGKILL; marked as chaos in the run's events."""
+        self._order("kill_teacher", name=name)
+
+    def _order(self, event: str, **data: Any) -> None:
+        from kdlab.run.control import send
+
+        send(self.folder, event, **data)
 
     def scale(self, ranks: int) -> None:
         """Have the student's group grow or shrink; it saves, then all begin again there.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kdlab.cluster import notebook_components
 from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.local_pool import RunningLocalPool
 from kdlab.cluster.pool import Pool
 from kdlab.cluster.probe import probe_images, proof_of
 from kdlab.models.prefix import Prefix
@@ -16,9 +17,11 @@ from kdlab.run.blockwise import cutting_of, method_of
 from kdlab.run.deployed import deployment_of
 from kdlab.run.folder import RunFolder
 from kdlab.run.ingredients import Ingredients
+from kdlab.run.pool_orders import PoolOrders
 from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.blocks.served_prefix import width_of
 from kdlab.train.events import Emit
+from kdlab.train.steering import CONTROL
 
 
 class Pools:
@@ -41,6 +44,7 @@ class Pools:
         self.run, self.ingredients, self.spec = run, ingredients, ingredients.spec
         self._emit, self._stop = emit, stop
         self._up: dict[str, Pool] = {}
+        self._orders: list[PoolOrders] = []
 
     def whole(self) -> Pool:
         """Serves soft labels."""
@@ -56,6 +60,9 @@ class Pools:
             self._emit("pool_starting", pool=self.spec.teacher_pool.component)
             pool = self.spec.teacher_pool.start(deployment(), self.run.path / folder)
             self._up[folder] = pool
+            if isinstance(pool, RunningLocalPool):
+                path = self.run.path / CONTROL
+                self._orders.append(PoolOrders(path, pool, self._emit, self.run.since))
             status = pool.wait(self._stop)
             self._emit("pool_ready", address=pool.address, teachers=status["teachers"])
         return self._up[folder]
@@ -117,5 +124,7 @@ class Pools:
         )
 
     def close(self) -> None:
+        for orders in self._orders:
+            orders.close()
         for pool in self._up.values():
             pool.close()

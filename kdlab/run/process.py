@@ -53,6 +53,7 @@ from kdlab.train.ensemble import Ensemble
 from kdlab.train.events import EventLog, MemberLog
 from kdlab.train.local.crew import Crew, InProcess
 from kdlab.train.local.direction import Direction
+from kdlab.train.steering import CONTROL, Steering
 from kdlab.train.student import StudentLoop
 from kdlab.train.teacher import PreparedTeachers
 
@@ -187,7 +188,16 @@ class RunProcess:
         self, member: Member, folder: Path, log: MemberLog, pool: Pool | None
     ) -> dict[str, Any]:
         return self._to_the_end(
-            self.ingredients.loop(member, folder, log.emit), member, folder, log, pool
+            self.ingredients.loop(
+                member,
+                folder,
+                log.emit,
+                steering=Steering(self.run.path / CONTROL, member.name, self.run.since),
+            ),
+            member,
+            folder,
+            log,
+            pool,
         )
 
     def _train_locals(

@@ -17,6 +17,7 @@ from kdlab.train import checkpoint
 from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.aggregation.ranks import Ranks, Solo, Together
 from kdlab.train.position import Position
+from kdlab.train.steering import CONTROL, Steering
 
 
 class Rank(RankProcess):
@@ -85,6 +86,7 @@ class Rank(RankProcess):
             ranks=ranks,
             leave=lambda: self.saving or self.leaving,
             pulse=lambda step: self.beat(number, step),
+            steering=Steering(self.run.path / CONTROL, self.member.name, self.run.since),
         )
         if ranks.rank:  # dropout and the like: chances of its own
             torch.manual_seed(self.member.seed * 1009 + ranks.rank)

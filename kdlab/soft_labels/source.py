@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from numpy.typing import NDArray
@@ -40,6 +40,15 @@ class SoftLabelSource(Protocol):
 
     def close(self) -> None:
         """End what the source started. May be called twice."""
+
+
+@runtime_checkable
+class Thresholded(Protocol):
+    """A source with thresholds that can be set while it goes on (EDL-Dist's lt and ut)."""
+
+    def set_thresholds(
+        self, *, lt: float | None = None, ut: float | None = None
+    ) -> None: ...
 
 
 class Samples(Protocol):

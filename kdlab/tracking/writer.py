@@ -176,6 +176,20 @@ class Writer:
         if run != self.state["runs"][""]:
             self.client.set_terminated(run, "FINISHED", int(event["time"] * 1000))
 
+    def _on_steered(self, event: dict[str, Any]) -> None:
+        values = {f"control/{name}": value for name, value in event["values"].items()}
+        self._control(event, values)
+
+    def _on_paused(self, event: dict[str, Any]) -> None:
+        self._control(event, {"control/paused": 1.0})
+
+    def _on_went_on(self, event: dict[str, Any]) -> None:
+        self._control(event, {"control/paused": 0.0})
+
+    def _control(self, event: dict[str, Any], values: dict[str, float]) -> None:
+        run = self.state["runs"][event["member"]]
+        self._add(run, values, event["time"], event["step"])
+
     def _on_methods_compared(self, event: dict[str, Any]) -> None:
         self._flush()
         for path in event["artifacts"]:

@@ -24,22 +24,24 @@ from torch.nn.functional import cross_entropy
 
 from kdlab.config import register
 from kdlab.data.samples import PlannedSamples
-from kdlab.errors import ClusterError, KdlabError, RunStopped
+from kdlab.errors import BadInput, ClusterError, KdlabError, RunStopped
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import ModelSpec, Normalised
-from kdlab.soft_labels.source import Batch, SoftLabelSource
+from kdlab.soft_labels.source import Batch, SoftLabelSource, Thresholded
 from kdlab.train import checkpoint
-from kdlab.train.aggregation.ranks import Agreed, GenerationEnds, Ranks, Solo
+from kdlab.train.aggregation.ranks import Agreed, GenerationEnds, Ranks, Solo, Wishes
 from kdlab.train.events import Emit
 from kdlab.train.lineage import Lineage, Odometer
 from kdlab.train.method import MethodSpec
 from kdlab.train.position import Position, StudentResult
 from kdlab.train.recipe import Recipe, lr_at
 from kdlab.train.results import Results
+from kdlab.train.steering import Steering, changed, knobs_of, turned
 from kdlab.train.step import Descent
 
 _LOG_EVERY_S = 0.2
+_PAUSED_S = 0.05
 
 
 @register("train/student")
@@ -68,6 +70,7 @@ class Job:
     ranks: Ranks = field(default_factory=Solo)
     leave: Callable[[], bool] = lambda: False  # save and end this generation
     pulse: Callable[[int], None] = lambda step: None  # a sign of life
+    steering: Steering = field(default_factory=lambda: Steering(None, ""))
 
 
 class StudentLoop:
@@ -92,6 +95,10 @@ class StudentLoop:
         self._part = job.samples.part.shares[job.samples.part.rank] / sum(
             job.samples.part.shares
         )
+        self.loss = job.loss
+        self._knobs = knobs_of(job.loss)
+        self._turned = tuple(self._knobs.values())
+        self._thresholds: dict[str, float] = {}
         self._log_mark = (0.0, 0)  # time and step of the last log line
         self._saved_at, self._saved_step = time.monotonic(), -1
         self._done_samples = 0  # of this epoch
@@ -238,27 +245,38 @@ class StudentLoop:
         if self.is_master:
             self.odometer.value = self.lineage.seen
         job.pulse(position.step)
-        job.ranks.after_step(
-            loss,
-            len(batch.ids) / of_rows,
-            stop=job.stop(),
-            save=self.is_master and self._time_to_save(),
-            leave=job.leave(),
-        )
+        job.ranks.after_step(loss, len(batch.ids) / of_rows, self._wishes())
         now = time.perf_counter()
         if self._log_is_due(now):
             self._log(now)
         self._act(job.ranks.agreed())
 
+    def _wishes(self) -> Wishes:
+        job, steering = self.job, self.job.steering
+        steering.look()
+        self._set_thresholds(steering.thresholds())
+        save = self.is_master and (self._time_to_save() or steering.wants_checkpoint)
+        steering.wants_checkpoint &= not save
+        return Wishes(
+            stop=job.stop(),
+            save=save,
+            leave=job.leave(),
+            pause=steering.paused,
+            knobs=tuple(steering.knobs(self._knobs)),
+        )
+
     def _act(self, agreed: list[Agreed]) -> None:
         """What all ranks do after the same step."""
-        leave, stop = any(a.leave for a in agreed), any(a.stop for a in agreed)
+        wishes = [a.all for a in agreed]
+        if wishes and wishes[-1].knobs != self._turned:
+            self._turn(wishes[-1].knobs)
+        leave, stop = any(w.leave for w in wishes), any(w.stop for w in wishes)
         by_steps = self.job.recipe.checkpoint_every_steps
         due = by_steps is not None and self.position.step % by_steps == 0
         if due and self.position.step == self._saved_step:
             due = False
         grouped = self.job.ranks.world > 1
-        if any(a.save for a in agreed) or due or leave or (stop and grouped):
+        if any(w.save for w in wishes) or due or leave or (stop and grouped):
             self._stop_clock()
             self._save()
             self._clock = time.perf_counter()
@@ -267,6 +285,50 @@ class StudentLoop:
         if leave:
             self._stop_clock()
             raise GenerationEnds
+        if any(w.pause for w in wishes):
+            self._pause()
+
+    def _set_thresholds(self, values: dict[str, float]) -> None:
+        """Each rank has a reader of its own."""
+        source: object = self.source
+        if values == self._thresholds or not isinstance(source, Thresholded):
+            return
+        self._thresholds = values
+        try:
+            source.set_thresholds(**values)
+        except BadInput as error:  # in megabytes: known here only
+            self.job.emit("warning", message=f"The thresholds stay as they are. {error}")
+            return
+        if self.is_master:
+            named = {f"soft_labels.{k}": v for k, v in values.items()}
+            self.job.emit("steered", step=self.position.step, values=named)
+
+    def _turn(self, knobs: tuple[float, ...]) -> None:
+        """From the next step on."""
+        values = dict(zip(self._knobs, knobs, strict=True))
+        self.loss = turned(self.job.loss, values)
+        new = changed(list(self._knobs), self._turned, knobs)
+        self._turned = knobs
+        if self.is_master:
+            self.job.emit("steered", step=self.position.step, values=new)
+
+    def _pause(self) -> None:
+        """Until somebody says go on, or stop. It is no training time."""
+        steering, job = self.job.steering, self.job
+        steering.look(now=True)
+        if not steering.paused:  # it was for a moment, or is over already
+            return
+        self._stop_clock()
+        if self.is_master:
+            job.emit("paused", step=self.position.step)
+        while steering.paused and not job.stop() and not job.leave():
+            time.sleep(_PAUSED_S)  # between looks; this is what a pause is
+            job.pulse(self.position.step)
+            steering.look()
+        if self.is_master:
+            job.emit("went_on", step=self.position.step)
+        self._clock = time.perf_counter()
+        self._log_mark = (self._clock, self.position.step)
 
     def _stop_clock(self) -> None:
         self.position.train_seconds += time.perf_counter() - self._clock
@@ -279,7 +341,7 @@ class StudentLoop:
         views = batch.views.to(self.device, non_blocking=True)
         labels = batch.labels.to(self.device, non_blocking=True)
         loss = self._loss(self.descent.scores(views), labels, batch.soft)
-        lr = ranks.lr_scale * lr_at(recipe, epoch, self.batches)
+        lr = self._turned[0] * ranks.lr_scale * lr_at(recipe, epoch, self.batches)
         self.descent(ranks.weigh(loss, len(labels), of_rows), lr)
         return loss.detach()
 
@@ -288,7 +350,7 @@ class StudentLoop:
         hard = cross_entropy(
             scores, labels, label_smoothing=self.job.recipe.label_smoothing
         )
-        spec = self.job.loss
+        spec = self.loss
         if spec is None or soft is None:
             return hard
         teacher = soft.to(self.device, torch.float32, non_blocking=True)

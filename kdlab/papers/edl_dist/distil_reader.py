@@ -13,7 +13,7 @@ It puts together
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import Any, Literal
 
@@ -246,6 +246,12 @@ class DistilReader:
         self.slots_taken -= 1
         self.in_slots -= samples
         self.unused -= samples
+        return self._pump(time)
+
+    def on_thresholds(self, lt: int, ut: int, time: float) -> Instructions:
+        """Somebody set them, in samples; the policy goes on from where it is."""
+        self.rules = replace(self.rules, lt=lt, ut=ut)
+        self.schedule = replace(self.schedule, lt=lt, ut=ut)
         return self._pump(time)
 
     def on_ask_failed(self) -> None:

@@ -4,8 +4,8 @@
 synchronous all-reduce (EDL-Dist, Algorithm 2 line 7: the average of θ_j, carried out on
 the gradients, which for plain SGD from equal weights is the same).
 
-What all ranks must do at the same step (save, stop) is agreed on beside the gradients: a
-vector of four numbers goes round asynchronously and is read one step later, so nobody
+What all ranks must do at the same step (save, stop, pause) is agreed on beside the gradients:
+a vector of a few numbers goes round asynchronously and is read one step later, so nobody
 waits for it.
 """
 
@@ -20,13 +20,26 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 @dataclass(frozen=True, slots=True)
+class Wishes:
+    """Of one rank after a step.
+
+    leave: save, and end this generation.
+    pause, knobs: rank 0's count (kdlab/train/steering.py).
+    """
+
+    stop: bool = False
+    save: bool = False
+    leave: bool = False
+    pause: bool = False
+    knobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Agreed:
     """What came of one step over all ranks."""
 
     loss: Tensor  # mean over the whole batch
-    stop: bool = False
-    save: bool = False
-    leave: bool = False  # save, and end this generation
+    all: Wishes
 
 
 class GenerationEnds(Exception):
@@ -43,9 +56,7 @@ class Ranks(Protocol):
     def weigh(self, loss: Tensor, rows: int, of_rows: int) -> Tensor:
         """A rank's mean loss, so that the averaged gradient is that of the whole batch."""
 
-    def after_step(
-        self, loss: Tensor, part: float, *, stop: bool, save: bool, leave: bool
-    ) -> None:
+    def after_step(self, loss: Tensor, part: float, wishes: Wishes) -> None:
         """Tell the others of this step; `part` is this rank's share of its rows."""
 
     def agreed(self, *, last: bool = False) -> list[Agreed]:
@@ -78,11 +89,9 @@ class Solo:
     def weigh(self, loss: Tensor, rows: int, of_rows: int) -> Tensor:
         return loss
 
-    def after_step(
-        self, loss: Tensor, part: float, *, stop: bool, save: bool, leave: bool
-    ) -> None:
+    def after_step(self, loss: Tensor, part: float, wishes: Wishes) -> None:
         self._losses.append(loss)
-        self._agreed.append(Agreed(loss, stop, save, leave))
+        self._agreed.append(Agreed(loss, wishes))
 
     def agreed(self, *, last: bool = False) -> list[Agreed]:
         found, self._agreed = self._agreed, []
@@ -122,15 +131,14 @@ class Together:
         # DDP divides the sum of the gradients by the number of ranks.
         return loss * (self.world * rows / of_rows)
 
-    def after_step(
-        self, loss: Tensor, part: float, *, stop: bool, save: bool, leave: bool
-    ) -> None:
-        said = torch.stack(
-            [
-                loss.double() * part,
-                *torch.tensor([stop, save, leave], dtype=torch.float64, device=loss.device),
-            ]
-        )
+    def after_step(self, loss: Tensor, part: float, wishes: Wishes) -> None:
+        own = [wishes.stop, wishes.save, wishes.leave]
+        # The sum over all ranks: those of the others are left out.
+        master = [wishes.pause, *wishes.knobs]
+        if self.rank:
+            master = [0.0] * len(master)
+        rest = torch.tensor([*own, *master], dtype=torch.float64, device=loss.device)
+        said = torch.cat([(loss.double() * part).reshape(1), rest])
         self._under_way.append((dist.all_reduce(said, async_op=True), said))
 
     def agreed(self, *, last: bool = False) -> list[Agreed]:
@@ -143,8 +151,9 @@ class Together:
                 self._shown -= 1
             else:
                 self._losses.append(loss)
-            stop, save, leave = (said[1:] > 0).tolist()
-            found.append(Agreed(loss, stop, save, leave))
+            stop, save, leave, pause, *knobs = said[1:].tolist()
+            wishes = Wishes(stop > 0, save > 0, leave > 0, pause > 0, tuple(knobs))
+            found.append(Agreed(loss, wishes))
         return found
 
     def losses(self) -> list[Tensor]:

@@ -187,6 +187,19 @@ def test_known_labels_need_no_teacher():
     assert sent.part.batch == 2
 
 
+def test_thresholds_that_are_set_bind_at_once():
+    machine = reader(per_teacher=99)
+    sent = only(Send, machine.on_teachers([teacher("t")], {}, True, 0.0))
+    assert sum(s.part.size for s in sent) == 14  # whole batches, up to ut
+    more = only(Send, machine.on_thresholds(8, 24, 0.1))
+    assert sum(s.part.size for s in more) == 8
+    machine.on_thresholds(1, 5, 0.2)
+    for s in sent[:3]:
+        machine.on_answer(s.part, "t", 1, 0.3)
+        told = machine.on_slot_free(s.part.size, 0.4)
+        assert not only(Send, told)  # 10 samples are still out, more than ut
+
+
 def test_a_resume_skips_what_was_done():
     machine = reader(start=(1, (0, 2)))
     sent = only(Send, machine.on_teachers([teacher("t")], {}, True, 0.0))

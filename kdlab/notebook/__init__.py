@@ -1,0 +1,1 @@
+"""What notebooks show of runs: live, static, and side by side."""

@@ -1,0 +1,148 @@
+// Curves of one run on one canvas. Python appends points as binary rows and sends the
+// whole (thinned) history when a view says hello, so a reloaded page shows all of it.
+const MOST = 1200, PANEL = 130, LEFT = 62, RIGHT = 12, TOP = 20, BOTTOM = 20;
+const COLOURS = ["#3b82c4", "#d1603d", "#3f9d64", "#8f5fb8", "#b98a2f", "#5f7385", "#c4508f"];
+
+function render({ model, el }) {
+  const canvas = document.createElement("canvas");
+  canvas.style.width = "100%";
+  canvas.style.maxWidth = "900px";
+  canvas.className = "kdlab-curves";
+  el.appendChild(canvas);
+  let series = [], lines = {}, names = [], dirty = true, alive = true;
+
+  // As kdlab/notebook/curve.py: when there are too many points, neighbours become one, and
+  // so do those that come after.
+  function point(own, x, y) {
+    own.wait.push([x, y]);
+    if (own.wait.length < own.stride) return;
+    const mean = (k) => own.wait.reduce((sum, p) => sum + p[k], 0) / own.wait.length;
+    own.x.push(mean(0));
+    own.y.push(mean(1));
+    own.wait = [];
+    if (own.x.length < MOST) return;
+    for (const name of ["x", "y"]) {
+      own[name] = own[name].flatMap((v, k, all) => (k % 2 ? [(all[k - 1] + v) / 2] : []));
+    }
+    own.stride *= 2;
+  }
+
+  function add(values) {
+    for (let i = 0; i + 2 < values.length; i += 3) {
+      const own = (series[values[i]] ??= { x: [], y: [], wait: [], stride: 1 });
+      point(own, values[i + 1], values[i + 2]);
+    }
+    dirty = true;
+  }
+
+  function draw() {
+    if (!alive) return;
+    requestAnimationFrame(draw);
+    if (!dirty || !canvas.isConnected) return;
+    dirty = false;
+    const panels = [];
+    for (const [panel] of names) if (!panels.includes(panel)) panels.push(panel);
+    const width = canvas.clientWidth || 720, height = Math.max(1, panels.length) * PANEL + 4;
+    const scale = window.devicePixelRatio || 1;
+    canvas.width = width * scale;
+    canvas.height = height * scale;
+    canvas.style.height = `${height}px`;
+    const c = canvas.getContext("2d");
+    c.scale(scale, scale);
+    c.font = "11px sans-serif";
+    const ink = getComputedStyle(canvas).color;
+    panels.forEach((panel, number) => {
+      const top = number * PANEL, own = [];
+      names.forEach(([p, name], k) => { if (p === panel && series[k]) own.push([name, series[k]]); });
+      const limits = lines[panel] || {};
+      let x0 = Infinity, x1 = -Infinity, y0 = Infinity, y1 = -Infinity;
+      for (const [, s] of own) for (let i = 0; i < s.x.length; i++) {
+        x0 = Math.min(x0, s.x[i]);
+        x1 = Math.max(x1, s.x[i]);
+        if (Number.isFinite(s.y[i])) { y0 = Math.min(y0, s.y[i]); y1 = Math.max(y1, s.y[i]); }
+      }
+      for (const value of Object.values(limits)) { y0 = Math.min(y0, value); y1 = Math.max(y1, value); }
+      c.fillStyle = ink;
+      c.textAlign = "left";
+      c.fillText(panel, LEFT, top + 13);
+      if (!(x1 >= x0) || !(y1 >= y0)) return;
+      const room = 0.05 * (y1 - y0) || Math.max(1e-9, 0.05 * Math.abs(y1));
+      y0 -= room;
+      y1 += room;
+      x1 = Math.max(x1, x0 + 1e-9);
+      const right = width - RIGHT, tall = PANEL - TOP - BOTTOM;
+      const px = (x) => LEFT + (right - LEFT) * (x - x0) / (x1 - x0);
+      const py = (y) => top + TOP + tall * (1 - (y - y0) / (y1 - y0));
+      const level = (y, dash) => {
+        c.globalAlpha = dash.length ? 0.7 : 0.25;
+        c.strokeStyle = ink;
+        c.lineWidth = 1;
+        c.setLineDash(dash);
+        c.beginPath();
+        c.moveTo(LEFT, py(y));
+        c.lineTo(right, py(y));
+        c.stroke();
+        c.setLineDash([]);
+        c.globalAlpha = 1;
+      };
+      for (const y of [y0, y1]) {
+        level(y, []);
+        c.textAlign = "right";
+        c.fillText(Number(y.toPrecision(4)).toString(), LEFT - 6, py(y) + 4);
+      }
+      for (const [name, value] of Object.entries(limits)) {
+        level(value, [5, 4]);
+        c.textAlign = "right";
+        c.fillText(`${name} ${Number(value.toPrecision(4))}`, right, py(value) - 3);
+      }
+      own.forEach(([name, s], k) => {
+        c.strokeStyle = c.fillStyle = COLOURS[k % COLOURS.length];
+        c.lineWidth = 1.5;
+        c.beginPath();
+        let down = false;
+        for (let i = 0; i < s.x.length; i++) {
+          if (!Number.isFinite(s.y[i])) { down = false; continue; }
+          down ? c.lineTo(px(s.x[i]), py(s.y[i])) : c.moveTo(px(s.x[i]), py(s.y[i]));
+          down = true;
+        }
+        c.stroke();
+        c.textAlign = "left";
+        c.fillText(name, LEFT + 200 + 130 * k, top + 13);
+      });
+      c.fillStyle = ink;
+      c.textAlign = "left";
+      c.fillText(Math.round(x0).toString(), LEFT, top + PANEL - 5);
+      c.textAlign = "right";
+      c.fillText(Math.round(x1).toString(), right, top + PANEL - 5);
+    });
+  }
+
+  function hear(message, buffers) {
+    if (message.names) names = message.names;
+    if (message.lines) lines = message.lines;
+    if (message.kind === "reset") series = [];
+    dirty = true;
+    if (buffers && buffers.length) {
+      const raw = buffers[0];
+      const bytes = raw.buffer ? raw.buffer.slice(raw.byteOffset, raw.byteOffset + raw.byteLength) : raw;
+      add(new Float64Array(bytes));
+    }
+    // What was sent is thinned already; what comes is not.
+    (message.strides || []).forEach((stride, k) => {
+      if (series[k]) series[k].stride *= stride;
+    });
+  }
+
+  const resized = new ResizeObserver(() => { dirty = true; });
+  resized.observe(el);
+  model.on("msg:custom", hear);
+  model.send({ kind: "hello" });
+  requestAnimationFrame(draw);
+  return () => {
+    alive = false;
+    resized.disconnect();
+    model.off("msg:custom", hear);
+  };
+}
+
+export default { render };

@@ -1,0 +1,76 @@
+"""The curves of a run on one canvas in the page: points travel as bytes, a few at a time."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import numpy as np
+
+from kdlab.notebook.watch import Watch
+
+Point = tuple[str, str, float, float]  # panel, curve, x, y
+
+
+class CurvesWidget(anywidget.AnyWidget):
+    """Draws what it is sent. A view that appears later asks for all of it.
+
+    Args:
+        watch: what there is.
+        seen: called when a view has said hello: the server can show this widget.
+    """
+
+    _esm = Path(__file__).with_name("canvas.js")
+
+    def __init__(self, watch: Watch, seen: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self._watch, self._seen = watch, seen
+        self._names: list[tuple[str, str]] = []
+        self._lines: dict[str, dict[str, float]] = {}
+        self.sent_bytes = 0
+        self.on_msg(self._hear)
+
+    def _hear(self, widget: Any, message: Mapping[str, Any], buffers: Any) -> None:
+        if message.get("kind") == "hello":
+            self._seen()
+            self.reset()
+
+    def reset(self) -> None:
+        """All curves as they are now, to every view."""
+        curves = dict(self._watch.curves)
+        self._names = sorted(curves, key=lambda key: self._watch.panels.index(key[0]))
+        self._lines = {k: dict(v) for k, v in self._watch.lines.items()}
+        rows = [
+            (number, x, y)
+            for number, key in enumerate(self._names)
+            for x, y in list(curves[key])
+        ]
+        message = {
+            "kind": "reset",
+            "names": self._names,
+            "lines": self._lines,
+            "strides": [curves[key].stride for key in self._names],
+        }
+        self._tell(message, rows)
+
+    def add(self, news: Sequence[Point]) -> None:
+        """What is new; curves that were not there before make it send all."""
+        keys = {(panel, name) for panel, name, _, _ in news}
+        if keys - set(self._names):
+            self.reset()
+            return
+        lines = {k: dict(v) for k, v in self._watch.lines.items()}
+        changed = lines != self._lines
+        if not news and not changed:
+            return
+        self._lines = lines
+        places = {key: number for number, key in enumerate(self._names)}
+        rows = [(places[panel, name], x, y) for panel, name, x, y in news]
+        self._tell({"kind": "add"} | ({"lines": lines} if changed else {}), rows)
+
+    def _tell(
+        self, message: dict[str, Any], rows: Sequence[tuple[int, float, float]]
+    ) -> None:
+        data = np.array(rows, np.float64).tobytes()
+        self.sent_bytes += len(data)
+        self.send(message, buffers=[data])

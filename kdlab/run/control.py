@@ -1,0 +1,159 @@
+"""Orders to a run that goes on: lines that its processes read (kdlab/train/steering.py).
+
+Bad orders are found here, by the same rules as a spec, and never reach the run.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import yaml
+
+from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.served import Served
+from kdlab.config import Range
+from kdlab.config.check import construct
+from kdlab.config.folders import nearest
+from kdlab.config.load import from_dict
+from kdlab.errors import BadInput
+from kdlab.run.folder import ENDED, RunFolder
+from kdlab.run.spec import ExperimentSpec
+from kdlab.train.events import read_all, select
+from kdlab.train.steering import CONTROL, LR_FACTOR, THRESHOLDS, knobs_of
+from kdlab.train.student import StudentMethod
+
+_LR = Range(gt=0, le=100)
+TRAINING = ("pause", "go_on", "checkpoint", "set")
+TEACHERS = ("add_teacher", "drain_teacher", "kill_teacher")
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A number that can be set while a run goes on, as it is now."""
+
+    name: str
+    value: float
+    range: Range
+
+
+def send(run: RunFolder, event: str, **data: Any) -> dict[str, Any]:
+    """Append an order for the member that trains now.
+
+    Args:
+        run: that goes on.
+        event: of TRAINING or TEACHERS.
+        data: `set`: {name: value} of the knobs; `name`: of a teacher.
+
+    Raises:
+        BadInput: the run has ended, or cannot do that; a name that is unknown.
+        SpecError: a value that the spec would not allow.
+    """
+    state = str(run.status().get("state"))
+    if state in ENDED:
+        raise BadInput(f"Run {run.run_id} is {state}; only a running one takes orders.")
+    spec = _spec(run)
+    if event in TEACHERS:
+        _check_teacher(run, spec, event, data.get("name"))
+    elif not isinstance(spec.method, StudentMethod):
+        raise BadInput(
+            f"Run {run.run_id} is of {spec.method.component}; only train/student can be "
+            f"paused, saved or changed from outside. It can be stopped: kdlab stop {run.run_id}"
+        )
+    if event == "set":
+        _check_values(run, spec, data["set"])
+    member = _member(run)
+    if member is None:
+        raise BadInput(
+            f"Run {run.run_id} does not train its student at the moment: data, teacher or the "
+            "next member are being prepared. Try again when it does."
+        )
+    order = {"time": time.time(), "event": event, "member": member, **data}
+    line = (json.dumps(order) + "\n").encode()
+    file = os.open(run.path / CONTROL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, line)  # in one piece, whoever else writes
+    finally:
+        os.close(file)
+    return order
+
+
+def knobs(run: RunFolder) -> list[Knob]:
+    """What can be set, as it is now, with the spec's own ranges."""
+    spec = _spec(run)
+    if not isinstance(spec.method, StudentMethod):
+        return []
+    values = knobs_of(spec.loss)
+    ranges = {LR_FACTOR: _LR}
+    for name in values:
+        if name != LR_FACTOR:
+            ranges[name] = _range(type(spec.loss), name.removeprefix("loss."))
+    if isinstance(spec.soft_labels, Served):
+        for name in THRESHOLDS:
+            values[f"soft_labels.{name}"] = float(getattr(spec.soft_labels, name))
+            ranges[f"soft_labels.{name}"] = _range(Served, name)
+    values |= _set_so_far(run)
+    return [Knob(name, values[name], allowed) for name, allowed in ranges.items()]
+
+
+def _spec(run: RunFolder) -> ExperimentSpec:
+    text = (run.path / "spec.yaml").read_text(encoding="utf-8")
+    return construct(ExperimentSpec, from_dict(yaml.safe_load(text), run.run_id))
+
+
+def _member(run: RunFolder) -> str | None:
+    """That trains now."""
+    last = None
+    for event in select(run.events, "member_started", "member_done"):
+        last = event["member"] if event["event"] == "member_started" else None
+    return last
+
+
+def _set_so_far(run: RunFolder) -> dict[str, float]:
+    member, found = _member(run), dict[str, float]()
+    path = run.path / CONTROL
+    for order in read_all(path) if path.is_file() else ():
+        if order.get("member") == member:
+            found |= order.get("set") or {}
+    return found
+
+
+def _check_values(run: RunFolder, spec: ExperimentSpec, values: Mapping[str, Any]) -> None:
+    known = {knob.name for knob in knobs(run)}
+    for name, value in values.items():
+        if name not in known:
+            raise BadInput(
+                f"{name} cannot be set while a run goes on.{nearest(name, sorted(known))}"
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadInput(f"{name} is {value!r}; it must be a number.")
+    if LR_FACTOR in values and (fault := _LR.fault(values[LR_FACTOR])):
+        raise BadInput(f"{LR_FACTOR} {fault}.")
+    tree = spec.to_dict()
+    for name, value in (_set_so_far(run) | dict(values)).items():
+        if name != LR_FACTOR:
+            part, _, field = name.partition(".")
+            tree[part] = tree[part] | {field: value}
+    construct(ExperimentSpec, from_dict(tree, "the order"))
+
+
+def _check_teacher(
+    run: RunFolder, spec: ExperimentSpec, event: str, name: str | None
+) -> None:
+    up = any(True for _ in select(run.events, "pool_ready"))
+    if not isinstance(spec.teacher_pool, LocalPool) or not up:
+        raise BadInput(
+            f"Run {run.run_id} has no teachers of its own; only those of cluster/local_pool "
+            "are started and ended from here. Others join with kdlab teacher."
+        )
+    if event != "add_teacher" and not name:
+        raise BadInput(f"{event} needs the name of a teacher, such as teacher-0.")
+
+
+def _range(kind: type, field: str) -> Range:
+    """Of a field; one without limits where it has none."""
+    hint = get_type_hints(kind, include_extras=True)[field]
+    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((extra for extra in extras if isinstance(extra, Range)), Range())

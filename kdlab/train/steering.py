@@ -1,0 +1,102 @@
+"""What somebody changes about a training while it goes on: pause, weights, learning rate.
+
+Orders are lines of `control.jsonl` in the run's folder, appended by whoever watches; nothing
+of the watching happens in the training process. The loop looks between steps, a few times a
+second. All ranks of a student act after the same step: rank 0 says what holds from there on.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from kdlab.losses.soft_loss import LossSpec
+from kdlab.train.events import EventReader
+
+CONTROL = "control.jsonl"
+LR_FACTOR = "lr_factor"
+_LOSS, _SOURCE = "loss.", "soft_labels."
+THRESHOLDS = ("lt", "ut")
+_EVERY_S = 0.1
+
+
+def knobs_of(loss: LossSpec | None) -> dict[str, float]:
+    """What can be turned in every step, in an order that all ranks know; as it is now."""
+    found = {LR_FACTOR: 1.0}
+    if loss is not None:
+        for field in fields(loss):
+            value = getattr(loss, field.name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found[_LOSS + field.name] = float(value)
+    return found
+
+
+def turned(loss: LossSpec | None, values: Mapping[str, float]) -> LossSpec | None:
+    """The loss with these values."""
+    if loss is None:
+        return None
+    own = {k.removeprefix(_LOSS): v for k, v in values.items() if k.startswith(_LOSS)}
+    return replace(loss, **own)
+
+
+class Steering:
+    """The orders for one member of a run.
+
+    Args:
+        path: of the orders; None takes none.
+        member: of the run.
+        since: orders to pause or to save that are older belong to an earlier session;
+            values that were set still hold.
+    """
+
+    def __init__(self, path: Path | None, member: str, since: float = 0.0) -> None:
+        self._read = None if path is None else EventReader(path)
+        self.member, self._since = member, since
+        self.paused = self.wants_checkpoint = False
+        self.values: dict[
+            str, float
+        ] = {}  # as they were set last, whatever they were before
+        self._looked = -math.inf
+
+    def look(self, *, now: bool = False) -> None:
+        """Read what is new, if the last look is a moment ago."""
+        if self._read is None:
+            return
+        clock = time.monotonic()
+        if not now and clock - self._looked < _EVERY_S:
+            return
+        self._looked = clock
+        for order in self._read():
+            if order.get("member") == self.member:
+                self._take(order)
+
+    def _take(self, order: Mapping[str, Any]) -> None:
+        self.values |= order.get("set") or {}
+        if order["time"] < self._since:
+            return
+        match order["event"]:
+            case "pause":
+                self.paused = True
+            case "go_on":
+                self.paused = False
+            case "checkpoint":
+                self.wants_checkpoint = True
+
+    def knobs(self, begin: Mapping[str, float]) -> list[float]:
+        """Those of `knobs_of`, in their order."""
+        return [self.values.get(name, value) for name, value in begin.items()]
+
+    def thresholds(self) -> dict[str, float]:
+        """The served source's lt and ut, where they were set."""
+        names = [_SOURCE + name for name in THRESHOLDS]
+        return {n.removeprefix(_SOURCE): self.values[n] for n in names if n in self.values}
+
+
+def changed(
+    names: Sequence[str], before: Sequence[float], after: Sequence[float]
+) -> dict[str, float]:
+    """The knobs that were turned."""
+    every = zip(names, before, after, strict=True)
+    return {name: new for name, old, new in every if new != old}

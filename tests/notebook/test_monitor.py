@@ -1,0 +1,89 @@
+"""The monitor without a page: widgets follow a real run and steer it."""
+
+import time
+
+import numpy as np
+import pytest
+
+import kdlab
+from kdlab.notebook.monitor import Monitor
+from kdlab.train.events import select
+
+pytestmark = pytest.mark.timeout(230)
+
+
+def until(condition, seconds=90.0):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.02)  # between looks
+    return found
+
+
+@pytest.fixture
+def monitor(kdlab_home, elsewhere):
+    run = kdlab.load("smoke/none", "tracking.enabled=false", "train.epochs=100000").start()
+    made = Monitor(run)
+    sent = []
+    made.curves.send = lambda message, buffers: sent.append((message, buffers))
+    made.sent = sent
+    made.show()
+    yield made
+    run.kill()
+    made.close()
+
+
+def test_buttons_and_sliders_reach_the_run(monitor):
+    run = monitor.run
+    until(lambda: monitor.watch.step > 3)
+    until(lambda: monitor.controls.sliders.children)
+    named = {s.description: s for s in monitor.controls.sliders.children}
+    assert set(named) == {"lr_factor", "hard_weight", "soft_weight", "temperature"}
+    assert named["lr_factor"].min > 0
+    named["lr_factor"].value = 0.5
+    (steered,) = until(lambda: list(select(run.folder.events, "steered")))
+    assert steered["values"]["lr_factor"] == pytest.approx(0.5, abs=0.02)
+    monitor.controls.pause.click()
+    until(lambda: monitor.watch.paused)
+    until(lambda: monitor.controls.pause.description == "go on")
+    monitor.controls.pause.click()
+    until(lambda: not monitor.watch.paused)
+    monitor.controls.stop.click()
+    until(lambda: run.state == "stopped")
+    until(lambda: monitor.controls.stop.disabled)
+    assert "stopped" in monitor.heading.value
+
+
+def test_points_travel_as_bytes_and_a_new_page_gets_all_of_them(monitor):
+    until(lambda: monitor.watch.step > 3)
+    until(lambda: [m for m, _ in monitor.sent if m["kind"] == "add"])
+    adds = [(m, b) for m, b in monitor.sent if m["kind"] == "add"]
+    assert all(len(b[0]) % 24 == 0 for _, b in adds)
+    assert max(len(b[0]) for _, b in adds) < 2000  # bytes of one update
+    monitor.sent.clear()
+    with monitor._lock:
+        monitor.curves._hear(monitor.curves, {"kind": "hello"}, [])
+    message, (raw,) = next((m, b) for m, b in monitor.sent if m["kind"] == "reset")
+    rows = np.frombuffer(raw).reshape(-1, 3)
+    losses = [k for k, (panel, _) in enumerate(message["names"]) if panel == "loss"]
+    assert len(rows[rows[:, 0] == losses[0]]) == len(monitor.watch.curves["loss", "loss"])
+
+
+def test_without_a_view_that_says_hello_it_draws_svg(monitor):
+    until(lambda: "<svg" in monitor.svg.value, seconds=30)
+    assert monitor.curves.layout.display == "none"
+    monitor._hello.set()
+    until(lambda: not monitor.svg.value)
+
+
+def test_closing_it_leaves_the_run_alone(monitor):
+    until(lambda: monitor.watch.step > 3)
+    monitor.close()
+    assert monitor.run.state == "running"
+
+
+def test_a_refused_order_is_said_and_not_sent(monitor):
+    until(lambda: monitor.watch.step > 3)
+    monitor.controls.add.click()
+    assert "no teachers of its own" in monitor.message.value
+    assert not (monitor.run.path / "control.jsonl").exists()

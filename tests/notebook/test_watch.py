@@ -1,0 +1,191 @@
+"""What there is to see of a run, from its events alone."""
+
+from xml.etree import ElementTree
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdlab.notebook import picture
+from kdlab.notebook.curve import Curve
+from kdlab.notebook.watch import Watch
+
+
+@given(st.integers(0, 40_000))
+def test_a_long_curve_stays_small_and_keeps_its_ends(count):
+    curve = Curve()
+    for x in range(count):
+        curve.add(float(x), 2.0 * x)
+    points = list(curve)
+    assert len(points) == len(curve) <= 1201
+    assert [x for x, _ in points] == sorted(x for x, _ in points)
+    assert all(abs(y - 2 * x) < 1e-6 * (1 + x) for x, y in points)  # means lie on the line
+    if count:
+        assert points[-1][0] > count - 1 - curve.stride
+
+
+def served(watch, **teacher):
+    spec = {
+        "soft_labels": {
+            "type": "cluster/served",
+            "thresholds_in": "samples",
+            "lt": 8,
+            "ut": 64,
+        }
+    }
+    watch.see(
+        {"time": 1.0, "event": "run_started", "experiment": "quickstart", "spec": spec}
+    )
+    watch.see(
+        {
+            "time": 2.0,
+            "event": "member_started",
+            "member": "served/seed0",
+            "source": "served",
+            "seed": 0,
+        }
+    )
+    watch.see(
+        {"time": 3.0, "event": "scheduled", "t_s": 900.0, "t_t": 100.0, "n": 9, "got": 2}
+    )
+    watch.see(
+        {
+            "time": 3.0,
+            "event": "teacher_joined",
+            "name": "teacher-0",
+            "device": "cpu",
+            "t_t": 99.0,
+        }
+        | teacher
+    )
+    step = {
+        "member": "served/seed0",
+        "epoch": 0,
+        "of_steps": 10,
+        "samples_per_second": 850.0,
+    }
+    for number in range(1, 6):
+        watch.see(
+            {
+                "time": 3.0 + number,
+                "event": "step",
+                "step": number,
+                "loss": 1.0 / number,
+                "volume": 10.0,
+            }
+            | step
+        )
+    return watch
+
+
+def test_it_knows_curves_lines_and_teachers():
+    watch = served(Watch())
+    assert watch.panels == ["loss", "samples/s", "unused soft labels"]
+    assert list(watch.curves["loss", "loss"])[1] == (2.0, 0.5)
+    assert watch.lines == {
+        "samples/s": {"t_s": 900.0},
+        "unused soft labels": {"lt": 8, "ut": 64},
+    }
+    assert len(watch.take_news()) == 15
+    assert watch.take_news() == []
+    watch.see(
+        {
+            "time": 9.0,
+            "event": "teacher_lost",
+            "teacher": "teacher-0",
+            "why": "killed",
+            "resent": 3,
+        }
+    )
+    row = watch.teachers["teacher-0"]
+    assert (row.state, row.resends) == ("lost", 3)
+    watch.see(
+        {
+            "time": 9.0,
+            "event": "steered",
+            "member": "served/seed0",
+            "step": 5,
+            "values": {"soft_labels.ut": 99.0},
+        }
+    )
+    assert watch.lines["unused soft labels"]["ut"] == 99.0
+    watch.see({"time": 9.5, "event": "paused", "step": 5})
+    assert "paused" in picture.heading(watch)
+    watch.see({"time": 10.0, "event": "run_done", "state": "finished"})
+    assert "finished" in picture.heading(watch)
+
+
+def test_another_member_has_curves_of_its_own():
+    watch = served(Watch())
+    watch.see(
+        {
+            "time": 20.0,
+            "event": "member_started",
+            "member": "none/seed0",
+            "source": "none",
+            "seed": 0,
+        }
+    )
+    assert watch.panels == []
+    assert not watch.teachers
+
+
+def test_a_teachers_own_training_is_no_student():
+    watch = served(Watch())
+    watch.see(
+        {
+            "time": 11.0,
+            "event": "step",
+            "member": "teacher",
+            "step": 1,
+            "of_steps": 2,
+            "epoch": 0,
+            "samples_per_second": 1.0,
+            "loss": 9.0,
+        }
+    )
+    assert watch.step == 5
+
+
+def test_whatever_names_say_is_text():
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+    watch = served(Watch(), name=evil, device=evil)
+    watch.see({"time": 9.0, "event": "warning", "message": evil})
+    watch.see(
+        {
+            "time": 9.0,
+            "event": "local_step",
+            "worker": evil,
+            "step": 6,
+            "of_steps": 10,
+            "loss": 0.3,
+        }
+    )
+    for shown in (picture.static(watch), picture.teachers(watch), picture.ticker(watch)):
+        assert "<script" not in shown
+        assert "onerror=alert(2)>" not in shown
+    drawn = picture.svg(watch)
+    ElementTree.fromstring(drawn)
+    assert "<script" not in drawn
+
+
+def test_the_picture_of_a_run_that_has_shown_nothing():
+    ElementTree.fromstring(picture.svg(Watch()))
+    assert "preparing" in picture.heading(Watch())
+
+
+def test_numbers_that_are_none_do_not_break_the_picture():
+    watch = served(Watch())
+    watch.see(
+        {
+            "time": 9.0,
+            "event": "step",
+            "member": "served/seed0",
+            "step": 6,
+            "of_steps": 10,
+            "epoch": 0,
+            "samples_per_second": 0.0,
+            "loss": float("nan"),
+        }
+    )
+    ElementTree.fromstring(picture.svg(watch))
+    assert "nan" not in picture.svg(watch)
