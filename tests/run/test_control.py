@@ -118,7 +118,7 @@ def test_bad_orders_are_refused_and_never_sent(kdlab_home, elsewhere):
     until(lambda: steps(run))
     for values, said in (
         ({"loss.temperature": 0.0}, "loss.temperature"),
-        ({"loss.temprature": 3.0}, "Nearest: loss.temperature"),
+        ({"loss.temp": 3.0}, "Nearest: loss.temperature"),
         ({"lr_factor": 0.0}, "must be > 0"),
         ({"loss.hard_weight": float("nan")}, "finite"),
         ({"train.lr": 1.0}, "cannot be set"),
