@@ -131,6 +131,7 @@ def test_bad_orders_are_refused_and_never_sent(kdlab_home, elsewhere):
             order()
     assert not (run.path / "control.jsonl").exists()
     run.kill()
+    until(lambda: run.state == "lost")
     with pytest.raises(BadInput, match="only a running one"):
         run.pause()
     ensemble = kdlab.load("smoke/ensemble", "tracking.enabled=false").start()
