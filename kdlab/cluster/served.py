@@ -311,6 +311,12 @@ class ServedSource:
         self.channel.send({"thresholds": new.thresholds(*self._sizes)})
         self.spec = new
 
+    def pause(self, *, paused: bool) -> None:
+        self.channel.send({"paused": paused})
+
+    def look(self) -> None:
+        self._hear(0.0)
+
     def close(self) -> None:
         """Tell the reader to go; its teachers become free for others."""
         if self.channel.send({"stop": True}):

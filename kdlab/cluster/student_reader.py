@@ -256,6 +256,8 @@ class StudentReader:
                 self._collect()
             elif message.get("stop"):
                 return
+            elif "paused" in message:
+                self.machine.on_paused(message["paused"], time.monotonic())
             elif "thresholds" in message:
                 lt, ut = message["thresholds"]
                 self._do(self.machine.on_thresholds(lt, ut, time.monotonic()))

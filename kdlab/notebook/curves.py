@@ -17,14 +17,14 @@ class CurvesWidget(anywidget.AnyWidget):
 
     Args:
         watch: what there is.
-        seen: called when a view has said hello: the server can show this widget.
+        seen: called when a view has said hello, by whatever thread; calls `reset`.
     """
 
     _esm = Path(__file__).with_name("canvas.js")
 
-    def __init__(self, watch: Watch, seen: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, watch: Watch, seen: Callable[[], None]) -> None:
         super().__init__()
-        self._watch, self._seen = watch, seen
+        self._watch, self._seen, self._chapter = watch, seen, 0
         self._names: list[tuple[str, str]] = []
         self._lines: dict[str, dict[str, float]] = {}
         self.sent_bytes = 0
@@ -33,11 +33,10 @@ class CurvesWidget(anywidget.AnyWidget):
     def _hear(self, widget: Any, message: Mapping[str, Any], buffers: Any) -> None:
         if message.get("kind") == "hello":
             self._seen()
-            self.reset()
 
     def reset(self) -> None:
         """All curves as they are now, to every view."""
-        curves = dict(self._watch.curves)
+        curves, self._chapter = dict(self._watch.curves), self._watch.chapter
         self._names = sorted(curves, key=lambda key: self._watch.panels.index(key[0]))
         self._lines = {k: dict(v) for k, v in self._watch.lines.items()}
         rows = [
@@ -56,7 +55,7 @@ class CurvesWidget(anywidget.AnyWidget):
     def add(self, news: Sequence[Point]) -> None:
         """What is new; curves that were not there before make it send all."""
         keys = {(panel, name) for panel, name, _, _ in news}
-        if keys - set(self._names):
+        if keys - set(self._names) or self._chapter != self._watch.chapter:
             self.reset()
             return
         lines = {k: dict(v) for k, v in self._watch.lines.items()}

@@ -50,7 +50,7 @@ class Monitor:
         self._tables_at = 0.0
         self._snapshot: Any = None
         self.heading = widgets.HTML()
-        self.curves = CurvesWidget(self.watch, self._hello.set)
+        self.curves = CurvesWidget(self.watch, self._said_hello)
         self.svg = widgets.HTML()
         self.teachers, self.ticker = widgets.HTML(), widgets.HTML()
         self.message = widgets.HTML()
@@ -91,9 +91,16 @@ class Monitor:
         self._closing.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
-        self.box.close()
+        for widget in (*self.controls.parts(), *self.box.children, self.box):
+            widget.close()
 
     # Following
+
+    def _said_hello(self) -> None:
+        """A page shows the canvas, for the first time or again: all of it from here on."""
+        self._hello.set()
+        with self._lock:
+            self.curves.reset()
 
     def _follow(self) -> None:
         try:
@@ -133,6 +140,7 @@ class Monitor:
 
     def _end(self) -> None:
         with self._lock:
+            self.watch.state = self.run.state  # a lost one has said nothing
             self._tables(time.monotonic())
             still = picture.static(self.watch)
         self.controls.disable()
@@ -171,6 +179,12 @@ class Controls:
         self.buttons = widgets.HBox([self.pause, self.checkpoint, self.stop])
         self.box = widgets.VBox([self.buttons, self.pool, self.sliders])
         self._knobs: dict[str, Any] = {}
+        self._made_for, self._quiet = "", False
+
+    def parts(self) -> list[Any]:
+        """All, to be closed."""
+        own = [*self.buttons.children, *self.pool.children, *self.sliders.children]
+        return [*own, self.buttons, self.pool, self.sliders]
 
     def _button(self, label: str, act: Callable[[], Any]) -> widgets.Button:
         button = widgets.Button(description=label, layout=widgets.Layout(width="auto"))
@@ -194,12 +208,24 @@ class Controls:
         self.pause.description = "go on" if watch.paused else "pause"
         names = [t.name for t in watch.teachers.values() if t.state == "assigned"]
         if list(self.teacher.options) != names:
+            kept = self.teacher.value  # else the first would be chosen, and killed
             self.teacher.options = names
+            self.teacher.value = kept if kept in names else None
         self.pool.layout.display = "" if watch.teachers else "none"
-        if watch.member and not self._knobs:
+        if watch.member and watch.member != self._made_for:
+            self._made_for = watch.member
             self._make_sliders()
+        self._quiet = True
+        for name, value in watch.values.items():
+            if name in self._knobs and self._knobs[name].value != value:
+                self._knobs[name].value = value
+        self._quiet = False
 
     def _make_sliders(self) -> None:
+        """With the values of the member that trains now."""
+        for slider in self._knobs.values():
+            slider.close()
+        self._knobs.clear()
         try:
             knobs = self.run.knobs()
         except KdlabError as error:  # its spec is of another version
@@ -209,11 +235,11 @@ class Controls:
             slider = _slider(knob)
             slider.observe(partial(self._moved, knob.name), names="value")
             self._knobs[knob.name] = slider
-        if not knobs:
-            self.pause.disabled = self.checkpoint.disabled = True
         self.sliders.children = tuple(self._knobs.values())
 
     def _moved(self, name: str, change: dict[str, Any]) -> None:
+        if self._quiet:  # it only shows what somebody else has set
+            return
         self._try(lambda: self.run.set(**{name: change["new"]}))
 
     def disable(self) -> None:

@@ -39,7 +39,7 @@ _LINES = {
     "checkpoint_saved": "checkpoint at step {step}",
     "resumed": "goes on from epoch {epoch}, step {step}",
     "rank_lost": "{rank} is lost",
-    "generation": "generation {number} of {world} ranks",
+    "generation": "the ranks begin together",
     "worker_lost": "worker {worker} is lost",
     "round_incomplete": "round {round}: only the models {models} arrived",
     "models_served": "the pool serves the local models {models}",
@@ -79,6 +79,8 @@ class Watch:
     ticker: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_TICKER))
     results: dict[str, dict[str, Any]] = field(default_factory=dict)  # by member
     news: list[tuple[str, str, float, float]] = field(default_factory=list)
+    values: dict[str, float] = field(default_factory=dict)  # that were set from outside
+    chapter: int = 0  # grows when all curves begin anew
 
     def see(self, event: Mapping[str, Any]) -> None:
         """One event of `events.jsonl`."""
@@ -97,7 +99,9 @@ class Watch:
 
     def _begin(self, member: str) -> None:
         """Another member: its own curves; what came of the others stays."""
-        self.member = member
+        self.member, self.paused = member, False
+        self.chapter += 1
+        self.values.clear()
         self.curves.clear()
         self.teachers.clear()
         self.news.clear()
@@ -106,6 +110,7 @@ class Watch:
 
     def _on_run_started(self, event: Mapping[str, Any]) -> None:
         self.state, self.began = "running", self.began or self.time
+        self.paused = False
         self.experiment = str(event.get("experiment", ""))
         soft = (event.get("spec") or {}).get("soft_labels") or {}
         if soft.get("type") == "cluster/served" and soft.get("thresholds_in") == "samples":
@@ -138,6 +143,7 @@ class Watch:
         self.lines["samples/s"] = {"t_s": float(event["t_s"])}
 
     def _on_steered(self, event: Mapping[str, Any]) -> None:
+        self.values |= event["values"]
         for name, value in event["values"].items():
             part, _, key = name.partition(".")
             if part == "soft_labels" and "unused soft labels" in self.lines:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.served import Served
 from kdlab.config import Range
 from kdlab.config.check import construct
@@ -54,16 +53,19 @@ def send(run: RunFolder, event: str, **data: Any) -> dict[str, Any]:
     state = str(run.status().get("state"))
     if state in ENDED:
         raise BadInput(f"Run {run.run_id} is {state}; only a running one takes orders.")
-    spec = _spec(run)
-    if event in TEACHERS:
-        _check_teacher(run, spec, event, data.get("name"))
-    elif not isinstance(spec.method, StudentMethod):
+    # As it was written: a spec with components of a notebook cell is known there only.
+    told = yaml.safe_load((run.path / "spec.yaml").read_text(encoding="utf-8"))
+    method = told["method"]["type"]
+    if method != "train/student":
         raise BadInput(
-            f"Run {run.run_id} is of {spec.method.component}; only train/student can be "
-            f"paused, saved or changed from outside. It can be stopped: kdlab stop {run.run_id}"
+            f"Run {run.run_id} is of {method}; only train/student can be paused, saved or "
+            f"changed from outside. It can be stopped: kdlab stop {run.run_id}"
         )
+    if event in TEACHERS:
+        pool = (told.get("teacher_pool") or {}).get("type")
+        _check_teacher(run, pool, event, data.get("name"))
     if event == "set":
-        _check_values(run, spec, data["set"])
+        _check_values(run, data["set"])
     member = _member(run)
     if member is None:
         raise BadInput(
@@ -90,7 +92,8 @@ def knobs(run: RunFolder) -> list[Knob]:
     for name in values:
         if name != LR_FACTOR:
             ranges[name] = _range(type(spec.loss), name.removeprefix("loss."))
-    if isinstance(spec.soft_labels, Served):
+    served = (_member(run) or "").startswith("served/")
+    if isinstance(spec.soft_labels, Served) and served:
         for name in THRESHOLDS:
             values[f"soft_labels.{name}"] = float(getattr(spec.soft_labels, name))
             ranges[f"soft_labels.{name}"] = _range(Served, name)
@@ -120,8 +123,8 @@ def _set_so_far(run: RunFolder) -> dict[str, float]:
     return found
 
 
-def _check_values(run: RunFolder, spec: ExperimentSpec, values: Mapping[str, Any]) -> None:
-    known = {knob.name for knob in knobs(run)}
+def _check_values(run: RunFolder, values: Mapping[str, Any]) -> None:
+    spec, known = _spec(run), {knob.name for knob in knobs(run)}
     for name, value in values.items():
         if name not in known:
             raise BadInput(
@@ -139,11 +142,9 @@ def _check_values(run: RunFolder, spec: ExperimentSpec, values: Mapping[str, Any
     construct(ExperimentSpec, from_dict(tree, "the order"))
 
 
-def _check_teacher(
-    run: RunFolder, spec: ExperimentSpec, event: str, name: str | None
-) -> None:
+def _check_teacher(run: RunFolder, pool: str | None, event: str, name: str | None) -> None:
     up = any(True for _ in select(run.events, "pool_ready"))
-    if not isinstance(spec.teacher_pool, LocalPool) or not up:
+    if pool != "cluster/local_pool" or not up:
         raise BadInput(
             f"Run {run.run_id} has no teachers of its own; only those of cluster/local_pool "
             "are started and ended from here. Others join with kdlab teacher."

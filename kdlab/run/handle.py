@@ -287,7 +287,7 @@ class Run:
         self._signal(signal.SIGINT)
 
     def pause(self) -> None:
-        """After this step, until `go_on`. Teachers and ranks stay.
+        """After this step or the next, until `go_on`. Teachers and ranks stay.
 
         Raises:
             BadInput: it has ended, or is no single student.

@@ -38,8 +38,13 @@ class PoolOrders:
     def _follow(self) -> None:
         while not self._closing.wait(_LOOK_S):
             for order in self._read():
-                if order["time"] >= self._since:
+                if order["time"] < self._since:
+                    continue
+                try:
                     self._carry_out(order)
+                except Exception as error:  # of whatever kind: the next order must be heard
+                    said = f"{order['event']} was not carried out: {error!r}"
+                    self._emit("warning", message=said)
 
     def _carry_out(self, order: dict[str, Any]) -> None:
         match order["event"]:

@@ -43,12 +43,18 @@ class SoftLabelSource(Protocol):
 
 
 @runtime_checkable
-class Thresholded(Protocol):
-    """A source with thresholds that can be set while it goes on (EDL-Dist's lt and ut)."""
+class Steerable(Protocol):
+    """A source that somebody can change while it goes on (EDL-Dist)."""
 
     def set_thresholds(
         self, *, lt: float | None = None, ut: float | None = None
     ) -> None: ...
+
+    def pause(self, *, paused: bool) -> None:
+        """The student stands still, or goes on: that says nothing about its teachers."""
+
+    def look(self) -> None:
+        """Pass on what is news while nobody takes batches."""
 
 
 class Samples(Protocol):

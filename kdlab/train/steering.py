@@ -38,7 +38,8 @@ def turned(loss: LossSpec | None, values: Mapping[str, float]) -> LossSpec | Non
     if loss is None:
         return None
     own = {k.removeprefix(_LOSS): v for k, v in values.items() if k.startswith(_LOSS)}
-    return replace(loss, **own)
+    # Whole numbers stay whole: a loss may count with them.
+    return replace(loss, **{k: type(getattr(loss, k))(v) for k, v in own.items()})
 
 
 class Steering:
@@ -87,6 +88,11 @@ class Steering:
     def knobs(self, begin: Mapping[str, float]) -> list[float]:
         """Those of `knobs_of`, in their order."""
         return [self.values.get(name, value) for name, value in begin.items()]
+
+    def refuse(self, thresholds: Mapping[str, float]) -> None:
+        """The source cannot take these."""
+        for name in thresholds:
+            self.values.pop(_SOURCE + name, None)
 
     def thresholds(self) -> dict[str, float]:
         """The served source's lt and ut, where they were set."""

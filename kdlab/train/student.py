@@ -28,7 +28,7 @@ from kdlab.errors import BadInput, ClusterError, KdlabError, RunStopped
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import ModelSpec, Normalised
-from kdlab.soft_labels.source import Batch, SoftLabelSource, Thresholded
+from kdlab.soft_labels.source import Batch, SoftLabelSource, Steerable
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import Agreed, GenerationEnds, Ranks, Solo, Wishes
 from kdlab.train.events import Emit
@@ -202,6 +202,9 @@ class StudentLoop:
     def train(self, source: SoftLabelSource) -> None:
         self.source = source
         self.model.train()
+        # What was set before holds from the first step on, also after a resume.
+        self.job.steering.look(now=True)
+        self._turn(self.job.ranks.agree(self._wishes()).knobs)
         while self.position.epoch < self.job.recipe.epochs:
             self._train_epoch(source)
             self._finish_epoch()
@@ -268,7 +271,7 @@ class StudentLoop:
     def _act(self, agreed: list[Agreed]) -> None:
         """What all ranks do after the same step."""
         wishes = [a.all for a in agreed]
-        if wishes and wishes[-1].knobs != self._turned:
+        if wishes:
             self._turn(wishes[-1].knobs)
         leave, stop = any(w.leave for w in wishes), any(w.stop for w in wishes)
         by_steps = self.job.recipe.checkpoint_every_steps
@@ -291,12 +294,14 @@ class StudentLoop:
     def _set_thresholds(self, values: dict[str, float]) -> None:
         """Each rank has a reader of its own."""
         source: object = self.source
-        if values == self._thresholds or not isinstance(source, Thresholded):
+        if values == self._thresholds or not isinstance(source, Steerable):
             return
         self._thresholds = values
         try:
             source.set_thresholds(**values)
         except BadInput as error:  # in megabytes: known here only
+            self.job.steering.refuse(values)
+            self._thresholds = self.job.steering.thresholds()
             self.job.emit("warning", message=f"The thresholds stay as they are. {error}")
             return
         if self.is_master:
@@ -305,6 +310,8 @@ class StudentLoop:
 
     def _turn(self, knobs: tuple[float, ...]) -> None:
         """From the next step on."""
+        if knobs == self._turned:
+            return
         values = dict(zip(self._knobs, knobs, strict=True))
         self.loss = turned(self.job.loss, values)
         new = changed(list(self._knobs), self._turned, knobs)
@@ -313,18 +320,32 @@ class StudentLoop:
             self.job.emit("steered", step=self.position.step, values=new)
 
     def _pause(self) -> None:
-        """Until somebody says go on, or stop. It is no training time."""
-        steering, job = self.job.steering, self.job
-        steering.look(now=True)
-        if not steering.paused:  # it was for a moment, or is over already
-            return
+        """Until rank 0 says go on, or anybody stop or leave. It is no training time.
+
+        All ranks agree in it, so that they leave it together; whoever is lost breaks it.
+        """
+        job, ranks = self.job, self.job.ranks
+        source: object = self.source
         self._stop_clock()
+        if any(a.all.save for a in ranks.agreed(last=True)):
+            self._save()
         if self.is_master:
             job.emit("paused", step=self.position.step)
-        while steering.paused and not job.stop() and not job.leave():
+        if isinstance(source, Steerable):
+            source.pause(paused=True)
+        while True:
             time.sleep(_PAUSED_S)  # between looks; this is what a pause is
             job.pulse(self.position.step)
-            steering.look()
+            if isinstance(source, Steerable):
+                source.look()
+            now = ranks.agree(self._wishes())
+            self._turn(now.knobs)
+            if now.save:
+                self._save()
+            if now.stop or now.leave or not now.pause:
+                break
+        if isinstance(source, Steerable):
+            source.pause(paused=False)
         if self.is_master:
             job.emit("went_on", step=self.position.step)
         self._clock = time.perf_counter()

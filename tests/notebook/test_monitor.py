@@ -61,10 +61,10 @@ def test_points_travel_as_bytes_and_a_new_page_gets_all_of_them(monitor):
     assert all(len(b[0]) % 24 == 0 for _, b in adds)
     assert max(len(b[0]) for _, b in adds) < 2000  # bytes of one update
     monitor.sent.clear()
-    with monitor._lock:
-        monitor.curves._hear(monitor.curves, {"kind": "hello"}, [])
+    monitor.curves._hear(monitor.curves, {"kind": "hello"}, [])
     message, (raw,) = next((m, b) for m, b in monitor.sent if m["kind"] == "reset")
     rows = np.frombuffer(raw).reshape(-1, 3)
+    assert message["strides"] == [1] * len(message["names"])
     losses = [k for k, (panel, _) in enumerate(message["names"]) if panel == "loss"]
     assert len(rows[rows[:, 0] == losses[0]]) == len(monitor.watch.curves["loss", "loss"])
 
@@ -72,7 +72,7 @@ def test_points_travel_as_bytes_and_a_new_page_gets_all_of_them(monitor):
 def test_without_a_view_that_says_hello_it_draws_svg(monitor):
     until(lambda: "<svg" in monitor.svg.value, seconds=30)
     assert monitor.curves.layout.display == "none"
-    monitor._hello.set()
+    monitor.curves._hear(monitor.curves, {"kind": "hello"}, [])
     until(lambda: not monitor.svg.value)
 
 

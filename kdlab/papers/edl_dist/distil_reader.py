@@ -143,6 +143,7 @@ class DistilReader:
         self._is_dry = True
         self.last_trouble = ""
         self._said_share = False
+        self.paused = False  # the student stands still
         self._told: Instructions = []
 
     # Facts
@@ -254,6 +255,11 @@ class DistilReader:
         self.schedule = replace(self.schedule, lt=lt, ut=ut)
         return self._pump(time)
 
+    def on_paused(self, paused: bool, time: float) -> None:  # one fact, recorded as it is
+        """A student that stands still neither needs more teachers nor fewer."""
+        self.paused = paused
+        self.schedule, _ = on_teachers_changed(self.schedule, time)  # looks begin anew
+
     def on_ask_failed(self) -> None:
         """The coordinator could not be asked; the next look may ask again."""
         self.schedule = on_request_failed(self.schedule)
@@ -360,6 +366,8 @@ class DistilReader:
         return told
 
     def _schedule(self, time: float) -> None:
+        if self.paused:
+            return
         self.schedule, told = on_volume(self.schedule, self.level(time))
         if "request_teacher" in told:
             if self.announced:

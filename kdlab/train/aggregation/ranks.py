@@ -65,6 +65,9 @@ class Ranks(Protocol):
         With `last` (after an epoch's last step) none is left out.
         """
 
+    def agree(self, wishes: Wishes) -> Wishes:
+        """At once, where all ranks stand at the same place: before training, in a pause."""
+
     def losses(self) -> list[Tensor]:
         """Mean losses of the steps since the last call, the newest included."""
 
@@ -96,6 +99,9 @@ class Solo:
     def agreed(self, *, last: bool = False) -> list[Agreed]:
         found, self._agreed = self._agreed, []
         return found
+
+    def agree(self, wishes: Wishes) -> Wishes:
+        return wishes
 
     def losses(self) -> list[Tensor]:
         found, self._losses = self._losses, []
@@ -132,14 +138,22 @@ class Together:
         return loss * (self.world * rows / of_rows)
 
     def after_step(self, loss: Tensor, part: float, wishes: Wishes) -> None:
-        own = [wishes.stop, wishes.save, wishes.leave]
-        # The sum over all ranks: those of the others are left out.
+        rest = self._said(wishes).to(loss.device)
+        said = torch.cat([(loss.double() * part).reshape(1), rest])
+        self._under_way.append((dist.all_reduce(said, async_op=True), said))
+
+    def _said(self, wishes: Wishes) -> Tensor:
+        """A vector whose sum over all ranks is what they agree on: of some, rank 0's alone."""
         master = [wishes.pause, *wishes.knobs]
         if self.rank:
             master = [0.0] * len(master)
-        rest = torch.tensor([*own, *master], dtype=torch.float64, device=loss.device)
-        said = torch.cat([(loss.double() * part).reshape(1), rest])
-        self._under_way.append((dist.all_reduce(said, async_op=True), said))
+        own = [wishes.stop, wishes.save, wishes.leave]
+        return torch.tensor([*own, *master], dtype=torch.float64)
+
+    def agree(self, wishes: Wishes) -> Wishes:
+        said = self._said(wishes).to(self.device)
+        dist.all_reduce(said)
+        return _heard(said)
 
     def agreed(self, *, last: bool = False) -> list[Agreed]:
         found = []
@@ -151,9 +165,7 @@ class Together:
                 self._shown -= 1
             else:
                 self._losses.append(loss)
-            stop, save, leave, pause, *knobs = said[1:].tolist()
-            wishes = Wishes(stop > 0, save > 0, leave > 0, pause > 0, tuple(knobs))
-            found.append(Agreed(loss, wishes))
+            found.append(Agreed(loss, _heard(said[1:])))
         return found
 
     def losses(self) -> list[Tensor]:
@@ -182,3 +194,8 @@ class Together:
         found = [torch.empty_like(moved) for _ in range(self.world)]
         dist.all_gather(found, moved)
         return [t.cpu() for t in found]
+
+
+def _heard(said: Tensor) -> Wishes:
+    stop, save, leave, pause, *knobs = said.tolist()
+    return Wishes(stop > 0, save > 0, leave > 0, pause > 0, tuple(knobs))

@@ -200,6 +200,18 @@ def test_thresholds_that_are_set_bind_at_once():
         assert not only(Send, told)  # 10 samples are still out, more than ut
 
 
+def test_a_pause_gives_no_teacher_away():
+    def released(paused):
+        machine = reader(t_s=1.0, settle_s=1.0, window_s=2.0)
+        machine.on_teachers([teacher("t"), teacher("slow", t_t=5.0)], {}, True, 0.0)
+        if paused:
+            machine.on_paused(True, 0.0)
+        return [i for s in range(1, 60) for i in only(Release, machine.on_look(float(s)))]
+
+    assert released(paused=False)
+    assert not released(paused=True)
+
+
 def test_a_resume_skips_what_was_done():
     machine = reader(start=(1, (0, 2)))
     sent = only(Send, machine.on_teachers([teacher("t")], {}, True, 0.0))
