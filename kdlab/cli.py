@@ -143,7 +143,7 @@ def _add_others(add: _Add) -> None:
         "--only",
         nargs="+",
         metavar="PART",
-        help="of edl_dist and pipe_bd: served, speed, ...",
+        help="of edl_dist and pipe_bd: served, nas, ...",
     )
     _json_flag(bench)
 

@@ -132,7 +132,7 @@ def test_a_run_is_watched_and_steered_from_a_page(lab, page):
     until(lambda: len(events("step")) > 5)
     before = canvas.screenshot()
     until(lambda: canvas.screenshot() != before)  # it moves
-    page.locator("text=teacher-0").first.wait_for()
+    page.locator("td", has_text="teacher-0").first.wait_for()
 
     slider = page.locator(".widget-slider", has_text="temperature").first
     readout = slider.locator(".widget-readout")

@@ -281,7 +281,7 @@ def test_bench_pipe_bd_has_its_figures(kdlab_cli, monkeypatch):
         "bench",
         "pipe_bd",
         "--only",
-        "speed",
+        "compression",
         "memory",
         "planner",
         "--repeats",
@@ -299,4 +299,4 @@ def test_bench_pipe_bd_has_its_figures(kdlab_cli, monkeypatch):
     assert figures["plan_seconds/64x64"]["value"] < 5
     code, _, err = kdlab_cli("bench", "pipe_bd", "--only", "nothing")
     assert code == 2
-    assert "it has speed, batches, memory, planner" in err
+    assert "it has compression, nas, batches, memory, planner" in err
