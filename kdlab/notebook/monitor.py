@@ -208,9 +208,13 @@ class Controls:
         self.pause.description = "go on" if watch.paused else "pause"
         names = [t.name for t in watch.teachers.values() if t.state == "assigned"]
         if list(self.teacher.options) != names:
-            kept = self.teacher.value  # else the first would be chosen, and killed
+            kept, known = (
+                self.teacher.value,
+                self.teacher.options,
+            )  # else the first would be chosen, and killed
             self.teacher.options = names
-            self.teacher.value = kept if kept in names else None
+            first = names[0] if names and not known else None
+            self.teacher.value = kept if kept in names else first
         self.pool.layout.display = "" if watch.teachers else "none"
         if watch.member and watch.member != self._made_for:
             self._made_for = watch.member
