@@ -32,9 +32,9 @@ DEVICES = 2
 BATCH = 32
 BATCHES = (8, 16, 32, 64)
 PROFILE_S = 15.0
-# Steps of a slice, how far a stage may be ahead, and rounds of one repeat. A supernet's steps
-# differ by their paths, and devices wait for each other at a slice's end and where one is
-# further ahead than the lead: in short slices one always has drawn more work.
+# Steps of a slice, and how far a stage may be ahead. A supernet's steps differ by their paths,
+# and devices wait for each other at a slice's end and where one is further ahead than the
+# lead: in short slices one always has drawn more work.
 SLICES: dict[str, dict[str, int]] = {
     "compression": {"steps": 2, "lead": 2},
     "nas": {"steps": 8, "lead": 8},

@@ -204,7 +204,6 @@ class Coordinator(SchedulerPlugin):
             why = f"a student could not use its answers: {why}"
             return {"refused": why, "retry_s": until - now}
         wanted = (self.deployment or {}).get("fingerprint", "")
-        refused = ""
         if fingerprint != wanted:  # the pool serves something else since it said hello
             self._lost(address)
             why = (

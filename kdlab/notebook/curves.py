@@ -27,7 +27,6 @@ class CurvesWidget(anywidget.AnyWidget):
         self._watch, self._seen, self._chapter = watch, seen, 0
         self._names: list[tuple[str, str]] = []
         self._lines: dict[str, dict[str, float]] = {}
-        self.sent_bytes = 0
         self.on_msg(self._hear)
 
     def _hear(self, widget: Any, message: Mapping[str, Any], buffers: Any) -> None:
@@ -70,6 +69,4 @@ class CurvesWidget(anywidget.AnyWidget):
     def _tell(
         self, message: dict[str, Any], rows: Sequence[tuple[int, float, float]]
     ) -> None:
-        data = np.array(rows, np.float64).tobytes()
-        self.sent_bytes += len(data)
-        self.send(message, buffers=[data])
+        self.send(message, buffers=[np.array(rows, np.float64).tobytes()])

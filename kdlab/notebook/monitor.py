@@ -147,11 +147,6 @@ class Monitor:
         if self._snapshot is not None:
             self._snapshot.update(HTML(still))
 
-    def to_html(self) -> str:
-        """As it is now, without any widget."""
-        with self._lock:
-            return picture.static(self.watch)
-
     def _say(self, text: str) -> None:
         self.message.value = picture.table(("",), [(text,)]) if text else ""
 
@@ -208,10 +203,8 @@ class Controls:
         self.pause.description = "go on" if watch.paused else "pause"
         names = [t.name for t in watch.teachers.values() if t.state == "assigned"]
         if list(self.teacher.options) != names:
-            kept, known = (
-                self.teacher.value,
-                self.teacher.options,
-            )  # else the first would be chosen, and killed
+            # New options choose the first by themselves, and that would be killed.
+            kept, known = self.teacher.value, self.teacher.options
             self.teacher.options = names
             first = names[0] if names and not known else None
             self.teacher.value = kept if kept in names else first

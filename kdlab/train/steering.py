@@ -56,9 +56,7 @@ class Steering:
         self._read = None if path is None else EventReader(path)
         self.member, self._since = member, since
         self.paused = self.wants_checkpoint = False
-        self.values: dict[
-            str, float
-        ] = {}  # as they were set last, whatever they were before
+        self.values: dict[str, float] = {}  # as they were set last
         self._looked = -math.inf
 
     def look(self, *, now: bool = False) -> None:

@@ -1,23 +1,14 @@
 """The monitor without a page: widgets follow a real run and steer it."""
 
-import time
-
 import numpy as np
 import pytest
+from tests_support import until
 
 import kdlab
 from kdlab.notebook.monitor import Monitor
 from kdlab.train.events import select
 
 pytestmark = pytest.mark.timeout(230)
-
-
-def until(condition, seconds=90.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)  # between looks
-    return found
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ import json
 import os
 import signal
 import textwrap
-import time
+from functools import partial
 
 import pytest
+import tests_support
 import yaml
 from safetensors.torch import load_file
 
@@ -15,6 +16,7 @@ from kdlab.run.handle import resume
 from kdlab.train.evaluate import evaluate
 from kdlab.train.events import select
 
+until = partial(tests_support.until, every_s=0.002)
 pytestmark = pytest.mark.timeout(230)
 
 
@@ -32,14 +34,6 @@ def apart(one, two):
     """Largest difference of any weight."""
     assert one.keys() == two.keys()
     return max(float((one[k].double() - two[k].double()).abs().max()) for k in one)
-
-
-def until(condition, seconds=90.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.002)  # between looks
-    return found
 
 
 def test_a_run_trains_every_sample_once_and_shows_its_plan(kdlab_home, elsewhere):

@@ -5,6 +5,7 @@ import time
 
 import psutil
 import pytest
+from tests_support import until
 
 import kdlab
 from kdlab.errors import BadInput, SpecError
@@ -22,14 +23,6 @@ def started(*overrides, epochs=100_000):
     return kdlab.load(
         "smoke/none", "tracking.enabled=false", f"train.epochs={epochs}", *overrides
     ).start(lambda line: None)
-
-
-def until(condition, seconds=90.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)  # between looks
-    return found
 
 
 def events(run, kind):

@@ -3,10 +3,11 @@
 import json
 import os
 import signal
-import time
+from functools import partial
 
 import psutil
 import pytest
+import tests_support
 import yaml
 from safetensors.torch import load_file
 
@@ -20,6 +21,7 @@ from kdlab.run.unrest import OtherTargets
 from kdlab.train.evaluate import evaluate
 from kdlab.train.events import select
 
+until = partial(tests_support.until, seconds=60.0, every_s=0.01)
 pytestmark = pytest.mark.timeout(230)
 
 EC = (
@@ -40,14 +42,6 @@ def apart(one, two):
 
 def student(run, member):
     return load_file(run.path / "members" / member / "seed0" / "student.safetensors")
-
-
-def until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.01)  # between looks
-    return found
 
 
 def test_missing_classes_are_said(kdlab_home, elsewhere):

@@ -5,24 +5,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 from safetensors.torch import load_file
+from tests_support import until
 
 import kdlab
 from kdlab.train.events import select
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(230)]
-
-
-def until(condition, seconds=90.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)  # between looks
-    return found
 
 
 def dask(*words):

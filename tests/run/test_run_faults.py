@@ -5,25 +5,19 @@ import re
 import signal
 import subprocess
 import sys
-import time
+from functools import partial
 
 import psutil
 import pytest
+import tests_support
 
 import kdlab
 from kdlab.bench import faults
 from kdlab.run.handle import resume
 from kdlab.train.events import read_all, select
 
+until = partial(tests_support.until, every_s=0.0005)  # a checkpoint takes some milliseconds
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(230)]
-
-
-def until(condition, seconds=90.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.0005)  # between looks; a checkpoint takes some milliseconds
-    return found
 
 
 def losses(run):
