@@ -68,6 +68,22 @@ def _add_running(add: _Add) -> None:
     )
     _json_flag(run)
 
+    sweep = add("sweep", _sweep, "search keys of an experiment with Optuna")
+    sweep.add_argument("sweep", help="name under configs/sweeps/, or a path to a YAML file")
+    sweep.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="of the sweep, such as keep=all"
+    )
+    sweep.add_argument("--trials", type=int, default=None, help="how many in all")
+    sweep.add_argument("--jobs", type=int, default=None, help="how many at a time")
+    sweep.add_argument(
+        "--study", default=None, help="its name; one that is there is gone on with"
+    )
+    sweep.add_argument(
+        "--save", default=None, metavar="NAME", help="the best as configs/NAME"
+    )
+    sweep.add_argument("--detach", action="store_true", help="start it and return")
+    _json_flag(sweep)
+
     runs = add("runs", _runs, "runs, newest first; their differences; late tracking")
     runs.add_argument(
         "--compare", nargs="+", metavar="RUN", help="two or more; or one of several methods"
@@ -107,7 +123,9 @@ def _add_running(add: _Add) -> None:
 def _add_others(add: _Add) -> None:
     export = add("export", _export, "the student alone, for plain timm or torchvision")
     export.add_argument("run")
-    export.add_argument("--to", choices=["safetensors", "torch"], default="safetensors")
+    export.add_argument(
+        "--to", choices=["safetensors", "torch", "pt2", "onnx"], default="safetensors"
+    )
     export.add_argument("--out", default=None, help="file (default: student.<format>)")
     export.add_argument("--member", default=None, help="for example served/seed0")
     which = export.add_mutually_exclusive_group()
@@ -130,13 +148,26 @@ def _add_others(add: _Add) -> None:
 
     bench = add("bench", _bench, "measure side by side on this machine")
     bench.add_argument(
-        "name", choices=["ec_dnn", "edl_dist", "overhead", "pipe_bd", "transport"]
+        "name",
+        choices=[
+            "ec_dnn",
+            "edl_dist",
+            "heterogeneous",
+            "links",
+            "live",
+            "overhead",
+            "peers",
+            "pipe_bd",
+            "sweep",
+            "transport",
+            "unlike",
+        ],
     )
     bench.add_argument(
         "overrides",
         nargs="*",
         metavar="KEY=VALUE",
-        help="of ec_dnn: data.root=[a.zip, ...]",
+        help="of ec_dnn: data.root=[a.zip, ...]; of heterogeneous: device=cpu",
     )
     bench.add_argument("--repeats", type=int, default=None)
     bench.add_argument(
@@ -151,6 +182,26 @@ def _add_others(add: _Add) -> None:
     simulate.add_argument("name", help="card under registry/simulations: edl_dist/table3")
     simulate.add_argument("overrides", nargs="*", metavar="key=value")
     _json_flag(simulate)
+
+    reproduce = add(
+        "reproduce", _reproduce, "a table or figure of the papers; without NAME a list"
+    )
+    reproduce.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME or key=value",
+        help="edl_dist/table3 ...; of the cards: measurement.images=[train.zip, test.zip]",
+    )
+    reproduce.add_argument(
+        "--to", default=None, help="folder for what is written (default: reproductions)"
+    )
+    reproduce.add_argument(
+        "--simulate-only", action="store_true", help="measure nothing on this machine"
+    )
+    reproduce.add_argument(
+        "--keep", action="store_true", help="also as a card in ./registry/results"
+    )
+    _json_flag(reproduce)
 
     ui = add("ui", _ui, "the MLflow UI on loopback")
     ui.add_argument("--port", type=int, default=5000)
@@ -199,7 +250,25 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _start(start: Callable[[], Any], arguments: argparse.Namespace) -> int:
-    """Start and watch to the end. Ctrl-C stops softly, a second one ends it at once."""
+    from kdlab.report.progress import Progress
+
+    with Progress() as progress:
+        run, pressed = _started(start, arguments, progress)
+    if run is None:
+        return 0
+    if pressed > 1:
+        _say(f"ended at once; go on from its last checkpoint with: kdlab resume {run.id}")
+        return 130
+    return _report(run, arguments.json)
+
+
+def _started(
+    start: Callable[[], Any], arguments: argparse.Namespace, seen_by: Any
+) -> tuple[Any, int]:
+    """Start and watch to the end; how often Ctrl-C was pressed. None when it is detached.
+
+    Ctrl-C stops softly, a second one ends it at once.
+    """
     run: Any = None
     pressed = 0
 
@@ -209,7 +278,7 @@ def _start(start: Callable[[], Any], arguments: argparse.Namespace) -> int:
             raise KeyboardInterrupt
         pressed += 1
         if pressed == 1:
-            _say("stopping: the step is finished and saved; Ctrl-C again ends it at once")
+            _say("stopping: what is under way is saved; Ctrl-C again ends it at once")
             run.stop()
         else:
             run.kill()
@@ -219,22 +288,12 @@ def _start(start: Callable[[], Any], arguments: argparse.Namespace) -> int:
         run = start()
         if arguments.detach:
             print(json.dumps({"run_id": run.id, "run_dir": str(run.path)}))
-            _say(f"watch it with: kdlab attach {run.id}")
-            return 0
-        _watch(run)
+            _say(f"watch it with: kdlab attach {run.name}")
+            return None, 0
+        run.wait(seen_by.see)
     finally:
         signal.signal(signal.SIGINT, before)
-    if pressed > 1:
-        _say(f"ended at once; go on from its last checkpoint with: kdlab resume {run.id}")
-        return 130
-    return _report(run, arguments.json)
-
-
-def _watch(run: Any) -> None:
-    from kdlab.report.progress import Progress
-
-    with Progress() as progress:
-        run.wait(progress.see)
+    return run, pressed
 
 
 def _report(run: Any, as_json: bool) -> int:
@@ -245,6 +304,37 @@ def _report(run: Any, as_json: bool) -> int:
     _say(f"Student: {result['run_dir']}/members  ·  kdlab export {run.id}")
     if as_json:
         print(json.dumps(result))
+    return 0
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from kdlab.tuning import search
+    from kdlab.tuning.handle import check_name, printed
+    from kdlab.tuning.watching import Lines
+
+    numbers = {"trials": arguments.trials, "jobs": arguments.jobs}
+    given = {key: value for key, value in numbers.items() if value is not None}
+    if arguments.save:
+        check_name(arguments.save)
+    wanted = search(arguments.sweep, *arguments.overrides, given)
+    sweep, pressed = _started(
+        lambda: wanted.start(arguments.study, _say), arguments, Lines()
+    )
+    if sweep is None:
+        return 0
+    if pressed > 1:
+        _say("ended at once; the same command goes on with the study")
+        return 130
+    result = sweep.result  # raises with the reason
+    print(f"\n{printed(result)}\n", file=sys.stderr if arguments.json else sys.stdout)
+    if result["tracking_uri"]:
+        _say("Compare in MLflow: kdlab ui")
+    _say(f"Pictures: {sweep.path}/figures  ·  optuna-dashboard {result['storage']}")
+    if arguments.save:
+        for path in sweep.save(arguments.save):
+            _say(f"saved {path}")
+    if arguments.json:
+        print(json.dumps(result, default=str))
     return 0
 
 
@@ -265,21 +355,44 @@ def _runs(arguments: argparse.Namespace) -> int:
 
 
 def _attach(arguments: argparse.Namespace) -> int:
+    run = _found(arguments.run)
+    is_sweep = run.name != run.id
+    try:
+        if is_sweep:
+            from kdlab.tuning.watching import (
+                Lines,
+            )  # with optuna, which a run does not need
+
+            run.wait(Lines().see)
+        else:
+            from kdlab.report.progress import Progress
+
+            with Progress() as progress:
+                run.wait(progress.see)
+    except KeyboardInterrupt:
+        _say(f"{run.id} goes on; watch it again with: kdlab attach {run.name}")
+        return 0
+    if not is_sweep:
+        return _report(run, as_json=False)
+    from kdlab.tuning.handle import printed
+
+    print(printed(run.result))
+    return 0
+
+
+def _found(name: str) -> Any:
+    """A run, or a sweep as sweeps/NAME."""
+    if name.startswith("sweeps/"):
+        from kdlab.tuning import attach_sweep
+
+        return attach_sweep(name.removeprefix("sweeps/"))
     from kdlab.run import attach
 
-    run = attach(arguments.run)
-    try:
-        _watch(run)
-    except KeyboardInterrupt:
-        _say(f"{run.id} goes on; watch it again with: kdlab attach {run.id}")
-        return 0
-    return _report(run, as_json=False)
+    return attach(name)
 
 
 def _stop(arguments: argparse.Namespace) -> int:
-    from kdlab.run import attach
-
-    run = attach(arguments.run)
+    run = _found(arguments.run)
     if arguments.now:
         run.kill()
     else:
@@ -382,7 +495,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     }
     if arguments.overrides:
         options["overrides"] = arguments.overrides
-        if arguments.name != "ec_dnn":
+        if arguments.name not in ("ec_dnn", "heterogeneous"):
             raise BadInput(f"bench {arguments.name} has no settings; leave KEY=VALUE away.")
     if "only" in options and arguments.name not in ("edl_dist", "pipe_bd"):
         raise BadInput(f"bench {arguments.name} has no parts; leave --only away.")
@@ -401,6 +514,37 @@ def _simulate(arguments: argparse.Namespace) -> int:
     print(table, file=sys.stderr if arguments.json else sys.stdout)
     if arguments.json:
         print(json.dumps(report))
+    return 0
+
+
+def _reproduce(arguments: argparse.Namespace) -> int:
+    from kdlab.reproduce.command import known, reproduce
+
+    names = [word for word in arguments.names if "=" not in word]
+    if not names and arguments.names:
+        raise BadInput(
+            "Say what to reproduce: kdlab reproduce NAME key=value. kdlab reproduce lists it."
+        )
+    if not names:
+        for name, about in known().items():
+            print(f"{name:22}{about}")
+        return 0
+    results = reproduce(
+        names,
+        [word for word in arguments.names if "=" in word],
+        to=arguments.to,
+        measures=not arguments.simulate_only,
+        keeps=arguments.keep,
+        say=_say,
+    )
+    told = []
+    for result in results:
+        print(result.table(), file=sys.stderr if arguments.json else sys.stdout)
+        for path in result.files:
+            _say(str(path))
+        told.append(result.facts() | {"figures": [str(p) for p in result.figures]})
+    if arguments.json:
+        print(json.dumps(told[0] if len(told) == 1 else {"reproductions": told}))
     return 0
 
 

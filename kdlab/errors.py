@@ -5,9 +5,12 @@ to look. `exit_code` is what the command line ends with: 2 for input that was wr
 before anything started, 1 for a run that failed, 130 for one stopped by its user.
 """
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, largest file
 
 
 class KdlabWarning(UserWarning):
@@ -126,6 +129,13 @@ class SchedulerUnreachable(BadInput):
             "    dask scheduler --host 127.0.0.1 --port 8786\n"
             "A pool on this machine needs no address: teacher_pool=teacher_pools/local"
         )
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a disk, or a quota, has no room."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    return "No space left on device" in str(error)  # as libraries in C say it
 
 
 class TeacherRefused(ClusterError):

@@ -1,10 +1,14 @@
 """Every test has a kdlab home shared by the session and run folders of its own."""
 
 import os
+import socket
+import subprocess
+import sys
 
 import pytest
 import torch
 from hypothesis import settings
+from tests_support import until
 
 torch.set_num_threads(1)
 
@@ -59,3 +63,56 @@ def samples(digits):
 
     data, spec = digits
     return planned(data, spec.to_dict(), batch=50, seed=3, epochs=3)
+
+
+def _dask(*words):
+    return subprocess.Popen(
+        [sys.executable, "-m", "dask", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture
+def two_workers(tmp_path):
+    """A real Dask cluster: (address, two worker processes)."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
+    processes = [
+        _dask("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+    ]
+    try:
+        until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
+        for number in (1, 2):
+            folder = tmp_path / f"worker{number}"
+            processes.append(
+                _dask(
+                    "worker", address, "--no-nanny", "--no-dashboard", "--nthreads", "1",
+                    "--host", "127.0.0.1", "--local-directory", str(folder),
+                )
+            )  # fmt: skip
+        from distributed import Client
+
+        with Client(address, timeout="60s") as client:
+            client.wait_for_workers(2, timeout=60)
+        yield address, processes[1:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def kdlab_cli(elsewhere, capsys):
+    """Runs the command line in this process: (exit code, stdout, stderr)."""
+
+    from kdlab.cli import main
+
+    def call(*words):
+        code = main(list(words))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call

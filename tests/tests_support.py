@@ -1,6 +1,8 @@
 """Small things that several test modules need."""
 
+import socket
 import time
+import urllib.request
 
 
 def trained_ids(batches, epoch):
@@ -15,3 +17,19 @@ def until(condition, seconds=90.0, every_s=0.02):
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(every_s)  # between looks
     return found
+
+
+def answers(url):
+    """Whether a server is up."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as reply:
+            return reply.status == 200
+    except OSError:
+        return False
+
+
+def free_port():
+    """On loopback; nobody listens there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

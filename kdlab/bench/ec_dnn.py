@@ -2,10 +2,10 @@
 
 Every method gets so many iterations that its overall time on machines side by side (section
 4.3: the slowest worker of each round, communication at 1 Gbit/s, relabelling) is the same.
-What a step and a relabelled row cost is measured first. tau, and whether Eq. 5's diversity
-is worth its relabelling, are chosen on validation images with the first seed; test images
-decide nothing. Two trainings go on at a time, each with its workers one after the other,
-and processor time counts: what machines of one core each would need.
+What a step and a relabelled row cost is measured first. tau, and of EC-DNN alpha, p and beta,
+are chosen on validation images with the first seed; test images decide nothing. Two trainings
+go on at a time, each with its workers one after the other, and processor time counts: what
+machines of one core each would need.
 """
 
 import os
@@ -23,11 +23,19 @@ from kdlab.papers.ec_dnn.metrics import Point, speed, worse_share
 from kdlab.report.figures import Figure, Report, figure, report
 
 EXPERIMENT = "ec_dnn/cifar10_cpu"
-BUDGET_S = 45.0
-MA_TAUS = (4, 16, 64)
-EC_TAUS = (100, 200, 400)
-DIVERSITY = (0.0, 0.6)
-_P = 0.1
+BUDGET_S = 20.0
+MA_TAUS = (16, 64, 200)
+
+# What EC-DNN is tried with: tau, alpha, p, and beta of Eq. 6 (the paper: 0.4, then 0.6).
+EC_TRIED = (
+    (50, 0.0, 0.1, (0.4, 0.6)),
+    (100, 0.0, 0.1, (0.4, 0.6)),
+    (200, 0.0, 0.1, (0.4, 0.6)),
+    (100, 0.6, 0.1, (0.4, 0.6)),
+    (100, 0.0, 0.05, (0.4, 0.6)),
+    (200, 0.0, 0.3, (1.0, 1.0)),
+    (100, 0.0, 0.5, (1.0, 1.0)),
+)
 _PATIENCE_S = 1200.0
 _NONE = "train/aggregation/none"
 
@@ -108,12 +116,7 @@ def _chosen(
             )
             for tau in MA_TAUS
         ],
-        "ec": [
-            _ec(costs, budget_s, tau, diversity)
-            for diversity in DIVERSITY
-            for tau in EC_TAUS
-            if not diversity or tau == EC_TAUS[1]
-        ],
+        "ec": [_ec(costs, budget_s, *tried) for tried in EC_TRIED],
     }
     every = [(name, case) for name, own in cases.items() for case in own]
     found = jobs.all([_job(case, 0) for _, case in every])
@@ -136,16 +139,29 @@ def _contender(aggregation: dict[str, Any], iterations: int, **rest: Any) -> dic
     return {"aggregation": aggregation, "iterations": iterations} | rest
 
 
-def _ec(costs: Costs, budget_s: float, tau: int, diversity: float) -> Case:
-    iterations = costs.iterations(budget_s, diversity=diversity, p=_P)
+def _ec(
+    costs: Costs,
+    budget_s: float,
+    tau: int,
+    alpha: float,
+    p: float,
+    beta: tuple[float, float],
+) -> Case:
+    iterations = costs.iterations(budget_s, diversity=alpha, p=p)
     tau = min(tau, max(1, iterations // 2))  # two rounds at least
+    compression = {
+        "type": "train/compression/distillation",
+        "p_fraction": p,
+        "weight": beta[0],
+        "risen_weight": beta[1],
+    }
     aggregation = {
         "type": "train/aggregation/ensemble",
         "tau": tau,
-        "diversity_weight": diversity,
-        "compression": {"type": "train/compression/distillation", "p_fraction": _P},
+        "diversity_weight": alpha,
+        "compression": compression,
     }
-    name = f"ec tau {tau} alpha {diversity:g}"
+    name = f"ec tau {tau} alpha {alpha:g} p {p:g} beta {beta[0]:g}, {beta[1]:g}"
     return Case(name, _contender(aggregation, iterations))
 
 
@@ -249,8 +265,11 @@ def _figures(
         accounts = [result["account"] for result in results[name]]
         for part in ("relabel_s", "communication_s"):
             found.append(figure(f"{part}/{name}", [a[part] for a in accounts], "s"))
-    alpha = chosen["ec"].contender["aggregation"]["diversity_weight"]
-    return [*found, figure("alpha/ec", [alpha], "")]
+    aggregation = chosen["ec"].contender["aggregation"]
+    compression = aggregation["compression"]
+    found.append(figure("alpha/ec", [aggregation["diversity_weight"]], ""))
+    found.append(figure("p/ec", [compression["p_fraction"]], "share"))
+    return [*found, figure("beta/ec", [compression["risen_weight"]], "")]
 
 
 def _curve(result: dict[str, Any], key: str) -> list[Point]:

@@ -45,7 +45,7 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.served import Served
 from kdlab.data.samples import PlannedSamples
-from kdlab.models.model import Normalised, file_sha256
+from kdlab.models.model import ModelSpec, Normalised, file_sha256
 from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, figure
 from kdlab.soft_labels.in_process import InProcess
@@ -182,7 +182,7 @@ def _neighbour(
 
 
 def deployment_of_model(
-    spec: PatchNet, model: Normalised, samples: PlannedSamples, folder: Path
+    spec: ModelSpec, model: Normalised, samples: PlannedSamples, folder: Path
 ) -> Deployment:
     weights = folder / "teacher.safetensors"
     save_file(model.net.state_dict(), weights)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import psutil
 
@@ -70,8 +71,20 @@ class Variant:
             loop.position.done.clear()
 
 
+class Turn(Protocol):
+    """What takes part in a comparison: something that can be advanced by some steps."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def beside(self) -> Callable[[], AbstractContextManager[None]]: ...
+    @property
+    def rates(self) -> list[float]: ...
+    def advance(self, steps: int) -> None: ...
+
+
 def compare(
-    variants: Sequence[Variant],
+    variants: Sequence[Turn],
     *,
     rounds: int,
     steps: int,
@@ -103,7 +116,14 @@ def compare(
         say(f"round {number + 1}/{rounds}: ms per step: {shown}")
 
 
-def ratios(one: Variant, other: Variant) -> list[float]:
+def seconds_of(variant: Turn, steps: int) -> float:
+    """For each of so many steps, now."""
+    begin = time.perf_counter()
+    variant.advance(steps)
+    return (time.perf_counter() - begin) / steps
+
+
+def ratios(one: Turn, other: Turn) -> list[float]:
     """Speed of `one` over that of `other`, round by round."""
     return [a / b for a, b in zip(one.rates, other.rates, strict=True)]
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +15,8 @@ from kdlab.cluster.probe import probe_of
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.data.synthetic import Synthetic
 from kdlab.losses.hinton import Hinton
+from kdlab.losses.soft_loss import LossSpec
+from kdlab.models.model import ModelSpec
 from kdlab.models.patch_net import PatchNet
 from kdlab.soft_labels.source import SourceContext, TeacherPool
 from kdlab.train.recipe import Recipe
@@ -45,24 +48,32 @@ def samples_of(case: Case) -> PlannedSamples:
     return planned(data.load(), data.to_dict(), batch=case.batch, seed=0, epochs=_EPOCHS)
 
 
-def loop_of(spec: PatchNet, samples: PlannedSamples, folder: Path) -> StudentLoop:
+def loop_of(
+    spec: ModelSpec,
+    samples: PlannedSamples,
+    folder: Path,
+    loss: LossSpec | None = None,
+    **recipe: Any,
+) -> StudentLoop:
+    """A loop without end that neither evaluates nor saves; `recipe` changes its recipe."""
     torch.manual_seed(0)
+    fields: dict[str, Any] = {
+        "epochs": _EPOCHS,
+        "batch": samples.plan.batch,
+        "schedule": "constant",
+        "lr": 1e-4,
+        "threads": 1,
+        "device": "cpu",
+        "evaluate_every": _EPOCHS,
+        "checkpoint_every_s": 1e9,
+    }
     return StudentLoop(
         Job(
-            recipe=Recipe(
-                epochs=_EPOCHS,
-                batch=samples.plan.batch,
-                schedule="constant",
-                lr=1e-4,
-                threads=1,
-                device="cpu",
-                evaluate_every=_EPOCHS,
-                checkpoint_every_s=1e9,
-            ),
+            recipe=Recipe(**fields | recipe),
             model_spec=spec,
             model=spec.build(samples.classes, samples.data.shape[0]),
             samples=samples,
-            loss=Hinton(),
+            loss=loss or Hinton(),
             seed=0,
             folder=folder,
             spec_hash="bench",

@@ -22,7 +22,10 @@ _GIVES_WAY = 5  # added to the niceness
 
 
 class Child:
-    """A process `python -m MODULE` with its log file and lifeline."""
+    """A process `python -m MODULE` with its log file and lifeline.
+
+    `within` are words before the command, such as those that enter a network namespace.
+    """
 
     def __init__(
         self,
@@ -32,12 +35,13 @@ class Child:
         *,
         fds: Sequence[int] = (),
         environment: dict[str, str] | None = None,
+        within: Sequence[str] = (),
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.module, self.log = module, log
         with log.open("ab") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module],
+                [*within, sys.executable, "-m", module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,

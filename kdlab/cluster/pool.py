@@ -94,8 +94,9 @@ def start_scheduler(
     ttl_s: float,
     tls: Files | None = None,
     store: str | None = None,
+    host: str = "127.0.0.1",
 ) -> tuple[Child, str]:
-    """A scheduler with the coordinator in it, on loopback, and its address.
+    """A scheduler with the coordinator in it, and its address.
 
     Args:
         deployment: what its teachers serve.
@@ -103,9 +104,10 @@ def start_scheduler(
         ttl_s: of the leases.
         tls: certificates; None is plain TCP.
         store: URL of a Redis that keeps the leases; None keeps them in memory.
+        host: to listen on; another than loopback is for networks that one has made.
     """
     config = {
-        "host": "127.0.0.1",
+        "host": host,
         "tls": tls,
         "coordinator": {
             "ttl_s": ttl_s,

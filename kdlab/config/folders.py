@@ -39,9 +39,12 @@ def find(shelf: Shelf, name: str) -> Path:
         NotFoundError: with the nearest names and the folders that were searched.
     """
     clean = name.removeprefix(f"{shelf}/").removesuffix(".yaml")
+    if ".." not in Path(clean).parts and not Path(clean).is_absolute():
+        for folder in shelves(shelf):
+            path = folder / f"{clean}.yaml"
+            if path.is_file():
+                return path
     known = names(shelf)
-    if clean in known:
-        return known[clean]
     what = "card" if shelf == "registry" else "config"
     raise NotFoundError(
         f"There is no {what} named {name!r}.{nearest(clean, known)} "

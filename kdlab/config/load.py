@@ -44,12 +44,15 @@ def compose(name: str, overrides: Overrides = ()) -> Composed:
     Raises:
         NotFoundError: no such config.
     """
+    return _resolve(*_config(name), overrides)
+
+
+def _config(name: str) -> tuple[str, yaml_text.Document]:
     path = Path(name)
     if not (path.suffix == ".yaml" and path.is_file()):
         path = folders.find("configs", name)
     document = yaml_text.read(path, folders.display(path))
-    shown = name.removesuffix(".yaml")
-    return _resolve(shown, document, overrides)
+    return name.removesuffix(".yaml"), document
 
 
 def compose_card(name: str, overrides: Overrides = ()) -> Composed:
@@ -66,25 +69,45 @@ def from_dict(data: Mapping[str, Any], name: str, overrides: Overrides = ()) -> 
     return _resolve(name, yaml_text.Document(deepcopy(dict(data))), overrides)
 
 
+def written(name: str, overrides: Overrides = ()) -> dict[str, Any]:
+    """A config with overrides as a person would write it: cards by name, no defaults.
+
+    Raises:
+        NotFoundError: no such config.
+    """
+    tree = _overridden(*_config(name), overrides)
+    return dict(tree.data)
+
+
 def _resolve(name: str, document: yaml_text.Document, overrides: Overrides) -> Composed:
+    tree = _overridden(name, document, overrides)
+    tree.data = _expand(tree, tree.data, "", ())
+    _interpolate(tree)
+    return tree
+
+
+def _overridden(name: str, document: yaml_text.Document, overrides: Overrides) -> Composed:
     if not isinstance(document.data, dict):
         document.faults.append(
             Fault("", "the top of the file must be a mapping (key: value lines)")
         )
         document.data = {}
     tree = Composed(name, document.data, document.origins, document.faults)
-    for key, value in _pairs(overrides):
+    for key, value in pairs(overrides):
         _override(tree, key, value)
-    tree.data = _expand(tree, tree.data, "", ())
-    _interpolate(tree)
     return tree
 
 
-def _pairs(overrides: Overrides) -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
+def pairs(overrides: Overrides) -> list[tuple[str, Any]]:
+    """Dotted keys and values of overrides.
+
+    Raises:
+        BadInput: one is not of the form key=value.
+    """
+    found: list[tuple[str, Any]] = []
     for item in overrides:
         if isinstance(item, Mapping):
-            pairs += item.items()
+            found += item.items()
             continue
         key, equals, text = item.partition("=")
         if not equals or not key:
@@ -92,11 +115,21 @@ def _pairs(overrides: Overrides) -> list[tuple[str, Any]]:
                 f"override {item!r} is not of the form key=value, "
                 "for example train.epochs=2"
             )
-        pairs.append((key, yaml_text.parse_value(text)))
-    return pairs
+        found.append((key, yaml_text.parse_value(text)))
+    return found
+
+
+def merged(overrides: Overrides) -> dict[str, Any]:
+    """The same as one mapping; a key that was given twice stands where it came last."""
+    found: dict[str, Any] = {}
+    for key, value in pairs(overrides):
+        found.pop(key, None)
+        found[key] = value
+    return found
 
 
 def _override(tree: Composed, key: str, value: Any) -> None:
+    value = deepcopy(value)  # later overrides write into it
     *parents, last = key.split(".")
     node: Any = tree.data
     for i, part in enumerate(parents):

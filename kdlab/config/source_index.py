@@ -9,7 +9,16 @@ from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-ROOMS = ("losses", "models", "data", "soft_labels", "train", "cluster", "simulate")
+ROOMS = (
+    "losses",
+    "models",
+    "data",
+    "soft_labels",
+    "train",
+    "cluster",
+    "simulate",
+    "reproduce",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Ranges are data, not code (`Annotated[float, Range(gt=0)]`), so that the command
 the notebook's sliders and a sweep's search space all read the same ones.
 """
 
+import html
 import math
 import operator
 from collections.abc import Iterator, Mapping
@@ -77,6 +78,18 @@ class Spec:
 
     def fields(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]  # subclasses are dataclasses
+
+    def _repr_html_(self) -> str:
+        """In a notebook: a line for each value, with what is allowed."""
+        limits = ranges_of(type(self))
+        lines = "".join(
+            f"<tr><td><code>{html.escape(name)}</code></td>"
+            f"<td>{html.escape(str(plain(value)))}</td>"
+            f"<td style='opacity:.6'>{html.escape(str(limits.get(name, '')))}</td></tr>"
+            for name, value in self.fields().items()
+        )
+        title = html.escape(self.component or type(self).__name__)
+        return f"<b>{title}</b><table>{lines}</table>"
 
     def to_dict(self) -> dict[str, Any]:
         """The YAML form: plain containers, `type` first where the spec has a name."""

@@ -78,13 +78,14 @@ class DataSpec(Spec, ABC):
 
     validation_share: of the training samples, class by class, when the set brings no
         validation split of its own.
-    train_samples: use only so many training samples, class by class; null is all.
+    train_samples, test_samples: use only so many of them, class by class; null is all.
     """
 
     augment: Augment = field(default_factory=Augment)
     validation_share: Annotated[float, SHARE] = 0.1
     split_seed: int = 0
     train_samples: Annotated[int, Range(ge=2)] | None = None
+    test_samples: Annotated[int, Range(ge=1)] | None = None
 
     @abstractmethod
     def identity(self) -> str:
@@ -171,7 +172,10 @@ class DataSpec(Spec, ABC):
             validation, train = by_class(train, labels, count, self.split_seed)
         if self.train_samples is not None and self.train_samples < len(train):
             train, _ = by_class(train, labels, self.train_samples, self.split_seed + 1)
-        return train, validation, np.flatnonzero(split == TEST)
+        test = np.flatnonzero(split == TEST)
+        if self.test_samples is not None and self.test_samples < len(test):
+            test, _ = by_class(test, labels, self.test_samples, self.split_seed + 2)
+        return train, validation, test
 
 
 def by_class(

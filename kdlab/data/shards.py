@@ -1,8 +1,10 @@
 """Local data sets: how the training images are dealt to the workers (ECD-001).
 
-The paper does not say how; shares of equal size at random are what its setting suggests.
-Label-skewed shares, class by class from a Dirichlet distribution as in federated learning,
-are there to see what uneven data does.
+The paper does not say how. "Each of them holds a local dataset" suggests shares of equal size
+at random; its Table 1 suggests that every worker has all images in an order of its own, since
+E-DNN_L loses only 0.6 points on S-DNN, no more with 8 workers than with 4. Label-skewed shares,
+class by class from a Dirichlet distribution as in federated learning, are there to see what
+uneven data does.
 """
 
 from collections.abc import Iterator
@@ -24,23 +26,28 @@ _TRIES = 100
 class Shards(Spec):
     """How local data sets are made.
 
-    kind: `iid` deals at random, `dirichlet` gives each class unevenly.
+    kind: `iid` deals at random, `dirichlet` gives each class unevenly, `all` gives every
+        worker all images, in an order of its own.
     concentration: of the Dirichlet distribution; the smaller, the fewer classes a worker has.
     seed: of the deal; the same for all seeds of a run.
     """
 
-    kind: Literal["iid", "dirichlet"] = "iid"
+    kind: Literal["iid", "dirichlet", "all"] = "iid"
     concentration: Annotated[float, POSITIVE] = 0.5
     seed: int = 0
 
     def cross_faults(self) -> Iterator[Fault]:
-        if self.kind == "iid" and self.concentration != Shards.concentration:
-            yield Fault("concentration", "has no effect with kind: iid")
+        if self.kind != "dirichlet" and self.concentration != Shards.concentration:
+            yield Fault("concentration", f"has no effect with kind: {self.kind}")
+
+    def order(self, seed: int, worker: int) -> int:
+        """Seed of a worker's order: their own where they share the images."""
+        return seed + 1_000_003 * worker if self.kind == "all" else seed
 
     def dealt(
         self, ids: NDArray[np.int64], labels: NDArray[np.int64], workers: int, least: int
     ) -> list[NDArray[np.int64]]:
-        """The ids of each worker: every id once.
+        """The ids of each worker: every id once, or for each of them (`all`).
 
         Args:
             ids: of the training images.
@@ -51,11 +58,14 @@ class Shards(Spec):
         Raises:
             BadInput: the data is too small for so many workers.
         """
-        if len(ids) < workers * least:
+        if len(ids) < (1 if self.kind == "all" else workers) * least:
+            lower = "" if self.kind == "all" else "method.workers or "
             raise BadInput(
                 f"{len(ids)} training images are too few for {workers} workers: each needs at "
-                f"least {least}, one batch. Lower method.workers or train.batch."
+                f"least {least}, one batch. Lower {lower}train.batch."
             )
+        if self.kind == "all":
+            return [np.sort(ids)] * workers
         if self.kind == "iid" or workers == 1:
             shuffled = permutation(self.seed, 0, ids)
             return [np.sort(part) for part in np.array_split(shuffled, workers)]

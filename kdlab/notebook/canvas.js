@@ -9,7 +9,7 @@ function render({ model, el }) {
   canvas.style.maxWidth = "900px";
   canvas.className = "kdlab-curves";
   el.appendChild(canvas);
-  let series = [], lines = {}, names = [], dirty = true, alive = true;
+  let series = [], lines = {}, names = [], alive = true, asking = 0;
 
   // As kdlab/notebook/curve.py: when there are too many points, neighbours become one, and
   // so do those that come after.
@@ -25,21 +25,70 @@ function render({ model, el }) {
       own[name] = own[name].flatMap((v, k, all) => (k % 2 ? [(all[k - 1] + v) / 2] : []));
     }
     own.stride *= 2;
+    own.drawn = Infinity; // all of it is drawn again
   }
 
   function add(values) {
     for (let i = 0; i + 2 < values.length; i += 3) {
-      const own = (series[values[i]] ??= { x: [], y: [], wait: [], stride: 1 });
+      const own = (series[values[i]] ??= { x: [], y: [], wait: [], stride: 1, drawn: 0 });
       point(own, values[i + 1], values[i + 2]);
     }
-    dirty = true;
+  }
+
+  // Drawing all takes tens of milliseconds without a GPU, so axes have room to the right, and
+  // while new points fit there only these are drawn.
+  let frame = null, asked = false;
+
+  function ask(whole) {
+    if (whole) frame = null;
+    if (asked || !alive) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      if (!alive || !canvas.isConnected) return;
+      if (!frame || !more()) draw();
+    });
+  }
+
+  function of(panel) {
+    const own = [];
+    names.forEach(([p, name], k) => { if (p === panel && series[k]) own.push([name, series[k]]); });
+    return own;
+  }
+
+  // The new points of all panels; false when one does not fit.
+  function more() {
+    for (const { own, x1, y0, y1 } of frame.panels) for (const [, s] of own) {
+      if (s.x.length < s.drawn) return false;
+      for (let i = s.drawn; i < s.x.length; i++) {
+        if (s.x[i] > x1 || s.y[i] < y0 || s.y[i] > y1) return false;
+      }
+    }
+    const known = frame.panels.reduce((sum, { own }) => sum + own.length, 0);
+    if (known !== series.filter((s) => s).length) return false;
+    frame.panels.forEach(curves);
+    return true;
+  }
+
+  function curves({ own, px, py }) {
+    const c = canvas.getContext("2d");
+    own.forEach(([, s], k) => {
+      if (s.drawn === s.x.length) return;
+      c.strokeStyle = COLOURS[k % COLOURS.length];
+      c.lineWidth = 1; // wider ones take ten times as long to draw
+      c.beginPath();
+      let down = false;
+      for (let i = Math.max(0, s.drawn - 1); i < s.x.length; i++) {
+        if (!Number.isFinite(s.y[i])) { down = false; continue; }
+        down ? c.lineTo(px(s.x[i]), py(s.y[i])) : c.moveTo(px(s.x[i]), py(s.y[i]));
+        down = true;
+      }
+      c.stroke();
+      s.drawn = s.x.length;
+    });
   }
 
   function draw() {
-    if (!alive) return;
-    requestAnimationFrame(draw);
-    if (!dirty || !canvas.isConnected) return;
-    dirty = false;
     const panels = [];
     for (const [panel] of names) if (!panels.includes(panel)) panels.push(panel);
     const width = canvas.clientWidth || 720, height = Math.max(1, panels.length) * PANEL + 4;
@@ -51,10 +100,9 @@ function render({ model, el }) {
     c.scale(scale, scale);
     c.font = "11px sans-serif";
     const ink = getComputedStyle(canvas).color;
+    frame = { panels: [] };
     panels.forEach((panel, number) => {
-      const top = number * PANEL, own = [];
-      names.forEach(([p, name], k) => { if (p === panel && series[k]) own.push([name, series[k]]); });
-      const limits = lines[panel] || {};
+      const top = number * PANEL, own = of(panel), limits = lines[panel] || {};
       let x0 = Infinity, x1 = -Infinity, y0 = Infinity, y1 = -Infinity;
       for (const [, s] of own) for (let i = 0; i < s.x.length; i++) {
         x0 = Math.min(x0, s.x[i]);
@@ -65,11 +113,13 @@ function render({ model, el }) {
       c.fillStyle = ink;
       c.textAlign = "left";
       c.fillText(panel, LEFT, top + 13);
+      for (const [, s] of own) s.drawn = 0;
       if (!(x1 >= x0) || !(y1 >= y0)) return;
       const room = 0.05 * (y1 - y0) || Math.max(1e-9, 0.05 * Math.abs(y1));
       y0 -= room;
       y1 += room;
       x1 = Math.max(x1, x0 + 1e-9);
+      x1 += 0.03 * (x1 - x0);
       const right = width - RIGHT, tall = PANEL - TOP - BOTTOM;
       const px = (x) => LEFT + (right - LEFT) * (x - x0) / (x1 - x0);
       const py = (y) => top + TOP + tall * (1 - (y - y0) / (y1 - y0));
@@ -95,20 +145,14 @@ function render({ model, el }) {
         c.textAlign = "right";
         c.fillText(`${name} ${Number(value.toPrecision(4))}`, right, py(value) - 3);
       }
-      own.forEach(([name, s], k) => {
-        c.strokeStyle = c.fillStyle = COLOURS[k % COLOURS.length];
-        c.lineWidth = 1.5;
-        c.beginPath();
-        let down = false;
-        for (let i = 0; i < s.x.length; i++) {
-          if (!Number.isFinite(s.y[i])) { down = false; continue; }
-          down ? c.lineTo(px(s.x[i]), py(s.y[i])) : c.moveTo(px(s.x[i]), py(s.y[i]));
-          down = true;
-        }
-        c.stroke();
+      own.forEach(([name], k) => {
+        c.fillStyle = COLOURS[k % COLOURS.length];
         c.textAlign = "left";
         c.fillText(name, LEFT + 200 + 130 * k, top + 13);
       });
+      const placed = { own, px, py, x1, y0, y1 };
+      frame.panels.push(placed);
+      curves(placed);
       c.fillStyle = ink;
       c.textAlign = "left";
       c.fillText(Math.round(x0).toString(), LEFT, top + PANEL - 5);
@@ -120,8 +164,11 @@ function render({ model, el }) {
   function hear(message, buffers) {
     if (message.names) names = message.names;
     if (message.lines) lines = message.lines;
-    if (message.kind === "reset") series = [];
-    dirty = true;
+    if (message.kind === "reset") {
+      series = [];
+      clearInterval(asking);
+    }
+    ask(message.kind === "reset" || message.names || message.lines);
     if (buffers && buffers.length) {
       const raw = buffers[0];
       const bytes = raw.buffer ? raw.buffer.slice(raw.byteOffset, raw.byteOffset + raw.byteLength) : raw;
@@ -133,13 +180,20 @@ function render({ model, el }) {
     });
   }
 
-  const resized = new ResizeObserver(() => { dirty = true; });
+  const resized = new ResizeObserver(() => ask(true));
   resized.observe(el);
   model.on("msg:custom", hear);
-  model.send({ kind: "hello" });
-  requestAnimationFrame(draw);
+  // While a reloaded page still finds its kernel a message can be lost, either way.
+  let hellos = 0;
+  const hello = () => {
+    model.send({ kind: "hello" });
+    if (++hellos === 60) clearInterval(asking);
+  };
+  asking = setInterval(hello, 1000);
+  hello();
   return () => {
     alive = false;
+    clearInterval(asking);
     resized.disconnect();
     model.off("msg:custom", hear);
   };

@@ -18,6 +18,7 @@ from kdlab.errors import KdlabError
 from kdlab.notebook import picture
 from kdlab.notebook.curves import CurvesWidget
 from kdlab.notebook.watch import Watch
+from kdlab.report.page import table
 from kdlab.run.folder import ENDED
 from kdlab.train.events import EventReader
 
@@ -52,6 +53,7 @@ class Monitor:
         self.heading = widgets.HTML()
         self.curves = CurvesWidget(self.watch, self._said_hello)
         self.svg = widgets.HTML()
+        self.devices = widgets.HTML()  # of a pipeline
         self.teachers, self.ticker = widgets.HTML(), widgets.HTML()
         self.message = widgets.HTML()
         self.controls = Controls(run, self._say)
@@ -60,6 +62,7 @@ class Monitor:
                 self.heading,
                 self.curves,
                 self.svg,
+                self.devices,
                 self.teachers,
                 self.controls.box,
                 self.message,
@@ -76,8 +79,12 @@ class Monitor:
         display(self.box)
         self._snapshot = display(HTML(""), display_id=True)
         self._shown_at = time.monotonic()
-        self._thread.start()
+        self.follow()
         return self
+
+    def follow(self) -> None:
+        """Watch without showing anything."""
+        self._thread.start()
 
     def _ipython_display_(self) -> None:
         """Shown already, by `show`."""
@@ -130,6 +137,7 @@ class Monitor:
 
     def _tables(self, now: float) -> None:
         self.heading.value = f"<b>{picture.heading(self.watch)}</b>"
+        self.devices.value = picture.devices(self.watch)
         self.teachers.value = picture.teachers(self.watch)
         self.ticker.value = picture.ticker(self.watch)
         self.controls.follow(self.watch)
@@ -148,7 +156,7 @@ class Monitor:
             self._snapshot.update(HTML(still))
 
     def _say(self, text: str) -> None:
-        self.message.value = picture.table(("",), [(text,)]) if text else ""
+        self.message.value = table(("",), [(text,)]) if text else ""
 
 
 class Controls:
@@ -270,7 +278,7 @@ def _slider(knob: "Knob") -> Any:
         max=end,
         step=step,
         description=knob.name.rpartition(".")[2],
-        readout_format=".3g",
+        readout_format=".4g",
         continuous_update=False,
         style={"description_width": "110px"},
     )

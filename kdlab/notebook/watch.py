@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kdlab.notebook.curve import Curve
+from kdlab.report.progress import who
 
 # Panel, curve, key of a `step` event. Panels are drawn in this order, one above the other.
 _STEP = (
@@ -33,10 +34,10 @@ _LINES = {
     "chaos": "chaos: {kind} {target}",
     "teacher_added": "one more teacher was asked for",
     "teacher_drained": "{target} was asked to leave",
-    "steered": "from step {step} on: {values}",
-    "paused": "paused after step {step}",
-    "went_on": "goes on from step {step}",
-    "checkpoint_saved": "checkpoint at step {step}",
+    "steered": "{who}from step {step} on: {set}",
+    "paused": "{who}paused after step {step}",
+    "went_on": "{who}goes on from step {step}",
+    "checkpoint_saved": "{who}checkpoint at step {step}",
     "resumed": "goes on from epoch {epoch}, step {step}",
     "rank_lost": "{rank} is lost",
     "generation": "the ranks begin together",
@@ -79,6 +80,7 @@ class Watch:
     ticker: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_TICKER))
     results: dict[str, dict[str, Any]] = field(default_factory=dict)  # by member
     news: list[tuple[str, str, float, float]] = field(default_factory=list)
+    spans: list[Any] = field(default_factory=list)  # what devices did, of blockwise runs
     values: dict[str, float] = field(default_factory=dict)  # that were set from outside
     chapter: int = 0  # grows when all curves begin anew
 
@@ -92,8 +94,12 @@ class Watch:
         if handler is not None:
             handler(event)
         if kind in _LINES:
+            facts = dict(event)
+            facts["who"] = who(event)
+            if kind == "steered":
+                facts["set"] = ", ".join(f"{k} = {v:g}" for k, v in event["values"].items())
             try:
-                self.ticker.append((self.time, _LINES[kind].format(**event)))
+                self.ticker.append((self.time, _LINES[kind].format(**facts)))
             except KeyError:  # of another version of kdlab
                 self.ticker.append((self.time, kind))
 
@@ -105,6 +111,7 @@ class Watch:
         self.curves.clear()
         self.teachers.clear()
         self.news.clear()
+        self.spans = []
         self.lines.pop("samples/s", None)
         self.step = self.of_steps = self.epoch = 0
 
@@ -112,7 +119,8 @@ class Watch:
         self.state, self.began = "running", self.began or self.time
         self.paused = False
         self.experiment = str(event.get("experiment", ""))
-        soft = (event.get("spec") or {}).get("soft_labels") or {}
+        spec = event.get("spec") or {}
+        soft = spec.get("soft_labels") or {}
         if soft.get("type") == "cluster/served" and soft.get("thresholds_in") == "samples":
             self.lines["unused soft labels"] = {"lt": soft["lt"], "ut": soft["ut"]}
 
@@ -148,6 +156,9 @@ class Watch:
             part, _, key = name.partition(".")
             if part == "soft_labels" and "unused soft labels" in self.lines:
                 self.lines["unused soft labels"][key] = float(value)
+
+    def _on_trace(self, event: Mapping[str, Any]) -> None:
+        self.spans = list(event["spans"])
 
     def _on_paused(self, event: Mapping[str, Any]) -> None:
         self.paused = True

@@ -13,6 +13,7 @@ class Figure(TypedDict):
     value: float  # median
     low: float  # smallest
     high: float  # largest
+    values: list[float]  # all of them
     unit: str
     goal: str | None  # ">= 0.97"; None: nothing was promised
     holds: bool | None
@@ -34,6 +35,7 @@ def figure(
         value=middle,
         low=min(values),
         high=max(values),
+        values=[float(value) for value in values],
         unit=unit,
         goal=goal,
         holds=None if goal is None else _holds(middle, goal),

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _WORSE, _BETTER = "#c0392b", "#2471a3"  # than the local models are on average
 
@@ -34,6 +34,8 @@ def local_curves(looks: Sequence[Look], folder: Path, title: str) -> None:
 
 
 def _curves(looks: Sequence[Look], path: Path, title: str) -> None:
+    from matplotlib.figure import Figure  # 1 s
+
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     seconds = [look.parallel_s for look in looks]
@@ -54,6 +56,8 @@ def _curves(looks: Sequence[Look], path: Path, title: str) -> None:
 
 
 def _histograms(looks: Sequence[Look], path: Path, title: str) -> None:
+    from matplotlib.figure import Figure  # 1 s
+
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     _bars(left, [look.diff_lg for look in looks], "Diff_LG: locals minus global, points")
@@ -63,7 +67,7 @@ def _histograms(looks: Sequence[Look], path: Path, title: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _bars(axes: Axes, values: Sequence[float], label: str) -> None:
+def _bars(axes: "Axes", values: Sequence[float], label: str) -> None:
     axes.set_xlabel(label)
     axes.set_ylabel("communications")
     if not values:

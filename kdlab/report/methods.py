@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from kdlab.papers.ec_dnn.metrics import Point, better_than_locals, speed, worse_share
 from kdlab.report.table import spread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _COLOURS = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
 
@@ -88,6 +89,8 @@ def markdown(table: Sequence[Mapping[str, Any]]) -> str:
 
 def picture(methods: Mapping[str, Sequence[Course]], path: Path) -> None:
     """Errors of all methods, means over seeds, against overall time and against iterations."""
+    from matplotlib.figure import Figure  # 1 s
+
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for number, (name, courses) in enumerate(methods.items()):
@@ -102,7 +105,7 @@ def picture(methods: Mapping[str, Sequence[Course]], path: Path) -> None:
 
 
 def _draw(
-    axes: Axes, courses: Sequence[Course], along: str, name: str, colour: str
+    axes: "Axes", courses: Sequence[Course], along: str, name: str, colour: str
 ) -> None:
     """Seeds look at the same iterations; one that lost a look is cut there."""
     count = min(len(course.looks) for course in courses)

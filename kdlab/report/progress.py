@@ -1,6 +1,7 @@
 """A run in the terminal: one live block, or plain lines where there is no terminal."""
 
 import sys
+from collections.abc import Mapping
 from typing import Any, Self
 
 from rich.console import Console, Group
@@ -14,9 +15,9 @@ _WORTH_A_LINE = {
     "teacher_ready": "teacher ready: {validation_top1:.2f} % top-1 on validation",
     "pool_starting": "teacher pool: {pool}",
     "pool_ready": "teachers are ready at {address}",
-    "steered": "from step {step} on: {values}",
-    "paused": "paused after step {step}; kdlab control RUN go-on",
-    "went_on": "goes on from step {step}",
+    "steered": "{who}from step {step} on: {values}",
+    "paused": "{who}paused after step {step}; kdlab control RUN go-on",
+    "went_on": "{who}goes on from step {step}",
     "teacher_added": "one more teacher was asked for (pid {pid})",
     "teacher_drained": "{target} was asked to leave",
     "models_served": "the pool serves the local models {models}",
@@ -51,6 +52,11 @@ _WORTH_A_LINE = {
     "round_incomplete": "round {round} goes on with the models of {models}",
     "resumed": "resumed after {epoch} epochs, {step} steps",
 }
+
+
+def who(event: Mapping[str, Any]) -> str:
+    """Before what is told, where one of several local models did it."""
+    return f"worker {event['worker']}: " if "worker" in event else ""
 
 
 class Progress:
@@ -90,7 +96,7 @@ class Progress:
             got = "one was free" if event["granted"] else "none is free; the next one comes"
             self._say(f"the student starves: asked for one more teacher ({got})")
         elif kind in _WORTH_A_LINE:
-            self._say(_WORTH_A_LINE[kind].format_map(_Lenient(event)))
+            self._say(_WORTH_A_LINE[kind].format_map(_Lenient(event | {"who": who(event)})))
         if self.live is not None and self.now.get("step"):
             self.live.update(self._block())
 

@@ -39,6 +39,16 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def text_table_left(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """All columns aligned to the left, for words."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
 def spread(values: Sequence[float], digits: int) -> str:
     """Mean ± one standard deviation; the mean alone for a single value."""
     error = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""

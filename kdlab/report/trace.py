@@ -5,23 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure as Picture
-from matplotlib.patches import Patch
-
 from kdlab.papers.pipe_bd.relay import Part, Span
-
-COLOURS: dict[str, str] = {
-    "load": "#8c8c8c",
-    "receive": "#c7b8e0",
-    "teacher": "#e08a3c",
-    "send": "#9c7fd0",
-    "student": "#3b7dd8",
-    "backward": "#1d4f91",
-    "all_reduce": "#d05a8c",
-    "barrier": "#d8d8d8",
-    "update": "#3fa66b",
-    "idle": "#ffffff",
-}
+from kdlab.report.timeline import COLOURS
 
 
 def chrome_trace(spans: Sequence[Span]) -> dict[str, Any]:
@@ -95,6 +80,9 @@ def breakdown(
     bars: dict[str, Mapping[Part | str, float]] = {"ideal": dict(ideal)}
     for device, parts in by_part(spans).items():
         bars[f"device {device}"] = {part: s / steps for part, s in parts.items()}
+    from matplotlib.figure import Figure as Picture  # 1 s
+    from matplotlib.patches import Patch
+
     picture = Picture(figsize=(1.6 * len(bars) + 3, 4), layout="constrained")
     axes = picture.subplots()
     used = [part for part in COLOURS if any(part in parts for parts in bars.values())]
@@ -116,6 +104,9 @@ def gantt(spans: Sequence[Span], path: Path, title: str = "") -> None:
     """A picture of who did what when, one row for each device."""
     origin = min((span.begin for span in spans), default=0.0)
     devices = sorted({span.device for span in spans})
+    from matplotlib.figure import Figure as Picture  # 1 s
+    from matplotlib.patches import Patch
+
     picture = Picture(figsize=(10, 0.6 * len(devices) + 1.4), layout="constrained")
     axes = picture.subplots()
     for row, device in enumerate(devices):

@@ -46,6 +46,7 @@ from kdlab.train.blocks.served_prefix import (
 )
 from kdlab.train.blockwise import Blockwise
 from kdlab.train.recipe import make_optimizer
+from kdlab.train.steering import CONTROL, Steering
 
 _PATIENT_S = 5.0  # a step may take so long before a stop is one of this rank alone
 _OFF = 0.2  # measured step time this far from the predicted one is worth a warning
@@ -108,6 +109,9 @@ class BlockRank(RankProcess):
                 stop=self.stops,
                 leave=lambda: self.saving or self.leaving,
                 pulse=lambda step: self._pulse(number, step),
+                steering=Steering(
+                    self.run.path / CONTROL, self.member.name, self.run.since
+                ),
                 search=self.method.search,
                 works=cutting.works,
                 opened=lambda own, start: self._opened(
@@ -342,6 +346,15 @@ class BlockRank(RankProcess):
             )
 
     def _write_trace(self, spans: list[Span]) -> None:
+        """For whoever watches after every epoch, as pictures after the first."""
+        origin = min((span.begin for span in spans), default=0.0)
+        rows = [
+            [s.device, s.part, s.step, round(s.begin - origin, 5), round(s.end - origin, 5)]
+            for s in spans
+        ]
+        self.log.emit("trace", spans=rows)
+        if (self.folder / "trace.json").exists():
+            return
         trace.write_chrome_trace(spans, self.folder / "trace.json")
         title = f"{self.member.name}: the last steps of the first epoch"
         trace.gantt(spans, self.folder / "gantt.png", title)

@@ -27,6 +27,7 @@ from kdlab.train.blocks.served_prefix import ServedPrefix, width_of
 from kdlab.train.blocks.sync_norm import check_norms
 from kdlab.train.blockwise import Blockwise
 from kdlab.train.events import Emit
+from kdlab.train.steering import Steering
 from kdlab.train.student import StudentLoop
 
 _CPU = torch.device("cpu")
@@ -191,6 +192,7 @@ def whole_student(
     folder: Path,
     emit: Emit,
     distilled: dict[str, Any],
+    steering: Steering,
 ) -> StudentLoop:
     """The loop that trains the whole student in the end.
 
@@ -215,6 +217,7 @@ def whole_student(
         model=model,
         recipe=recipe,
         samples=ingredients.samples(member, epochs=recipe.epochs, batch=recipe.batch),
+        steering=steering,
     )
 
 

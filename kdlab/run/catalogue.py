@@ -1,15 +1,20 @@
 """What there is, in words: `kdlab list`, `show`, `runs`. Lists without importing."""
 
+import html
+import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kdlab.config import folders, load, source_index
+from kdlab.config import folders, load, registry, source_index
 from kdlab.config.folders import nearest
+from kdlab.config.spec import hints_of, ranges_of, required_fields
 from kdlab.errors import NotFoundError, SpecError
-from kdlab.report.table import text_table
+from kdlab.report import page
+from kdlab.report.table import text_table_left
 
 if TYPE_CHECKING:
     from kdlab.run.handle import Run
@@ -29,6 +34,10 @@ def catalogue(kind: str | None = None) -> str:
                 f"Kinds: {', '.join(sections)}."
             )
         sections = {kind: sections[kind]}
+    return _listed(sections)
+
+
+def _listed(sections: "dict[str, list[Row]]") -> str:
     blocks = []
     for title, rows in sections.items():
         width = max(len(name) for name, _, _ in rows)
@@ -45,7 +54,9 @@ Row = tuple[str, str, str]  # how YAML names it (use, type, or nothing), name, o
 def _sections() -> dict[str, list[Row]]:
     sections: dict[str, list[Row]] = {}
     for name, path in folders.names("configs").items():
-        sections.setdefault("configs", []).append(("run", name, _about(path)))
+        of = "sweeps" if name.startswith("sweeps/") else "configs"
+        how = "" if of == "sweeps" else "run"
+        sections.setdefault(of, []).append((how, name, _about(path)))
     for name, path in folders.names("registry").items():
         sections.setdefault(name.split("/", 1)[0], []).append(("use", name, _about(path)))
     for entry in source_index.index():
@@ -54,6 +65,20 @@ def _sections() -> dict[str, list[Row]]:
         room = point.name.split("/", 1)[0]
         sections.setdefault(room, []).append(("type", point.name, f"from {point.value}"))
     return {title: sorted(set(rows)) for title, rows in sorted(sections.items())}
+
+
+def _parts() -> dict[str, list[Row]]:
+    """Without configs; with what was defined in a notebook cell."""
+    sections = {
+        title: rows
+        for title, rows in _sections().items()
+        if title not in ("configs", "sweeps")
+    }
+    for name in registry.known_names():
+        room = sections.setdefault(name.split("/", 1)[0], [])
+        if all(name != known for rows in sections.values() for _, known, _ in rows):
+            room.append(("type", name, "defined here"))
+    return sections
 
 
 def _about(path: Path) -> str:
@@ -65,6 +90,67 @@ def _about(path: Path) -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A card or a component, to be read: in a terminal, or in a notebook."""
+
+    name: str
+    place: str  # its file
+    about: str
+    head: tuple[str, str, str]
+    rows: tuple[tuple[str, ...], ...]
+
+    def __str__(self) -> str:
+        table = text_table_left(self.head, self.rows) if self.rows else "(no fields)"
+        return f"{self.name}  ({self.place})\n{self.about}\n\n{table}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        title = f"<b>{html.escape(self.name)}</b> <code>{html.escape(self.place)}</code>"
+        about = f"<pre style='white-space:pre-wrap'>{html.escape(self.about)}</pre>"
+        return title + about + page.table(self.head, self.rows)
+
+
+class Registry:
+    """All cards and components: `kdlab.registry["losses/hinton"]`. `kdlab.load` loads configs."""
+
+    def __getitem__(self, name: str) -> Sheet:
+        if name in folders.names("registry"):
+            return card_sheet(name)
+        found = component_sheet(name)
+        if found is None:
+            is_config = name in folders.names("configs")
+            hint = f' It is a config: kdlab.load("{name}").' if is_config else ""
+            raise NotFoundError(
+                f"There is no card or component named {name!r}.{hint}{nearest(name, list(self))}"
+            )
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for rows in _parts().values() for _, name, _ in rows)
+
+    def __contains__(self, name: object) -> bool:
+        return name in set(self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
+    def __repr__(self) -> str:
+        return _listed(_parts())
+
+    def _repr_html_(self) -> str:
+        blocks = []
+        for title, rows in _parts().items():
+            body = page.table(("", "name", "what it is"), rows)
+            summary = f"<summary><b>{html.escape(title)}</b> ({len(rows)})</summary>"
+            blocks.append(f"<details>{summary}{body}</details>")
+        return "".join(blocks)
+
+
 def describe(name: str, overrides: Sequence[str] = ()) -> str:
     """A config, a card, or a component.
 
@@ -72,13 +158,15 @@ def describe(name: str, overrides: Sequence[str] = ()) -> str:
         NotFoundError: none of the three; names the nearest.
         SpecError: a config with faults.
     """
+    if name.startswith("sweeps/") and name in folders.names("configs"):
+        return _sweep(name)
     if name in folders.names("configs") or Path(name).is_file():
         return _experiment(name, overrides)
     if name in folders.names("registry"):
-        return _card(name, overrides)
-    component = _component(name)
+        return str(card_sheet(name, overrides))
+    component = component_sheet(name)
     if component is not None:
-        return component
+        return str(component)
     known = [*folders.names("configs"), *folders.names("registry")]
     known += [entry.name for entry in source_index.index()]
     raise NotFoundError(f"There is nothing named {name!r}.{nearest(name, known)}")
@@ -90,61 +178,47 @@ def _experiment(name: str, overrides: Sequence[str]) -> str:
     experiment = load_experiment(name, *overrides)
     about = experiment.composed.data.get("about", "")
     head = f"{experiment.name}  (spec {experiment.hash})\n{about}\n\n"
-    return head + _rows(experiment.rows())
+    rows = [(key, _word(value), origin) for key, value, origin in experiment.rows()]
+    return head + text_table_left(("key", "value", "set by"), rows)
 
 
-def _card(name: str, overrides: Sequence[str]) -> str:
+def _sweep(name: str) -> str:
+    """As it is written: what its keys may be is checked by `kdlab sweep`."""
+    path = folders.find("configs", name)
+    return f"{name}  ({folders.display(path)})\n\n{path.read_text(encoding='utf-8')}"
+
+
+def card_sheet(name: str, overrides: Sequence[str] = ()) -> Sheet:
+    """A card with where each value comes from.
+
+    Raises:
+        SpecError: it has faults.
+    """
     path = folders.find("registry", name)
     tree = load.compose_card(name, overrides)
     if tree.faults:
         raise SpecError(tree.faults, about=name)
-    rows = [(key, value, tree.origin(key)) for key, value in load.flat(tree.data)]
-    return f"{name}  ({folders.display(path)})\n{_about(path)}\n\n{_rows(rows)}"
+    rows = tuple((k, _word(v), tree.origin(k)) for k, v in load.flat(tree.data))
+    place = folders.display(path)
+    return Sheet(name, place, _about(path), ("key", "value", "set by"), rows)
 
 
-def _component(name: str) -> str | None:
-    family = f"{name.split('/', 1)[0]}/*"
-    for entry in source_index.index():
-        if entry.name in (name, family):
-            break
-    else:
+def component_sheet(name: str) -> Sheet | None:
+    """A component with its fields, defaults and ranges; None where there is none."""
+    try:
+        cls, _ = registry.find(name)
+    except NotFoundError:
         return None
-    from kdlab.config import registry
-    from kdlab.config.spec import hints_of, ranges_of
-
-    cls, _ = registry.find(name)
-    limits = ranges_of(cls)
-    defaults = {f.name: f for f in entry.fields}
+    limits, needed = ranges_of(cls), required_fields(cls)
     rows = []
     for field in hints_of(cls):
-        if field == "variant":
-            continue
-        own = defaults.get(field)
-        value = (
-            getattr(cls, field, None)
-            if own is None or own.default is not None
-            else "required"
-        )
-        rows.append([field, str(value), str(limits.get(field, ""))])
-    path = entry.module.replace(".", "/") + ".py"
-    doc = (cls.__doc__ or "").strip()
-    table = text_table(["field", "default", "range"], rows) if rows else "(no fields)"
-    return f"{name}  ({path})\n{doc}\n\n{table}"
-
-
-def _rows(rows: Sequence[tuple[str, Any, str]]) -> str:
-    return text_table_left(
-        ["key", "value", "set by"], [[k, _word(v), o] for k, v, o in rows]
-    )
-
-
-def text_table_left(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [list(head), *map(list, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+        if field != "variant":  # of a family: part of its name
+            value = "required" if field in needed else str(getattr(cls, field, None))
+            rows.append((field, value, str(limits.get(field, ""))))
+    own = cls.__module__.startswith("kdlab.")
+    path = f"{cls.__module__.replace('.', '/')}.py" if own else cls.__module__
+    about = inspect.cleandoc(cls.__doc__ or "")
+    return Sheet(name, path, about, ("field", "default", "range"), tuple(rows))
 
 
 def _word(value: Any) -> str:

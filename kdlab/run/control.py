@@ -20,6 +20,7 @@ from kdlab.config.load import from_dict
 from kdlab.errors import BadInput
 from kdlab.run.folder import ENDED, RunFolder
 from kdlab.run.spec import ExperimentSpec
+from kdlab.train.blockwise import Blockwise
 from kdlab.train.events import read_all, select
 from kdlab.train.steering import CONTROL, LR_FACTOR, THRESHOLDS, knobs_of
 from kdlab.train.student import StudentMethod
@@ -55,12 +56,6 @@ def send(run: RunFolder, event: str, **data: Any) -> dict[str, Any]:
         raise BadInput(f"Run {run.run_id} is {state}; only a running one takes orders.")
     # As it was written: a spec with components of a notebook cell is known there only.
     told = yaml.safe_load((run.path / "spec.yaml").read_text(encoding="utf-8"))
-    method = told["method"]["type"]
-    if method != "train/student":
-        raise BadInput(
-            f"Run {run.run_id} is of {method}; only train/student can be paused, saved or "
-            f"changed from outside. It can be stopped: kdlab stop {run.run_id}"
-        )
     if event in TEACHERS:
         pool = (told.get("teacher_pool") or {}).get("type")
         _check_teacher(run, pool, event, data.get("name"))
@@ -83,19 +78,24 @@ def send(run: RunFolder, event: str, **data: Any) -> dict[str, Any]:
 
 
 def knobs(run: RunFolder) -> list[Knob]:
-    """What can be set, as it is now, with the spec's own ranges."""
-    spec = _spec(run)
-    if not isinstance(spec.method, StudentMethod):
-        return []
-    values = knobs_of(spec.loss)
+    """What can be set, as it is now, with the spec's own ranges.
+
+    The learning rate always; weights and temperature of the loss where the member that
+    trains now learns from soft labels; lt and ut where these are served to one student.
+    """
+    spec, now = _spec(run), _member(run)
+    source = next((m.source for m in spec.members() if m.name == now), spec.soft_labels)
+    blocks = isinstance(spec.method, Blockwise)  # their loss has no numbers
+    taught = source.needs_teacher != "none" and not blocks
+    values = knobs_of(spec.loss if taught else None)
     ranges = {LR_FACTOR: _LR}
     for name in values:
         if name != LR_FACTOR:
             ranges[name] = _range(type(spec.loss), name.removeprefix("loss."))
-    served = (_member(run) or "").startswith("served/")
-    if isinstance(spec.soft_labels, Served) and served:
+    single = isinstance(spec.method, StudentMethod)
+    if isinstance(source, Served) and single and now is not None:
         for name in THRESHOLDS:
-            values[f"soft_labels.{name}"] = float(getattr(spec.soft_labels, name))
+            values[f"soft_labels.{name}"] = float(getattr(source, name))
             ranges[f"soft_labels.{name}"] = _range(Served, name)
     values |= _set_so_far(run)
     return [Knob(name, values[name], allowed) for name, allowed in ranges.items()]

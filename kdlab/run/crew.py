@@ -25,7 +25,8 @@ class Processes:
     Args:
         around: whose workers they are, and where they are started.
         pool: of teachers, for local training with soft labels.
-        hang_s: a busy worker that is silent for longer is killed.
+        hang_s: a busy worker that is silent for longer is killed; one that has not shown a
+            first sign of life has two minutes.
     """
 
     def __init__(self, around: Around, pool: Pool | None, hang_s: float) -> None:
@@ -33,7 +34,6 @@ class Processes:
         self.children: dict[int, RankChild] = {}
         self._started: dict[int, int] = {}
         self._busy: dict[int, float] = {}  # since when, or since its newest sign of life
-        self._starting: set[int] = set()
 
     def targets(self) -> list[Target]:
         """Whom chaos can hit."""
@@ -52,7 +52,6 @@ class Processes:
         child = self.children[worker] = start(_MODULE, config, log, pulse)
         around.report("worker_started", worker=worker, pid=child.pid)
         self._busy[worker] = time.monotonic()
-        self._starting.add(worker)
 
     def tell(self, order: Order) -> None:
         facts = asdict(order)
@@ -87,9 +86,11 @@ class Processes:
                 self._look_at(worker, child, now)
 
     def _look_at(self, worker: int, child: RankChild, now: float) -> None:
-        since = max(self._busy[worker], child.sign().time)
-        starting = worker in self._starting  # it imports, and shows no signs yet
-        if now - since > (max(self.hang_s, _START_S) if starting else self.hang_s):
+        sign = child.sign()
+        since = max(self._busy[worker], sign.time)
+        # Before its first sign of life it imports, opens the data and builds the model.
+        patience = self.hang_s if sign.generation else max(self.hang_s, _START_S)
+        if now - since > patience:
             self.around.report("worker_hangs", worker=worker, silent_s=now - since)
             child.kill()
             self._busy.pop(worker)
@@ -97,7 +98,6 @@ class Processes:
     def _heard(self, worker: int, message: dict[str, Any]) -> Iterator[Event]:
         if "ready" in message:
             self._busy.pop(worker, None)
-            self._starting.discard(worker)
             yield Ready(worker)
         elif message.get("done") is not None:
             self._busy.pop(worker, None)

@@ -38,13 +38,14 @@ from kdlab.soft_labels.source import (
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.compression.distillation import Distillation
-from kdlab.train.ensemble import Contender, Ensemble, timetable_of
+from kdlab.train.ensemble import Contender, Ensemble, combining_of, timetable_of
 from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.events import Emit
 from kdlab.train.local.direction import Outcome, Training
 from kdlab.train.local.exchange import ModelFile
 from kdlab.train.local.worker import LocalJob, LocalWorker, Opened
 from kdlab.train.recipe import Recipe
+from kdlab.train.steering import Steering
 
 _AS_FAST_AS_CAN_BE = 1e6  # samples/s that are asked of a pool while everybody waits
 
@@ -88,7 +89,10 @@ class Contest:
         """A worker's local data."""
         shard = Shard(self.method.shards, worker, self.workers, self.recipe.batch)
         return self.ingredients.samples(
-            self.member, shard=shard, epochs=epochs or self.recipe.epochs
+            self.member,
+            shard=shard,
+            epochs=epochs or self.recipe.epochs,
+            seed=self.method.shards.order(self.member.seed, worker),
         )
 
     @property
@@ -142,6 +146,7 @@ class Contest:
         number: int,
         folder: Path,
         emit: Emit,
+        steering: Steering | None = None,
         pulse: Callable[[int], None] = lambda step: None,
     ) -> LocalWorker:
         """A worker as it begins; what it left in its folder is loaded with its first order."""
@@ -165,6 +170,7 @@ class Contest:
                 emit=emit,
                 stop=self.ingredients.stop,
                 pulse=pulse,
+                steering=steering or Steering(None, ""),
                 opened=self._opened(number, folder, emit, pulse),
             )
         )
@@ -248,7 +254,7 @@ class Contest:
         return Training(
             workers=self.workers,
             timetable=self.timetable,
-            combining=Ensemble.COMBINING[type(self.contender.aggregation)],
+            combining=combining_of(self.contender.aggregation),
             data=self.ingredients.data,
             folder=folder,
             emit=emit,

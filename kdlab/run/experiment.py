@@ -6,14 +6,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from kdlab.config import load as loader
+from kdlab.config import yaml_text
 from kdlab.config.check import construct
+from kdlab.report import page
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from kdlab.notebook.builder import Builder
+    from kdlab.run.examination import Pictures
     from kdlab.run.handle import Run
     from kdlab.run.spec import ExperimentSpec
 
@@ -29,7 +31,8 @@ def load(name: str | Path, *overrides: str | Mapping[str, Any]) -> "Experiment":
         NotFoundError: no such config; names the nearest.
         SpecError: with every fault of the spec, its key, line and value.
     """
-    experiment = Experiment(loader.compose(str(name), overrides))
+    composed = loader.compose(str(name), overrides)
+    experiment = Experiment(composed, loader.merged(overrides), str(name))
     experiment.spec  # noqa: B018  # checks it now, so that the fault shows in this cell
     return experiment
 
@@ -37,9 +40,15 @@ def load(name: str | Path, *overrides: str | Mapping[str, Any]) -> "Experiment":
 class Experiment:
     """What would run. `spec` is the checked spec, `start()` runs it."""
 
-    def __init__(self, composed: loader.Composed) -> None:
-        self.composed = composed
+    def __init__(
+        self,
+        composed: loader.Composed,
+        changes: Mapping[str, Any] | None = None,
+        asked: str | None = None,
+    ) -> None:
+        self.composed, self.changes = composed, dict(changes or {})
         self.name = composed.name
+        self.asked = asked or self.name  # a path, where it was loaded by one
 
     @cached_property
     def spec(self) -> "ExperimentSpec":
@@ -64,7 +73,7 @@ class Experiment:
         return loader.spec_hash(self.resolved)
 
     def yaml(self) -> str:
-        return yaml.safe_dump(self.resolved, sort_keys=False, allow_unicode=True)
+        return yaml_text.dump(self.resolved)
 
     def rows(self) -> list[tuple[str, Any, str]]:
         """(dotted key, value, where it was set) of every value."""
@@ -103,20 +112,31 @@ class Experiment:
         self.check(say)
         return prepare_for_torchrun(self)
 
+    def show_batch(self, count: int = 8, *, teacher: bool = True) -> "Pictures":
+        """The first training images as the student sees them, with the teacher's top labels.
+
+        Args:
+            count: images.
+            teacher: ask it; it is trained first if it never was.
+        """
+        from kdlab.run.examination import show_batch  # imports torch
+
+        return show_batch(self.spec, count, teacher=teacher, say=print)
+
+    def edit(self) -> "Builder":
+        """Change it by hand in a notebook: dropdowns, checked fields, save and start."""
+        from kdlab.notebook.builder import Builder
+
+        return Builder(self.asked, self.changes)
+
     def __repr__(self) -> str:
         about = self.composed.data.get("about", "")
         return f"Experiment({self.name!r}, spec {self.hash}): {about}"
 
     def _repr_html_(self) -> str:
-        body = "".join(
-            f"<tr><td><code>{html.escape(key)}</code></td>"
-            f"<td>{html.escape(str(value))}</td>"
-            f"<td style='opacity:.6'>{html.escape(origin)}</td></tr>"
-            for key, value, origin in self.rows()
-        )
+        table = page.table(("key", "value", "set by"), self.rows())
         about = html.escape(str(self.composed.data.get("about", "")))
         return (
             f"<b>{html.escape(self.name)}</b> <code>{self.hash}</code><br>{about}"
-            f"<details><summary>resolved spec</summary><table>"
-            f"<tr><th>key</th><th>value</th><th>set by</th></tr>{body}</table></details>"
+            f"<details><summary>resolved spec</summary>{table}</details>"
         )

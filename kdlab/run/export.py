@@ -13,13 +13,34 @@ from kdlab.errors import NotFoundError
 from kdlab.models.model import ModelSpec
 from kdlab.run import folder as folders
 
+_RUNS = {
+    "pt2": """\
+    import torch
+
+    model = torch.export.load({path!r}).module()
+    scores = model(pixels)  # uint8 (N, C, H, W) to (N, classes); it normalises itself""",
+    "onnx": """\
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession({path!r})
+    (scores,) = session.run(["scores"], {{"pixels": pixels}})  # uint8 (N, C, H, W)""",
+}
+
 
 def export_student(
     run_id: str, *, to: str, out: str | None, member: str | None, best: bool
 ) -> str:
-    """Write the student and its JSON card; says how to load it.
+    """Write the student and its JSON card; says how to load it, and what it costs.
+
+    Args:
+        run_id: or a part of it, or `last`.
+        to: safetensors, torch (a state dict), pt2 (torch.export) or onnx.
+        out: file; None is student.SUFFIX here.
+        member: such as served/seed0; None is the one that the run's result describes.
+        best: of the epoch that was best on validation, instead of the last.
 
     Raises:
+        BadInput, ModelError: as kdlab/run/shipping.py does.
         NotFoundError: no such run or member, or it has no student yet.
     """
     run = folders.find(run_id)
@@ -27,11 +48,16 @@ def export_student(
     source = folder / ("best.safetensors" if best else "student.safetensors")
     if not source.exists():
         raise NotFoundError(f"{source} does not exist: the member is not finished yet.")
-    suffix = ".safetensors" if to == "safetensors" else ".pt"
+    suffix = {"torch": ".pt"}.get(to, f".{to}")
     target = Path(out or f"student{suffix}").resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
+    from kdlab.run.shipping import Beside, cost_table, ship  # imports torch
+
+    beside, checked = Beside(run, source), ""
     if to == "safetensors":
         shutil.copyfile(source, target)
+    elif to in ("pt2", "onnx"):
+        checked = f"\n{ship(beside.student, beside.images(), to, target)}"
     else:
         import torch
         from safetensors.torch import load_file
@@ -42,7 +68,9 @@ def export_student(
     files = f"{target}\n{target.with_suffix('.json')}"
     member_name = folder.relative_to(run.path / "members").as_posix()
     member_name = member_name.removesuffix("/whole")
-    return f"{member_name}\n{files}\n\nLoad it:\n{_how(card, target)}"
+    how = _RUNS[to].format(path=str(target)) if to in _RUNS else _how(card, target)
+    costs = cost_table(beside.costs())
+    return f"{member_name}\n{files}{checked}\n\n{costs}\n\nLoad it:\n{how}"
 
 
 def export_global(run_id: str, *, out: str | None, member: str | None) -> str:

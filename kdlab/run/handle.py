@@ -1,38 +1,34 @@
 """A run from outside. It lives in a process of its own and outlives this one."""
 
-import contextlib
 import html
 import json
 import os
 import secrets
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import psutil
-
+from kdlab.config import yaml_text
 from kdlab.config.home import locked, runs_folder, write_json
+from kdlab.config.load import spec_hash
 from kdlab.config.registry import component_names
 from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
 from kdlab.run import folder as folders
-from kdlab.run.folder import ENDED, RunFolder
+from kdlab.run.folder import RunFolder
+from kdlab.run.result import Result
+from kdlab.run.watched import Watched, in_a_notebook, spawn
 
 if TYPE_CHECKING:
     from kdlab.run.control import Knob
+    from kdlab.run.examination import Examination
     from kdlab.run.experiment import Experiment
-
-_LOOK_S = 0.1
-_Watcher = Callable[[dict[str, Any]], None]
+    from kdlab.run.plans import PlanSheets
 
 
 def start(experiment: "Experiment") -> "Run":
     """A run folder, and the process that fills it. The experiment is checked already."""
-    run, components = _made(experiment, "starting")
-    _spawn(run, components)
+    run, components = made(experiment, "starting")
+    spawn(run, components)
     return Run(run)
 
 
@@ -56,26 +52,37 @@ def prepare_for_torchrun(experiment: "Experiment") -> "Run":
             f"The spec uses {', '.join(components)} from a notebook cell, which processes of "
             "torchrun do not know. Put them into a package with an entry point."
         )
-    run, _ = _made(experiment, "prepared")
+    run, _ = made(experiment, "prepared")
     return Run(run)
 
 
-def _made(experiment: "Experiment", state: str) -> tuple[RunFolder, dict[str, Any]]:
+def made(
+    experiment: "Experiment", state: str, path: Path | None = None
+) -> tuple[RunFolder, dict[str, Any]]:
+    """A run folder with its spec, and the components from notebook cells it needs.
+
+    Args:
+        experiment: checked already.
+        state: that its status says.
+        path: of the folder; None is a new one among the runs.
+    """
     from kdlab.cluster.notebook_components import pack
 
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    path = runs_folder() / f"{stamp}-{secrets.token_hex(2)}"
+    if path is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        path = runs_folder() / f"{stamp}-{secrets.token_hex(2)}"
     path.mkdir(parents=True)
     run = RunFolder(path)
-    (path / "spec.yaml").write_text(experiment.yaml(), encoding="utf-8")
-    components = pack(component_names(experiment.resolved))
+    resolved = experiment.resolved
+    (path / "spec.yaml").write_text(yaml_text.dump(resolved), encoding="utf-8")
+    components = pack(component_names(resolved))
     write_json(path / "components.json", components)
     run.write_status(state=state, created=time.time())
     write_json(
         path / "experiment.json",
         {
             "experiment": experiment.name,
-            "spec_hash": experiment.hash,
+            "spec_hash": spec_hash(resolved),
             "cwd": os.getcwd(),
         },
     )
@@ -111,37 +118,8 @@ def resume(run_id: str, trust_components: bool = False) -> "Run":
 
     with locked(run.path / "lock", busy):
         run.write_status(state="starting", created=time.time(), pid=None, error=None)
-    _spawn(run, components)
+    spawn(run, components)
     return Run(run)
-
-
-def _spawn(run: RunFolder, components: dict[str, Any]) -> None:
-    """In a session of its own: Ctrl-C in this terminal does not reach the run."""
-    hashes = {name: entry["sha256"] for name, entry in components.items()}
-    with run.log.open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kdlab.run.child", str(run.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env=os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)},
-        )
-    _children[process.pid] = process
-    born = psutil.Process(process.pid).create_time()
-    run.write_status(pid=process.pid, process_started=born)
-
-
-def _in_a_notebook() -> bool:
-    """Whether this process is a Jupyter kernel."""
-    if "IPython" not in sys.modules:
-        return False
-    from IPython import get_ipython
-
-    return type(get_ipython()).__name__ == "ZMQInteractiveShell"
-
-
-_children: dict[int, "subprocess.Popen[bytes]"] = {}  # so that none stays a zombie
 
 
 def attach(run_id: str = "last") -> "Run":
@@ -158,28 +136,11 @@ def runs(limit: int = 20) -> list["Run"]:
     return [Run(f) for f in reversed(folders.all_folders()[-limit:])]
 
 
-class Run:
+class Run(Watched):
     """Watch, wait for and stop a run. Several of these may look at the same run."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
-        self.id = folder.run_id
-        self.path: Path = folder.path
-
     @property
-    def status(self) -> dict[str, Any]:
-        pid = self.folder.raw_status().get("pid")
-        if pid in _children:
-            _children[pid].poll()  # reaps it when it has ended
-        return self.folder.status()
-
-    @property
-    def state(self) -> str:
-        """starting, running, finished, failed, stopped, or lost (killed from outside)."""
-        return str(self.status.get("state"))
-
-    @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Result:
         """The result of a finished run, with the keys of `kdlab run --json`.
 
         Raises:
@@ -187,8 +148,7 @@ class Run:
         """
         status = self.status
         if status.get("state") == "finished":
-            result: dict[str, Any] = status["result"]
-            return result
+            return Result(status["result"])
         if status.get("state") == "stopped":
             raise RunStopped(
                 f"Run {self.id} was stopped by the user; its state is saved.\n"
@@ -214,39 +174,6 @@ class Run:
             f"    kdlab resume {self.id}"
         )
 
-    def events(self, follow: bool = False) -> Iterator[dict[str, Any]]:
-        """What happened, in order; `follow` goes on until the run has ended."""
-        from kdlab.train.events import EventReader
-
-        read = EventReader(self.folder.events)
-        while True:
-            ended = self.state in ENDED  # looked at first, so that nothing is missed
-            yield from read()
-            if ended or not follow:
-                return
-            time.sleep(_LOOK_S)
-
-    def wait(self, watch: _Watcher | None = None, timeout_s: float | None = None) -> "Run":
-        """Until the run has ended; `watch` sees every event.
-
-        Raises:
-            TimeoutError: it has not ended after `timeout_s`. The run goes on.
-        """
-        from kdlab.train.events import EventReader
-
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        read = EventReader(self.folder.events)
-        while True:
-            ended = self.state in ENDED
-            for event in read():
-                if watch is not None:
-                    watch(event)
-            if ended:
-                return self
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"run {self.id} has not ended after {timeout_s:g} s")
-            time.sleep(_LOOK_S)
-
     def live(self, renderer: Literal["auto", "canvas", "svg"] = "auto") -> Any:
         """Watch it: in a notebook by a monitor with controls, in a terminal by lines.
 
@@ -257,7 +184,7 @@ class Run:
             renderer: of the notebook's curves; `auto` takes SVG where a page cannot show
                 the canvas.
         """
-        if _in_a_notebook():
+        if in_a_notebook():
             from kdlab.notebook.monitor import Monitor
 
             return Monitor(self, renderer).show()
@@ -272,6 +199,32 @@ class Run:
             print(self.table())
         return self
 
+    def examine(
+        self, split: Literal["test", "validation"] = "test", most: int = 2000
+    ) -> "Examination":
+        """What its students and the teacher make of images they were not trained on.
+
+        Args:
+            split: of the data.
+            most: images at most.
+
+        Raises:
+            NotFoundError: nothing has been trained yet.
+        """
+        from kdlab.run.examination import examine  # imports torch
+
+        return examine(self.folder, split, most)
+
+    def plans(self) -> "PlanSheets":
+        """How blocks went to devices: one for each plan of blockwise distillation.
+
+        Raises:
+            NotFoundError: it has none (yet).
+        """
+        from kdlab.run.plans import plans
+
+        return plans(self.folder)
+
     def table(self) -> str:
         """The members of a finished run side by side, mean ± std over seeds.
 
@@ -282,15 +235,11 @@ class Run:
 
         return result_table(self.result["runs"])
 
-    def stop(self) -> None:
-        """Finish the step, save, end. Once more ends it at once."""
-        self._signal(signal.SIGINT)
-
     def pause(self) -> None:
         """After this step or the next, until `go_on`. Teachers and ranks stay.
 
         Raises:
-            BadInput: it has ended, or is no single student.
+            BadInput: it has ended, or nothing trains yet.
         """
         self._order("pause")
 
@@ -349,33 +298,14 @@ class Run:
         spec = yaml.safe_load((self.path / "spec.yaml").read_text())
         ask_for_ranks(self.folder, spec, ranks)
 
-    def kill(self) -> None:
-        """End the run and everything it started, now. Its checkpoints stay."""
-        pid = self.folder.raw_status().get("pid")
-        if self.state in ENDED or pid is None:
-            return
-        with contextlib.suppress(ProcessLookupError):  # it ended in between
-            os.killpg(pid, signal.SIGKILL)  # the run leads a process group of its own
-
-    def _signal(self, number: int) -> None:
-        pid = self.folder.raw_status().get("pid")
-        if self.state not in ENDED and pid is not None:
-            with contextlib.suppress(ProcessLookupError):  # it ended in between
-                os.kill(pid, number)
-
     def __repr__(self) -> str:
         experiment = self.folder.experiment().get("experiment")
         return f"Run({self.id}, {experiment}, {self.state})"
 
     def _repr_html_(self) -> str:
-        status = self.status
-        rows = {
-            "experiment": self.folder.experiment().get("experiment"),
-            "state": self.state,
-        }
-        rows |= {k: v for k, v in (status.get("result") or {}).items() if k != "runs"}
-        body = "".join(
-            f"<tr><td>{html.escape(str(k))}</td><td>{html.escape(str(v))}</td></tr>"
-            for k, v in rows.items()
-        )
-        return f"<b>Run {html.escape(self.id)}</b><table>{body}</table>"
+        experiment = self.folder.experiment()
+        head = f"<b>Run {html.escape(self.id)}</b> {html.escape(self.state)}"
+        spec = f"{experiment.get('experiment')}, spec {experiment.get('spec_hash')}"
+        result = self.status.get("result")
+        shown = Result(result)._repr_html_() if result else ""
+        return f"{head}<br><code>{html.escape(spec)}</code>{shown}"

@@ -1,28 +1,37 @@
 """`kdlab runs --sync`: what MLflow could not take during a run is written now."""
 
+from collections.abc import Callable
+from pathlib import Path
+
+from kdlab.config.home import runs_folder
 from kdlab.run import folder as folders
 
 
 def sync_all() -> str:
-    """Go over all runs; one line for each that had something to write."""
-    from kdlab.tracking.sync import sync
+    """Go over all runs and sweeps; one line for each that had something to write."""
+    from kdlab.tracking.sync import sync, sync_sweep
 
     lines = []
     for run in reversed(folders.all_folders()):
-        state = run.status().get("state")
-        if state in ("starting", "running"):
-            lines.append(f"{run.run_id}: is {state}; its own tracker writes")
-            continue
-        if state == "lost":  # killed: nobody wrote its last event
+        if run.status().get("state") == "lost":  # killed: nobody wrote its last event
             _tell_the_end(run)
-        try:
-            count = sync(run.path)
-        except Exception as error:  # MLflow's, SQLAlchemy's or the system's
-            lines.append(f"{run.run_id}: not written ({error}); try again later")
-            continue
-        if count:
-            lines.append(f"{run.run_id}: {count} events written")
-    return "\n".join(lines) or "MLflow has everything."
+        lines.append(_synced(run, run.run_id, sync))
+    for path in sorted((runs_folder() / "sweeps").glob("*/sweep.yaml")):
+        sweep = folders.RunFolder(path.parent)
+        lines.append(_synced(sweep, f"sweeps/{sweep.run_id}", sync_sweep))
+    return "\n".join(filter(None, lines)) or "MLflow has everything."
+
+
+def _synced(run: folders.RunFolder, name: str, sync: Callable[[Path], int]) -> str:
+    """What there is to say of it; empty where MLflow had all."""
+    state = run.status().get("state")
+    if state in ("starting", "running"):
+        return f"{name}: is {state}; its own tracker writes"
+    try:
+        count = sync(run.path)
+    except Exception as error:  # MLflow's, SQLAlchemy's or the system's
+        return f"{name}: not written ({error}); try again later"
+    return f"{name}: {count} events written" if count else ""
 
 
 def _tell_the_end(run: folders.RunFolder) -> None:

@@ -9,6 +9,7 @@ from kdlab.run.rank_process import RankProcess, main
 from kdlab.soft_labels.source import KnownPool, SoftLabelSource
 from kdlab.train.local.crew import Order, carry_out, files
 from kdlab.train.local.worker import LocalWorker
+from kdlab.train.steering import CONTROL, Steering
 
 
 class LocalRank(RankProcess):
@@ -40,7 +41,11 @@ class LocalRank(RankProcess):
     def _of(self, order: Order) -> LocalWorker:
         if self._worker is None:
             self._worker = self._contest.worker(
-                order.worker, self.folder, self.log.emit, lambda step: self.beat(1, step)
+                order.worker,
+                self.folder,
+                self.log.emit,
+                Steering(self.run.path / CONTROL, self.member.name, self.run.since),
+                lambda step: self.beat(1, step),
             )
             self._worker.go_to(order.round.number)
         return self._worker

@@ -32,6 +32,7 @@ class Pools:
         ingredients: teacher and data.
         emit: events for people.
         stop: whether the user asked to stop.
+        shared: serves the teacher already, and is not closed here.
     """
 
     def __init__(
@@ -40,14 +41,18 @@ class Pools:
         ingredients: Ingredients,
         emit: Emit,
         stop: Callable[[], bool],
+        shared: Pool | None = None,
     ) -> None:
         self.run, self.ingredients, self.spec = run, ingredients, ingredients.spec
         self._emit, self._stop = emit, stop
         self._up: dict[str, Pool] = {}
+        self._shared = shared
         self._orders: list[PoolOrders] = []
 
     def whole(self) -> Pool:
         """Serves soft labels."""
+        if self._shared is not None:
+            return self._shared
         return self._pool("pool", self._deployment)
 
     def prefix(self) -> Pool:

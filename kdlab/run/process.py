@@ -7,7 +7,6 @@ newest checkpoint of the one that was under way.
 
 import json
 import os
-import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,7 +20,6 @@ import yaml
 
 from kdlab.cluster import notebook_components
 from kdlab.cluster.chaos import Unrest
-from kdlab.cluster.children import Child
 from kdlab.cluster.group import StudentGroup
 from kdlab.cluster.hosted_ranks import Hosts
 from kdlab.cluster.local_pool import RunningLocalPool
@@ -30,7 +28,7 @@ from kdlab.config.check import construct
 from kdlab.config.home import locked, write_json
 from kdlab.config.load import from_dict, spec_hash
 from kdlab.data.images import ImageData
-from kdlab.errors import ClusterError, KdlabError, RunStopped
+from kdlab.errors import KdlabError, RunStopped
 from kdlab.models.model import parameters
 from kdlab.report.local_curves import local_curves
 from kdlab.report.machine import git_commit, machine, versions
@@ -39,12 +37,15 @@ from kdlab.run import blockwise, ensemble
 from kdlab.run.crew import Processes
 from kdlab.run.ensemble import Contest
 from kdlab.run.folder import RunFolder
+from kdlab.run.handle import Run
 from kdlab.run.ingredients import Ingredients
 from kdlab.run.outcome import outcome
 from kdlab.run.pools import Pools
 from kdlab.run.rank_orders import Around, block_group, student_group
 from kdlab.run.served_models import ServedModels
+from kdlab.run.side_by_side import overview
 from kdlab.run.spec import ExperimentSpec, Member
+from kdlab.run.tracker import Tracker
 from kdlab.run.unrest import OwnTargets
 from kdlab.soft_labels.source import SourceContext
 from kdlab.train.aggregation.all_reduce import AllReduce
@@ -57,8 +58,6 @@ from kdlab.train.steering import CONTROL, Steering
 from kdlab.train.student import StudentLoop
 from kdlab.train.teacher import PreparedTeachers
 
-_TRACKER_PATIENCE_S = 60.0
-
 
 class Group(Protocol):
     """The ranks of one student, whoever starts them."""
@@ -69,7 +68,17 @@ class Group(Protocol):
 
 
 class RunProcess:
-    def __init__(self, run: RunFolder, stop: Callable[[], bool]) -> None:
+    """A run, from its folder to its result.
+
+    Args:
+        run: its folder.
+        stop: whether the user asked to stop.
+        pool: serves the teacher already and outlives this run; None starts what the spec says.
+    """
+
+    def __init__(
+        self, run: RunFolder, stop: Callable[[], bool], pool: Pool | None = None
+    ) -> None:
         self.run, self.stop = run, stop
         self.log = EventLog(run.events)
         tree = from_dict(yaml.safe_load((run.path / "spec.yaml").read_text()), run.run_id)
@@ -85,8 +94,9 @@ class RunProcess:
             emit_teacher=MemberLog(self.log, "teacher").emit,
             stop=stop,
         )
-        self.pools = Pools(run, self.ingredients, self.log.emit, stop)
-        self.tracker: Child | None = None
+        self.pools = Pools(run, self.ingredients, self.log.emit, stop, pool)
+        late = "MLflow is slow; `kdlab runs --sync` writes the rest"
+        self.tracker = Tracker(self.log.emit, late)
 
     @cached_property
     def hosts(self) -> Hosts | None:
@@ -189,16 +199,16 @@ class RunProcess:
     ) -> dict[str, Any]:
         return self._to_the_end(
             self.ingredients.loop(
-                member,
-                folder,
-                log.emit,
-                steering=Steering(self.run.path / CONTROL, member.name, self.run.since),
+                member, folder, log.emit, steering=self._steering(member)
             ),
             member,
             folder,
             log,
             pool,
         )
+
+    def _steering(self, member: Member) -> Steering:
+        return Steering(self.run.path / CONTROL, member.name, self.run.since)
 
     def _train_locals(
         self, member: Member, folder: Path, log: MemberLog, pool: Pool | None
@@ -220,7 +230,9 @@ class RunProcess:
             crew = Processes(around, pool, contest.method.hang_s)
         else:
             crew = InProcess(
-                lambda number: contest.worker(number, folder, log.emit),
+                lambda number: contest.worker(
+                    number, folder, log.emit, self._steering(member)
+                ),
                 lambda worker: contest.source(worker, self.run.run_id, pool),
             )
         group = crew if isinstance(crew, Processes) else None
@@ -264,7 +276,13 @@ class RunProcess:
         )
         own = folder / "whole"
         loop = blockwise.whole_student(
-            method, self.ingredients, member, own, log.emit, distilled
+            method,
+            self.ingredients,
+            member,
+            own,
+            log.emit,
+            distilled,
+            self._steering(member),
         )
         result = self._to_the_end(loop, member, own, log, pool)
         return blockwise.together(result, distilled)
@@ -371,27 +389,30 @@ class RunProcess:
             },
         )
         if self.tracking_uri is not None:
-            try:
-                self.tracker = Child(
-                    "kdlab.tracking.follow",
-                    {"run": str(self.run.path)},
-                    self.run.path / "tracking.log",
-                )
-            except (OSError, ClusterError) as error:  # tracking never stops a training
-                self.log.emit("warning", message=f"MLflow is not written: {error}")
+            self.track()
+
+    def track(self) -> None:
+        """Have MLflow follow the events."""
+        self.tracker.start(
+            "kdlab.tracking.follow", {"run": str(self.run.path)}, self.run.path
+        )
+
+    def draw(self) -> None:
+        """Curves and a table of all that was trained, for MLflow."""
+        try:
+            files = overview(Run(self.run))
+            for name, text in files.items():
+                (self.run.path / name).write_text(text, encoding="utf-8")
+        except Exception as error:  # a picture never fails a run that has its result
+            traceback.print_exc()
+            self.log.emit("warning", message=f"No overview was drawn: {error!r}")
+            return
+        self.log.emit("overview_made", files=[str(self.run.path / name) for name in files])
 
     def end(self, state: str, **facts: Any) -> None:
         """The last event; then MLflow gets what it has not got yet."""
         self.log.emit("run_done", state=state, **facts)
-        if self.tracker is None:
-            return
-        try:
-            self.tracker.process.wait(_TRACKER_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self.log.emit(
-                "warning", message="MLflow is slow; `kdlab runs --sync` writes the rest"
-            )
-        self.tracker.stop()
+        self.tracker.finish()
 
 
 def accept_components(run: RunFolder) -> None:
@@ -432,6 +453,7 @@ def carry_out(
         run.write_status(state="running", begin=process.begin)
         result = process.main()
         write_json(run.path / "result.json", result)
+        process.draw()
         process.end("finished", result=result)
         run.write_status(state="finished", exit_code=0, result=result, ended=time.time())
         return 0

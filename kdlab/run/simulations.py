@@ -130,6 +130,10 @@ def _pipe_figures(outcome: pipe_bd.Outcome) -> list[Figure]:
         figures.append(figure(f"step_ms/{label}", [1000 * seconds], "ms"))
         figures.append(figure(f"over_dp/{label}", [outcome.over_dp(variant) or 0], "times"))
         figures.append(figure(f"of_ideal/{label}", [outcome.ideal_s / seconds], "ratio"))
+    for stage in outcome.plan.stages:
+        for block in stage.blocks:
+            label = f"devices_of_block/{case.name}/{block}"
+            figures.append(figure(label, [len(stage.devices)], "devices"))
     for baseline, ours in _published(outcome).items():
         predicted = _ratio(outcome, baseline)
         label = f"pipe_bd_over_{baseline}/{case.name}"

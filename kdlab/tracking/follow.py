@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import Protocol
 
 from kdlab.cluster.children import configured
 from kdlab.tracking.sync import quiet
@@ -19,7 +20,20 @@ def main() -> None:
     quiet()
     from kdlab.tracking.writer import Writer  # after nice: 2 s of import
 
-    writer = Writer(Path(config["run"]))
+    follow(Writer(Path(config["run"])))
+
+
+class _Writes(Protocol):
+    @property
+    def done(self) -> bool: ...
+
+    def step(self) -> int: ...
+
+    def run_is_over(self) -> bool: ...
+
+
+def follow(writer: _Writes) -> None:
+    """Until it is done; what MLflow does not take is tried again for a while."""
     failing_since: float | None = None
     while not writer.done:
         try:

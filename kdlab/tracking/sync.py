@@ -24,3 +24,15 @@ def sync(run_folder: Path) -> int:
     from kdlab.tracking.writer import Writer  # 2 s of import
 
     return Writer(run_folder).step()
+
+
+def sync_sweep(folder: Path) -> int:
+    """The same of a sweep and its trials.
+
+    Raises:
+        Exception: what MLflow raised; the position is kept, so try again later.
+    """
+    quiet()
+    from kdlab.tracking.sweep import SweepWriter
+
+    return SweepWriter(folder).step()

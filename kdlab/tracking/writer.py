@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,22 @@ _STATES = {
 
 
 class Writer:
-    """Call `step` until `done`. Raises whatever MLflow raises; nothing is lost by that."""
+    """Call `step` until `done`. Raises whatever MLflow raises; nothing is lost by that.
 
-    def __init__(self, run_folder: Path) -> None:
-        self.folder = run_folder
+    Args:
+        run_folder: whose events.
+        tags: of its run in MLflow, beside its own.
+        weights: the networks become artifacts too.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        tags: Mapping[str, str] | None = None,
+        *,
+        weights: bool = True,
+    ) -> None:
+        self.folder, self.tags, self.weights = run_folder, dict(tags or {}), weights
         self.state_path = run_folder / "tracking.json"
         self.state: dict[str, Any] = {
             "offset": 0,  # in events.jsonl: all before it is in MLflow
@@ -120,8 +133,10 @@ class Writer:
             self.client.update_run(self.state["runs"][""], status="RUNNING")
             self.state["done"] = False
         else:
-            self.state["experiment_id"] = self._experiment(event["group"])
-            self._create(event, "", event["run_id"], {})
+            self.state["experiment_id"] = experiment_id(
+                self.client, event["group"], self.state["uri"]
+            )
+            self._create(event, "", event["run_id"], self.tags)
         self._describe("", event)
 
     def _on_member_started(self, event: dict[str, Any]) -> None:
@@ -172,7 +187,8 @@ class Writer:
         self._add(run, final, event["time"], result["steps"])
         self._flush()
         for path in event["artifacts"]:
-            self.client.log_artifact(run, path)
+            if self.weights or not path.endswith(".safetensors"):
+                self.client.log_artifact(run, path)
         if run != self.state["runs"][""]:
             self.client.set_terminated(run, "FINISHED", int(event["time"] * 1000))
 
@@ -194,6 +210,17 @@ class Writer:
         self._flush()
         for path in event["artifacts"]:
             self.client.log_artifact(self.state["runs"][""], path)
+
+    def _on_overview_made(self, event: dict[str, Any]) -> None:
+        """The description shows it; its pictures are taken out of the artifacts."""
+        parent = self.state["runs"][""]
+        files = {Path(path).name: Path(path) for path in event["files"]}
+        note = files.pop("note.md").read_text(encoding="utf-8")
+        for name, path in files.items():
+            self.client.log_artifact(parent, str(path))
+            shown = f"(get-artifact?path={name}&run_uuid={parent})"
+            note = note.replace(f"({name})", shown)
+        self.client.set_tag(parent, "mlflow.note.content", note)
 
     def _on_run_done(self, event: dict[str, Any]) -> None:
         parent = self.state["runs"][""]
@@ -219,19 +246,6 @@ class Writer:
 
     # MLflow
 
-    def _experiment(self, name: str) -> str:
-        found = self.client.get_experiment_by_name(name)
-        if found is not None:
-            if found.lifecycle_stage == "deleted":
-                self.client.restore_experiment(found.experiment_id)
-            return str(found.experiment_id)
-        if not self.state["uri"].startswith("sqlite:///"):
-            return str(self.client.create_experiment(name))
-        # Beside the database, whatever the current folder is.
-        root = Path(self.state["uri"].removeprefix("sqlite:///")).parent / "mlartifacts"
-        location = (root / _FORBIDDEN.sub("_", name).replace("/", "_")).as_uri()
-        return str(self.client.create_experiment(name, artifact_location=location))
-
     def _create(
         self, event: dict[str, Any], member: str, name: str, tags: dict[str, str]
     ) -> None:
@@ -253,9 +267,7 @@ class Writer:
             return
         run = self.state["runs"][member]
         pairs = [*flat(event["spec"]), *(extra or {}).items()]
-        params = [
-            Param(_FORBIDDEN.sub("_", key), str(value)[:6000]) for key, value in pairs
-        ]
+        params = [Param(cleaned(key), str(value)[:6000]) for key, value in pairs]
         tags = {
             "kdlab.experiment": event["experiment"],
             "kdlab.spec_hash": event["spec_hash"],
@@ -310,3 +322,23 @@ class Writer:
             for start in range(0, len(metrics), _MAX_METRICS):
                 self.client.log_batch(run, metrics=metrics[start : start + _MAX_METRICS])
         self._metrics.clear()
+
+
+def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
+    """Of an experiment of this name, made if there is none."""
+    found = client.get_experiment_by_name(name)
+    if found is not None:
+        if found.lifecycle_stage == "deleted":
+            client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+    if not uri.startswith("sqlite:///"):
+        return str(client.create_experiment(name))
+    # Beside the database, whatever the current folder is.
+    root = Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts"
+    location = (root / cleaned(name).replace("/", "_")).as_uri()
+    return str(client.create_experiment(name, artifact_location=location))
+
+
+def cleaned(name: str) -> str:
+    """A name that MLflow takes."""
+    return _FORBIDDEN.sub("_", name)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE, Spec
@@ -75,12 +75,6 @@ class Ensemble(MethodSpec):
     gbit_per_s: Annotated[float, POSITIVE] = 1.0
     hang_s: Annotated[float, POSITIVE] = 60.0
 
-    COMBINING: ClassVar[dict[type[AggregationSpec], Combining]] = {
-        NoAggregation: "none",
-        ModelAverage: "model_average",
-        EnsembleAggregation: "ensemble",
-    }
-
     def cross_faults(self) -> Iterator[Fault]:
         if self.models and len(self.models) != self.workers:
             yield Fault(
@@ -91,7 +85,7 @@ class Ensemble(MethodSpec):
 
     def faults_of(self, contender: Contender, at: str = "") -> Iterator[Fault]:
         aggregation = contender.aggregation
-        if type(aggregation) not in self.COMBINING:
+        if not isinstance(aggregation, NoAggregation | ModelAverage | EnsembleAggregation):
             yield Fault(
                 f"{at}aggregation",
                 f"is {aggregation.component}; local models are averaged "
@@ -144,6 +138,16 @@ def name_of(contender: Contender, workers: int) -> str:
         case EnsembleAggregation():
             return "ec_dnn"
     return "e_dnn"
+
+
+def combining_of(aggregation: AggregationSpec) -> Combining:
+    """How models are made one, of one's own aggregations too."""
+    match aggregation:
+        case ModelAverage():
+            return "model_average"
+        case EnsembleAggregation():
+            return "ensemble"
+    return "none"
 
 
 def timetable_of(aggregation: AggregationSpec, iterations: int, looks: int) -> Timetable:

@@ -23,6 +23,7 @@ class Recipe(Spec):
     drop_lr_at, drop_lr_factor: epochs and factor of the step schedule.
     clip_grad_norm: largest 2-norm of all gradients together; null is off.
     precision: fp32, or autocast to bf16 or fp16 (fp16 with a gradient scaler, GPU only).
+    channels_last: layout of the weights on a GPU; it has no effect on the CPU.
     threads: of PyTorch on the CPU; null leaves PyTorch's own choice.
     evaluate_every: epochs between looks at the validation images; the last always looks.
     checkpoint_every_s: seconds; checkpoint_every_steps adds a cadence in steps.

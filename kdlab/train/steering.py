@@ -83,6 +83,10 @@ class Steering:
             case "checkpoint":
                 self.wants_checkpoint = True
 
+    @property
+    def lr_factor(self) -> float:
+        return self.values.get(LR_FACTOR, 1.0)
+
     def knobs(self, begin: Mapping[str, float]) -> list[float]:
         """Those of `knobs_of`, in their order."""
         return [self.values.get(name, value) for name, value in begin.items()]

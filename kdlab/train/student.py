@@ -80,7 +80,12 @@ class StudentLoop:
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
         self.device = torch.device(recipe.chosen_device())
-        layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+        # Not on the CPU: oneDNN brings what it wants into its own order, and that of torch
+        # 2.15 overwrites memory for 1x1 convolutions with stride in this one (AVX2, 4 channels).
+        last = recipe.channels_last and self.device.type == "cuda"
+        if recipe.channels_last and not last:
+            job.emit("note", message="channels_last is for GPUs; the CPU does without it")
+        layout = torch.channels_last if last else torch.contiguous_format
         self.model = job.model.to(self.device, memory_format=layout)  # type: ignore[call-overload]  # stubs miss memory_format
         run_model = job.ranks.wrap(
             torch.compile(self.model) if recipe.compile else self.model  # type: ignore[arg-type]

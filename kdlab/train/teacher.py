@@ -177,6 +177,24 @@ def check(spec: TeacherSpec, data: ImageData) -> None:
     check_fit(model, data.shape, len(data.classes), "the teacher")
 
 
+def prepared(spec: TeacherSpec) -> PreparedTeacher | None:
+    """The teacher, if its weights are on this machine; it is not trained for that."""
+    if spec.model.weights is not None:
+        path = Path(spec.model.weights).expanduser()
+        return (
+            PreparedTeacher(spec, path, file_sha256(path), None) if path.is_file() else None
+        )
+    facts, weights = (_folder(spec) / name for name in ("facts.json", "best.safetensors"))
+    if not (facts.is_file() and weights.is_file()):
+        return None
+    top1 = json.loads(facts.read_text())["test_top1"]
+    return PreparedTeacher(spec, weights, file_sha256(weights), top1)
+
+
+def _folder(spec: TeacherSpec) -> Path:
+    return home() / "teachers" / recipe_hash(spec)
+
+
 def prepare(
     spec: TeacherSpec, emit: Emit, stop: Callable[[], bool] = lambda: False
 ) -> PreparedTeacher:
@@ -189,7 +207,7 @@ def prepare(
     if spec.model.weights is not None:
         path = Path(spec.model.weights).expanduser()
         return PreparedTeacher(spec, path, file_sha256(path), None)
-    folder = home() / "teachers" / recipe_hash(spec)
+    folder = _folder(spec)
 
     def wait() -> None:
         if stop():

@@ -33,6 +33,15 @@ def test_iid_parts_are_of_one_size_and_dirichlet_parts_lean():
     )
 
 
+def test_all_images_for_every_worker_each_in_its_own_order():
+    deal = Shards(kind="all")
+    parts = deal.dealt(IDS, LABELS, 40, 8)  # so many could not have a batch each
+    assert all(np.array_equal(part, IDS) for part in parts)
+    assert len({deal.order(7, worker) for worker in range(40)}) == 40
+    assert deal.order(7, 0) == 7
+    assert {Shards().order(7, worker) for worker in range(40)} == {7}
+
+
 def test_too_many_workers():
     with pytest.raises(BadInput, match="300 training images are too few for 40 workers"):
         Shards().dealt(IDS, LABELS, 40, 8)

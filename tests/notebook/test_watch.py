@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from kdlab.notebook import picture
 from kdlab.notebook.curve import Curve
 from kdlab.notebook.watch import Watch
+from kdlab.report.timeline import timeline
 
 
 @given(st.integers(0, 40_000))
@@ -189,3 +190,21 @@ def test_numbers_that_are_none_do_not_break_the_picture():
     )
     ElementTree.fromstring(picture.svg(watch))
     assert "nan" not in picture.svg(watch)
+
+
+def test_what_devices_did_is_drawn_as_it_came_last():
+    watch = Watch()
+    watch.see({"time": 1.0, "event": "member_started", "member": "tr/seed0"})
+    assert picture.devices(watch) == ""
+    for width in (0.5, 1.0):
+        spans = [[0, "teacher", 7, 0.0, width], [1, "<b>", 7, width, 2 * width]]
+        watch.see({"time": 2.0, "event": "trace", "member": "tr/seed0", "spans": spans})
+    drawn = timeline(watch.spans)
+    assert drawn.count("<rect") == 2 + 1  # spans, and the part that has a colour
+    assert "device 1" in drawn
+    assert "2000.0 ms" in drawn
+    assert "<b>" not in drawn
+    assert "teacher 25%" in drawn  # one of two devices, half of the time
+    assert "data:image/svg+xml" in picture.static(watch)
+    watch.see({"time": 3.0, "event": "member_started", "member": "dp/seed0"})
+    assert picture.devices(watch) == ""

@@ -9,7 +9,8 @@ from kdlab.config.load import compose_card
 from kdlab.run.catalogue import catalogue, describe
 
 CARDS = sorted(folders.names("registry"))
-CONFIGS = sorted(folders.names("configs"))
+CONFIGS = sorted(n for n in folders.names("configs") if not n.startswith("sweeps/"))
+SWEEPS = sorted(n for n in folders.names("configs") if n.startswith("sweeps/"))
 
 
 @pytest.mark.parametrize("name", CARDS)
@@ -17,13 +18,16 @@ def test_card(name):
     from kdlab.cluster.pool import PoolSpec
     from kdlab.data.images import DataSpec
     from kdlab.models.model import ModelSpec
+    from kdlab.reproduce.result import Result
+    from kdlab.reproduce.table import Table
     from kdlab.simulate.kind import SimulationSpec
     from kdlab.simulate.profile import Profile
     from kdlab.train.teacher import TeacherSpec
 
     kinds = {"data": DataSpec, "models": ModelSpec, "students": ModelSpec,
              "teachers": TeacherSpec, "teacher_pools": PoolSpec,
-             "profiles": Profile, "simulations": SimulationSpec}  # fmt: skip
+             "profiles": Profile, "simulations": SimulationSpec,
+             "reproductions": Table, "results": Result}  # fmt: skip
     assert construct(kinds[name.split("/")[0]], compose_card(name))
     assert f"  {name}" in catalogue()
     assert folders.display(folders.find("registry", name)) in describe(name)
@@ -34,6 +38,15 @@ def test_config(name):
     experiment = kdlab.load(name)
     assert experiment.composed.data.get("about"), f"{name} has no about: line"
     assert experiment.hash in describe(name)
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_sweep(name):
+    from kdlab.tuning import search
+
+    assert search(name).spec.about, f"{name} has no about: line"
+    assert name in catalogue("sweeps")
+    assert "space:" in describe(name)
 
 
 @pytest.mark.parametrize("shelf", ["registry", "configs"])

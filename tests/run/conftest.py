@@ -2,20 +2,6 @@ import json
 
 import pytest
 
-from kdlab.cli import main
-
-
-@pytest.fixture
-def kdlab_cli(elsewhere, capsys):
-    """Runs the command line in this process: (exit code, stdout, stderr)."""
-
-    def call(*words):
-        code = main(list(words))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
 
 @pytest.fixture
 def run_json(kdlab_cli):

@@ -53,6 +53,13 @@ def test_a_run_trains_every_sample_once_and_shows_its_plan(kdlab_home, elsewhere
     assert {"load", "teacher", "student", "backward", "send", "receive", "update"} <= names
     for picture in ("gantt.png", "breakdown.png"):
         assert (folder / picture).stat().st_size > 5000
+    (sheet,) = run.plans()
+    assert sheet.member == "tr/seed0"
+    assert "data:image/png;base64" in sheet._repr_html_()
+    told = list(select(run.folder.events, "trace"))
+    assert len(told) == 2  # epochs
+    assert {device for device, *_ in told[1]["spans"]} == {0, 1}
+    assert 0 < len({step for _, _, step, *_ in told[1]["spans"]}) <= 12
     (profile,) = [json.loads((run.path / "profile.json").read_text())]
     assert len(profile["devices"]) == 2
     steps = [e for e in select(run.folder.events, "step") if e["member"] == "tr/seed0"]

@@ -5,10 +5,13 @@ import time
 
 import psutil
 import pytest
+import torch
+from safetensors.torch import load_file
 from tests_support import until
 
 import kdlab
 from kdlab.errors import BadInput, SpecError
+from kdlab.run.handle import resume
 from kdlab.train.events import read_all, select
 
 pytestmark = pytest.mark.timeout(230)
@@ -88,8 +91,6 @@ def test_numbers_change_from_the_next_step_on(kdlab_home, elsewhere):
 
 
 def test_what_was_set_still_holds_after_a_resume(kdlab_home, elsewhere):
-    from kdlab.run.handle import resume
-
     run = started("train.schedule=constant", "train.lr=0.1")
     until(lambda: steps(run))
     run.set(lr_factor=0.25)
@@ -127,10 +128,6 @@ def test_bad_orders_are_refused_and_never_sent(kdlab_home, elsewhere):
     until(lambda: run.state == "lost")
     with pytest.raises(BadInput, match="only a running one"):
         run.pause()
-    ensemble = kdlab.load("smoke/ensemble", "tracking.enabled=false").start()
-    with pytest.raises(BadInput, match="only train/student"):
-        ensemble.pause()
-    ensemble.kill()
 
 
 def test_before_it_trains_it_takes_no_orders(kdlab_home, elsewhere):
@@ -197,3 +194,113 @@ def test_all_ranks_of_a_student_turn_at_the_same_step(kdlab_home, elsewhere):
     run.wait(timeout_s=60)
     assert run.state == "stopped"
     assert json.loads((run.path / "status.json").read_text())["state"] == "stopped"
+
+
+def student(run):
+    (path,) = run.path.rglob("student.safetensors")
+    return load_file(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["tr", "ir"])
+def test_a_paused_pipeline_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere, plan):
+    words = ("tracking.enabled=false", "train.epochs=60", f"method.plan={plan}")
+    run = kdlab.load("smoke/blockwise", *words).start(lambda line: None)
+    until(lambda: steps(run))
+    assert [knob.name for knob in run.knobs()] == ["lr_factor"]
+    run.pause()
+    (paused,) = until(lambda: events(run, "paused"))
+    time.sleep(0.5)  # what is looked at is that nothing happens meanwhile
+    assert max(steps(run)) <= paused["step"]
+    run.checkpoint()
+    until(
+        lambda: [e for e in events(run, "checkpoint_saved") if e["step"] == paused["step"]]
+    )
+    run.go_on()
+    (went_on,) = until(lambda: events(run, "went_on"))
+    assert went_on["step"] == paused["step"]
+    run.checkpoint()  # without a pause: all meet at a step
+    each = until(lambda: events(run, "epoch_done"))[0]["step"]
+
+    def asked_for():
+        """Within an epoch, or at its end beside the one that is saved there anyway."""
+        saved = [e["step"] for e in events(run, "checkpoint_saved")]
+        others = [step for step in saved if step > paused["step"]]
+        return [step for step in others if step % each or others.count(step) > 1]
+
+    until(asked_for)
+    result = run.wait(timeout_s=120).result
+    assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
+    quiet = kdlab.load("smoke/blockwise", *words).start(lambda line: None)
+    quiet.wait(timeout_s=120)
+    one, two = student(run), student(quiet)
+    assert one.keys() == two.keys()
+    # Rows are summed in the same order whatever happened in between.
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_the_learning_rate_of_a_pipeline_turns_for_all_blocks(kdlab_home, elsewhere):
+    run = kdlab.load(
+        "smoke/blockwise",
+        "tracking.enabled=false",
+        "train.epochs=100000",
+        "train.schedule=constant",
+        "train.log_every_steps=1",
+    ).start(lambda line: None)
+    until(lambda: steps(run))
+    run.set(lr_factor=2.0)
+    (steered,) = until(lambda: events(run, "steered"))
+    until(lambda: max(steps(run)) > steered["step"] + 5)
+    rates = {e["lr"] for e in events(run, "step") if e["step"] > steered["step"] + 1}
+    assert rates == {0.1}
+    run.pause()
+    until(lambda: events(run, "paused"))
+    run.stop()  # also of a paused one
+    run.wait(timeout_s=60)
+    assert run.state == "stopped"
+    count = max(steps(run))
+    again = resume(run.id)
+    until(lambda: len(events(run, "steered")) == 2)  # what was set holds
+    until(lambda: max(steps(run)) > count)  # the pause does not
+    again.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [True, False])
+def test_local_models_pause_turn_and_save(kdlab_home, elsewhere, processes):
+    own = {
+        "method": {"type": "train/ensemble", "workers": 2, "processes": processes},
+        "aggregation": {"type": "train/aggregation/model_average", "tau": 8},
+        "train.epochs": 2000,
+        "tracking.enabled": False,
+    }
+    run = kdlab.load("smoke/ensemble", own).start(lambda line: None)
+    until(lambda: events(run, "communication"))
+    assert [knob.name for knob in run.knobs()] == ["lr_factor"]  # no teacher, no loss of it
+    run.pause()
+    until(lambda: events(run, "paused"))
+    # Workers that are between two rounds end these; then nothing happens any more.
+    stable_since, rounds = time.monotonic(), len(events(run, "communication"))
+    while time.monotonic() - stable_since < 1.5:
+        if len(events(run, "communication")) != rounds:
+            stable_since, rounds = time.monotonic(), len(events(run, "communication"))
+            assert rounds < 2000
+        time.sleep(0.05)
+    run.set(lr_factor=0.5)
+    steered = until(lambda: events(run, "steered"))
+    assert steered[0]["values"] == {"lr_factor": 0.5}
+    run.checkpoint()
+    run.go_on()
+    until(lambda: events(run, "went_on"))
+    until(lambda: events(run, "checkpoint_saved"))
+    until(lambda: len(events(run, "communication")) > rounds)
+    run.pause()
+    until(lambda: len(events(run, "paused")) > len(events(run, "went_on")))
+    run.stop()  # also of a paused one
+    run.wait(timeout_s=60)
+    assert run.state == "stopped"
+    rounds = len(events(run, "communication"))
+    again = resume(run.id)
+    until(lambda: len(events(run, "communication")) > rounds)
+    again.kill()

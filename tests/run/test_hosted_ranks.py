@@ -2,9 +2,6 @@
 
 import os
 import signal
-import socket
-import subprocess
-import sys
 
 import psutil
 import pytest
@@ -17,43 +14,9 @@ from kdlab.train.events import select
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(230)]
 
 
-def dask(*words):
-    return subprocess.Popen(
-        [sys.executable, "-m", "dask", *words],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
 @pytest.fixture
-def cluster(tmp_path):
-    """(address, two worker processes)."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    address = f"tcp://127.0.0.1:{port}"
-    processes = [
-        dask("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
-    ]
-    try:
-        until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
-        for number in (1, 2):
-            folder = tmp_path / f"worker{number}"
-            processes.append(
-                dask(
-                    "worker", address, "--no-nanny", "--no-dashboard", "--nthreads", "1",
-                    "--host", "127.0.0.1", "--local-directory", str(folder),
-                )
-            )  # fmt: skip
-        from distributed import Client
-
-        with Client(address, timeout="60s") as client:
-            client.wait_for_workers(2, timeout=60)
-        yield address, processes[1:]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+def cluster(two_workers):
+    return two_workers
 
 
 def started(address, *overrides):

@@ -177,6 +177,8 @@ def test_options_train(samples, tmp_path, recipe):
     result = loop.run(source(samples, tmp_path))
     assert all(math.isfinite(v) for v in recorder.losses().values())
     assert result.seen == 480
+    notes = [e["message"] for e in recorder.events if e["event"] == "note"]
+    assert any("channels_last" in n for n in notes) == ("channels_last" in recipe)
 
 
 def test_best_on_validation_and_last_are_reported_apart(samples, tmp_path):

@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kdlab.data.samples import PlannedSamples
@@ -13,6 +14,8 @@ from kdlab.models.model import Normalised
 
 class Loader:
     """A device's views of a batch, made in a thread while the one before is trained on."""
+
+    source = None  # the teacher is on the devices
 
     def __init__(
         self, samples: PlannedSamples, model: Normalised, device: torch.device
@@ -36,15 +39,16 @@ class Loader:
         if self._next is not None and self._next[0] == key:
             views = self._next[1].result()
         else:
-            views = self._views(step, start, stop)
+            views = self._views(self.ids[step][start:stop])
         self._next = None
         if step + 1 < len(self.ids) and len(self.ids[step + 1]) == len(self.ids[step]):
             ahead = (self.epoch, self.first + step + 1, start, stop)
-            self._next = ahead, self._thread.submit(self._views, step + 1, start, stop)
+            ids = self.ids[step + 1][start:stop]  # now: `begin` may come before the thread
+            self._next = ahead, self._thread.submit(self._views, ids)
         return (views.to(self.device, non_blocking=True).float() - self.mean) / self.std
 
-    def _views(self, step: int, start: int, stop: int) -> Tensor:
-        return torch.from_numpy(self.samples.views(self.ids[step][start:stop], self.epoch))
+    def _views(self, ids: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(self.samples.views(ids, self.epoch))
 
     def served(self) -> Sequence[Tensor]:
         """No outputs of teacher blocks: the device computes them."""

@@ -5,16 +5,15 @@
     (section IV-B) whole model validated between epochs     -> _finish_epoch
 
 Within an epoch nobody waits for anybody but for the relay. What all must do at the same
-step (stop, save and leave) goes round beside it, as does the loss: each device says its
+step (stop, save, pause, leave) goes round beside it, as does the loss: each device says its
 part of a step and reads everybody's some steps later, when all have spoken for long. So
 an epoch can end early, at a step that all learn of in time, with nothing left under way.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +21,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.distributed as dist
-from safetensors.torch import load as from_bytes
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from kdlab.data.samples import PlannedSamples
@@ -33,24 +30,28 @@ from kdlab.models.model import ModelSpec, Normalised
 from kdlab.papers.pipe_bd.programme import Programme
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.stages import Plan, Stage
+from kdlab.soft_labels.source import Steerable
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds
 from kdlab.train.blocks import worker as engine
+from kdlab.train.blocks.gathering import Gathering
 from kdlab.train.blocks.loader import Loader
 from kdlab.train.blocks.pairs import BlockPair
 from kdlab.train.blocks.search import Rounds, Search
 from kdlab.train.blocks.served_prefix import Open, PrefixLoader
-from kdlab.train.blocks.words import Words
+from kdlab.train.blocks.words import Wish, Words, agreed
 from kdlab.train.blocks.worker import Worker, stage_groups
 from kdlab.train.events import Emit
 from kdlab.train.lineage import Lineage, Odometer
 from kdlab.train.position import Position, StudentResult
 from kdlab.train.recipe import Recipe, Stepper, lr_at, make_optimizer
 from kdlab.train.results import Results
+from kdlab.train.steering import LR_FACTOR, Steering
 
 _LOG_EVERY_S = 0.2
 _DRAWING = ("DropPath", "DropBlock2d", "StochasticDepth")  # of timm and torchvision
-_TRACED = 12  # steps at the end of the first epoch
+_TRACED = 12  # steps at the end of each epoch
+_PAUSED_S = 0.05
 _TICK_GPU = 10  # steps between two words on a GPU, where asking for a loss waits for it
 
 
@@ -64,11 +65,12 @@ class Job:
         outputs: of one row of each block's output.
         leave: whether to save and end this generation.
         pulse: a sign of life, with the step.
+        steering: what the user changes while it trains; the master's counts.
         search: of the architecture, when the student is a supernet.
         works: multiplications of each teacher block for one image, for a search.
         opened: opens a source of the first teacher blocks' outputs, where the programme has
             them served.
-        on_trace: told once of what all devices did, by the master, after the first epoch.
+        on_trace: told by the master what all devices did in an epoch's last steps.
     """
 
     recipe: Recipe
@@ -89,6 +91,7 @@ class Job:
     stop: Callable[[], bool] = lambda: False
     leave: Callable[[], bool] = lambda: False
     pulse: Callable[[int], None] = lambda step: None
+    steering: Steering = field(default_factory=lambda: Steering(None, ""))
     search: Search | None = None
     works: Sequence[float] = ()
     opened: Open | None = None
@@ -126,14 +129,23 @@ class BlockwiseLoop:
         self.odometer = Odometer(job.folder / "odometer")
         self._losses: dict[int, Tensor] = {}  # sums since the last word
         self._limit = 0
-        self._told: tuple[bool, bool] | None = None  # stop, leave: at the limit
+        self._wanted = Wish()  # at the limit
+        self._lr_factor = 1.0
         self._sums = torch.zeros(job.programme.blocks, dtype=torch.float64)
         self._logged = (0.0, 0)
         self._spoken = 0  # step of the last word
         self._count = 0  # words in `_sums`
         self.step_s: list[float] = []
-        self._traced = False
         self.workers = [self._worker(plan, groups) for plan in self.plans]
+        self.gathering = Gathering(
+            pairs=job.pairs,
+            optimizers=self.optimizers,
+            workers=self.workers,
+            programme=job.programme,
+            norm=job.norm,
+            rank=job.rank,
+            talk=self.talk,
+        )
         longest = max(len(plan.stages) for plan in job.programme.plans)
         self._tick = _TICK_GPU if job.device.type == "cuda" else 1
         self._lead = max(plan.lead for plan in job.programme.plans)
@@ -232,7 +244,7 @@ class BlockwiseLoop:
         lr = lr_at(recipe, epoch, steps)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * self._lr_factor
         if self.rounds is not None:
             done = self.position.epoch * steps + self.loaders[0].first + step
             self.rounds.begin(done, self.optimizers)
@@ -280,33 +292,54 @@ class BlockwiseLoop:
             GenerationEnds: a rank comes or goes; the state is saved.
             KdlabError: a loss is no number any more.
         """
+        # What was set before holds from the first step on, also after a resume.
+        self.job.steering.look(now=True)
+        own = 0.0 if self.job.rank else self.job.steering.lr_factor
+        self._turn(agreed(self.talk, Wish(lr_factor=own)).lr_factor)
         try:
             while self.position.epoch < self.job.recipe.epochs:
-                self._train_epoch()
-                self._finish_epoch()
+                if self._train_epoch():
+                    self._finish_epoch()
         finally:
             for loader in self.loaders:
                 loader.close()
 
-    def _train_epoch(self) -> None:
-        job, position = self.job, self.position
+    def _train_epoch(self) -> bool:
+        """The rest of it, or as far as all want; whether that was to its end."""
+        position = self.position
         first = len(position.done)
         for loader in self.loaders:
             loader.begin(position.epoch, first)
+        for worker in self.workers:
+            worker.spans.clear()  # after a pause steps count from there
         self._limit = steps = len(self.loaders[0].ids)
-        self._told = None
-        words = Words(self.talk, job.programme.blocks, self._lag)
+        self._wanted = Wish()
         begin = time.perf_counter()
         self._logged, self._count = (begin, position.step), 0
         self._spoken, self._losses = position.step, {}
         self._sums.zero_()
+        done = self._run(steps)
+        position.train_seconds += time.perf_counter() - begin
+        position.done |= set(range(first, first + done))
+        if done > 2:
+            self.step_s.append((time.perf_counter() - begin) / done)
+        self._act(self._wanted)
+        if self._wanted.pause:
+            self._pause()
+        return done == steps
+
+    def _run(self, steps: int) -> int:
+        """The steps of an epoch, or as many as all want; how many."""
+        job, position = self.job, self.position
+        words = Words(self.talk, job.programme.blocks, self._lag)
         sizes = [len(ids) for ids in self.loaders[0].ids]
         seen = self.lineage.seen
         running = [worker.advance(lambda: self._limit) for worker in self.workers]
         step = 0
         while step < self._limit:
             for worker in self.workers:
-                worker.exact = not self._traced and step >= steps - _TRACED
+                # Waiting for a GPU after every part costs time: in the first epoch alone.
+                worker.exact = position.epoch == 0 and step >= steps - _TRACED
             for one in running:
                 next(one)
             position.step += 1
@@ -316,29 +349,73 @@ class BlockwiseLoop:
                 self.odometer.value = seen
             job.pulse(position.step)
             if step % self._tick == 0:
-                words.say(step, self._mean_losses(), stop=job.stop(), leave=job.leave())
+                words.say(step, self._mean_losses(), self._wish())
             for heard in words.heard(step):
                 self._hear(*heard, steps=steps)
             step += 1
         for one in running:
             next(one, None)  # its last sends leave
         if self._losses:  # of steps after the last word
-            words.say(step - 1, self._mean_losses(), stop=False, leave=False)
+            words.say(step - 1, self._mean_losses(), Wish())
         for heard in words.heard(step + self._lag):
             self._hear(*heard, steps=step)
-        position.train_seconds += time.perf_counter() - begin
-        position.done |= set(range(first, first + step))
-        if step > 2:
-            self.step_s.append((time.perf_counter() - begin) / step)
-        self._leave_if_told()
+        return step
 
-    def _leave_if_told(self) -> None:
-        if self._told is None:
-            return
-        self._save()
-        if self._told[0]:
+    def _wish(self) -> Wish:
+        job, steering = self.job, self.job.steering
+        if job.rank:
+            return Wish(stop=job.stop(), leave=job.leave())
+        steering.look()
+        save, steering.wants_checkpoint = steering.wants_checkpoint, False
+        return Wish(
+            stop=job.stop(),
+            leave=job.leave(),
+            pause=steering.paused,
+            save=save,
+            lr_factor=steering.lr_factor,
+        )
+
+    def _act(self, wanted: Wish) -> None:
+        """With nothing under way, all at the same step."""
+        if wanted.save or wanted.stop or wanted.leave:
+            self._save()
+        if wanted.stop:
             raise RunStopped(f"stopped by the user after step {self.position.step}")
-        raise GenerationEnds
+        if wanted.leave:
+            raise GenerationEnds
+
+    def _turn(self, lr_factor: float) -> None:
+        """From the next step on."""
+        if lr_factor in (0.0, self._lr_factor):
+            return
+        self._lr_factor = lr_factor
+        if self.job.rank == 0:
+            values = {LR_FACTOR: lr_factor}
+            self.job.emit("steered", step=self.position.step, values=values)
+
+    def _pause(self) -> None:
+        """Until the master says go on, or anybody stop or leave. It is no training time."""
+        job = self.job
+        given: list[object] = [loader.source for loader in self.loaders]
+        sources = [source for source in given if isinstance(source, Steerable)]
+        if job.rank == 0:
+            job.emit("paused", step=self.position.step)
+        for source in sources:
+            source.pause(paused=True)
+        while True:
+            time.sleep(_PAUSED_S)  # between looks; this is what a pause is
+            job.pulse(self.position.step)
+            for source in sources:
+                source.look()
+            now = agreed(self.talk, self._wish())
+            self._turn(now.lr_factor)
+            self._act(now)
+            if not now.pause:
+                break
+        for source in sources:
+            source.pause(paused=False)
+        if job.rank == 0:
+            job.emit("went_on", step=self.position.step)
 
     def _mean_losses(self) -> dict[int, float]:
         """Of this device's blocks, over the steps since it was last asked."""
@@ -347,9 +424,7 @@ class BlockwiseLoop:
         self._losses, self._spoken = {}, self.position.step
         return found
 
-    def _hear(
-        self, step: int, losses: list[float], stop: bool, leave: bool, *, steps: int
-    ) -> None:
+    def _hear(self, step: int, losses: list[float], wish: Wish, *, steps: int) -> None:
         """Words of a step some steps ago, which all devices hear at the same step."""
         if not all(map(math.isfinite, losses)):
             bad = [b for b, loss in enumerate(losses) if not math.isfinite(loss)]
@@ -360,10 +435,11 @@ class BlockwiseLoop:
             )
         self._sums += torch.tensor(losses, dtype=torch.float64)
         self._count += 1
-        if (stop or leave) and self._told is None:
+        self._turn(wish.lr_factor)
+        if wish.ends_the_step and not self._wanted.ends_the_step:
             # All are at step + lag now; none has posted a receive beyond the next.
-            self._told = stop, leave
             self._limit = min(steps, step + self._lag + self._lead + 1)
+        self._wanted |= wish
         now, every = time.perf_counter(), self.job.recipe.log_every_steps
         due = now - self._logged[0] >= _LOG_EVERY_S
         if every is not None:
@@ -399,7 +475,7 @@ class BlockwiseLoop:
         counts = torch.from_numpy(self.lineage.counts)
         dist.all_reduce(counts, group=self.talk)  # in place
         self.lineage.finish_epoch(counts.numpy().copy())
-        self._collect()
+        self.gathering.collect()
         facts: dict[str, Any] = {}
         last = position.epoch + 1 == job.recipe.epochs
         if job.rank == 0 and (
@@ -423,76 +499,30 @@ class BlockwiseLoop:
         self._save(collected=True)
 
     def _share_trace(self) -> None:
-        """The first epoch's last steps of all devices, to the master."""
-        if self._traced:
-            return
-        self._traced = True
+        """The epoch's last steps of all devices, to the master."""
         own = [span for worker in self.workers for span in worker.spans]
+        for worker in self.workers:
+            worker.spans.clear()
         newest = max((span.step for span in own), default=0)
         own = [span for span in own if span.step > newest - _TRACED]
         everyone: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyone, own, group=self.talk)
-        if self.job.rank == 0:
-            self.job.on_trace([span for spans in everyone for span in spans])
-
-    @torch.no_grad()
-    def _collect(self) -> None:
-        """Bring every block's newest state to the master, as plain tensors."""
-        job = self.job
-        self._average_statistics()
-        for block, pair in enumerate(job.pairs):
-            owner = job.programme.owner(block)
-            if owner == 0:
-                continue
-            if job.rank == owner:
-                tensors, facts = self._packed(block)
-                self._send(to_bytes(tensors))
-                self._send(json.dumps(facts).encode())
-            elif job.rank == 0:
-                tensors = from_bytes(self._receive(owner))
-                facts = json.loads(self._receive(owner))
-                checkpoint.unpack(
-                    tensors, facts, pair.student, self.optimizers[block], rank=-1
-                )
-
-    def _average_statistics(self) -> None:
-        """Of batch norm in shared stages, where each device saw its own rows."""
-        if self.job.norm == "sync":
-            return
-        for worker in self.workers:
-            if len(worker.stage.devices) > 1:
-                worker.average_statistics()
-
-    def _packed(self, block: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        pair = self.job.pairs[block]
-        tensors, facts = checkpoint.pack(pair.student, self.optimizers[block])
-        kept = {k: v for k, v in tensors.items() if not k.startswith("random.")}
-        return {k: v.detach().contiguous().cpu() for k, v in kept.items()}, facts
-
-    def _send(self, content: bytes) -> None:
-        data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        dist.send(torch.tensor([len(content)]), 0, group=self.talk)
-        dist.send(data, 0, group=self.talk)
-
-    def _receive(self, sender: int) -> bytes:
-        size = torch.zeros(1, dtype=torch.int64)
-        dist.recv(size, sender, group=self.talk)
-        data = torch.empty(int(size), dtype=torch.uint8)
-        dist.recv(data, sender, group=self.talk)
-        return data.numpy().tobytes()
+        spans = [span for spans in everyone for span in spans]
+        if self.job.rank == 0 and spans:
+            self.job.on_trace(spans)
 
     def _save(self, *, collected: bool = False) -> None:
         """All take part; the master writes."""
         job = self.job
         counts = torch.from_numpy(self.lineage.counts.copy())
         if not collected:
-            self._collect()
+            self.gathering.collect()
             dist.all_reduce(counts, group=self.talk)
         if job.rank == 0:
             tensors: dict[str, Tensor] = {"lineage.counts": counts}
             facts: dict[str, Any] = {"blocks": []}
             for block in range(len(job.pairs)):
-                own, more = self._packed(block)
+                own, more = self.gathering.packed(block)
                 tensors |= {f"block.{block}.{k}": v for k, v in own.items()}
                 facts["blocks"].append(more)
             facts |= {

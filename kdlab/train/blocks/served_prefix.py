@@ -88,8 +88,9 @@ class PrefixLoader:
         own = Part(stage.devices.index(device), tuple(map(float, stage.rows)))
         self._own = replace(samples, part=own)
         self._open = opened
-        self._source: SoftLabelSource | None = None
+        self.source: SoftLabelSource | None = None
         self._batches: Iterator[Batch] = iter(())
+        self._place = (-1, 0)  # epoch and batch that it gives next
         self.epoch = self.first = 0
         self.ids: list[Any] = []
         self.outputs: list[Tensor] = []
@@ -99,9 +100,11 @@ class PrefixLoader:
         self.epoch, self.first = epoch, first
         self.ids = self.samples.batches(epoch)[first:]
         done = list(range(first))
-        if self._source is None:
-            self._source = self._open(self._own, {"epoch": epoch, "done": done})
-        self._batches = self._source.epoch(epoch, done)
+        if self.source is None:
+            self.source = self._open(self._own, {"epoch": epoch, "done": done})
+        if self._place != (epoch, first):  # else it goes on after a pause
+            self._batches = self.source.epoch(epoch, done)
+            self._place = epoch, first
 
     def __call__(self, step: int, start: int, stop: int) -> Tensor:
         """(stop - start, C, H, W) normalised; `outputs` are then of these rows.
@@ -110,6 +113,7 @@ class PrefixLoader:
             TeacherLost, ClusterError: as the source does.
         """
         batch = next(self._batches)
+        self._place = self.epoch, self.first + step + 1
         if not np.array_equal(batch.ids, self.ids[step][start:stop]):
             raise KdlabError(
                 f"The pool delivered other rows than batch {self.first + step} of epoch "
@@ -124,8 +128,8 @@ class PrefixLoader:
         return self.outputs
 
     def close(self) -> None:
-        if self._source is not None:
-            self._source.close()
+        if self.source is not None:
+            self.source.close()
 
 
 def split(soft: Tensor, shapes: Sequence[tuple[int, ...]], memory: Any) -> list[Tensor]:

@@ -4,11 +4,10 @@ torch's SyncBatchNorm takes CUDA tensors only; this one goes over whatever the p
 group speaks, so that a shared stage on CPUs trains as one device would.
 """
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
-from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -141,11 +140,19 @@ def synchronise(module: nn.Module, group: Any) -> nn.Module:
     check_norms(module)
     if dist.get_world_size(group) == 1 or isinstance(module, GroupBatchNorm):
         return module
-    if type(module) is nn.BatchNorm2d or isinstance(module, BatchNormAct2d):
+    if type(module) is nn.BatchNorm2d or _is_timms(module):
         return GroupBatchNorm.of(module, group)
     for name, child in module.named_children():
         setattr(module, name, synchronise(child, group))
     return module
+
+
+def _is_timms(module: nn.Module) -> TypeGuard[nn.BatchNorm2d]:
+    """Whether it is timm's BatchNormAct2d, without the seconds timm's import takes."""
+    return any(
+        cls.__name__ == "BatchNormAct2d" and cls.__module__.startswith("timm.")
+        for cls in type(module).__mro__
+    )
 
 
 def check_norms(module: nn.Module) -> None:
@@ -155,9 +162,7 @@ def check_norms(module: nn.Module) -> None:
         ModelError: one of a kind that is not known here.
     """
     for name, child in module.named_modules():
-        known = type(child) in (nn.BatchNorm2d, GroupBatchNorm) or isinstance(
-            child, BatchNormAct2d
-        )
+        known = type(child) in (nn.BatchNorm2d, GroupBatchNorm) or _is_timms(child)
         if isinstance(child, nn.modules.batchnorm._BatchNorm) and not known:
             raise ModelError(
                 f"{name} is a {type(child).__name__}, which cannot be taken over a group of "

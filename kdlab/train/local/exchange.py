@@ -56,18 +56,3 @@ def fetch(file: ModelFile) -> dict[str, Tensor]:
             f"published with {file.sha256[:16]}. It was not used."
         )
     return from_bytes(content)
-
-
-def mean_of(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Eq. 1: the mean of all weights; counters as the first one has them."""
-    first, *others = states
-    found = {}
-    for name, tensor in first.items():
-        if not tensor.is_floating_point():
-            found[name] = tensor
-            continue
-        total = tensor.clone()
-        for other in others:
-            total += other[name]
-        found[name] = total / len(states)
-    return found

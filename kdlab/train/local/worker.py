@@ -1,7 +1,7 @@
 """One worker of Algorithm 1 of EC-DNN, and of MA-DNN, E-DNN and S-DNN, which are parts of it.
 
     w <- w - eta grad L(f(w; x), y)  (Eq. 5 with z-bar)      -> train
-    w_bar <- {w_1, ..., w_K, 1/K}                            -> combine: relabel, or mean_of
+    w_bar <- {w_1, ..., w_K, 1/K}                            -> combine: relabel, or `merged`
     w <- Compression(w, w_bar, D)  (Algorithm 2, Eq. 6)      -> combine: _compress
     reset                                                    -> the checkpoint after it
 
@@ -13,7 +13,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -32,20 +32,22 @@ from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import Normalised
 from kdlab.papers.ec_dnn.metrics import check_ensemble
 from kdlab.papers.ec_dnn.timetable import Round, Timetable
-from kdlab.soft_labels.source import Batch, SoftLabelSource, TeacherPool
+from kdlab.soft_labels.source import Batch, SoftLabelSource, Steerable, TeacherPool
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.compression.distillation import Distillation
 from kdlab.train.events import Emit
-from kdlab.train.local.exchange import ModelFile, fetch, mean_of, publish
+from kdlab.train.local.exchange import ModelFile, fetch, publish
 from kdlab.train.local.relabel import Relabelled, relabel, relabel_served
 from kdlab.train.local.stream import Place, Stream
 from kdlab.train.recipe import Recipe, lr_at
+from kdlab.train.steering import Steering, changed, knobs_of, turned
 from kdlab.train.step import Descent
 
 _LOG_EVERY_S = 0.5
+_PAUSED_S = 0.05
 
 
 Opened = Callable[[TeacherPool, PlannedSamples, dict[str, Any], int], SoftLabelSource]
@@ -66,6 +68,7 @@ class LocalJob:
         loss: of soft labels, where the local training has any.
         folder: of the member; models are written below it.
         stop: whether the user asked to stop.
+        steering: what the user changes while it trains.
         pulse: a sign of life, with the steps done.
         opened: a source of some samples' soft labels from the pool of local models.
     """
@@ -84,6 +87,7 @@ class LocalJob:
     emit: Emit
     stop: Callable[[], bool] = lambda: False
     pulse: Callable[[int], None] = lambda step: None
+    steering: Steering = field(default_factory=lambda: Steering(None, ""))
     opened: Opened | None = None
 
 
@@ -137,7 +141,12 @@ class LocalWorker:
         self.steps = 0  # of SGD, compressing ones included
         self._kept_round = 0  # whose beginning is kept
         self._losses: list[Tensor] = []
-        self._logged = (time.perf_counter(), 0)
+        self._stood_s = self._stood_cpu_s = 0.0  # in pauses
+        self._source: object = None
+        self.loss = job.loss
+        self._knobs = knobs_of(job.loss)
+        self._turned = list(self._knobs.values())
+        self._logged = (self._clock(), 0)
         self._saved = time.monotonic()
 
     # Start and resume
@@ -223,12 +232,12 @@ class LocalWorker:
             self._at_the_start_of(round_.number)
             if latest and isinstance(self.job.aggregation, ModelAverage):
                 self.model.net.load_state_dict(fetch(latest[0]))  # all begin alike
-        begin = time.perf_counter()
+        begin, self._source = self._clock(), source
         steps = round_.train_steps - self.round_steps
         places, away, relabel_s = self.stream.ahead(steps), None, 0.0
         if round_.diversity_weight and latest and steps:
             away, relabel_s = self._relabel(places, self.job.samples, latest, pool)
-        busy = time.process_time()
+        busy = self._cpu()
         before = self.round_steps
         self.model.train()
         for number, batch in enumerate(self.stream.take(source, steps)):
@@ -244,8 +253,8 @@ class LocalWorker:
             loss=self._mean_loss(),
             steps=self.round_steps,
             samples=self.round_samples,
-            wall_s=time.perf_counter() - begin,
-            train_s=time.process_time() - busy,
+            wall_s=self._clock() - begin,
+            train_s=self._cpu() - busy,
             relabel_s=relabel_s,
             fetched_bytes=0 if away is None else self._fetched(latest, away, pool),
         )
@@ -282,7 +291,7 @@ class LocalWorker:
         """Eq. 5, and the soft loss of a teacher where there is one."""
         own = None if z is None else z.to(self.device)
         loss = diversity_regularised(scores, labels, own, round_.diversity_weight)
-        spec = self.job.loss
+        spec = self.loss
         if spec is None or batch.soft is None:
             return loss
         teacher = batch.soft.to(self.device, torch.float32)
@@ -329,11 +338,12 @@ class LocalWorker:
 
     def _average(self, round_: Round, models: Sequence[ModelFile]) -> Done:
         """MA-DNN: the weights of all, averaged."""
-        begin = time.perf_counter()
-        states = [fetch(file) for file in models]
-        self.model.net.load_state_dict(mean_of(states))
+        begin = self._clock()
         aggregation = self.job.aggregation
-        if isinstance(aggregation, ModelAverage) and aggregation.optimizer == "reset":
+        assert isinstance(aggregation, ModelAverage)
+        merged = aggregation.merged([fetch(file) for file in models])
+        self.model.net.load_state_dict(merged)
+        if aggregation.optimizer == "reset":
             self.descent = Descent(self.job.recipe, self.model, self.model, self.device)
         return self._reset(round_, begin, Parts(fetched_bytes=self._others_bytes(models)))
 
@@ -346,15 +356,15 @@ class LocalWorker:
     ) -> tuple[Relabelled, float]:
         """The mean outputs, and the seconds that took: of this processor, or of waiting."""
         if pool is None:
-            busy = time.process_time()
+            busy = self._cpu()
             made = relabel(
                 places, samples, models, self.job.scratch, self._rows, self._alive
             )
-            return made, time.process_time() - busy
+            return made, self._cpu() - busy
         assert self.job.opened is not None
-        begin, opened = time.perf_counter(), partial(self.job.opened, pool)
+        begin, opened = self._clock(), partial(self.job.opened, pool)
         made = relabel_served(places, samples, len(models), opened, self._alive)
-        return made, time.perf_counter() - begin
+        return made, self._clock() - begin
 
     def _fetched(
         self, models: Sequence[ModelFile], made: Relabelled, pool: TeacherPool | None
@@ -373,7 +383,7 @@ class LocalWorker:
         self, round_: Round, models: Sequence[ModelFile], pool: TeacherPool | None
     ) -> Done:
         """Algorithm 2: relabel, then p iterations on Eq. 6 from the local weights."""
-        begin = time.perf_counter()
+        begin = self._clock()
         if not round_.compress_steps:
             return self._reset(round_, begin, Parts())
         stream, fresh = self._compression_stream(round_)
@@ -387,7 +397,7 @@ class LocalWorker:
                 "do not belong to its images; nothing was trained on them. This is a defect "
                 "of kdlab, or of a model that puts out no class scores."
             ) from error
-        busy, samples = time.process_time(), 0
+        busy, samples = self._cpu(), 0
         self.model.train()
         for number, place in enumerate(places):
             ids = place.ids
@@ -412,7 +422,7 @@ class LocalWorker:
             Parts(
                 samples=samples,
                 relabel_s=relabel_s,
-                compress_s=time.process_time() - busy,
+                compress_s=self._cpu() - busy,
                 fetched_bytes=self._fetched(models, made, pool),
                 ensemble_loss=made.loss,
                 model_losses=tuple(made.model_losses),
@@ -460,7 +470,7 @@ class LocalWorker:
             loss=loss,
             steps=round_.compress_steps,
             samples=parts.samples,
-            wall_s=time.perf_counter() - begin,
+            wall_s=self._clock() - begin,
             relabel_s=parts.relabel_s,
             compress_s=parts.compress_s,
             fetched_bytes=parts.fetched_bytes,
@@ -494,29 +504,84 @@ class LocalWorker:
         """The schedule runs over all steps, those of compressions included."""
         recipe, batches = self.job.recipe, self.job.samples.plan.batches
         done = self.steps / max(1, self.job.timetable.steps)
-        return lr_at(recipe, done * recipe.epochs, batches)
+        factor = self.job.steering.lr_factor
+        return factor * lr_at(recipe, done * recipe.epochs, batches)
 
     def _between(self) -> None:
         # Of another round it would push out the reset point that a resume goes back to.
         may = self.round == self._kept_round
-        if may and self.job.stop():
-            self._save()
-        self._alive()
-        now = time.perf_counter()
+        self._alive(saves=may)
+        now = self._clock()
         if now - self._logged[0] >= _LOG_EVERY_S:
             self._log(now)
-        if may and time.monotonic() - self._saved >= self.job.recipe.checkpoint_every_s:
-            self._save()
+        if may:
+            self._save_if_asked()
+            if time.monotonic() - self._saved >= self.job.recipe.checkpoint_every_s:
+                self._save()
 
-    def _alive(self) -> None:
+    def _save_if_asked(self) -> None:
+        if self.job.steering.wants_checkpoint:
+            self.job.steering.wants_checkpoint = False
+            self._save()
+            self._tell("checkpoint_saved")
+
+    def _alive(self, *, saves: bool = False) -> None:
         """Between batches.
 
         Raises:
             RunStopped: the user asked; the newest state is kept.
         """
         self.job.pulse(self.steps)
+        self.job.steering.look()
+        self._turn()
+        if self.job.steering.paused and not self.job.stop():
+            self._pause(saves)
         if self.job.stop():
+            if saves:
+                self._save()
             raise RunStopped(f"stopped by the user after step {self.steps}")
+
+    def _clock(self) -> float:
+        """Seconds, those in pauses left out."""
+        return time.perf_counter() - self._stood_s
+
+    def _cpu(self) -> float:
+        """Processor seconds, those in pauses left out."""
+        return time.process_time() - self._stood_cpu_s
+
+    def _turn(self) -> None:
+        """From the next step on, whatever the other workers have come to."""
+        knobs = self.job.steering.knobs(self._knobs)
+        if knobs == self._turned:
+            return
+        self.loss = turned(self.job.loss, dict(zip(self._knobs, knobs, strict=True)))
+        self._tell("steered", values=changed(list(self._knobs), self._turned, knobs))
+        self._turned = knobs
+
+    def _pause(self, saves: bool) -> None:
+        """Until somebody says go on, or stop. It is no training time."""
+        begin, busy, job = time.perf_counter(), time.process_time(), self.job
+        source = self._source
+        self._tell("paused")
+        if isinstance(source, Steerable):
+            source.pause(paused=True)
+        while job.steering.paused and not job.stop():
+            time.sleep(_PAUSED_S)  # between looks; this is what a pause is
+            job.pulse(self.steps)
+            job.steering.look()
+            if isinstance(source, Steerable):
+                source.look()
+            self._turn()
+            if saves:
+                self._save_if_asked()
+        if isinstance(source, Steerable):
+            source.pause(paused=False)
+        self._stood_s += time.perf_counter() - begin
+        self._stood_cpu_s += time.process_time() - busy
+        self._tell("went_on")
+
+    def _tell(self, event: str, **facts: Any) -> None:
+        self.job.emit(event, worker=self.job.worker, step=self.steps, **facts)
 
     def _log(self, now: float) -> None:
         self._refuse_bad_loss()

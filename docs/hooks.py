@@ -1,0 +1,123 @@
+"""Pages of the docs that are made from the code: notebooks, the registry, the architecture.
+
+mkdocs calls `on_files` before it builds; what is made here is in no folder.
+"""
+
+import html
+import re
+import tomllib
+from pathlib import Path
+
+import grimp
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from nbconvert import MarkdownExporter
+
+from kdlab.config import folders
+from kdlab.report import page
+from kdlab.reproduce.command import kept_table
+from kdlab.run.catalogue import Registry, Sheet
+
+ROOT = Path(__file__).parent.parent
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made."""
+    pages = {f"notebooks/{p.stem}.md": notebook(p) for p in notebooks()}
+    pages["registry.md"] = registry()
+    pages["results.md"] = results()
+    pages["pictures/rooms.svg"] = rooms()
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def notebooks() -> list[Path]:
+    return sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def notebook(path: Path) -> str:
+    """As Markdown, with what it shows when it was saved with outputs."""
+    text, _ = MarkdownExporter().from_filename(str(path))
+    # Cells between them would end a list, and each would begin at 1 again.
+    text = re.sub(r"^(\d+)\. ", r"**\1.** ", text, flags=re.MULTILINE)
+    run = f"    jupyter lab notebooks/{path.name}\n"
+    return f"{text.strip()}\n\nRun it yourself:\n\n{run}"
+
+
+def registry() -> str:
+    """Every card and component with its values, defaults and ranges."""
+    known, parts = Registry(), ["# Registry\n\nMade from the cards and specs themselves.\n"]
+    kind = ""
+    for name in known:
+        if name.split("/", 1)[0] != kind:
+            kind = name.split("/", 1)[0]
+            parts.append(f"\n## {kind}\n")
+        parts.append(_sheet(known[name]))
+    return "\n".join(parts)
+
+
+def results() -> str:
+    """Every kept result of `kdlab reproduce`, printed from its card."""
+    parts = ["# Results\n\nPrinted from `registry/results`; [what counts](reproduce.md).\n"]
+    for name in sorted(folders.names("registry")):
+        if name.startswith("results/"):
+            short = name.removeprefix("results/")
+            parts.append(f"\n## {short}\n\n{kept_table(short)}")
+    return "\n".join(parts)
+
+
+def _sheet(sheet: Sheet) -> str:
+    about = html.escape(sheet.about).replace("\n", "<br>\n")
+    rows = page.table(sheet.head, sheet.rows) if sheet.rows else ""
+    return f"\n### `{sheet.name}`\n\n`{sheet.place}`\n\n{about}\n\n{rows}\n"
+
+
+def rooms() -> str:
+    """The rooms of the house as rows, and who imports whom; read from the code."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    lines = next(c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
+    rows = [re.findall(r"kdlab\.(\w+)(?!\))\b", line) for line in lines]
+    return _drawn([row for row in rows if row], _imports({r for row in rows for r in row}))
+
+
+def _imports(names: set[str]) -> set[tuple[str, str]]:
+    graph = grimp.build_graph("kdlab")
+    found = set()
+    for module in graph.modules:
+        for other in graph.find_modules_directly_imported_by(module):
+            pair = _room(module), _room(other)
+            if pair[0] != pair[1] and set(pair) <= names:
+                found.add(pair)
+    return found
+
+
+def _room(module: str) -> str:
+    return ([*module.split("."), ""])[1]
+
+
+def _drawn(rows: list[list[str]], imports: set[tuple[str, str]]) -> str:
+    wide, high, box = 860, 92, (124, 34)
+    places: dict[str, tuple[float, float]] = {}
+    for y, row in enumerate(rows):
+        for x, name in enumerate(row):
+            places[name] = (wide * (x + 1) / (len(row) + 1), 30 + high * y)
+    height = 30 + high * len(rows)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {height}" '
+        'font-family="sans-serif" font-size="13">'
+    ]
+    for one, other in sorted(imports):
+        (x0, y0), (x1, y1) = places[one], places[other]
+        middle = (y0 + y1) / 2
+        parts.append(
+            f'<path d="M{x0:.0f} {y0:.0f} C{x0:.0f} {middle:.0f} {x1:.0f} {middle:.0f} '
+            f'{x1:.0f} {y1:.0f}" fill="none" stroke="#3b82c4" stroke-opacity="0.35"/>'
+        )
+    for name, (x, y) in places.items():
+        parts.append(
+            f'<rect x="{x - box[0] / 2:.0f}" y="{y - box[1] / 2:.0f}" width="{box[0]}" '
+            f'height="{box[1]}" rx="6" fill="#eef3fa" stroke="#3b82c4"/>'
+            f'<text x="{x:.0f}" y="{y + 5:.0f}" text-anchor="middle">{name}</text>'
+        )
+    return "".join([*parts, "</svg>"])

@@ -1,0 +1,18 @@
+"""Runs of a benchmark are nobody's: they go to a folder of their own."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def runs_in(folder: str) -> Iterator[None]:
+    """Run folders go there, and not to those of whoever measures."""
+    before = os.environ.get("KDLAB_RUNS")
+    os.environ["KDLAB_RUNS"] = folder
+    try:
+        yield
+    finally:
+        del os.environ["KDLAB_RUNS"]
+        if before is not None:
+            os.environ["KDLAB_RUNS"] = before

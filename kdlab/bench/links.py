@@ -1,0 +1,67 @@
+"""`kdlab bench links`: by reference or by value, over a link of 100 Mbit/s or 1 Gbit/s.
+
+A student and its reader on one side, emulated teachers on the other, each in a network
+namespace of its own; the kernel limits what goes between them. EDL-Dist names the traffic of
+inputs as its overhead (sections 4.4 and 5) and references as the way out of it.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kdlab.bench.network import FAR, NEAR, Link, delays, linked
+from kdlab.cluster.children import Child
+from kdlab.report.figures import Figure, Report, figure, report
+
+WAYS = ("reference", "value_uint8")
+LINKS = (Link(), Link(1000.0), Link(100.0))
+DELAYED = (Link(1000.0, 20.0), Link(100.0, 20.0))
+# What is by reference must not notice the link; what is by value may starve.
+_GOALS = {"reference": ">= 0.95"}
+_PATIENCE_S = 300.0
+
+
+def measure(repeats: int = 3, say: Callable[[str], None] = lambda line: None) -> Report:
+    """`of_n_training/WAY/LINK` and `bytes_per_sample/WAY/LINK`.
+
+    Raises:
+        BadInput: not root, or no iproute2.
+    """
+    figures: list[Figure] = []
+    links = LINKS + DELAYED if delays() else LINKS
+    if links is LINKS:
+        say("this kernel has no netem: links are limited, and not delayed")
+    for link in links:
+        found = _over(link, repeats)
+        for way in WAYS:
+            own = found[way]
+            label = f"{way}/{link.name}"
+            figures += [
+                figure(f"of_n_training/{label}", own["ratios"], "ratio", _GOALS.get(way)),
+                figure(f"bytes_per_sample/{label}", own["bytes"], "bytes"),
+                figure(f"mbit_per_s/{label}", own["mbit_per_s"], "Mbit/s"),
+            ]
+            say(f"{label}: {own['ratios'][0]:.3f} of N-training")
+    return report("links", figures)
+
+
+def _over(link: Link, repeats: int) -> dict[str, Any]:
+    with linked(link) as (near, far), tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        config = {"host": NEAR, "ways": WAYS, "repeats": repeats, "folder": folder}
+        student = Child(
+            "kdlab.bench.link_student", config, place / "student.log", within=near
+        )
+        teachers = None
+        try:
+            told = student.answer(_PATIENCE_S)
+            own = told["teachers"] | {"host": FAR, "scratch": str(place / "scratch")}
+            teachers = Child(
+                "kdlab.cluster.emulated_teachers", own, place / "teachers.log", within=far
+            )
+            return student.answer(_PATIENCE_S)
+        finally:
+            if teachers is not None:
+                teachers.stop()
+            student.stop()

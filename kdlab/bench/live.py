@@ -1,0 +1,200 @@
+"""What watching a run costs: the run its samples/s, the page its main thread.
+
+The same run is watched and left alone in turns; the monitor is that of a notebook, its page is
+left out, since on a cluster it is on another machine. The page is measured by itself: Chromium
+draws the curves of a run of two hours (36,000 steps) while ten updates a second arrive, and
+says how long its main thread was busy.
+"""
+
+import base64
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kdlab.bench.apart import runs_in
+from kdlab.errors import ClusterError
+from kdlab.notebook.curves import CurvesWidget
+from kdlab.notebook.monitor import Monitor
+from kdlab.notebook.watch import Watch
+from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.run.experiment import load
+from kdlab.run.handle import Run
+from kdlab.train.events import EventReader
+
+_SLICE_S = 4.0
+_PATIENCE_S = 120.0
+_STEPS = 36_000  # two hours at five a second
+_HZ = 10
+_LOOK_S = 5.0  # at the page
+
+
+def measure(repeats: int = 8, say: Callable[[str], None] = lambda line: None) -> Report:
+    """All figures; those of the page only where Chromium and playwright are."""
+    ratios, sizes = _watched(repeats, say)
+    figures = [
+        figure("samples_per_second_with_over_without", ratios, "ratio", ">= 0.99"),
+        figure("bytes_per_update", sizes, "bytes", "<= 2000"),
+    ]
+    return report("live", figures + _page(say))
+
+
+# The run
+
+
+def _watched(repeats: int, say: Callable[[str], None]) -> tuple[list[float], list[float]]:
+    options = {"compare": ["none"], "train.epochs": 1_000_000, "tracking.enabled": False}
+    ratios, sizes = list[float](), list[float]()
+    with tempfile.TemporaryDirectory() as folder, runs_in(folder):
+        run = load("quickstart", options).start()
+        try:
+            read = EventReader(run.folder.events)
+            _until_steps(run, read)
+            for number in range(repeats):
+                rates = {}
+                for watched in (True, False) if number % 2 else (False, True):
+                    rates[watched] = _slice(run, read, sizes if watched else None)
+                ratios.append(rates[True] / rates[False])
+                say(f"watched {rates[True]:.0f}, alone {rates[False]:.0f} samples/s")
+        finally:
+            run.kill()
+            run.wait()
+    return ratios, sizes
+
+
+def _until_steps(run: Run, read: EventReader) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not any(event["event"] == "step" for event in read()):
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"The run to be watched takes no step; see {run.folder.log}."
+            )
+        time.sleep(0.1)  # between looks
+
+
+def _slice(run: Run, read: EventReader, sizes: list[float] | None) -> float:
+    """samples/s over a few seconds."""
+    monitor = None
+    if sizes is not None:
+        monitor = Monitor(run, hz=_HZ)
+        monitor.curves.send = _counting(sizes)
+        monitor.follow()
+    read()  # what was before
+    time.sleep(_SLICE_S)
+    steps = [event for event in read() if event["event"] == "step"]
+    if monitor is not None:
+        monitor.close()
+    if len(steps) < 2:
+        raise ClusterError(f"The run to be watched has stopped; see {run.folder.log}.")
+    first, last = steps[0], steps[-1]
+    return float(
+        (last["samples_seen"] - first["samples_seen"]) / (last["time"] - first["time"])
+    )
+
+
+def _counting(sizes: list[float]) -> Callable[..., None]:
+    def send(message: dict[str, Any], buffers: list[bytes]) -> None:
+        if message["kind"] == "add":
+            sizes.append(float(len(json.dumps(message)) + sum(map(len, buffers))))
+
+    return send
+
+
+# The page
+
+
+def _page(say: Callable[[str], None]) -> list[Figure]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        chromium = None
+    if chromium is None:
+        say("no page was measured: it needs Chromium and playwright")
+        return []
+    messages, kept = _messages()
+    with sync_playwright() as started:
+        browser = started.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": 1000, "height": 900})
+        page.set_content("<div id=here></div>")
+        script = Path(__file__).parent.parent / "notebook" / "canvas.js"
+        page.evaluate(_HARNESS, script.read_text(encoding="utf-8"))
+        page.evaluate("messages => window.play(messages)", messages)
+        page.wait_for_timeout(1000)
+        tools = page.context.new_cdp_session(page)
+        tools.send("Performance.enable")
+        busy = []
+        for _ in range(3):
+            before = _metrics(tools)
+            page.wait_for_timeout(1000 * _LOOK_S)
+            after = _metrics(tools)
+            taken = after["TaskDuration"] - before["TaskDuration"]
+            busy.append(1e3 * taken / (after["Timestamp"] - before["Timestamp"]))
+        drawn = page.evaluate("window.updates")
+        browser.close()
+    say(f"the page was busy {median(busy):.1f} ms of a second, {drawn} updates were drawn")
+    return [
+        figure("browser_ms_per_s", busy, "ms", "<= 100"),
+        figure("bytes_of_whole_history", [float(kept)], "bytes"),
+    ]
+
+
+def _metrics(tools: Any) -> dict[str, float]:
+    found = tools.send("Performance.getMetrics")["metrics"]
+    return {one["name"]: float(one["value"]) for one in found}
+
+
+def _messages() -> tuple[list[dict[str, Any]], int]:
+    """What the widget sends: the whole history of a long run, then updates."""
+    sent: list[tuple[dict[str, Any], bytes]] = []
+    watch = Watch()
+    widget = CurvesWidget(watch, lambda: None)
+    widget.send = lambda message, buffers: sent.append((message, buffers[0]))
+    watch.see({"time": 0.0, "event": "member_started", "member": "served/seed0"})
+    for step in range(_STEPS):
+        watch.see(_step(step))
+    watch.take_news()
+    widget.reset()
+    for step in range(_STEPS, _STEPS + int(_HZ * (3 * _LOOK_S + 20))):
+        watch.see(_step(step))
+        widget.add(watch.take_news())
+    kept = len(json.dumps(sent[0][0])) + len(sent[0][1])
+    packed = [
+        {"message": message, "raw": base64.b64encode(raw).decode()} for message, raw in sent
+    ]
+    return packed, kept
+
+
+def _step(step: int) -> dict[str, Any]:
+    return {
+        "time": step / 5, "event": "step", "member": "served/seed0", "epoch": step // 100,
+        "step": step, "of_steps": 2 * _STEPS, "loss": 2 + (step % 17) / 10,
+        "samples_per_second": 900.0 + step % 91, "volume": 1000.0 + step % 777,
+    }  # fmt: skip
+
+
+# A model as anywidget gives it to a view, and a clock that plays what was recorded.
+_HARNESS = """async source => {
+    const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+    const view = (await import(url)).default;
+    let hear = () => {};
+    const model = { on: (name, call) => { hear = call; }, off: () => {}, send: () => {} };
+    view.render({ model, el: document.getElementById("here") });
+    window.updates = 0;
+    window.play = messages => {
+        const ready = messages.map(({ message, raw }) => {
+            const bytes = Uint8Array.from(atob(raw), c => c.charCodeAt(0));
+            return [message, [new DataView(bytes.buffer)]];
+        });
+        hear(...ready.shift());
+        setInterval(() => {
+            if (ready.length) { hear(...ready.shift()); window.updates += 1; }
+        }, 100);
+    };
+}"""

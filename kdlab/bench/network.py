@@ -1,0 +1,126 @@
+"""Two hosts that are none: network namespaces with a link of a given rate between them.
+
+The kernel's own token bucket limits the link, and its netem delays it where it is built in.
+Nothing outside the two namespaces is touched, and both are gone afterwards.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+
+from kdlab.errors import BadInput, ClusterError
+
+NEAR, FAR = "10.177.19.1", "10.177.19.2"
+_NUMBERS = count()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Between two machines.
+
+    mbit_per_s: in each direction; None leaves it as fast as it is.
+    delay_ms: one way.
+    """
+
+    mbit_per_s: float | None = None
+    delay_ms: float = 0.0
+
+    @property
+    def name(self) -> str:
+        rate = "unlimited"
+        if self.mbit_per_s is not None:
+            rate = f"{self.mbit_per_s:g}mbit"
+        return f"{rate}_{self.delay_ms:g}ms" if self.delay_ms else rate
+
+
+def why_not() -> str | None:
+    """What is missing to make networks here; None when nothing is."""
+    if os.geteuid() != 0:
+        return "needs root, to make network namespaces"
+    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if missing:
+        return f"needs {' and '.join(missing)} (Debian: iproute2)"
+    return _refused()
+
+
+@cache
+def _refused() -> str | None:
+    """Root in a container may still not make networks: one is made and taken away."""
+    name = f"kdlab-{os.getpid()}-try"
+    try:
+        _call("ip", "netns", "add", name)
+    except ClusterError as error:
+        return f"needs the right to make network namespaces ({error})"
+    _call("ip", "netns", "del", name)
+    return None
+
+
+def delays() -> bool:
+    """Whether this kernel can delay a link (netem)."""
+    if why_not() is not None:
+        return False
+    try:
+        with linked(Link(delay_ms=1.0)):
+            return True
+    except ClusterError:
+        return False
+
+
+@contextmanager
+def linked(link: Link) -> Iterator[tuple[list[str], list[str]]]:
+    """The words that enter each of the two hosts, which have addresses NEAR and FAR.
+
+    Raises:
+        BadInput: networks cannot be made here.
+        ClusterError: the kernel refused.
+    """
+    missing = why_not()
+    if missing is not None:
+        raise BadInput(f"A link of a given rate {missing}.")
+    # Names of their own: the kernel takes the links of a namespace away some time after it.
+    own = f"{os.getpid() % 1_000_000}-{next(_NUMBERS)}"
+    names = [f"kdlab-{own}-{side}" for side in ("near", "far")]
+    ends = [f"kd{own}{side}" for side in ("n", "f")]
+    try:
+        for name in names:
+            _call("ip", "netns", "add", name)
+        _call("ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        for name, end, address in zip(names, ends, (NEAR, FAR), strict=True):
+            _call("ip", "link", "set", end, "netns", name)
+            _call("ip", "-n", name, "addr", "add", f"{address}/24", "dev", end)
+            _call("ip", "-n", name, "link", "set", end, "up")
+            _call("ip", "-n", name, "link", "set", "lo", "up")
+            _shape(name, end, link)
+        yield tuple(["ip", "netns", "exec", name] for name in names)  # type: ignore[misc]  # two of them
+    finally:
+        for name in names:  # the link goes with them
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        # One that was made and never moved.
+        subprocess.run(["ip", "link", "del", ends[0]], capture_output=True, check=False)
+
+
+def _shape(name: str, end: str, link: Link) -> None:
+    if link.mbit_per_s is not None:
+        # A millisecond's worth at once, and at least some packets.
+        burst = max(16_000, round(link.mbit_per_s * 125))
+        _call(
+            "tc", "-n", name, "qdisc", "add", "dev", end, "root", "handle", "1:", "tbf",
+            "rate", f"{link.mbit_per_s:g}mbit", "burst", str(burst), "latency", "50ms",
+        )  # fmt: skip
+    if link.delay_ms:
+        parent = ["parent", "1:"] if link.mbit_per_s is not None else ["root"]
+        _call(
+            "tc", "-n", name, "qdisc", "add", "dev", end, *parent, "netem",
+            "delay", f"{link.delay_ms:g}ms", "limit", "10000",
+        )  # fmt: skip
+
+
+def _call(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ClusterError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")

@@ -1,0 +1,260 @@
+"""`kdlab bench peers`: kdlab beside what users would pick instead, in turns in one process.
+
+The same digits, teacher, student, batches, loss, optimiser and precision for all: a loop by
+hand, timm's LogitDistillationTask, torchdistill's KD, and kdlab without a teacher, Online,
+Offline (soft labels written once) and served. All have one thread; since the served student's
+teacher uses the other core, the peers are measured with two threads as well.
+"""
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from kdlab.bench.peer_loops import (
+    DECAY,
+    HARD,
+    LR,
+    MOMENTUM,
+    PEERS,
+    SOFT,
+    TEMPERATURE,
+    Step,
+    written,
+)
+from kdlab.bench.real_teacher import deployment_of_model
+from kdlab.bench.slices import BUFFER, Variant, compare, ratios
+from kdlab.bench.students import context, loop_of
+from kdlab.cluster.children import Child
+from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.served import Served
+from kdlab.data.digits import Digits
+from kdlab.data.samples import PlannedSamples, planned
+from kdlab.losses.hinton import Hinton
+from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.models.model import Normalised
+from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.soft_labels.cached import Cached
+from kdlab.soft_labels.in_process import InProcess
+from kdlab.soft_labels.none import NoTeacher
+from kdlab.soft_labels.source import (
+    LoadedTeacher,
+    SoftLabelSource,
+    SourceContext,
+    SourceSpec,
+)
+from kdlab.train.student import StudentLoop
+from kdlab.train.teacher import frozen
+
+BATCH = 64
+STEPS = 12  # of a slice
+_EPOCHS = 1_000_000
+TEACHER = CifarResNet(depth=14)
+STUDENT = CifarResNet(depth=8, width=(8, 8, 16, 32))
+KDLAB = ("kdlab_n_training", "kdlab_online", "kdlab_offline", "kdlab_served")
+_PATIENCE_S = 120.0
+
+
+@dataclass(slots=True)
+class Peer:
+    """A loop of somebody else's on kdlab's batches."""
+
+    name: str
+    step: Step
+    samples: PlannedSamples
+    beside: Callable[[], AbstractContextManager[None]] = nullcontext
+    rates: list[float] = field(default_factory=list)
+    _batches: Iterator[None] | None = None
+
+    def advance(self, steps: int) -> None:
+        if self._batches is None:
+            self._batches = self._train()
+        for _ in range(steps):
+            next(self._batches)
+
+    def _train(self) -> Iterator[None]:
+        for epoch in range(_EPOCHS):
+            for ids in self.samples.batches(epoch):
+                views = torch.from_numpy(self.samples.views(ids, epoch))
+                self.step(views, torch.from_numpy(self.samples.labels(ids)))
+                yield
+
+
+class Stage:
+    """Data, teacher, and every variant built on them.
+
+    Args:
+        folder: for pools and weights.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        torch.set_num_threads(1)
+        self.folder, self.open = folder, ExitStack()
+        digits = Digits(size=32)
+        self.samples = planned(
+            digits.load(), digits.to_dict(), batch=BATCH, seed=0, epochs=_EPOCHS
+        )
+        torch.manual_seed(1)
+        classes, channels = self.samples.classes, self.samples.data.shape[0]
+        self.teacher = frozen(TEACHER.build(classes, channels))
+        self.models: dict[str, Normalised] = {}
+
+    def student(self, name: str) -> Normalised:
+        """All begin alike."""
+        torch.manual_seed(0)
+        model = STUDENT.build(self.samples.classes, self.samples.data.shape[0])
+        self.models[name] = model
+        return model
+
+    def peer(self, name: str, threads: int = 1) -> Peer:
+        label = name if threads == 1 else f"{name}_{threads}_threads"
+        # One of its own: torchdistill leaves hooks in it.
+        step = PEERS[name](copy.deepcopy(self.teacher), self.student(label))
+        beside = nullcontext if threads == 1 else lambda: _threads(threads)
+        return Peer(label, step, self.samples, beside)
+
+    def plain(self) -> Peer:
+        """By hand, without a teacher."""
+        model = self.student("bare_n_training")
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY
+        )
+        model.train()
+
+        def step(views: Tensor, labels: Tensor) -> Tensor:
+            loss = cross_entropy(model(views), labels)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return Peer("bare_n_training", step, self.samples)
+
+    def kdlab(self, name: str) -> Variant:
+        loop = self._loop(name)
+        if name == "kdlab_served":
+            source: SoftLabelSource = self._served(loop.measure_rate(0.3))
+        else:
+            kinds: dict[str, SourceSpec] = {
+                "kdlab_n_training": NoTeacher(),
+                "kdlab_online": InProcess(),
+                "kdlab_offline": Cached(path=str(self.folder / "cache")),
+            }
+            source = kinds[name].build(self._in_process())
+        self.open.callback(source.close)
+        return Variant(name, loop, source)
+
+    def _loop(self, name: str) -> StudentLoop:
+        loop = loop_of(
+            STUDENT, self.samples, self.folder / name,
+            Hinton(temperature=TEMPERATURE, hard_weight=HARD, soft_weight=SOFT),
+            lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY,
+        )  # fmt: skip
+        self.models[name] = loop.model
+        return loop
+
+    def _served(self, rate: float) -> SoftLabelSource:
+        deployment = deployment_of_model(TEACHER, self.teacher, self.samples, self.folder)
+        pool = LocalPool(teachers=1).start(deployment, self.folder / "pool")
+        self.open.callback(pool.close)
+        pool.wait()
+        own = context(self.samples, self.folder / "served", pool, rate, "served")
+        return Served(lt=12 * BATCH, ut=BUFFER * BATCH).build(own)
+
+    def _in_process(self) -> SourceContext:
+        infer = torch.inference_mode()(lambda views: self.teacher(views).float())
+        return SourceContext(
+            samples=self.samples,
+            student="bench",
+            folder=self.folder / "in_process",
+            load_teacher=lambda: LoadedTeacher(infer, "bench"),
+            start={"epoch": 0, "done": []},
+        )
+
+    @torch.inference_mode()
+    def loss_of(self, name: str) -> float:
+        """Of the trained student, on images of the validation split."""
+        data, model = self.samples.data, self.models[name]
+        ids = data.validation
+        views = torch.from_numpy(data.inputs[ids])
+        labels = torch.from_numpy(data.labels[ids])
+        model.eval()
+        scores = model(views).float()
+        soft = Hinton(temperature=TEMPERATURE).soft(scores, self.teacher(views), labels)
+        model.train()
+        return float(HARD * cross_entropy(scores, labels) + SOFT * soft)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(1)
+
+
+def measure(repeats: int = 6, say: Callable[[str], None] = lambda line: None) -> Report:
+    """Samples/s of all, loss after as many steps, memory, and lines one writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        stage = Stage(Path(folder))
+        with stage.open:
+            variants: list[Variant | Peer] = [stage.kdlab(name) for name in KDLAB]
+            variants += [stage.plain(), *(stage.peer(name) for name in PEERS)]
+            variants += [stage.peer(name, threads=2) for name in PEERS]
+            compare(variants, rounds=repeats, steps=STEPS, warm_up=BUFFER + 8, say=say)
+            steps = (BUFFER + 8) * (2 * repeats + 1) + 2 * repeats * STEPS
+            figures = _figures({v.name: v for v in variants}, stage, steps)
+    for name in ("bare_loop", "timm", "torchdistill", *KDLAB[1:]):
+        say(f"memory of {name}")
+        figures.append(figure(f"memory_mb/{name}", [_memory(name)], "MB"))
+    figures += [figure(f"lines/{w.peer}", [float(w.lines)], "lines") for w in written()]
+    return report("peers", figures)
+
+
+def _figures(variants: dict[str, Variant | Peer], stage: Stage, steps: int) -> list[Figure]:
+    served = variants["kdlab_served"]
+    found = [
+        figure(
+            f"samples_per_second/{name}", [BATCH * rate for rate in v.rates], "samples/s"
+        )
+        for name, v in variants.items()
+    ]
+    for name in [*PEERS, *(f"{name}_2_threads" for name in PEERS), "kdlab_online"]:
+        goal = ">= 1" if name in PEERS else None
+        found.append(
+            figure(f"served_over/{name}", ratios(served, variants[name]), "times", goal)
+        )
+    own = ratios(variants["kdlab_n_training"], variants["bare_n_training"])
+    found.append(figure("n_training_over_bare_loop", own, "ratio", ">= 0.97"))
+    bare = stage.loss_of("bare_loop")
+    for name, v in variants.items():
+        if "n_training" in name:
+            continue
+        loss = stage.loss_of(name)
+        found.append(figure(f"loss_over_bare_loop/{name}", [loss / bare], "ratio"))
+        seconds = steps / median(v.rates)
+        found.append(figure(f"seconds_to_equal_loss/{name}", [seconds], "s"))
+    return found
+
+
+def _memory(name: str) -> float:
+    """Peak megabytes of a process of its own, and of those it starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        child = Child(
+            "kdlab.bench.peer_memory",
+            {"variant": name, "folder": folder},
+            Path(folder) / "log",
+            environment={"OMP_NUM_THREADS": "1"},
+        )
+        try:
+            return float(child.answer(_PATIENCE_S)["mb"])
+        finally:
+            child.stop()

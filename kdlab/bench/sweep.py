@@ -1,0 +1,120 @@
+"""What a sweep's driver costs, how well two workers share the trials, how soon a teacher is free.
+
+Trials are short and real but for their teachers, which are emulated: each student holds one
+of them and waits for it most of the time, so that two trials do not slow each other down by
+computing (but for the reader of soft labels that each starts, a second of processor time).
+The same sweep is carried out by one worker and by two, in turns.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kdlab.bench.apart import runs_in
+from kdlab.cluster.wire import ask
+from kdlab.config.load import from_dict
+from kdlab.errors import ClusterError, SchedulerUnreachable
+from kdlab.report.figures import Report, figure, report
+from kdlab.tuning.handle import Search
+
+_TRIALS = 12
+_PATIENCE_S = 20.0
+_SWEEP: dict[str, Any] = {
+    "experiment": "smoke/served",
+    "overrides": {
+        "teacher_pool": {"type": "cluster/emulated_pool", "teachers": 2, "t_t": 700},
+        "soft_labels": {"type": "cluster/served", "lt": 64, "ut": 512, "at_most": 1},
+        "train.epochs": 12,
+    },
+    "space": {
+        "loss.temperature": {"low": 1, "high": 8, "log": True},
+        "train.lr": {"low": 0.01, "high": 0.2, "log": True},
+    },
+    "objectives": [{"metric": "validation_top1"}],
+    "trials": _TRIALS,
+    "confirm": None,
+    "tracking": {"enabled": False},
+}
+
+
+def measure(
+    repeats: int = 3, say: Callable[[str], None] = lambda line: None, trials: int = _TRIALS
+) -> Report:
+    """Driver time per trial, and the speed-up by a second worker over two.
+
+    Raises:
+        RunFailed: a sweep did.
+    """
+    overhead, efficiency, each, freed = (list[float]() for _ in range(4))
+    with tempfile.TemporaryDirectory() as folder, runs_in(folder):
+        for number in range(repeats):
+            seconds = {}
+            for jobs in (1, 2) if number % 2 else (2, 1):
+                seconds[jobs], found = _carried_out(jobs, trials, f"r{number}-j{jobs}")
+                overhead.append(found["driver_ms_per_trial"])
+            efficiency.append(seconds[1] / (2 * seconds[2]))
+            each.append(seconds[1] / trials)
+            freed += _freed(f"pruned{number}")
+            say(
+                f"{trials} trials: {seconds[1]:.1f} s with one worker, {seconds[2]:.1f} s "
+                "with two"
+            )
+    return report(
+        "sweep",
+        [
+            figure("driver_ms_per_trial", overhead, "ms", "<= 50"),
+            figure("parallel_efficiency", efficiency, "share", ">= 0.9"),
+            figure("seconds_per_trial", each, "s"),
+            figure("seconds_until_a_pruned_trial_has_no_teacher", freed, "s", "<= 2"),
+        ],
+    )
+
+
+def _carried_out(jobs: int, trials: int, study: str) -> tuple[float, dict[str, Any]]:
+    """Seconds from the first trial's beginning to the last one's end; the result."""
+    tree = _SWEEP | {"jobs": jobs, "trials": trials}
+    sweep = Search(from_dict(tree, "bench")).start(study)
+    sweep.wait()
+    result = sweep.result
+    events = list(sweep.events())
+    begun = [e["time"] for e in events if e["event"] == "trial_started"]
+    ended = [e["time"] for e in events if e["event"] == "trial_done"]
+    if result["trials"]["complete"] != trials:
+        raise ClusterError(f"Only {result['trials']} ended well; see {sweep.path}.")
+    return max(ended) - min(begun), result
+
+
+def _freed(study: str) -> list[float]:
+    """From the driver's word that a trial is pruned until the pool has it as no student."""
+    tree = _SWEEP | {
+        "jobs": 1,
+        "trials": 3,
+        "defaults": False,
+        "overrides": _SWEEP["overrides"] | {"train.epochs": 500},
+        "pruner": {"name": "threshold", "lower": 101.0, "n_warmup_steps": 1},
+    }
+    sweep = Search(from_dict(tree, "bench")).start(study)
+    found, pruned, address = list[float](), "", ""
+    for event in sweep.events(follow=True):
+        if event["event"] == "pool_ready":
+            address = event["address"]
+        elif event["event"] == "trial_stopping":
+            pruned = f"{study}-{event['number']:04d}/served/seed0"
+            found.append(_until_gone(address, pruned) - event["time"])
+    if not found:
+        raise ClusterError(f"No trial was pruned; see {sweep.path}.")
+    return found
+
+
+def _until_gone(address: str, student: str) -> float:
+    """When the pool has no such student any more; seconds since 1970."""
+    deadline = time.time() + _PATIENCE_S
+    try:
+        while (
+            student in ask(address, "kdlab_status")["students"] and time.time() < deadline
+        ):
+            time.sleep(0.02)  # between looks
+    except SchedulerUnreachable:  # after the last trial the pool itself goes
+        return time.time()
+    return time.time()

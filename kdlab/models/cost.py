@@ -1,0 +1,75 @@
+"""What a model costs where it is used: parameters, bytes, operations, time for one image."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from kdlab.models.model import parameters
+
+_TIMED_S = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one image.
+
+    Attributes:
+        parameters: of the network.
+        megabytes: of its weights and buffers.
+        gflops: floating-point operations forward, a multiplication with its addition as two.
+        latency_ms: on one core of this machine, batch of one, the median.
+    """
+
+    parameters: int
+    megabytes: float
+    gflops: float
+    latency_ms: float
+
+
+def cost_of(model: nn.Module, shape: Sequence[int]) -> Cost:
+    """Of a model in eval mode on the CPU.
+
+    Args:
+        model: from uint8 views to scores.
+        shape: (C, H, W) of an image.
+    """
+    view = torch.zeros((1, *shape), dtype=torch.uint8)
+    state = model.state_dict().values()
+    return Cost(
+        parameters=parameters(model),
+        megabytes=sum(t.numel() * t.element_size() for t in state) / 1e6,
+        gflops=gflops_of(model, shape),
+        latency_ms=latency_ms(model, view),
+    )
+
+
+@torch.inference_mode()
+def gflops_of(model: nn.Module, shape: Sequence[int]) -> float:
+    """Forward, for one image (C, H, W)."""
+    counter = FlopCounterMode(display=False)
+    with counter:
+        model(torch.zeros((1, *shape), dtype=torch.uint8))
+    return float(counter.get_total_flops()) / 1e9
+
+
+@torch.inference_mode()
+def latency_ms(model: nn.Module, view: Tensor) -> float:
+    """Median on one thread, after a warm-up."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(3):
+            model(view)
+        took, end = list[float](), time.perf_counter() + _TIMED_S
+        while time.perf_counter() < end or len(took) < 5:
+            begin = time.perf_counter()
+            model(view)
+            took.append(1e3 * (time.perf_counter() - begin))
+    finally:
+        torch.set_num_threads(threads)
+    return median(took)

@@ -1,0 +1,181 @@
+"""What can be chosen and typed in a spec, read from its classes: the spec builder's model.
+
+No widget here. Fields, ranges and words come from the same dataclasses that check a config.
+"""
+
+import re
+import types
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from kdlab.config import folders, load, registry, yaml_text
+from kdlab.config.spec import Range, Spec, hints_of, plain, ranges_of
+from kdlab.errors import BadInput, NotFoundError
+
+Kind = Literal["part", "choice", "yes_no", "whole", "number", "text", "yaml"]
+_DOCUMENTED = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One key of a spec.
+
+    part: the spec it holds, for kind "part"; may be a kind with many components.
+    optional: null is allowed.
+    """
+
+    key: str  # dotted, from the top of the experiment
+    kind: Kind
+    optional: bool = False
+    limit: Range | None = None
+    choices: tuple[Any, ...] = ()
+    part: type[Spec] | None = None
+    about: str = ""
+    default: Any = None  # in YAML's form; None where it has none
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A card (`use`) or a component (`type`) that fits somewhere."""
+
+    how: Literal["use", "type"]
+    name: str
+    about: str
+
+    def tree(self) -> dict[str, Any]:
+        return {self.how: self.name}
+
+
+def fields_of(cls: type[Spec], at: str = "") -> list[Field]:
+    """The keys of a spec class in their order; `at` is the key it stands under."""
+    about, limits, defaults = field_docs(cls), ranges_of(cls), _defaults(cls)
+    found = []
+    for name, hint in hints_of(cls).items():
+        if name == "variant":  # of a family: part of its name
+            continue
+        options, optional = _alternatives(hint)
+        kind, more = _kind(options[0])
+        found.append(
+            Field(
+                f"{at}.{name}" if at else name,
+                kind,
+                optional=optional,
+                limit=limits.get(name),
+                about=about.get(name, ""),
+                default=defaults.get(name),
+                **more,
+            )
+        )
+    return found
+
+
+def _kind(hint: Any) -> tuple[Kind, dict[str, Any]]:
+    if isinstance(hint, type) and issubclass(hint, Spec):
+        return "part", {"part": hint}
+    if get_origin(hint) is Literal:
+        return "choice", {"choices": get_args(hint)}
+    kinds: dict[Any, Kind] = {bool: "yes_no", int: "whole", float: "number", str: "text"}
+    return kinds.get(hint, "yaml"), {}
+
+
+def _defaults(cls: type[Spec]) -> dict[str, Any]:
+    found = {}
+    for one in fields(cls):  # type: ignore[arg-type]  # specs are dataclasses
+        if one.default is not MISSING:
+            found[one.name] = plain(one.default)
+        elif one.default_factory is not MISSING:
+            found[one.name] = plain(one.default_factory())
+    return found
+
+
+def _alternatives(hint: Any) -> tuple[list[Any], bool]:
+    """What a hint allows, without Annotated and None, and whether None is among it."""
+    if get_origin(hint) is Annotated:
+        return _alternatives(get_args(hint)[0])
+    if get_origin(hint) not in (Union, types.UnionType):
+        return [hint], False
+    parts = [_alternatives(arg)[0][0] for arg in get_args(hint)]
+    return [p for p in parts if p is not type(None)], type(None) in parts
+
+
+def field_docs(cls: type[Spec]) -> dict[str, str]:
+    """What the docstrings of a class and its bases say of each field."""
+    found: dict[str, str] = {}
+    for one in reversed(cls.__mro__):
+        if one is not object and issubclass(one, Spec):
+            found |= _documented(one.__doc__ or "")
+    return found
+
+
+def _documented(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.splitlines():
+        start = _DOCUMENTED.match(line)
+        if start:
+            names = start[1].split(", ")
+            found |= dict.fromkeys(names, start[2].strip())
+        elif names and line.startswith(" " * 8):
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+        else:
+            names = []
+    return found
+
+
+class Shelf:
+    """All cards and components, read once."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[Choice, type[Spec] | None, frozenset[str]]] = []
+        for name, path in folders.names("registry").items():
+            self._add_card(name, path)
+        for name in registry.known_names():
+            try:
+                cls, _ = registry.find(name)
+            except (NotFoundError, ImportError):  # an extra that is not installed
+                continue
+            choice = Choice("type", name, first_sentence(cls))
+            self._found.append((choice, cls, frozenset()))
+
+    def _add_card(self, name: str, path: Path) -> None:
+        try:
+            tree = load.compose_card(name)
+            cls = registry.find(str(tree.data["type"]))[0] if "type" in tree.data else None
+        except (BadInput, ImportError):  # what is wrong with it is said when it is used
+            return
+        if not tree.faults:
+            choice = Choice("use", name, _first_line(path))
+            self._found.append((choice, cls, frozenset(tree.data)))
+
+    def about(self, name: str | None) -> str:
+        """What a card or a component says of itself; nothing where there is no such one."""
+        return next((c.about for c, *_ in self._found if c.name == name), "")
+
+    def fitting(self, wanted: type[Spec]) -> list[Choice]:
+        """What fits where `wanted` is asked for, cards first."""
+        keys = frozenset(hints_of(wanted))
+        return [
+            choice
+            for choice, cls, own in self._found
+            if (issubclass(cls, wanted) if cls is not None else own and own <= keys)
+        ]
+
+
+def _first_line(path: Path) -> str:
+    document = yaml_text.read(path, folders.display(path)).data
+    return str(document.get("about", "")) if isinstance(document, dict) else ""
+
+
+def first_sentence(cls: type) -> str:
+    """Of a docstring."""
+    return (cls.__doc__ or "").strip().split("\n", 1)[0]
+
+
+def part_class(tree: Any, wanted: type[Spec]) -> type[Spec] | None:
+    """The class that a resolved part of an experiment is of; None where it is null."""
+    if not isinstance(tree, dict):  # null, or several: those are written as YAML
+        return None
+    if "type" not in tree:
+        return wanted
+    return registry.find(str(tree["type"]))[0]

@@ -1,0 +1,199 @@
+"""Curves (SVG) and tables (HTML) that read everywhere: notebooks, saved or live, and MLflow.
+
+Everything that comes from a config or a cluster is escaped. Styles are inline, which untrusted
+notebooks keep; text is grey, which reads on light and on dark pages.
+"""
+
+import base64
+import html
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+WIDTH, PANEL = 720, 130
+NARROW = 'style="max-width:100%;height:auto"'  # than that: the whole of it, smaller
+_LEFT, _RIGHT, _TOP, _BOTTOM, _LINE = 62, 12, 20, 20, 16
+COLOURS = ("#3b82c4", "#d1603d", "#3f9d64", "#8f5fb8", "#b98a2f", "#5f7385", "#c4508f")
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Curves over one x.
+
+    curves: points by the name of the curve; those of one name before ` · ` share a colour.
+    lines: values drawn across, by name.
+    across: what x is, with its unit.
+    """
+
+    title: str
+    curves: Mapping[str, Points]
+    lines: Mapping[str, float] = field(default_factory=dict)
+    across: str = ""
+
+
+def svg(panels: Sequence[Panel]) -> str:
+    """One panel below the other, with the names of the curves above where they fit there."""
+    groups = list(dict.fromkeys(_group(n) for panel in panels for n in panel.curves))
+    rows = _rows(groups)
+    above = len(rows) > 1 or any(
+        _width(panel.title) + sum(map(_width, rows[0] if rows else ())) > WIDTH - _LEFT
+        for panel in panels
+    )
+    head = _LINE * len(rows) if above else 0
+    height = head + PANEL * len(panels) + 4
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}" height="{height}" {NARROW} font-family="sans-serif" '
+        'font-size="11">',
+        "<style>text{fill:#888}</style>",
+    ]
+    if above:
+        for number, row in enumerate(rows):
+            parts += _legend(row, groups, number * _LINE)
+    for number, panel in enumerate(panels):
+        top = head + number * PANEL
+        parts += _drawn(panel, groups, top)
+        if not above:
+            own = [g for g in groups if any(_group(n) == g for n in panel.curves)]
+            parts += _legend(own, groups, top)
+    return "".join([*parts, "</svg>"])
+
+
+def _width(name: str) -> float:
+    """Of a word in a picture, and the gap after it; pixels, about."""
+    return 6.2 * len(name) + 14
+
+
+def _rows(groups: Sequence[str]) -> list[list[str]]:
+    """Names that fit beside each other."""
+    rows: list[list[str]] = []
+    for name in groups:
+        if not rows or sum(map(_width, [*rows[-1], name])) > WIDTH - _LEFT:
+            rows.append([])
+        rows[-1].append(name)
+    return rows
+
+
+def _drawn(panel: Panel, groups: Sequence[str], top: float) -> Iterable[str]:
+    curves = {name: list(points) for name, points in panel.curves.items() if len(points)}
+    xs = [x for points in curves.values() for x, _ in points]
+    ys = [y for points in curves.values() for _, y in points if math.isfinite(y)]
+    ys += panel.lines.values()
+    title = html.escape(panel.title)
+    yield f'<text x="{_LEFT}" y="{top + 13}" font-weight="bold">{title}</text>'
+    if not xs or not ys:
+        yield f'<text x="{_LEFT}" y="{top + 60}">nothing yet</text>'
+        return
+    x0, x1 = min(xs), max(*xs, min(xs) + 1e-9)
+    y0, y1 = _room(min(ys), max(ys))
+    inner, tall = WIDTH - _LEFT - _RIGHT, PANEL - _TOP - _BOTTOM
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        share = (min(max(y, y0), y1) - y0) / (y1 - y0)
+        return _LEFT + inner * (x - x0) / (x1 - x0), top + _TOP + tall * (1 - share)
+
+    for value in (y0, y1):
+        _, y = at(x0, value)
+        yield (
+            f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
+            'stroke="#888" stroke-opacity="0.3"/>'
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}</text>'
+        )
+    for name, value in panel.lines.items():
+        _, y = at(x0, value)
+        yield (
+            f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
+            'stroke="#888" stroke-dasharray="5 4"/>'
+            f'<text x="{WIDTH - _RIGHT}" y="{y - 3:.1f}" text-anchor="end">'
+            f"{html.escape(name)} {value:.4g}</text>"
+        )
+    for name, points in curves.items():
+        colour = COLOURS[groups.index(_group(name)) % len(COLOURS)]
+        places = [at(*p) for p in points if math.isfinite(p[1])]
+        if len(places) == 1:  # a line of one point would not be seen
+            (x, y) = places[0]
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>'
+        drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        yield (
+            f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{drawn}">'
+            f"<title>{html.escape(name)}</title></polyline>"
+        )
+    yield f'<text x="{_LEFT}" y="{top + PANEL - 5}">{x0:.4g}</text>'
+    yield (
+        f'<text x="{_LEFT + inner / 2}" y="{top + PANEL - 5}" text-anchor="middle">'
+        f"{html.escape(panel.across)}</text>"
+    )
+    yield (
+        f'<text x="{WIDTH - _RIGHT}" y="{top + PANEL - 5}" text-anchor="end">{x1:.6g}</text>'
+    )
+
+
+def _group(name: str) -> str:
+    return name.split(" · ", 1)[0]
+
+
+def _legend(names: Sequence[str], groups: Sequence[str], top: float) -> Iterable[str]:
+    """From the right, each as wide as its name."""
+    at = float(WIDTH - _RIGHT)
+    for name in reversed(names):
+        colour = COLOURS[groups.index(name) % len(COLOURS)]
+        yield (
+            f'<text x="{at:.0f}" y="{top + 13}" text-anchor="end" style="fill:{colour}">'
+            f"{html.escape(name)}</text>"
+        )
+        at -= _width(name)
+
+
+def _room(low: float, high: float) -> tuple[float, float]:
+    """A little more than the values need, and never nothing."""
+    margin = 0.05 * (high - low) or max(1e-9, 0.05 * abs(high))
+    return low - margin, high + margin
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """With inline styles: untrusted notebooks keep them."""
+    cell = 'style="text-align:left;padding:1px 10px 1px 0;font-size:12px"'
+    tops = "".join(f"<th {cell}>{html.escape(name)}</th>" for name in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td {cell}>{html.escape(str(v))}</td>" for v in row) + "</tr>"
+        for row in rows
+    )
+    return f'<table style="border-collapse:collapse"><tr>{tops}</tr>{body}</table>'
+
+
+class Rows(list[dict[str, Any]]):
+    """Rows of one shape: a list in code, a table in a notebook."""
+
+    def _repr_html_(self) -> str:
+        return table(list(self[0]), [list(row.values()) for row in self]) if self else ""
+
+
+def image(drawing: str, alt: str = "curves") -> str:
+    """An SVG as an <img>, which saved notebooks and GitHub show."""
+    encoded = base64.b64encode(drawing.encode()).decode()
+    source = f"data:image/svg+xml;base64,{encoded}"
+    return f'<img alt="{html.escape(alt)}" {NARROW} src="{source}"/>'
+
+
+def png(path: Path, alt: str) -> str:
+    """A picture as it is, inside the page."""
+    encoded = base64.b64encode(path.read_bytes()).decode()
+    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{encoded}"/>'
+
+
+def markdown(text: str) -> str:
+    """Words of a config as they are, whatever Markdown or HTML would make of them."""
+    return re.sub(r"([\\`*_{}\[\]()#+!<>|&~])", r"\\\1", " ".join(text.split()))
+
+
+def whole(title: str, body: str) -> str:
+    """A page of its own."""
+    return (
+        '<!doctype html><html><head><meta charset="utf-8"><meta name="color-scheme" '
+        f'content="light dark"><title>{html.escape(title)}</title></head>'
+        f'<body style="font-family:sans-serif;max-width:60em">{body}</body></html>'
+    )

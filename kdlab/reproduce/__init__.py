@@ -1,0 +1,1 @@
+"""`kdlab reproduce`: the papers' tables and figures, published, simulated and measured."""

@@ -1,0 +1,64 @@
+"""Measured by a benchmark of kdlab's, side by side in one run."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from kdlab.config import Fault, Range, register
+from kdlab.report.figures import Report
+from kdlab.reproduce.measurement import (
+    Measured,
+    MeasurementSpec,
+    Say,
+    missing_images,
+    roots_of,
+)
+
+
+@register("reproduce/bench")
+@dataclass(frozen=True, kw_only=True)
+class Bench(MeasurementSpec):
+    """`kdlab bench NAME`: a row takes one of its figures by name.
+
+    only: parts of it; none are all.
+    repeats: of each ratio, or seeds; null takes the benchmark's own.
+    images: class folders or zips of CIFAR-10, for a benchmark that trains on images.
+    without_images: its settings where there are none.
+    """
+
+    name: Literal["edl_dist", "pipe_bd", "ec_dnn", "links", "peers", "transport", "unlike"]
+    only: tuple[str, ...] = ()
+    repeats: Annotated[int, Range(ge=1)] | None = None
+    images: tuple[str, ...] = ()
+    without_images: tuple[str, ...] = ()
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.only and self.name not in ("edl_dist", "pipe_bd"):
+            yield Fault("only", f"names parts, and bench {self.name} has none")
+        if (self.images or self.without_images) and self.name != "ec_dnn":
+            yield Fault("images", f"has no effect on bench {self.name}")
+        yield from missing_images(self.images)
+
+    def build(self) -> "Bench":
+        return self
+
+    def measure(self, folder: Path, say: Say) -> Measured:
+        options: dict[str, Any] = {"say": say}
+        if self.repeats is not None:
+            options["repeats"] = self.repeats
+        if self.only:
+            options["only"] = self.only
+        if self.images:
+            options["overrides"] = [f"data.root=[{', '.join(roots_of(self.images))}]"]
+        elif self.without_images:
+            options["overrides"] = list(self.without_images)
+        # The name is one of the literals above.
+        found: Report = import_module(f"kdlab.bench.{self.name}").measure(**options)
+        return Measured(values=values_of(found))
+
+
+def values_of(found: Report) -> Mapping[str, list[float]]:
+    """Of each figure by its name."""
+    return {f["name"]: f["values"] for f in found["figures"]}

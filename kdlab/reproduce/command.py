@@ -1,0 +1,194 @@
+"""`kdlab reproduce NAME`: from a card of registry/reproductions to a result."""
+
+import re
+import shlex
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kdlab.config import folders, yaml_text
+from kdlab.config import load as loader
+from kdlab.config.check import construct
+from kdlab.config.home import write_json
+from kdlab.errors import BadInput, NotFoundError
+from kdlab.report.page import markdown
+from kdlab.reproduce.measurement import Measured, MeasurementSpec, Say
+from kdlab.reproduce.result import Result
+from kdlab.reproduce.table import Reproduction, Table, cells, reproduced
+
+_SHELF = "reproductions/"
+_HEAD = ("", "", "published", "simulated", "which is", "off", "measured here", "")
+
+
+def known() -> dict[str, str]:
+    """What can be reproduced, by name, and what it is."""
+    found = {}
+    for name, path in folders.names("registry").items():
+        if name.startswith(_SHELF):
+            head = yaml_text.read(path, folders.display(path)).data or {}
+            said = f"{head.get('source', 'a fault')} ({head.get('minutes', '?')} min)"
+            found[name.removeprefix(_SHELF)] = said
+    return found
+
+
+def card(name: str, overrides: Sequence[str] = ()) -> tuple[str, Table]:
+    """First line and spec of a reproduction.
+
+    Raises:
+        NotFoundError: there is none of this name; names the nearest.
+        SpecError: with every fault.
+    """
+    clean = name.removeprefix(_SHELF)
+    if clean not in known():
+        raise NotFoundError(
+            f"Nothing named {clean!r} can be reproduced.{folders.nearest(clean, list(known()))}"
+        )
+    composed = loader.compose_card(f"{_SHELF}{clean}", overrides)
+    path = folders.find("registry", f"{_SHELF}{clean}")
+    about = (yaml_text.read(path, folders.display(path)).data or {}).get("about", "")
+    return str(about), construct(Table, composed)
+
+
+def reproduce(
+    names: str | Sequence[str],
+    overrides: Sequence[str] = (),
+    *,
+    to: str | Path | None = None,
+    measures: bool = True,
+    keeps: bool = False,
+    say: Say = lambda line: None,
+) -> list[Reproduction]:
+    """Tables or figures. Writes result.json, table.md and pictures of each.
+
+    Several that are measured alike are measured once.
+
+    Args:
+        names: of cards under registry/reproductions, such as edl_dist/table3.
+        overrides: of the cards, such as `measurement.repeats=5`.
+        to: folder; each has one of its name there. None is reproductions in the current one.
+        measures: False simulates only.
+        keeps: also as a card in registry/results of the current folder.
+        say: told how it goes.
+
+    Raises:
+        NotFoundError, SpecError: as `card` does, before anything is measured.
+        BadInput: the folder cannot be written.
+    """
+    own = [names] if isinstance(names, str) else list(names)
+    cards = {name.removeprefix(_SHELF): card(name, overrides) for name in own}
+    root = Path("reproductions" if to is None else to)
+    words = [] if measures else ["--simulate-only"]
+    # Where somebody's images are is nobody's business.
+    words += [
+        "measurement.images=[...]" if re.search(r"\bimages\b *[=:]", word) else word
+        for word in overrides
+    ]
+    made: dict[str, Measured] = {}
+    found = []
+    for name, (about, told) in cards.items():
+        spec = told if measures else _without_measurement(told)
+        folder = root / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"Nothing can be written to {folder}: {error}") from error
+        begin = time.perf_counter()
+        result = reproduced(name, spec, folder, _once(made, folder, say), say)
+        done = replace(
+            result,
+            about=about,
+            command=shlex.join(["kdlab", "reproduce", name, *words]),
+            seconds=time.perf_counter() - begin,
+        )
+        found.append(_written(done, folder, keeps=keeps))
+    return found
+
+
+def _once(
+    made: dict[str, Measured], folder: Path, say: Say
+) -> Callable[[MeasurementSpec], Measured]:
+    """Each measurement once, whoever asks for it."""
+
+    def measured(spec: MeasurementSpec) -> Measured:
+        name = repr(spec)
+        if name not in made:
+            made[name] = spec.measure(folder, say)
+        return made[name]
+
+    return measured
+
+
+def _written(result: Reproduction, folder: Path, *, keeps: bool) -> Reproduction:
+    written = [folder / "result.json", folder / "table.md"]
+    write_json(written[0], result.facts())
+    written[1].write_text(as_markdown(result.facts()), encoding="utf-8")
+    if keeps:
+        written.append(keep(result))
+    return replace(result, files=(*written, *result.figures))
+
+
+def _without_measurement(spec: Table) -> Table:
+    rows = tuple(replace(row, measured=None, goal=None) for row in spec.rows)
+    return replace(spec, measurement=None, rows=rows)
+
+
+def as_markdown(facts: Mapping[str, Any]) -> str:
+    """The table of a result with what must be known of it, for docs."""
+    where = facts["machine"]
+    command = str(facts["command"]).replace("`", "'")
+    made = (
+        f"`{command}`: {facts['seconds']:.0f} s on {where['cores']} cores, "
+        f"{where['gpu'] or 'no GPU'}, torch {facts['versions'].get('torch', '?')}."
+    )
+    said = [f"**{markdown(facts['source'])}.** {made}"]
+    if facts["scaled"]:
+        said.append(f"Scaled: {markdown(facts['scaled'])}")
+    said += [markdown(note) for note in facts["notes"]]
+    return "\n".join([markdown_rows(facts), "", " ".join(said), ""])
+
+
+def markdown_rows(facts: Mapping[str, Any], quantities: Collection[str] = ()) -> str:
+    """The rows of a result as a Markdown table, without columns that are empty.
+
+    Args:
+        facts: of the result.
+        quantities: rows of these alone; none are all.
+    """
+    lines = [
+        [markdown(cell) for cell in line]
+        for line in cells(facts)
+        if not quantities or line[1] in quantities
+    ]
+    kept = [k for k in range(len(_HEAD)) if any(line[k] for line in lines)]
+    return "\n".join(
+        [
+            "| " + " | ".join(_HEAD[k] for k in kept) + " |",
+            "| " + " | ".join("---" for _ in kept) + " |",
+            *("| " + " | ".join(line[k] for k in kept) + " |" for line in lines),
+        ]
+    )
+
+
+def keep(result: Reproduction) -> Path:
+    """As a card in the current folder's registry/results."""
+    path = Path("registry/results") / f"{result.name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = {"about": result.about, "type": Result.component}
+    path.write_text(yaml_text.dump(head | result.facts()), encoding="utf-8")
+    return path
+
+
+def kept(name: str) -> Result:
+    """A result that is kept in registry/results.
+
+    Raises:
+        NotFoundError: there is none; names the nearest.
+    """
+    return construct(Result, loader.compose_card(f"results/{name}"))
+
+
+def kept_table(name: str) -> str:
+    """The same as Markdown, for docs and README."""
+    return as_markdown(kept(name).fields())

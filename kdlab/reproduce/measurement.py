@@ -1,0 +1,53 @@
+"""What a reproduction measures on this machine, at the scale that it has."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kdlab.config import Fault
+from kdlab.config.spec import Spec
+
+Say = Callable[[str], None]
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was found.
+
+    Attributes:
+        values: of repeats or seeds, by the name a row asks for.
+        curves: to be drawn: by panel, then by name, points.
+        pictures: that were drawn on the way.
+        facts: for the result's card: seeds, hash of the spec.
+    """
+
+    values: Mapping[str, Sequence[float]]
+    curves: Mapping[str, Mapping[str, Points]] = field(default_factory=dict)
+    pictures: Sequence[Path] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def missing_images(images: Sequence[str]) -> Iterator[Fault]:
+    """Class folders or zips that a card names and that are not there."""
+    missing = [path for path in images if not Path(path).expanduser().exists()]
+    if missing:
+        yield Fault("images", f"are not there: {', '.join(missing)}")
+
+
+def roots_of(images: Sequence[str]) -> list[str]:
+    """The same from any folder."""
+    return [str(Path(path).expanduser().resolve()) for path in images]
+
+
+class MeasurementSpec(Spec, ABC):
+    """How the measured column of a reproduction comes about."""
+
+    @abstractmethod
+    def build(self) -> "MeasurementSpec": ...
+
+    @abstractmethod
+    def measure(self, folder: Path, say: Say) -> Measured:
+        """Measure; pictures go into `folder`."""

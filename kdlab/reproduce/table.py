@@ -1,0 +1,293 @@
+"""A table or figure of a paper: what is published, what is simulated, what is measured.
+
+Only numbers that were predicted count as agreement. What the paper gives and a simulation
+takes as it is, is an input; what a rate was fitted to, is no evidence for it.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Annotated, Any, Literal
+
+from kdlab.config import Fault, register
+from kdlab.config.spec import POSITIVE, Spec
+from kdlab.report.machine import machine, versions
+from kdlab.report.table import text_table
+from kdlab.reproduce.drawn import draw
+from kdlab.reproduce.measurement import Measured, MeasurementSpec, Say
+from kdlab.run.simulations import simulate
+
+Mark = Literal["input", "fitted", "predicted"]
+_GOAL = re.compile(r"(>=|<=) -?\d+(\.\d+)?")
+_HEAD = ("", "", "published", "simulated", "is", "off", "measured", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Spec):
+    """One number of a table.
+
+    row, quantity: what it is of, and what it is.
+    published: in the paper; null where it gives none.
+    simulated: name of a figure of the simulation. An input of the paper may divide it (`over`)
+        or be divided by it (`of`).
+    marked: what the simulated number is, or the published one where nothing is simulated.
+    measured: name of a value of the measurement.
+    within_pct: promised of a predicted one.
+    goal: promised of the measured one, such as ">= 0.95".
+    """
+
+    row: str
+    quantity: str
+    published: float | None = None
+    simulated: str | None = None
+    over: Annotated[float, POSITIVE] = 1.0
+    of: Annotated[float, POSITIVE] | None = None
+    marked: Mark | None = None
+    measured: str | None = None
+    within_pct: Annotated[float, POSITIVE] | None = None
+    goal: str | None = None
+
+    @property
+    def is_mean(self) -> bool:
+        """Over seeds, with its deviation; of rates and times the median counts."""
+        return _is_mean(self.quantity)
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.goal is not None and not _GOAL.fullmatch(self.goal):
+            yield Fault("goal", f"is {self.goal!r}; it must be such as '>= 0.95' or '<= 0'")
+        if self.within_pct is not None and self.marked != "predicted":
+            yield Fault("within_pct", f"is promised of a number that is {self.marked}")
+        if self.simulated is not None and self.marked is None:
+            yield Fault("marked", "must say what the simulated number is")
+
+
+@register("reproduce/table")
+@dataclass(frozen=True, kw_only=True)
+class Table(Spec):
+    """A table or a figure.
+
+    source: paper, and where in it.
+    minutes: it takes on two cores.
+    simulation: a card of `registry/simulations`; null simulates nothing.
+    measurement: null measures nothing.
+    scaled: how what is measured differs from what the paper did.
+    notes: what is known to be wrong or contradictory in print, and other things to know.
+    picture: bars of all rows, or lines over the number that a row's name begins with.
+    """
+
+    source: str
+    rows: tuple[Row, ...]
+    minutes: Annotated[float, POSITIVE]
+    simulation: str | None = None
+    measurement: MeasurementSpec | None = None
+    scaled: str = ""
+    notes: tuple[str, ...] = ()
+    picture: Literal["bars", "lines"] = "bars"
+
+    def cross_faults(self) -> Iterator[Fault]:
+        for number, row in enumerate(self.rows):
+            for what, there in (
+                ("simulated", self.simulation),
+                ("measured", self.measurement),
+            ):
+                if getattr(row, what) is not None and there is None:
+                    yield Fault(f"rows.{number}.{what}", "is asked for, and there is none")
+
+    def build(self) -> "Table":
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A row with its numbers."""
+
+    spec: Row
+    simulated: float | None
+    measured: tuple[float, ...]
+
+    @property
+    def off_pct(self) -> float | None:
+        """Of a predicted number from the published one."""
+        if self.spec.marked != "predicted" or self.spec.published is None:
+            return None
+        if self.simulated is None or not self.spec.published:
+            return None
+        return 100 * (self.simulated / self.spec.published - 1)
+
+    @property
+    def holds(self) -> bool | None:
+        """What is promised of it; None where nothing is, or nothing was measured."""
+        off, within, goal = self.off_pct, self.spec.within_pct, self.spec.goal
+        if within is not None and off is not None and abs(off) > within:
+            return False
+        if goal is None or not self.measured:
+            return None if within is None or off is None else True
+        sign, bound = goal.split()
+        value = fmean(self.measured) if self.spec.is_mean else median(self.measured)
+        return value >= float(bound) if sign == ">=" else value <= float(bound)
+
+    def facts(self) -> dict[str, Any]:
+        spec = self.spec
+        return {
+            "row": spec.row,
+            "quantity": spec.quantity,
+            "published": spec.published,
+            "simulated": _rounded(self.simulated),
+            "is": spec.marked,
+            "off_pct": _rounded(self.off_pct),
+            "measured": _rounded(median(self.measured)) if self.measured else None,
+            "mean": _rounded(fmean(self.measured)) if self.measured else None,
+            "std": _rounded(stdev(self.measured)) if len(self.measured) > 1 else None,
+            "low": _rounded(min(self.measured, default=None)),
+            "high": _rounded(max(self.measured, default=None)),
+            "holds": self.holds,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    """What came of it. `facts()` is what a result card holds.
+
+    Attributes:
+        figures: pictures that were drawn.
+        measurement: seeds, hash of the spec.
+        about: first line of the card.
+        command: that this is the result of.
+        seconds: it took.
+        files: all that was written.
+    """
+
+    name: str
+    spec: Table
+    rows: tuple[Found, ...]
+    figures: tuple[Path, ...]
+    measurement: Mapping[str, Any] = field(default_factory=dict)
+    about: str = ""
+    command: str = ""
+    seconds: float = 0.0
+    files: tuple[Path, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "source": self.spec.source,
+            "command": self.command,
+            "seconds": round(self.seconds, 1),
+            "machine": machine(),
+            "versions": versions(),
+            "measurement": dict(self.measurement),
+            "scaled": self.spec.scaled,
+            "notes": list(self.spec.notes),
+            "rows": [row.facts() for row in self.rows],
+        }
+
+    def table(self) -> str:
+        """For a terminal."""
+        return printed(self.facts())
+
+
+def printed(facts: Mapping[str, Any]) -> str:
+    """The table of a result, for a terminal."""
+    lines = [[str(cell) for cell in line] for line in cells(facts)]
+    shown = text_table(_HEAD, lines)
+    below = [f"Scaled: {facts['scaled']}"] if facts["scaled"] else []
+    below += [f"Note: {note}" for note in facts["notes"]]
+    return "\n".join(
+        [f"{facts['name']}: {facts['source']}", "", shown, "", *below]
+    ).rstrip()
+
+
+def cells(facts: Mapping[str, Any]) -> list[list[str]]:
+    """Of a result's rows: row, quantity, published, simulated, is, off, measured, verdict."""
+    verdict = {True: "holds", False: "FAILS", None: ""}
+    found = []
+    for row in facts["rows"]:
+        off = row["off_pct"]
+        found.append(
+            [
+                row["row"],
+                row["quantity"],
+                _number(row["published"]),
+                _number(row["simulated"]),
+                row["is"] or "",
+                "" if off is None else f"{off:+.1f} %",
+                _spread(row),
+                verdict[row["holds"]],
+            ]
+        )
+    return found
+
+
+def _spread(row: Mapping[str, Any]) -> str:
+    """Of percent and points mean ± std over seeds, of all else the median and its range."""
+    if row["measured"] is None:
+        return ""
+    if row["std"] is not None and _is_mean(row["quantity"]):
+        return f"{row['mean']:.2f} ± {row['std']:.2f}"
+    if row["low"] == row["high"]:
+        return _number(row["measured"])
+    low, high = (_number(float(f"{row[key]:.3g}")) for key in ("low", "high"))
+    return f"{_number(row['measured'])}, {low} to {high}"
+
+
+def _is_mean(quantity: str) -> bool:
+    return "%" in quantity or "points" in quantity
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
+
+
+def reproduced(
+    name: str,
+    spec: Table,
+    folder: Path,
+    measure: Callable[[MeasurementSpec], Measured],
+    say: Say,
+) -> Reproduction:
+    """Simulate, measure, compare, draw.
+
+    Args:
+        name: of the card.
+        spec: of the card.
+        folder: for pictures.
+        measure: carries out a measurement.
+        say: told how it goes.
+    """
+    simulated: dict[str, float] = {}
+    if spec.simulation is not None:
+        report, _ = simulate(spec.simulation, (), say)
+        simulated = {f["name"]: f["value"] for f in report["figures"]}
+    measured = Measured(values={})
+    if spec.measurement is not None:
+        measured = measure(spec.measurement)
+    rows = tuple(_found(row, simulated, measured) for row in spec.rows)
+    for row in rows:
+        if row.spec.measured is not None and not row.measured:
+            say(f"warning: nothing was measured of {row.spec.measured} ({row.spec.row})")
+    pictures = draw(name, spec.picture, rows, measured, folder)
+    return Reproduction(
+        name=name,
+        spec=spec,
+        rows=rows,
+        figures=(*pictures, *measured.pictures),
+        measurement=measured.facts,
+    )
+
+
+def _found(row: Row, simulated: Mapping[str, float], measured: Measured) -> Found:
+    value = None
+    if row.simulated is not None and row.simulated in simulated:
+        value = simulated[row.simulated] / row.over
+        if row.of is not None:
+            value = row.of / value
+    own = () if row.measured is None else measured.values.get(row.measured, ())
+    return Found(row, value, tuple(own))

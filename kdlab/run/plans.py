@@ -1,0 +1,66 @@
+"""The plans of a blockwise run, to be read: who does what, and what a step looked like."""
+
+import html
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from kdlab.errors import NotFoundError
+from kdlab.report import page
+from kdlab.run.folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSheet:
+    """One plan.
+
+    member: the training it belongs to.
+    table: who does what, and what it is expected to cost.
+    gantt: picture of the first epoch's last steps; None before that has ended.
+    """
+
+    member: str
+    table: str
+    gantt: Path | None
+
+    def __str__(self) -> str:
+        return f"{self.member}\n{self.table}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        table = f"<pre>{html.escape(self.table)}</pre>"
+        picture = (
+            ""
+            if self.gantt is None
+            else page.png(self.gantt, "Gantt of the first epoch's last steps")
+        )
+        return f"<b>{html.escape(self.member)}</b>{table}{picture}"
+
+
+class PlanSheets(list[PlanSheet]):
+    """Shown one below the other."""
+
+    def _repr_html_(self) -> str:
+        return "".join(sheet._repr_html_() for sheet in self)
+
+
+def plans(run: RunFolder) -> PlanSheets:
+    """All that have been made.
+
+    Raises:
+        NotFoundError: none.
+    """
+    root = run.path / "members"
+    found = PlanSheets()
+    for path in sorted(root.rglob("plan.json")):
+        gantt = path.with_name("gantt.png")
+        member = path.parent.relative_to(root).as_posix()
+        table = json.loads(path.read_text())["table"]
+        found.append(PlanSheet(member, table, gantt if gantt.is_file() else None))
+    if not found:
+        raise NotFoundError(
+            f"Run {run.run_id} has no plan; only method train/blockwise makes one, after its "
+            "profile."
+        )
+    return found

@@ -1,0 +1,32 @@
+"""The result of a run: a plain mapping that reads well in a notebook."""
+
+from typing import Any
+
+from kdlab.report import page
+from kdlab.report.table import NAMES
+
+_COLUMNS = (
+    "student_top1", "student_top1_best", "global_top1", "samples_per_second", "wall_seconds",
+    "samples_lost", "samples_repeated",
+)  # fmt: skip
+
+
+class Result(dict[str, Any]):
+    """The keys of `kdlab run --json`."""
+
+    def _repr_html_(self) -> str:
+        rows = self.get("runs") or []
+        keys = [key for key in _COLUMNS if any(row.get(key) is not None for row in rows)]
+        body = [
+            [f"{NAMES.get(r['source'], r['source'])}, seed {r['seed']}"]
+            + [_short(r.get(key)) for key in keys]
+            for r in rows
+        ]
+        facts = [[k, _short(v)] for k, v in self.items() if k != "runs"]
+        return page.table(("", *keys), body) + page.table(("", ""), facts)
+
+
+def _short(value: Any) -> str:
+    return (
+        f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
+    )

@@ -1,0 +1,39 @@
+"""MLflow written beside a run or a sweep, by a process that cannot stop it."""
+
+import subprocess
+from pathlib import Path
+
+from kdlab.cluster.children import Child
+from kdlab.errors import ClusterError
+from kdlab.train.events import Emit
+
+_PATIENCE_S = 60.0
+
+
+class Tracker:
+    """Follows the events of one run or sweep.
+
+    Args:
+        emit: its events; what went wrong is told there.
+        late: what to tell when the rest was not written in time.
+    """
+
+    def __init__(self, emit: Emit, late: str) -> None:
+        self._emit, self._late = emit, late
+        self._child: Child | None = None
+
+    def start(self, module: str, config: dict[str, str], folder: Path) -> None:
+        try:
+            self._child = Child(module, config, folder / "tracking.log")
+        except (OSError, ClusterError) as error:  # tracking never stops a training
+            self._emit("warning", message=f"MLflow is not written: {error}")
+
+    def finish(self) -> None:
+        """After the last event: it gets what it has not got yet."""
+        if self._child is None:
+            return
+        try:
+            self._child.process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._emit("warning", message=self._late)
+        self._child.stop()

@@ -1,0 +1,127 @@
+"""Something that runs in a process of its own and outlives this one, seen from outside."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from kdlab.run.folder import ENDED, RunFolder
+
+_LOOK_S = 0.1
+_Watcher = Callable[[dict[str, Any]], None]
+
+
+def spawn(
+    run: RunFolder, components: dict[str, Any], module: str = "kdlab.run.child"
+) -> None:
+    """In a session of its own: Ctrl-C in this terminal does not reach it."""
+    hashes = {name: entry["sha256"] for name, entry in components.items()}
+    with run.log.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, str(run.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)},
+        )
+    _children[process.pid] = process
+    born = psutil.Process(process.pid).create_time()
+    run.write_status(pid=process.pid, process_started=born)
+
+
+_children: dict[int, "subprocess.Popen[bytes]"] = {}  # so that none stays a zombie
+
+
+def in_a_notebook() -> bool:
+    """Whether this process is a Jupyter kernel."""
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return type(get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
+class Watched:
+    """Its folder has a status, events, and the pid of the process."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.id = folder.run_id
+        self.path: Path = folder.path
+
+    @property
+    def name(self) -> str:
+        """What `kdlab attach` and `kdlab stop` call it."""
+        return self.id
+
+    @property
+    def status(self) -> dict[str, Any]:
+        pid = self.folder.raw_status().get("pid")
+        if pid in _children:
+            _children[pid].poll()  # reaps it when it has ended
+        return self.folder.status()
+
+    @property
+    def state(self) -> str:
+        """starting, running, finished, failed, stopped, or lost (killed from outside)."""
+        return str(self.status.get("state"))
+
+    def events(self, follow: bool = False) -> Iterator[dict[str, Any]]:
+        """What happened, in order; `follow` goes on until it has ended."""
+        from kdlab.train.events import EventReader
+
+        read = EventReader(self.folder.events)
+        while True:
+            ended = self.state in ENDED  # looked at first, so that nothing is missed
+            yield from read()
+            if ended or not follow:
+                return
+            time.sleep(_LOOK_S)
+
+    def wait(self, watch: _Watcher | None = None, timeout_s: float | None = None) -> Self:
+        """Until it has ended; `watch` sees every event.
+
+        Raises:
+            TimeoutError: it has not ended after `timeout_s`. It goes on.
+        """
+        from kdlab.train.events import EventReader
+
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        read = EventReader(self.folder.events)
+        while True:
+            ended = self.state in ENDED
+            for event in read():
+                if watch is not None:
+                    watch(event)
+            if ended:
+                return self
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"{self.id} has not ended after {timeout_s:g} s")
+            time.sleep(_LOOK_S)
+
+    def stop(self) -> None:
+        """Finish the step, save, end. Once more ends it at once."""
+        self._signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End it and everything it started, now. Its checkpoints stay."""
+        pid = self.folder.raw_status().get("pid")
+        if self.state in ENDED or pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):  # it ended in between
+            os.killpg(pid, signal.SIGKILL)  # it leads a process group of its own
+
+    def _signal(self, number: int) -> None:
+        pid = self.folder.raw_status().get("pid")
+        if self.state not in ENDED and pid is not None:
+            with contextlib.suppress(ProcessLookupError):  # it ended in between
+                os.kill(pid, number)

@@ -1,0 +1,243 @@
+"""Events of a sweep to MLflow: a run for it, and within that one for each trial.
+
+A trial that trains has events of its own, which are written as those of any run; one that
+is simulated has its values alone. Several writes are not repeated: what was written is kept
+in tracking.json.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+
+from kdlab.config.home import write_json
+from kdlab.tracking.writer import Writer, cleaned, experiment_id
+from kdlab.train.events import EventReader
+
+_STATES = {
+    "finished": "FINISHED",
+    "failed": "FAILED",
+    "stopped": "KILLED",
+    "lost": "FAILED",
+}
+_TRIALS = {"complete": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
+_PARENT = "mlflow.parentRunId"
+
+
+class SweepWriter:
+    """Call `step` until `done`. Raises whatever MLflow raises; nothing is lost by that."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "tracking.json"
+        self.state: dict[str, Any] = {
+            "offset": 0,
+            "run": None,
+            "trials": {},  # number -> run in MLflow, of those that have ended
+            "open": {},  # number -> folder and tags, of those under way
+            "done": False,
+        }
+        if self.path.exists():
+            self.state |= json.loads(self.path.read_text()) | {"done": False}
+        self.read = EventReader(folder / "events.jsonl", self.state["offset"])
+        self.writers = {
+            number: _writer(**facts) for number, facts in self.state["open"].items()
+        }
+        self._client: MlflowClient | None = None
+
+    @property
+    def done(self) -> bool:
+        return bool(self.state["done"])
+
+    @property
+    def client(self) -> MlflowClient:
+        if self._client is None:
+            self._client = MlflowClient(tracking_uri=self.state["uri"])
+        return self._client
+
+    def step(self) -> int:
+        """Write what is new; how many events that was."""
+        before = self.read.offset
+        events = self.read()
+        try:
+            for writer in self.writers.values():
+                writer.step()
+            for event in events:
+                if self.state.get("off") and event["event"] != "sweep_started":
+                    continue
+                handle = getattr(self, f"_on_{event['event']}", None)
+                if handle is not None:
+                    handle(event)
+        except BaseException:
+            self.read.offset = before  # the next try begins here again
+            raise
+        self.state["offset"] = self.read.offset
+        if events:
+            write_json(self.path, self.state)
+        return len(events)
+
+    def run_is_over(self) -> bool:
+        tail = EventReader(self.read.path, self.read.offset)()
+        return bool(tail) and tail[-1]["event"] == "sweep_done"
+
+    # Events
+
+    def _on_sweep_started(self, event: dict[str, Any]) -> None:
+        self.state["off"] = event["tracking_uri"] is None
+        if self.state["off"]:
+            self.state["done"] = True
+            return
+        self.state["uri"] = event["tracking_uri"]
+        if self.state["run"] is not None:  # gone on with
+            self.client.update_run(self.state["run"], status="RUNNING")
+            return
+        self.state["experiment"] = experiment_id(
+            self.client, event["group"], event["tracking_uri"]
+        )
+        run = self.client.create_run(
+            self.state["experiment"],
+            start_time=int(event["time"] * 1000),
+            run_name=event["study"],
+            tags={
+                "kdlab.sweep": event["study"],
+                "kdlab.spec_hash": event["spec_hash"],
+                "kdlab.version.optuna": event["optuna"],
+                "mlflow.source.name": f"kdlab sweep {event['sweep']}",
+                "mlflow.source.type": "JOB",
+            },
+        )
+        self.state["run"] = run.info.run_id
+        write_json(self.path, self.state)
+        spec = event["spec"]
+        params = {
+            "objectives": ", ".join(event["objectives"]),
+            "sampler": spec["sampler"],
+            "pruner": spec["pruner"],
+            "of": spec["experiment"] or spec["simulation"],
+            **{f"space/{key}": value for key, value in spec["space"].items()},
+        }
+        self.client.log_batch(
+            self.state["run"],
+            params=[Param(cleaned(k), str(_said(v))[:6000]) for k, v in params.items()],
+        )
+        self.client.log_artifact(self.state["run"], str(self.folder / "sweep.yaml"))
+
+    def _on_trial_started(self, event: dict[str, Any]) -> None:
+        number = str(event["number"])
+        if event["run"] is not None:
+            tags = {
+                _PARENT: self.state["run"],
+                "kdlab.sweep": self.folder.name,
+                "kdlab.trial": number,
+                "kdlab.trial.why": str(event["why"]),
+            }
+            tags |= {f"set/{cleaned(k)}": str(v) for k, v in event["values"].items()}
+            facts = {"run": event["run"], "tags": tags}
+            self.state["open"][number] = facts
+            self.writers[number] = _writer(**facts)
+
+    def _on_trial_done(self, event: dict[str, Any]) -> None:
+        number = str(event["number"])
+        run = self.state["trials"].get(number)  # MLflow may have failed after this
+        if run is None:
+            run = self._simulated(event) if event["run"] is None else self._ended(number)
+        if run is None:  # it ended before it had an event
+            return
+        self.state["trials"][number] = run
+        self.client.set_tag(run, "kdlab.trial.state", event["state"])
+        found = event.get("values_found") or {}
+        values = [
+            Metric(f"trial/{k}", float(v), int(event["time"] * 1000), 0)
+            for k, v in found.items()
+            if v is not None
+        ]
+        own = [
+            Metric(m.key, m.value, m.timestamp, int(number)) for m in values
+        ]  # over the numbers of trials: the history of the search
+        self.client.log_batch(run, metrics=values)
+        self.client.log_batch(self.state["run"], metrics=own)
+        self.client.set_terminated(run, _TRIALS[event["state"]], int(event["time"] * 1000))
+
+    def _on_trial_again(self, event: dict[str, Any]) -> None:
+        number = str(event["number"])
+        run = self.state["trials"].get(number) or self._ended(number)
+        if run is not None:
+            self.client.set_tag(run, "kdlab.trial.state", "tried again")
+            self.client.set_terminated(run, "KILLED", int(event["time"] * 1000))
+
+    def _ended(self, number: str) -> str | None:
+        """All of its events are written; its run in MLflow."""
+        writer = self.writers.get(number)
+        if writer is None:
+            return None
+        writer.step()
+        run: str | None = writer.state["runs"].get("")
+        if run is not None:
+            self.state["trials"][number] = run
+        del self.writers[number], self.state["open"][number]
+        return run
+
+    def _simulated(self, event: dict[str, Any]) -> str:
+        made = self.client.create_run(
+            self.state["experiment"],
+            start_time=int(event["time"] * 1000),
+            run_name=f"{self.folder.name}-{event['number']:04d}",
+            tags={_PARENT: self.state["run"], "kdlab.trial": str(event["number"])},
+        )
+        params = [Param(cleaned(k), str(v)) for k, v in event.get("set", {}).items()]
+        if params:
+            self.client.log_batch(made.info.run_id, params=params)
+        return str(made.info.run_id)
+
+    def _on_sweep_done(self, event: dict[str, Any]) -> None:
+        run, result = self.state["run"], event.get("result")
+        if result:
+            self._result(run, result, int(event["time"] * 1000))
+        if event.get("error"):
+            self.client.set_tag(run, "kdlab.error", str(event["error"])[:5000])
+        self.client.set_terminated(run, _STATES[event["state"]], int(event["time"] * 1000))
+        self.state["done"] = True
+
+    def _result(self, run: str, result: dict[str, Any], stamp: int) -> None:
+        best = result["best"]
+        metrics = [
+            Metric(f"best/{k}", float(v), stamp, 0) for k, v in best["values"].items()
+        ]
+        again = result["confirmed"]
+        for who in ("best", "as_it_is"):
+            mean = (again or {}).get(who, {}).get("mean")
+            if mean is not None:
+                metrics.append(Metric(f"confirmed/{who}", float(mean), stamp, 0))
+        self.client.log_batch(
+            run,
+            metrics=metrics,
+            tags=[RunTag(f"best/{cleaned(k)}", str(v)) for k, v in best["set"].items()],
+        )
+        for path in result["figures"]:
+            self.client.log_artifact(run, path)
+        for path in map(Path, result["saved"]):  # several have one name
+            folder = path.parent.relative_to(self.folder)
+            self.client.log_artifact(run, str(path), folder.as_posix())
+        self.client.log_dict(run, result, "result.json")
+        chosen = self.state["trials"].get(str(best["number"]))
+        if chosen is not None:
+            self.client.set_tag(chosen, "kdlab.best", "true")
+        pictures = "\n\n".join(
+            f"![{Path(p).stem}](get-artifact?path={Path(p).name}&run_uuid={run})"
+            for p in result["figures"]
+        )
+        head = f"Best: trial {best['number']}, {_said(best['set'])}\n\n"
+        self.client.set_tag(run, "mlflow.note.content", head + pictures)
+
+
+def _writer(run: str, tags: dict[str, str]) -> Writer:
+    return Writer(Path(run), tags=tags, weights=False)
+
+
+def _said(value: Any) -> Any:
+    """A mapping without what is not set."""
+    if not isinstance(value, dict):
+        return value
+    return {k: v for k, v in value.items() if v not in (None, False, {}, [])}

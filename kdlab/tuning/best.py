@@ -1,0 +1,183 @@
+"""The best trial: which it is, how it is kept, and the result of a sweep around it."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from kdlab.config import load as loader
+from kdlab.config import yaml_text
+from kdlab.errors import ClusterError
+from kdlab.tuning.driver import ERROR, RETRY_OF, RUN, VALUES, WHY
+from kdlab.tuning.folder import SweepFolder
+from kdlab.tuning.space import Space
+from kdlab.tuning.spec import SweepSpec
+
+# Where a part of an experiment lies as a card.
+_SHELVES = {
+    "loss": "losses",
+    "student": "students",
+    "teacher": "teachers",
+    "teacher_pool": "teacher_pools",
+}
+
+
+def feasible(trial: FrozenTrial, spec: SweepSpec) -> bool:
+    found = trial.user_attrs.get("metrics", {})
+    return all(
+        c.metric in found and c.excess(found[c.metric]) <= 0 for c in spec.constraints
+    )
+
+
+def ranked(study: optuna.Study, spec: SweepSpec) -> list[FrozenTrial]:
+    """Feasible trials, the best first; by the first objective, then by the next."""
+    signs = [1 if d == "minimize" else -1 for d in spec.directions()]
+    good = [
+        t
+        for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if feasible(t, spec)
+    ]
+    return sorted(
+        good,
+        key=lambda t: ([s * v for s, v in zip(signs, t.values, strict=True)], t.number),
+    )
+
+
+def best_of(study: optuna.Study, spec: SweepSpec) -> FrozenTrial:
+    """The first of `ranked`.
+
+    Raises:
+        ClusterError: no trial ended well, or none keeps the constraints.
+    """
+    order = ranked(study, spec)
+    if order:
+        return order[0]
+    trials = study.get_trials(deepcopy=False)
+    complete = [t for t in trials if t.state == TrialState.COMPLETE]
+    if complete:
+        names = ", ".join(c.metric for c in spec.constraints)
+        raise ClusterError(
+            f"{len(complete)} trials ended, and none keeps the constraints on {names}. "
+            "More trials may find one (--trials); or loosen them, or widen the space, in a "
+            "sweep of another name (--study)."
+        )
+    failed = [t for t in trials if t.state == TrialState.FAIL]
+    last = failed[-1].user_attrs.get(ERROR) if failed else "none has begun"
+    raise ClusterError(
+        f"No trial ended well: {len(failed)} failed. The newest error: {last}\n"
+        "Each trial's log and events are in its folder under trials/."
+    )
+
+
+def front(study: optuna.Study, spec: SweepSpec) -> list[FrozenTrial]:
+    """Feasible trials that no other beats in all objectives; for one objective the best."""
+    signs = [1 if d == "minimize" else -1 for d in spec.directions()]
+    order = ranked(study, spec)
+    points = [[s * v for s, v in zip(signs, t.values, strict=True)] for t in order]
+    return [
+        t
+        for t, own in zip(order, points, strict=True)
+        if not any(_beats(other, own) for other in points)
+    ]
+
+
+def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
+    no_worse = all(a <= b for a, b in zip(one, other, strict=True))
+    return no_worse and list(one) != list(other)
+
+
+def row(trial: FrozenTrial, spec: SweepSpec) -> dict[str, Any]:
+    """Of a table of trials."""
+    values = trial.values if trial.state == TrialState.COMPLETE else None
+    return {
+        "number": trial.number,
+        "state": trial.state.name.lower(),
+        "why": trial.user_attrs.get(WHY, "suggested"),
+        "set": trial.user_attrs.get(VALUES, {}),
+        "values": None
+        if values is None
+        else dict(zip([o.metric for o in spec.objectives], values, strict=True)),
+        "feasible": None if values is None else feasible(trial, spec),
+        "error": trial.user_attrs.get(ERROR),
+        "retry_of": trial.user_attrs.get(RETRY_OF),
+        "run_dir": trial.user_attrs.get(RUN),
+        "seconds": trial.duration.total_seconds() if trial.duration else None,
+    }
+
+
+def result(
+    study: optuna.Study, spec: SweepSpec, chosen: FrozenTrial, **facts: Any
+) -> dict[str, Any]:
+    """What `kdlab sweep --json` prints."""
+    rows = [row(t, spec) for t in study.get_trials(deepcopy=False)]
+    again = {r["retry_of"] for r in rows}
+    own = [r for r in rows if r["number"] not in again]
+    count = Counter(r["state"] for r in own)
+    name = facts.pop("study_name")
+    return {
+        "study": name,
+        "status": "finished",
+        "objectives": [o.metric for o in spec.objectives],
+        "directions": spec.directions(),
+        "best": row(chosen, spec) | {"metrics": chosen.user_attrs["metrics"]},
+        "front": [row(t, spec) for t in front(study, spec)],
+        "trials": {
+            "total": len(own),
+            "complete": count["complete"],
+            "pruned": count["pruned"],
+            "failed": count["fail"],
+            "tried_again": len(rows) - len(own),
+        },
+        **facts,
+    }
+
+
+def drop_weights(study: optuna.Study, folder: SweepFolder, chosen: FrozenTrial) -> None:
+    """Of all trials but the best: results, events and cards stay."""
+    for path in (folder.path / "trials").glob("*"):
+        if path == folder.trial(chosen.number):
+            continue
+        for weights in (*path.rglob("*.safetensors"), *path.rglob("*.pt")):
+            weights.unlink()
+
+
+def save(
+    folder: SweepFolder,
+    spec: SweepSpec,
+    space: Space,
+    chosen: FrozenTrial,
+    calibrated: Mapping[str, Any],
+) -> list[Path]:
+    """As a config that `kdlab run` takes, and as a card for each part that was tuned."""
+    values = dict(chosen.user_attrs[VALUES])
+    about = f"Trial {chosen.number} of the sweep {folder.run_id}, the best of its study."
+    tree = space.composed(values, calibrated)
+    root = folder.path / "best"
+    if spec.simulation is not None:
+        card = {"about": about} | _without_about(tree.data)
+        return [_written(root / "registry" / "simulations" / f"{folder.run_id}.yaml", card)]
+    assert spec.experiment is not None
+    seeds = {"seeds": list(spec.seeds)} if spec.seeds else {}
+    overrides = [dict(spec.overrides), seeds, space.changed(values)]
+    config = {"about": about} | _without_about(loader.written(spec.experiment, overrides))
+    files = [_written(root / "configs" / f"{folder.run_id}.yaml", config)]
+    for part in dict.fromkeys(key.split(".")[0] for key in values):
+        whole = tree.data.get(part)
+        if isinstance(whole, dict):
+            shelf = _SHELVES.get(part, part)
+            path = root / "registry" / shelf / f"{folder.run_id}.yaml"
+            files.append(_written(path, {"about": about} | _without_about(whole)))
+    return files
+
+
+def _without_about(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in tree.items() if key != "about"}
+
+
+def _written(path: Path, tree: Mapping[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml_text.dump(dict(tree)), encoding="utf-8")
+    return path

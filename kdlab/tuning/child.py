@@ -1,0 +1,11 @@
+"""`python -m kdlab.tuning.child SWEEP_FOLDER`: the process of one sweep."""
+
+import sys
+
+from kdlab.run.stop_request import StopRequest
+
+if __name__ == "__main__":
+    stop = StopRequest()  # before the seconds of imports below
+    from kdlab.tuning.process import main
+
+    raise SystemExit(main(sys.argv[1], stop))

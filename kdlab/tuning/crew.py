@@ -1,0 +1,128 @@
+"""The processes that carry out trials, here or on the workers of a Dask cluster."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kdlab.cluster.hosted_ranks import Hosts
+from kdlab.cluster.rank_child import LocalRank, RankChild
+
+_MODULE = "kdlab.tuning.trial_worker"
+_END_S = 10.0
+_MOST_STARTS = 3  # in a row, of a worker that ends before it is ready
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An order was carried out, one way or another."""
+
+    order: int
+    state: str  # finished, stopped, failed, or no_room: its disk is full
+    error: str | None
+    result: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The process is gone, and with it the order it was at; None: it was at none."""
+
+    order: int | None
+    why: str
+    hopeless: bool  # it never comes up
+
+
+class Crew:
+    """So many workers; a lost one is started again.
+
+    Args:
+        jobs: how many.
+        folder: for logs.
+        simulates: trials are simulations, which need no torch.
+        hosts: a Dask cluster; None is this machine.
+        gpus: of this machine, shared out in turn; none leaves that to the trials.
+    """
+
+    def __init__(
+        self,
+        jobs: int,
+        folder: Path,
+        *,
+        simulates: bool,
+        hosts: Hosts | None,
+        gpus: Sequence[str],
+    ) -> None:
+        self.folder, self.simulates, self.hosts, self.gpus = folder, simulates, hosts, gpus
+        self.children: dict[int, RankChild] = {}
+        self.orders: dict[int, int | None] = {}  # by worker; None: nothing to do
+        self._ready: set[int] = set()
+        self._starts = dict.fromkeys(range(jobs), 0)
+        self._number = 0
+        for worker in range(jobs):
+            self._start(worker)
+
+    def _start(self, worker: int) -> None:
+        self._number += 1
+        self._starts[worker] += 1
+        log = self.folder / f"worker-{worker}.log"
+        pulse = self.folder / "pulse" / f"worker-{self._number}"
+        pulse.parent.mkdir(parents=True, exist_ok=True)
+        gpu = self.gpus[worker % len(self.gpus)] if self.gpus else None
+        config = {"simulates": self.simulates, "gpu": gpu}
+        self._ready.discard(worker)
+        self.orders[worker] = None
+        if self.hosts is not None:
+            self.children[worker] = self.hosts.start(_MODULE, config, log, pulse)
+        else:
+            self.children[worker] = LocalRank(_MODULE, config, log, pulse, dict(os.environ))
+
+    def idle(self) -> list[int]:
+        return [w for w in sorted(self._ready) if self.orders[w] is None]
+
+    def tell(self, worker: int, order: int, **what: Any) -> None:
+        self.orders[worker] = order
+        if not self.children[worker].tell(order=order, **what):
+            self.children[
+                worker
+            ].kill()  # whether it heard is not known; it is told of as lost
+
+    def stop(self, order: int) -> None:
+        """Softly: the trial saves and ends."""
+        for worker, at in self.orders.items():
+            if at == order:
+                self.children[worker].tell(stop=order)
+
+    def pid(self, worker: int) -> int:
+        return self.children[worker].pid
+
+    def events(self) -> Iterator[Done | Lost]:
+        for worker, child in list(self.children.items()):
+            alive = child.alive()  # asked first: last words are read after it
+            for message in child.said():
+                if "ready" in message:
+                    self._ready.add(worker)
+                    self._starts[worker] = 0
+                elif "done" in message:
+                    self.orders[worker] = None
+                    yield Done(
+                        int(message["done"]),
+                        str(message["state"]),
+                        message["error"],
+                        message.get("result"),
+                    )
+            if not alive:
+                hopeless = self._starts[worker] >= _MOST_STARTS
+                order, why = self.orders[worker], child.obituary("ended")
+                if not hopeless:
+                    self._start(worker)
+                yield Lost(order, why, hopeless)
+
+    def close(self) -> None:
+        deadline = time.monotonic() + _END_S
+        for child in self.children.values():
+            child.tell(end=True)
+        for child in self.children.values():
+            child.stop(max(0.1, deadline - time.monotonic()))
+        self.children.clear()

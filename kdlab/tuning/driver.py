@@ -1,0 +1,401 @@
+"""The search: ask Optuna, have the crew carry out, tell Optuna. The only writer of the study.
+
+What a trial came to is in its run folder before the study is told, so that a driver which
+is killed in between finds it there: no trial is lost, none counts twice. A trial that was
+under way is tried again with the same values.
+"""
+
+import errno
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from kdlab.errors import ClusterError, KdlabError, RunStopped
+from kdlab.run.folder import RunFolder
+from kdlab.train.events import Emit, EventReader, read_all
+from kdlab.tuning import metrics
+from kdlab.tuning.crew import Crew, Done, Lost
+from kdlab.tuning.plan import described
+from kdlab.tuning.space import Space, Values
+from kdlab.tuning.spec import TRIALS
+
+WHY, RETRY_OF, TRIES, VALUES, ERROR, RUN = "why", "retry_of", "tries", "set", "error", "run"
+PARAMETERS = "enqueued"  # as Optuna names them
+_ENQUEUED = "kdlab.enqueued"  # of the study
+_COUNTED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+_LOOK_S = 0.005  # between looks at pipes
+_WATCH_S = 0.1  # between looks at the events of running trials
+_STOP_S = 60.0  # for trials to save and end
+
+
+class MakeOrder(Protocol):
+    def __call__(self, number: int, values: Values) -> dict[str, Any]:
+        """A trial's order; writes its run folder where it has one.
+
+        Raises:
+            KdlabError: the values do not make a spec.
+        """
+
+
+@dataclass(slots=True)
+class _Running:
+    trial: optuna.trial.Trial
+    values: Values
+    run: Path | None
+    begun: float
+    read: EventReader | None
+    reported: int = 0  # epochs, over all seeds
+    pruned: bool = False
+
+
+@dataclass(slots=True)
+class Account:
+    """Where the driver's time goes."""
+
+    asks: list[float] = field(default_factory=list)  # seconds each, with the order made
+    tells: list[float] = field(default_factory=list)
+
+    @property
+    def ms_per_trial(self) -> float | None:
+        if not self.asks:
+            return None
+        return 1000 * (sum(self.asks) + sum(self.tells)) / len(self.asks)
+
+
+class Driver:
+    """`run()` it once.
+
+    Args:
+        space: of the sweep.
+        study: Optuna's; nobody else writes to it.
+        crew: carries out.
+        make: a trial's order.
+        emit: events of the sweep.
+        stop: whether the user asked to stop.
+        first: settings that are tried before the sweep's own, with why.
+        trouble: asked when a trial has failed: what would have all others fail too.
+    """
+
+    def __init__(
+        self,
+        *,
+        space: Space,
+        study: optuna.Study,
+        crew: Crew,
+        make: MakeOrder,
+        emit: Emit,
+        stop: Callable[[], bool],
+        first: Sequence[tuple[str, Values]] = (),
+        trouble: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.spec, self.space, self.study, self.crew = space.spec, space, study, crew
+        self.make, self.emit, self.stop, self.first = make, emit, stop, first
+        self.trouble = trouble
+        self.running: dict[int, _Running] = {}
+        self.account = Account()
+        self.ended_early: str | None = None
+        self.ended = 0  # trials; one that was tried again counts once
+        self._begin: float | None = None  # of the first trial
+        self._watched = time.monotonic()
+        self._enough = self.spec.trials or TRIALS
+        self._described = described(space)
+
+    def run(self) -> None:
+        """Until there are enough trials, or the time is over.
+
+        Raises:
+            RunStopped: the user asked; running trials are tried again by a resume.
+            ClusterError: workers do not come up.
+        """
+        self.ended = self._counted()
+        self._take_up()
+        self._enqueue()
+        self._enough = self._wanted()
+        while True:
+            for event in self.crew.events():
+                self._hear(event)
+            self._watch()
+            if self.stop():
+                self._end_softly()
+                raise RunStopped("stopped by the user; the study has all that ended")
+            begun = self._fill()
+            if not self.running and not begun and self._is_over():
+                if self.ended < self._enough:
+                    self.ended_early = f"the time limit of {self.spec.time_limit_s:g} s"
+                return
+            time.sleep(_LOOK_S)  # between looks at pipes
+
+    # Before the first trial
+
+    def _take_up(self) -> None:
+        """What a driver that was killed or stopped has left."""
+        retried = {t.user_attrs.get(RETRY_OF) for t in self._trials()}
+        for trial in self._trials(TrialState.RUNNING):
+            live = optuna.trial.Trial(self.study, trial._trial_id)
+            run = trial.user_attrs.get(RUN)
+            status = RunFolder(Path(run)).raw_status() if run else {}
+            if status.get("state") == "finished":
+                values = dict(trial.user_attrs[VALUES])
+                state = _Running(live, values, Path(str(run)), 0.0, None)
+                self._finished(state, status["result"])
+            elif trial.number in retried:
+                self._fail(
+                    live, "was under way when the sweep ended; tried again", quiet=True
+                )
+            else:
+                self._again(live, "was under way when the sweep ended", counts=False)
+
+    def _enqueue(self) -> None:
+        """What is tried first, once per study; also when it was killed while at this."""
+        if self.study.user_attrs.get(_ENQUEUED):
+            return
+        first = list[tuple[str, Mapping[str, Any]]]()
+        as_it_is = self.space.as_it_is() if self.spec.defaults else None
+        if as_it_is is not None:
+            first.append(("the experiment as it is", as_it_is))
+        elif self.spec.defaults:
+            self.emit(
+                "note",
+                message="The experiment's own values are not in the space, so it is not tried "
+                "as it is.",
+            )
+        first += [*self.first, *(("enqueued", values) for values in self.spec.enqueue)]
+        if self.spec.sampler["name"] == "grid":
+            known = [values for _, values in first]
+            first += [("grid", v) for v in self.space.grid() if v not in known]
+        there = {repr(t.user_attrs.get(PARAMETERS)) for t in self._trials()}
+        for why, values in first:
+            parameters = self.space.parameters(values)
+            if repr(parameters) not in there:
+                there.add(repr(parameters))
+                attributes = {WHY: why, PARAMETERS: parameters}
+                self.study.enqueue_trial(parameters, user_attrs=attributes)
+        self.study.set_user_attr(_ENQUEUED, True)
+
+    def _wanted(self) -> int:
+        if self.spec.sampler["name"] != "grid":
+            return self.spec.trials or TRIALS
+        own = len([t for t in self._trials() if RETRY_OF not in t.user_attrs])
+        return min(own, self.spec.trials or own)
+
+    # While trials run
+
+    def _fill(self) -> bool:
+        """Something to do for everybody who has nothing; whether anything began."""
+        begun = False
+        for worker in self.crew.idle():
+            if self._is_over():
+                break
+            begun = self._begin_trial(worker) or begun
+        return begun
+
+    def _is_over(self) -> bool:
+        limit = self.spec.time_limit_s
+        begin = self._begin
+        if limit is not None and begin is not None and time.monotonic() - begin > limit:
+            return True
+        return self.ended + len(self.running) >= self._enough
+
+    def _counted(self) -> int:
+        """Trials of the study that have ended; one that was tried again counts once."""
+        ended = self._trials(*_COUNTED)
+        retried = {t.user_attrs.get(RETRY_OF) for t in self._trials()}
+        return sum(t.number not in retried for t in ended)
+
+    def _begin_trial(self, worker: int) -> bool:
+        begin = time.perf_counter()
+        self._begin = self._begin or time.monotonic()
+        trial = self.study.ask()
+        values = self.space.suggest(trial)
+        trial.set_user_attr(VALUES, values)
+        try:
+            order = self.make(trial.number, values)
+        except KdlabError as error:  # these values do not go together
+            self._fail(trial, str(error))
+            return False
+        run = Path(order["run"]) if "run" in order else None
+        if run is not None:
+            trial.set_user_attr(RUN, str(run))
+            RunFolder(run).write_status(pid=self.crew.pid(worker))
+        self.crew.tell(worker, trial.number, **order)
+        read = None if run is None else EventReader(run / "events.jsonl")
+        self.running[trial.number] = _Running(trial, values, run, time.monotonic(), read)
+        self.account.asks.append(time.perf_counter() - begin)
+        self.emit(
+            "trial_started",
+            number=trial.number,
+            values=values,
+            run=None if run is None else str(run),
+            why=trial.user_attrs.get(WHY, "suggested"),
+            worker=worker,
+        )
+        return True
+
+    def _watch(self) -> None:
+        """Intermediate values, for the pruner."""
+        watched = self.spec.metric(0).watched
+        prunes = self.spec.pruner.get("name", "none") != "none"
+        if not prunes or watched is None or time.monotonic() - self._watched < _WATCH_S:
+            return
+        self._watched = time.monotonic()
+        for number, state in list(self.running.items()):
+            if state.read is None or state.pruned:
+                continue
+            for event in state.read():
+                if self._is_of_the_student(event) and event.get(watched) is not None:
+                    self._report(number, state, float(event[watched]))
+
+    def _is_of_the_student(self, event: Mapping[str, Any]) -> bool:
+        """An end of an epoch: not of its teacher, nor of what it is compared with."""
+        if event["event"] != "epoch_done" or event["member"] == "teacher":
+            return False
+        return self._described is None or event["member"].startswith(f"{self._described}/")
+
+    def _report(self, number: int, state: _Running, value: float) -> None:
+        if state.pruned:
+            return
+        state.reported += 1
+        state.trial.report(value, state.reported)
+        if state.trial.should_prune():
+            state.pruned = True
+            self.crew.stop(number)
+            self.emit("trial_stopping", number=number, epoch=state.reported, value=value)
+
+    def _hear(self, event: Done | Lost) -> None:
+        if isinstance(event, Lost):
+            self.emit("worker_lost", order=event.order, why=event.why)
+            if event.order is not None:
+                self._lost(self.running.pop(event.order), event.why)
+            if event.hopeless:
+                raise ClusterError(f"A worker for trials does not come up. {event.why}")
+            return
+        state = self.running.pop(event.order)
+        if event.state == "finished":
+            assert event.result is not None
+            self._finished(state, event.result)
+        elif state.pruned:
+            self._pruned(state)
+        elif event.state == "stopped":
+            self._again(state.trial, "was stopped", counts=False)
+        elif event.state == "no_room":
+            self._again(state.trial, str(event.error), counts=False)
+            raise OSError(errno.ENOSPC, f"{event.error} (trial {event.order})")
+        else:
+            self._failed(state, str(event.error))
+
+    def _failed(self, state: _Running, error: str) -> None:
+        trouble = self.trouble()
+        if trouble is not None:
+            self._again(state.trial, trouble, counts=False)
+            raise ClusterError(f"{trouble} The trial that failed by it: {error}")
+        self._fail(state.trial, error, state)
+
+    def _lost(self, state: _Running, why: str) -> None:
+        """Its process is gone; what it had written last decides."""
+        status = {} if state.run is None else RunFolder(state.run).raw_status()
+        if status.get("state") == "finished":
+            self._finished(state, status["result"])
+        else:
+            self._again(state.trial, why, state=state)
+
+    # What the study is told
+
+    def _finished(self, state: _Running, result: Mapping[str, Any]) -> None:
+        begin = time.perf_counter()
+        events = () if state.run is None else read_all(state.run / "events.jsonl")
+        found = {
+            name: metric.of(result, events)
+            for name, metric in metrics.known(self.spec.simulated).items()
+        }
+        wanted = [o.metric for o in self.spec.objectives]
+        missing = [n for n in wanted if found[n] is None]
+        if missing:
+            self._fail(state.trial, f"the run has no {', '.join(missing)}", state)
+            return
+        trial, keeps = state.trial, True
+        for constraint in self.spec.constraints:
+            value = found[constraint.metric]
+            excess = float("inf") if value is None else constraint.excess(value)
+            keeps = keeps and excess <= 0
+            trial.set_constraint(constraint.metric, excess)
+        trial.set_user_attr("metrics", {k: v for k, v in found.items() if v is not None})
+        self.study.tell(trial, [float(found[n] or 0.0) for n in wanted])
+        self.account.tells.append(time.perf_counter() - begin)
+        self._ended(state, "complete", values_found=found, feasible=keeps)
+
+    def _pruned(self, state: _Running) -> None:
+        self.study.tell(state.trial, state=TrialState.PRUNED)
+        self._ended(state, "pruned", epoch=state.reported)
+
+    def _fail(
+        self,
+        trial: optuna.trial.Trial,
+        error: str,
+        state: _Running | None = None,
+        *,
+        quiet: bool = False,
+    ) -> None:
+        """Kept with its error; the search goes on."""
+        trial.set_user_attr(ERROR, error)
+        self.study.tell(trial, state=TrialState.FAIL)
+        if not quiet:
+            state = state or _Running(trial, {}, None, time.monotonic(), None)
+            self._ended(state, "failed", error=error)
+
+    def _again(
+        self,
+        trial: optuna.trial.Trial,
+        why: str,
+        *,
+        counts: bool = True,
+        state: _Running | None = None,
+    ) -> None:
+        """The same values once more, unless that has been tried too often."""
+        tries = int(trial.user_attrs.get(TRIES, 0)) + counts
+        if tries > self.spec.retries:
+            self._fail(trial, f"lost {tries} times; the last time: {why}", state)
+            return
+        # It may have been killed before it had asked for all of what was enqueued.
+        parameters = {**trial.user_attrs.get(PARAMETERS, {}), **trial.params}
+        attributes = {
+            WHY: trial.user_attrs.get(WHY, "suggested"),
+            RETRY_OF: trial.number,
+            TRIES: tries,
+            PARAMETERS: parameters,
+        }
+        # First the new one: killed in between, the old one is seen to have a follower.
+        self.study.enqueue_trial(parameters, user_attrs=attributes)
+        self._fail(trial, f"{why}; tried again", quiet=True)
+        self.emit("trial_again", number=trial.number, why=why, tries=tries)
+
+    def _ended(self, state: _Running, how: str, **facts: Any) -> None:
+        self.ended += 1
+        self.emit(
+            "trial_done",
+            number=state.trial.number,
+            state=how,
+            seconds=time.monotonic() - state.begun if state.begun else None,
+            ended=self.ended,
+            of_trials=self._enough,
+            run=None if state.run is None else str(state.run),
+            set=state.values,
+            **facts,
+        )
+
+    def _end_softly(self) -> None:
+        """Trials save and end; they are tried again when the sweep goes on."""
+        for number in self.running:
+            self.crew.stop(number)
+        deadline = time.monotonic() + _STOP_S
+        while self.running and time.monotonic() < deadline:
+            for event in self.crew.events():
+                self._hear(event)
+            time.sleep(_LOOK_S)  # between looks at pipes
+
+    def _trials(self, *states: TrialState) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False, states=states or None)

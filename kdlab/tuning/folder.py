@@ -1,0 +1,173 @@
+"""A sweep's folder, and the study in it.
+
+runs/sweeps/<study>/
+    sweep.yaml      the resolved sweep; experiment.json its name and hash
+    study.journal   Optuna's storage (study.db with `storage: sqlite`)
+    events.jsonl    what happened; status.json state, process, result
+    sweep.log       what the processes printed
+    trials/<study>-0007/   a run folder for each trial
+    confirm/        run folders of the best and of the experiment as it is
+    best/           the best trial as configs/<study>.yaml and cards
+    figures/        history, importance, slice, contour, Pareto front
+"""
+
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+
+from kdlab.config.folders import nearest
+from kdlab.config.home import runs_folder
+from kdlab.errors import BadInput, NotFoundError
+from kdlab.run.folder import RunFolder
+from kdlab.tuning import samplers
+from kdlab.tuning.spec import SweepSpec
+
+SPEC_HASH, OPTUNA = "kdlab.sweep_hash", "kdlab.optuna"
+# A study may be gone on with when only these differ: they do not change what a trial is.
+_FREE = (
+    *("about", "trials", "time_limit_s", "jobs", "retries", "confirm", "keep"),
+    *("tracking", "workers", "share_pool"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepFolder(RunFolder):
+    """With status and events like that of a run."""
+
+    @property
+    def log(self) -> Path:
+        return self.path / "sweep.log"
+
+    @property
+    def spec(self) -> Path:
+        return self.path / "sweep.yaml"
+
+    def trial(self, number: int) -> Path:
+        return self.path / "trials" / f"{self.run_id}-{number:04d}"
+
+    def storage(self, kind: str) -> Path:
+        return self.path / ("study.db" if kind == "sqlite" else "study.journal")
+
+
+def sweeps_folder() -> Path:
+    return runs_folder() / "sweeps"
+
+
+def find(study: str) -> SweepFolder:
+    """By name, or "last".
+
+    Raises:
+        NotFoundError: there is none; names the nearest.
+    """
+    folders = sorted(all_folders(), key=lambda f: f.raw_status().get("created", 0))
+    if study == "last" and folders:
+        return folders[-1]
+    for folder in folders:
+        if folder.run_id == study:
+            return folder
+    names = [folder.run_id for folder in folders]
+    hint = nearest(study, names) or " There are no sweeps yet."
+    raise NotFoundError(f"There is no sweep {study!r} in {sweeps_folder()}.{hint}")
+
+
+def all_folders() -> Iterator[SweepFolder]:
+    return (SweepFolder(path.parent) for path in sweeps_folder().glob("*/sweep.yaml"))
+
+
+def counted(tree: dict[str, Any]) -> dict[str, Any]:
+    """What makes two sweeps the same."""
+    return {key: value for key, value in tree.items() if key not in _FREE}
+
+
+def check_hash(folder: SweepFolder, wanted: str, name: str) -> None:
+    """Whether a study that is there is of this sweep.
+
+    Raises:
+        BadInput: of another one.
+    """
+    if not folder.spec.is_file():
+        return
+    known = json.loads((folder.path / "experiment.json").read_text())["spec_hash"]
+    if known != wanted:
+        raise BadInput(
+            f"The study {folder.run_id} is of another sweep: its hash is {known}, that of "
+            f"{name} is {wanted}. Trials of both would not be comparable.\n"
+            f"Its own sweep is {folder.spec}; it goes on with\n"
+            f"    kdlab sweep {folder.spec} --study {folder.run_id}\n"
+            f"A new study takes another name:\n    kdlab sweep {name} --study NAME"
+        )
+
+
+def open_study(folder: SweepFolder, spec: SweepSpec, spec_hash: str) -> optuna.Study:
+    """The study, made if it is not there yet; its sampler and pruner are the sweep's."""
+    path = folder.storage(spec.storage)
+    if spec.storage == "journal":
+        mend(path)
+        storage: Any = JournalStorage(JournalFileBackend(str(path)))
+    else:
+        storage = RDBStorage(f"sqlite:///{path}")
+    study = optuna.create_study(
+        study_name=folder.run_id,
+        storage=storage,
+        sampler=samplers.sampler(spec),
+        pruner=samplers.pruner(spec),
+        directions=spec.directions(),
+        load_if_exists=True,
+    )
+    before = len(study.get_trials(deepcopy=False))
+    if before:
+        study.sampler = samplers.sampler(spec, before)
+    if SPEC_HASH not in study.user_attrs:
+        study.set_user_attr(SPEC_HASH, spec_hash)
+        study.set_user_attr(OPTUNA, optuna.__version__)
+        with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
+            study.set_metric_names([o.metric for o in spec.objectives])
+    return study
+
+
+def read_study(folder: SweepFolder, kind: str) -> optuna.Study:
+    """To look at, while its driver may be writing.
+
+    Raises:
+        NotFoundError: it has no trial yet.
+    """
+    path = folder.storage(kind)
+    if not path.is_file():
+        raise NotFoundError(f"The sweep {folder.run_id} has no study yet.")
+    storage: Any = (
+        JournalStorage(JournalFileBackend(str(path)))
+        if kind == "journal"
+        else f"sqlite:///{path}"
+    )
+    return optuna.load_study(study_name=folder.run_id, storage=storage)
+
+
+def mend(journal: Path) -> None:
+    """Take away a last line that a killed process or a full disk left torn.
+
+    Optuna reads such a line as the end, and would append to it.
+    """
+    # Whoever held Optuna's own lock is gone: the sweep's is held by who calls this.
+    journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
+    if not journal.is_file():
+        return
+    with journal.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        while size:  # back to the last line break
+            begin = max(0, size - 65536)
+            file.seek(begin)
+            at = file.read(size - begin).rfind(b"\n")
+            if at >= 0:
+                file.truncate(begin + at + 1)
+                return
+            size = begin
+        file.truncate(0)

@@ -1,0 +1,285 @@
+"""A sweep from inside; `kdlab/tuning/child.py` is its entry."""
+
+import gc
+import logging
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import yaml
+
+from kdlab.cluster.hosted_ranks import Hosts
+from kdlab.cluster.wire import ask
+from kdlab.config.check import construct
+from kdlab.config.home import locked, write_json
+from kdlab.config.load import from_dict, spec_hash
+from kdlab.errors import KdlabError, RunStopped, SchedulerUnreachable, is_full
+from kdlab.run.experiment import Experiment
+from kdlab.run.handle import made
+from kdlab.run.ingredients import Ingredients
+from kdlab.run.pools import Pools
+from kdlab.run.process import accept_components
+from kdlab.run.spec import ExperimentSpec
+from kdlab.run.tracker import Tracker
+from kdlab.simulate.kind import SimulationSpec
+from kdlab.train.events import EventLog, MemberLog
+from kdlab.tuning import best, figures
+from kdlab.tuning.crew import Crew
+from kdlab.tuning.driver import Driver
+from kdlab.tuning.folder import SweepFolder, counted, open_study
+from kdlab.tuning.plan import gpus, jobs_of, shares_pool, tracking_uri
+from kdlab.tuning.repeat import confirmed, rates, real_run
+from kdlab.tuning.space import Space, Values
+from kdlab.tuning.spec import SweepSpec
+from kdlab.tuning.warm_start import earlier
+
+_CALIBRATED = "kdlab.calibrated"  # of the study
+
+
+class SweepProcess:
+    """Search, then confirm, draw, save. Each of these is skipped if it is there already."""
+
+    def __init__(self, folder: SweepFolder, stop: Callable[[], bool]) -> None:
+        self.folder, self.stop = folder, stop
+        self.log = EventLog(folder.events)
+        tree = from_dict(yaml.safe_load(folder.spec.read_text()), folder.run_id)
+        self.spec = construct(SweepSpec, tree)
+        self.name = str(folder.experiment()["experiment"])
+        self.hash = spec_hash(counted(self.spec.to_dict()))
+        self.space = Space(self.spec)
+        self.begin = time.time()
+        self.seconds_before = float(folder.raw_status().get("seconds") or 0)
+        self.uri = tracking_uri(self.spec)
+        self.pool: dict[str, Any] | None = None
+        late = "MLflow is slow; the rest is not written"
+        self.tracker = Tracker(self.log.emit, late)
+        self.calibrated: dict[str, Any] = {}
+
+    def main(self) -> dict[str, Any]:
+        self._announce()
+        study = open_study(self.folder, self.spec, self.hash)
+        jobs = jobs_of(self.spec, self.space)
+        with ExitStack() as stack:
+            workers = self.spec.workers
+            hosts = (
+                None if workers is None else Hosts(workers.address, workers.certificates())
+            )
+            if hosts is not None:
+                stack.callback(hosts.close)
+            if self.spec.real is not None:
+                self.calibrated = self._calibrate(study)
+            crew = Crew(
+                jobs,
+                self.folder.path / "crew",
+                simulates=self.spec.simulated,
+                hosts=hosts,
+                gpus=gpus() if hosts is None else (),
+            )
+            stack.callback(crew.close)
+            if shares_pool(self.spec, self.space):
+                self._start_pool(stack)
+            driver = Driver(
+                space=self.space,
+                study=study,
+                crew=crew,
+                make=self.order,
+                emit=self.log.emit,
+                stop=self.stop,
+                first=self._first(study),
+                trouble=self._trouble,
+            )
+            driver.run()
+            chosen = best.best_of(study, self.spec)
+            self.log.emit("searched", best=chosen.number, early=driver.ended_early)
+            if self.spec.keep == "best":
+                best.drop_weights(study, self.folder, chosen)
+            saved = best.save(self.folder, self.spec, self.space, chosen, self.calibrated)
+            drawn = figures.draw(
+                study, self.spec, self.folder.path / "figures", self.log.emit
+            )
+            again = None
+            if self.spec.confirm is not None and not self.spec.simulated:
+                again = confirmed(self, crew, chosen)
+        real = None if self.spec.real is None else real_run(self, chosen)
+        return best.result(
+            study,
+            self.spec,
+            chosen,
+            study_name=self.folder.run_id,
+            sweep=self.name,
+            confirmed=again,
+            real=real,
+            saved=[str(p) for p in saved],
+            figures=[str(p) for p in drawn],
+            jobs=jobs,
+            driver_ms_per_trial=driver.account.ms_per_trial,
+            ended_early=driver.ended_early,
+            wall_seconds=self.seconds_before + time.time() - self.begin,
+            storage=str(self.folder.storage(self.spec.storage)),
+            tracking_uri=self.uri,
+            sweep_dir=str(self.folder.path),
+        )
+
+    # Orders
+
+    def order(self, number: int, values: Values) -> dict[str, Any]:
+        """Of a trial."""
+        if self.spec.simulated:
+            tree = self.space.composed(values, self.calibrated)
+            construct(SimulationSpec, tree)
+            return {"simulation": tree.data}
+        return self.run_order(self.folder.trial(number), values)
+
+    def run_order(
+        self, path: Path, values: Mapping[str, Any], **more: Any
+    ) -> dict[str, Any]:
+        """Of a run in a folder of its own."""
+        tracking = {
+            "tracking.enabled": self.uri is not None,
+            "tracking.uri": self.uri,
+            "tracking.experiment": self.group,
+        }
+        tree = self.space.composed(values, more, tracking)
+        experiment = Experiment(replace(tree, name=self.name))
+        run, _ = made(experiment, "starting", path)
+        order: dict[str, Any] = {"run": str(run.path)}
+        return order if self.pool is None else order | {"pool": self.pool}
+
+    @property
+    def group(self) -> str:
+        """The experiment in MLflow."""
+        return self.spec.tracking.experiment or self.name
+
+    # Surroundings
+
+    def _start_pool(self, stack: ExitStack) -> None:
+        """One for all trials: their teacher is the same."""
+        tree = self.space.composed({})
+        path = self.folder.path / "pool" / f"{int(self.begin)}"
+        run, _ = made(Experiment(replace(tree, name=self.name)), "pool", path)
+        spec = construct(ExperimentSpec, tree)
+        ingredients = Ingredients(
+            spec,
+            spec_hash(spec.to_dict()),
+            emit=self.log.emit,
+            emit_teacher=MemberLog(self.log, "teacher").emit,
+            stop=self.stop,
+        )
+        pools = Pools(run, ingredients, self.log.emit, self.stop)
+        stack.callback(pools.close)
+        pool = pools.whole()
+        self.pool = {"address": pool.address, "teacher": pool.teacher, "tls": pool.tls}
+
+    def _calibrate(self, study: optuna.Study) -> dict[str, Any]:
+        """What the simulation is told of this machine: measured once, for all its trials."""
+        known = study.user_attrs.get(_CALIBRATED)
+        if known is None:
+            known = rates(self)
+            study.set_user_attr(_CALIBRATED, known)
+            self.log.emit("calibrated", set=known)
+        return dict(known)
+
+    def _first(self, study: optuna.Study) -> list[tuple[str, Values]]:
+        """Settings of an earlier sweep, for a study that has no trial yet."""
+        if study.get_trials(deepcopy=False):
+            return []
+        return [
+            ("of an earlier sweep", values) for values in earlier(self.spec, self.space)
+        ]
+
+    def _trouble(self) -> str | None:
+        """What would have every further trial fail."""
+        if self.pool is None:
+            return None
+        try:
+            ask(self.pool["address"], "kdlab_status", tls=self.pool["tls"])
+        except SchedulerUnreachable:
+            return f"The teacher pool of all trials at {self.pool['address']} is gone."
+        return None
+
+    def _announce(self) -> None:
+        self.log.emit(
+            "sweep_started",
+            study=self.folder.run_id,
+            sweep=self.name,
+            group=self.group,
+            tracking_uri=self.uri,
+            spec=self.spec.to_dict(),
+            spec_hash=self.hash,
+            objectives=[o.metric for o in self.spec.objectives],
+            directions=self.spec.directions(),
+            optuna=optuna.__version__,
+        )
+        if self.uri is None:
+            return
+        self.tracker.start(
+            "kdlab.tracking.follow_sweep",
+            {"sweep": str(self.folder.path)},
+            self.folder.path,
+        )
+
+    def end(self, state: str, **facts: Any) -> None:
+        self.log.emit("sweep_done", state=state, **facts)
+        self.tracker.finish()
+
+
+def main(path: str, stop: Callable[[], bool]) -> int:
+    """To the end; the exit code. The status file says the same."""
+    folder = SweepFolder(Path(path))
+
+    def busy() -> None:
+        raise SystemExit(f"the sweep {folder.run_id} is going already in another process")
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    gc.freeze()  # what was imported stays: looking through it takes 0.2 s each time
+    try:
+        with locked(folder.path / "lock", busy):
+            return _carry_out(folder, stop)
+    finally:
+        gc.unfreeze()
+
+
+def _carry_out(folder: SweepFolder, stop: Callable[[], bool]) -> int:
+    process: SweepProcess | None = None
+    try:
+        accept_components(folder)
+        process = SweepProcess(folder, stop)
+        folder.write_status(state="running", begin=process.begin)
+        result = process.main()
+        write_json(folder.path / "result.json", result)
+        process.end("finished", result=result)
+        folder.write_status(state="finished", exit_code=0, result=result, ended=time.time())
+        return 0
+    except RunStopped as error:
+        state, code, message = "stopped", error.exit_code, str(error)
+    except KdlabError as error:
+        traceback.print_exc()
+        state, code, message = "failed", error.exit_code, str(error)
+    except Exception as error:  # the log keeps the traceback, the status says where it is
+        traceback.print_exc()
+        state, code, message = "failed", 1, f"{type(error).__name__}: {error}"
+        if is_full(error):
+            message = (
+                f"The disk did not take what was written: {error}. All trials that had ended "
+                f"are in {folder.path}; those under way are tried again. Make room, then\n"
+                f"    kdlab sweep {folder.spec} --study {folder.run_id}"
+            )
+    seconds = 0.0
+    try:
+        if process is not None:
+            process.end(state, error=message)
+            seconds = process.seconds_before + time.time() - process.begin
+        folder.write_status(
+            state=state, exit_code=code, error=message, ended=time.time(), seconds=seconds
+        )
+    except OSError:  # still no room: the log says all of it, the status that it is lost
+        traceback.print_exc()
+    return code

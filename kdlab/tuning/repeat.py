@@ -1,0 +1,262 @@
+"""Runs around a search: the best again with fresh seeds, and real ones beside simulated."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import TYPE_CHECKING, Any
+
+from optuna.trial import FrozenTrial
+
+from kdlab.cluster.emulated_pool import EmulatedPool
+from kdlab.config import load as loader
+from kdlab.config.folders import nearest
+from kdlab.config.home import write_json
+from kdlab.errors import BadInput, ClusterError, RunStopped
+from kdlab.run.experiment import load
+from kdlab.run.folder import RunFolder
+from kdlab.run.handle import Run, start
+from kdlab.train.events import read_all
+from kdlab.tuning import metrics
+from kdlab.tuning.crew import Crew, Done, Lost
+from kdlab.tuning.driver import VALUES
+from kdlab.tuning.space import Space, leaf_of
+from kdlab.tuning.spec import RealRun
+
+if TYPE_CHECKING:
+    from kdlab.tuning.process import SweepProcess
+
+_FIRST_ORDER = 1_000_000  # above all trials
+_LOOK_S = 0.01
+
+
+def confirmed(sweep: "SweepProcess", crew: Crew, chosen: FrozenTrial) -> dict[str, Any]:
+    """The first objective of the best trial and of the experiment as it is, mean ± std."""
+    confirm, spec = sweep.spec.confirm, sweep.spec
+    assert confirm is not None
+    metric = spec.objectives[0].metric
+    wanted = [
+        Again("best", seed, f"best-{chosen.number}-seed{seed}", chosen.user_attrs[VALUES])
+        for seed in confirm.seeds
+    ]
+    wanted += [Again("as_it_is", s, f"as-it-is-seed{s}", {}) for s in confirm.seeds]
+    repeats = Repeats(sweep, crew, wanted)
+    done = repeats.run()
+    values: dict[str, list[float]] = {"best": [], "as_it_is": []}
+    for again in wanted:
+        value = found(metric, done[again.name]) if again.name in done else None
+        values[again.of] += [] if value is None else [value]
+    return {
+        "metric": metric,
+        "seeds": list(confirm.seeds),
+        "optimistic": chosen.values[0],
+        "failed": repeats.failed,
+        **{of: _summary(each) for of, each in values.items()},
+    }
+
+
+def found(metric: str, run: Path) -> float | None:
+    """A metric of a run that has finished."""
+    result = RunFolder(run).raw_status()["result"]
+    return metrics.metric(metric, simulated=False).of(
+        result, read_all(run / "events.jsonl")
+    )
+
+
+def _summary(values: list[float]) -> dict[str, Any]:
+    return {
+        "mean": fmean(values) if values else None,
+        "std": stdev(values) if len(values) > 1 else None,
+        "values": values,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A run with a fresh seed."""
+
+    of: str  # "best" or "as_it_is"
+    seed: int
+    name: str  # of its folder
+    values: Mapping[str, Any]
+
+
+class Repeats:
+    """One run for each seed, so that all workers have something to do.
+
+    What has ended is not done again when a sweep goes on.
+    """
+
+    def __init__(self, sweep: "SweepProcess", crew: Crew, wanted: Sequence[Again]) -> None:
+        self.sweep, self.crew = sweep, crew
+        self.folder = sweep.folder.path / "confirm"
+        self.done, self.failed = dict[str, Path](), dict[str, str]()
+        for again in wanted:
+            self._look_for(again)
+        self.waiting = [again for again in wanted if again.name not in self.done]
+        self._running: dict[int, tuple[Again, Path]] = {}
+        self._tries = dict.fromkeys((again.name for again in wanted), 0)
+        seeds = sorted({again.seed for again in wanted})
+        sweep.log.emit("confirming", seeds=seeds, runs=len(self.waiting))
+
+    def _look_for(self, again: Again) -> None:
+        for path in self.folder.glob(f"{again.name}-*"):
+            if RunFolder(path).raw_status().get("state") == "finished":
+                self.done[again.name] = path
+
+    def run(self) -> dict[str, Path]:
+        """Run folders by name; those that failed are in `failed`.
+
+        Raises:
+            ClusterError: workers do not come up.
+            RunStopped: the user asked.
+        """
+        while self.waiting or self._running:
+            for event in self.crew.events():
+                self._hear(event)
+            if self.sweep.stop():
+                for order in self._running:
+                    self.crew.stop(order)
+                raise RunStopped("stopped by the user while the best was confirmed")
+            for worker in self.crew.idle():
+                if self.waiting:
+                    self._begin(worker, self.waiting.pop(0))
+            time.sleep(_LOOK_S)  # between looks at pipes
+        return self.done
+
+    def _begin(self, worker: int, again: Again) -> None:
+        self._tries[again.name] += 1
+        path = (
+            self.folder / f"{again.name}-{len(list(self.folder.glob(f'{again.name}-*')))}"
+        )
+        order = self.sweep.run_order(path, again.values, seeds=[again.seed])
+        number = _FIRST_ORDER + sum(self._tries.values())
+        self._running[number] = again, path
+        self.crew.tell(worker, number, **order)
+
+    def _hear(self, event: Done | Lost) -> None:
+        if isinstance(event, Lost) and event.hopeless:
+            raise ClusterError(
+                f"A worker to confirm the best does not come up. {event.why}"
+            )
+        if event.order not in self._running:
+            return
+        again, path = self._running.pop(event.order)
+        if isinstance(event, Done) and event.state == "finished":
+            self.done[again.name] = path
+        elif isinstance(event, Lost) and self._tries[again.name] <= self.sweep.spec.retries:
+            self.waiting.insert(0, again)
+        else:
+            why = str(event.why if isinstance(event, Lost) else event.error)
+            self.failed[again.name] = why
+            self.sweep.log.emit("warning", message=f"{path} did not confirm: {why}")
+
+
+# Real runs beside simulated ones
+
+
+def check_real(real: RealRun, space: Space) -> None:
+    """Whether both sides have the keys, and the experiment what is measured.
+
+    Raises:
+        BadInput, SpecError, NotFoundError: what is wrong.
+    """
+    experiment = load(real.experiment, dict(real.overrides))
+    for key in (*real.keys, *real.calibrate):
+        leaf_of(space.base, key)
+    flat = dict(loader.flat(experiment.resolved))
+    for key in (*real.keys.values(), *real.batches):
+        if key not in flat:
+            hint = nearest(key, list(flat))
+            raise BadInput(
+                f"real names {key}, which {real.experiment} does not have.{hint}"
+            )
+    spec = experiment.spec
+    if spec.soft_labels.needs_teacher != "served":
+        raise BadInput(f"real.experiment {real.experiment} has no served soft labels.")
+    if "teacher" in real.calibrate.values() and not isinstance(
+        spec.teacher_pool, EmulatedPool
+    ):
+        raise BadInput(
+            "real.calibrate takes the rate of a teacher from an emulated pool; "
+            f"{real.experiment} has {getattr(spec.teacher_pool, 'component', None)}."
+        )
+
+
+def rates(sweep: "SweepProcess") -> dict[str, Any]:
+    """What the simulation takes from this machine."""
+    real = sweep.spec.real
+    assert real is not None
+    found: dict[str, Any] = {}
+    kinds = set(real.calibrate.values())
+    measured: dict[str, float] = {}
+    if "student" in kinds:
+        run = _carried_out(sweep, {"compare": ["none"]})
+        measured["student"] = median(r["samples_per_second"] for r in run.result["runs"])
+    if "teacher" in kinds:
+        pool = load(real.experiment, dict(real.overrides)).resolved["teacher_pool"]
+        measured["teacher"] = float(pool["t_t"])
+    for key, kind in real.calibrate.items():
+        found[key] = measured[kind]
+    return found
+
+
+def real_run(sweep: "SweepProcess", chosen: FrozenTrial) -> dict[str, Any]:
+    """The best, with and without teachers on this machine, beside what was simulated."""
+    real = sweep.spec.real
+    assert real is not None
+    tree = sweep.space.composed(dict(chosen.user_attrs[VALUES]), sweep.calibrated)
+    batch = load(real.experiment, dict(real.overrides)).resolved["train"]["batch"]
+    values: dict[str, Any] = {}
+    for simulated, key in real.keys.items():
+        value = _at(tree.data, simulated)
+        values[key] = value * batch if key in real.batches else value
+    run = _carried_out(sweep, {"compare": ["none", "served"], **values})
+    rows = {(r["source"], r["seed"]): r["samples_per_second"] for r in run.result["runs"]}
+    # Seed by seed: both of a pair ran one after the other, on a machine in the same mood.
+    ratios = [rows["served", seed] / rows["none", seed] for seed in run.result["seeds"]]
+    measured = median(ratios)
+    predicted = float(chosen.user_attrs["metrics"]["of_n_training"])
+    off = abs(measured - predicted)
+    return {
+        "run_dir": run.result["run_dir"],
+        "set": values,
+        "of_n_training": {"simulated": predicted, "measured": measured, "each": ratios},
+        "off": off,
+        "holds": off <= real.within,
+    }
+
+
+def _at(tree: Any, key: str) -> Any:
+    for part in key.split("."):
+        tree = tree[int(part)] if isinstance(tree, list) else tree[part]
+    return tree
+
+
+def _carried_out(sweep: "SweepProcess", more: Mapping[str, Any]) -> Run:
+    """A run of its own, in a process of its own."""
+    real = sweep.spec.real
+    assert real is not None
+    left = sweep.folder.path / "real_run.json"
+    if left.is_file():  # of a driver that was killed: it would disturb this one
+        Run(RunFolder(Path(json.loads(left.read_text())["run"]))).kill()
+    tracking = {"tracking.enabled": False}
+    experiment = load(real.experiment, dict(real.overrides), dict(more), tracking)
+    experiment.check()
+    run = start(experiment)
+    write_json(left, {"run": str(run.path)})
+    sweep.log.emit("real_run", run=str(run.path), set=dict(more))
+    try:
+        while run.state in ("starting", "running"):
+            if sweep.stop():
+                raise RunStopped("stopped by the user during a real run")
+            time.sleep(0.1)  # between looks at its status
+    finally:
+        run.kill()  # nothing if it has ended
+    if run.state != "finished":
+        raise ClusterError(
+            f"The real run {run.path} {run.state}: {run.status.get('error')}"
+        )
+    return run

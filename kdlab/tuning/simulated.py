@@ -1,0 +1,42 @@
+"""A simulation as a trial: its metrics, in milliseconds."""
+
+from typing import Any
+
+from kdlab.errors import BadInput
+from kdlab.simulate.edl_dist import EdlDist, Simulation
+from kdlab.simulate.kind import SimulationSpec
+
+
+def simulated(spec: SimulationSpec) -> dict[str, Any]:
+    """Of all cases together: the slowest share of N-training, the most of all else.
+
+    Raises:
+        BadInput: a simulation without a student that is served.
+    """
+    check(spec)
+    assert isinstance(spec, EdlDist)
+    found = [Simulation(spec, case).run() for case in spec.cases]
+    alone = [o.case.students * o.case.student.samples_per_second for o in found]
+    rates = [outcome.samples_per_second for outcome in found]
+    ut = spec.ut * spec.batch
+    return {
+        "samples_per_second": sum(rates),
+        "of_n_training": min(r / a for r, a in zip(rates, alone, strict=True)),
+        "teachers": sum(outcome.case.teachers for outcome in found),
+        "teachers_used": sum(outcome.teachers_used for outcome in found),
+        "volume_max": max(outcome.volume_over_ut for outcome in found) * ut,
+        "resends": sum(outcome.resends for outcome in found),
+        "samples_lost": sum(outcome.lost for outcome in found),
+    }
+
+
+def check(spec: SimulationSpec) -> None:
+    """Whether it has thresholds to tune.
+
+    Raises:
+        BadInput: it has none.
+    """
+    if not isinstance(spec, EdlDist):
+        raise BadInput(
+            f"{spec.component} cannot be swept; simulations of simulate/edl_dist can."
+        )

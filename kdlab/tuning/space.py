@@ -1,0 +1,434 @@
+"""The search space: from a sweep's keys and ranges to what Optuna suggests, and back.
+
+Everything is checked against the specs the keys belong to before anything starts: that
+each key exists, takes numbers or words as the space says, and allows all of its range.
+"""
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import optuna
+
+from kdlab.config import load as loader
+from kdlab.config.check import construct
+from kdlab.config.folders import nearest
+from kdlab.config.load import Composed
+from kdlab.config.spec import Range, Spec, hints_of
+from kdlab.errors import Fault, NotFoundError, SpecError
+from kdlab.run.spec import ExperimentSpec
+from kdlab.simulate.kind import SimulationSpec
+from kdlab.tuning.spec import Dimension, SweepSpec
+
+_MOST_GRID = 10_000
+Values = dict[str, Any]  # dotted key -> what it is set to
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A key of a spec: what it takes."""
+
+    key: str
+    kinds: tuple[type, ...]  # float, int, bool, str; empty for a part or anything
+    choices: tuple[Any, ...]  # of a Literal
+    limit: Range | None
+    value: Any  # in the experiment as it is
+    part: Spec | None = None  # where the key is of one
+
+
+class Space:
+    """Of one sweep; made for checking, and then used by its driver.
+
+    Raises:
+        SpecError: with every fault of the space, its key and value.
+        NotFoundError: there is no such experiment or simulation.
+    """
+
+    def __init__(self, spec: SweepSpec) -> None:
+        self.spec = spec
+        self.leaves: dict[str, Leaf] = {}
+        self.base = self._built({})
+        self.flat = dict(loader.flat(self.base.to_dict()))
+        faults = list[Fault]()
+        for key, dimension in spec.space.items():
+            found = list(self._faults(key, dimension))
+            faults += [Fault(f"space.{key}", message) for message in found]
+        if faults:
+            raise SpecError(faults, about="the sweep")
+        for i, values in enumerate(spec.enqueue):
+            faults += [Fault(f"enqueue.{i}", m) for m in self.faults_of(values)]
+        if faults:
+            raise SpecError(faults, about="the sweep")
+
+    # What a trial is
+
+    def composed(self, values: Mapping[str, Any], *more: Mapping[str, Any]) -> Composed:
+        """The experiment or the simulation with these values."""
+        spec = self.spec
+        overrides = [dict(spec.overrides), self.changed(values), *more]
+        if spec.seeds:
+            overrides.insert(1, {"seeds": list(spec.seeds)})
+        if spec.simulation is not None:
+            clean = spec.simulation.removeprefix("simulations/")
+            return loader.compose_card(f"simulations/{clean}", overrides)
+        assert spec.experiment is not None
+        return loader.compose(spec.experiment, overrides)
+
+    def changed(self, values: Mapping[str, Any]) -> Values:
+        """Without parts that are there already: naming one sets its other keys to defaults."""
+        found = {}
+        for key, value in values.items():
+            leaf = self.leaves.get(key)
+            if leaf is None or leaf.part is None or value != leaf.value:
+                found[key] = value
+        return found
+
+    def _built(self, values: Mapping[str, Any]) -> Spec:
+        tree = self.composed(values)
+        if self.spec.simulated:
+            return construct(SimulationSpec, tree)
+        return construct(ExperimentSpec, tree)
+
+    def suggest(self, trial: optuna.trial.Trial) -> Values:
+        """The keys of this trial; those whose `when` does not hold are left away."""
+        values: Values = {}
+        for key, dimension in self.spec.space.items():
+            if not _exists(dimension, values):
+                continue
+            said = self._suggested(trial, key, dimension)
+            values[key] = self._scaled(key, dimension, said, values)
+        return values
+
+    def _suggested(self, trial: optuna.trial.Trial, key: str, dimension: Dimension) -> Any:
+        name, low, high = parameter(key, dimension), dimension.low, dimension.high
+        if dimension.choices is not None:
+            return trial.suggest_categorical(name, list(dimension.choices))
+        assert low is not None
+        assert high is not None
+        if self.is_whole(key) and dimension.times is None:
+            step = int(dimension.step or 1)
+            return trial.suggest_int(
+                name, int(low), int(high), step=step, log=dimension.log
+            )
+        return trial.suggest_float(name, low, high, step=dimension.step, log=dimension.log)
+
+    def _scaled(self, key: str, dimension: Dimension, said: Any, values: Values) -> Any:
+        if dimension.times is None:
+            return said
+        product_ = said * values[dimension.times]
+        return round(product_) if self.is_whole(key) else product_
+
+    def is_whole(self, key: str) -> bool:
+        return self.leaves[key].kinds == (int,)
+
+    def parameters(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The same as Optuna names it, to be tried next."""
+        found = {}
+        for key, value in values.items():
+            dimension = self.spec.space[key]
+            if dimension.times is not None:
+                found[parameter(key, dimension)] = value / values[dimension.times]
+            else:
+                found[key] = value
+        return found
+
+    def as_it_is(self) -> Values | None:
+        """The experiment's own values; None where the space does not hold them."""
+        values: Values = {}
+        for key, dimension in self.spec.space.items():
+            if _exists(dimension, values):
+                values[key] = self._own(key, dimension)
+        return None if any(self.faults_of(values)) else values
+
+    def _own(self, key: str, dimension: Dimension) -> Any:
+        """The experiment's own value: of a part the choice that makes the same."""
+        leaf = self.leaves[key]
+        if (
+            leaf.part is None
+            or dimension.choices is None
+            or leaf.value in dimension.choices
+        ):
+            return leaf.value
+        same = (
+            c
+            for c in dimension.choices
+            if leaf_of(self._built({key: c}), key).part == leaf.part
+        )
+        return next(same, leaf.value)
+
+    def completed(self, values: Mapping[str, Any]) -> Values:
+        """Those of the space, and the experiment's own where one is missing."""
+        found: Values = {}
+        for key, dimension in self.spec.space.items():
+            if _exists(dimension, found):
+                found[key] = values.get(key, self.leaves[key].value)
+        return found
+
+    def grid(self) -> list[Values]:
+        """Every combination.
+
+        Raises:
+            SpecError: a range has no steps, or there are too many combinations.
+        """
+        columns, size = {}, 1
+        for key, dimension in self.spec.space.items():
+            columns[key] = self._points(key, dimension)
+            size *= len(columns[key])
+        if size > _MOST_GRID:
+            message = f"has {size} combinations; at most {_MOST_GRID}"
+            raise SpecError([Fault("space", message)], about="the sweep")
+        found = dict[str, Values]()
+        for row in product(*columns.values()):
+            values: Values = {}
+            for (key, dimension), said in zip(self.spec.space.items(), row, strict=True):
+                if _exists(dimension, values):
+                    values[key] = self._scaled(key, dimension, said, values)
+            found.setdefault(repr(values), values)  # once without what does not exist
+        return list(found.values())
+
+    def _points(self, key: str, dimension: Dimension) -> list[Any]:
+        if dimension.choices is not None:
+            return list(dimension.choices)
+        assert dimension.low is not None
+        assert dimension.high is not None
+        whole = self.is_whole(key) and dimension.times is None
+        step = dimension.step or (1.0 if whole else None)
+        if step is None or dimension.log:
+            message = "has no steps; a grid needs step, or choices"
+            raise SpecError([Fault(f"space.{key}", message)], about="the sweep")
+        count = int((dimension.high - dimension.low) / step + 1e-9) + 1
+        points = [dimension.low + i * step for i in range(count)]
+        return [int(p) for p in points] if whole else points
+
+    # What is wrong with it
+
+    def _faults(self, key: str, dimension: Dimension) -> Iterator[str]:
+        conditions = {k: _several(v)[0] for k, v in dimension.when.items()}
+        unmet = [k for k, v in dimension.when.items() if not self._possible(k, _several(v))]
+        if unmet:
+            yield f"exists when {unmet[0]} is what its own choices do not hold"
+            return
+        try:
+            tree = self._built(conditions) if conditions else self.base
+            leaf = self.leaves[key] = leaf_of(tree, key)
+        except SpecError as error:
+            yield "; ".join(f"{f.key}: {f.message}" for f in error.faults)
+            return
+        except NotFoundError as error:
+            yield str(error)
+            return
+        if dimension.choices is not None:
+            yield from self._choice_faults(leaf, dimension, conditions)
+        else:
+            yield from self._range_faults(leaf, dimension)
+
+    def _possible(self, key: str, wanted: tuple[Any, ...]) -> bool:
+        choices = self.spec.space[key].choices
+        return choices is None or any(value in choices for value in wanted)
+
+    def _range_faults(self, leaf: Leaf, dimension: Dimension) -> Iterator[str]:
+        if leaf.kinds not in ((int,), (float,)):
+            takes = ", ".join(map(str, leaf.choices)) or _words(leaf.kinds)
+            yield f"takes {takes}, and the space gives a range of numbers; give choices"
+            return
+        if leaf.kinds == (int,) and not float(dimension.step or 1).is_integer():
+            yield f"step is {dimension.step:g}, and it takes whole numbers"
+        if dimension.times is not None:  # the product is checked with each trial
+            yield from self._times_faults(dimension)
+            return
+        for name in ("low", "high"):
+            end = getattr(dimension, name)
+            if leaf.kinds == (int,) and not float(end).is_integer():
+                yield f"{name} is {end:g}, and it takes whole numbers"
+            message = None if leaf.limit is None else leaf.limit.fault(end)
+            if message:
+                yield f"{name} {message} (the key's own range)"
+
+    def _times_faults(self, dimension: Dimension) -> Iterator[str]:
+        assert dimension.times is not None
+        other = self.spec.space[dimension.times]
+        if not dict(other.when).items() <= dict(dimension.when).items():
+            yield f"is a factor of {dimension.times}, which exists only when {dict(other.when)}"
+        if other.choices is not None and not all(
+            _is_number(c) and c > 0 for c in other.choices
+        ):
+            yield f"is a factor of {dimension.times}, whose choices are not all numbers above 0"
+        if other.low is not None and other.low <= 0:
+            yield f"is a factor of {dimension.times}, whose low is {other.low:g}, not above 0"
+
+    def _choice_faults(
+        self, leaf: Leaf, dimension: Dimension, conditions: Mapping[str, Any]
+    ) -> Iterator[str]:
+        assert dimension.choices is not None
+        for choice in dimension.choices:
+            if leaf.choices and choice not in leaf.choices:
+                yield f"{choice!r} is none of {', '.join(map(str, leaf.choices))}"
+                continue
+            if not leaf.choices and leaf.limit is not None and _is_number(choice):
+                message = leaf.limit.fault(choice)
+                if message:
+                    yield f"the choice {message} (the key's own range)"
+                    continue
+            if not leaf.kinds:  # a part: does the whole fit together with it?
+                try:
+                    self._built({**conditions, leaf.key: choice})
+                except (SpecError, NotFoundError) as error:
+                    yield f"{choice!r}: {_short(error)}"
+            elif not leaf.choices and not _fits(choice, leaf.kinds):
+                yield f"{choice!r} is not {_words(leaf.kinds)}"
+
+    def faults_of(self, values: Mapping[str, Any]) -> Iterator[str]:
+        """Why these values cannot be enqueued."""
+        for key in values:
+            if key not in self.spec.space:
+                yield f"{key} is not in the space.{nearest(key, list(self.spec.space))}"
+                return
+        for key, dimension in self.spec.space.items():
+            exists = _exists(dimension, values)
+            if exists != (key in values):
+                yield f"{key} {'is missing' if exists else 'does not exist with these values'}"
+            elif exists:
+                yield from self._not_in(key, dimension, values)
+
+    def _not_in(self, key: str, d: Dimension, values: Mapping[str, Any]) -> Iterator[str]:
+        value = values[key]
+        if d.choices is not None:
+            if value not in d.choices:
+                yield f"{key} is {value!r}, none of {', '.join(map(str, d.choices))}"
+            return
+        if not _is_number(value):
+            yield f"{key} is {value!r}, must be a number"
+            return
+        if d.times is not None and not _is_positive(values.get(d.times)):
+            yield f"{key} is a factor of {d.times}, which must be there and above 0"
+            return
+        said = value if d.times is None else value / values[d.times]
+        assert d.low is not None
+        assert d.high is not None
+        if not d.low - 1e-9 <= said <= d.high + 1e-9:
+            of = f" times {d.times}" if d.times else ""
+            yield f"{key} is {said:g}{of}, must be {d.low:g} to {d.high:g}"
+
+
+def parameter(key: str, dimension: Dimension) -> str:
+    """What Optuna calls it: a factor is not the value of the key."""
+    return key if dimension.times is None else f"{key} / {dimension.times}"
+
+
+def _exists(dimension: Dimension, values: Mapping[str, Any]) -> bool:
+    return all(
+        k in values and values[k] in _several(wanted)
+        for k, wanted in dimension.when.items()
+    )
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def leaf_of(spec: Spec, key: str) -> Leaf:
+    """What a dotted key of a spec takes.
+
+    Raises:
+        NotFoundError: no spec has it; names the nearest.
+    """
+    node: Any = spec
+    hint: Any = None
+    done: list[str] = []
+    for part in key.split("."):
+        if isinstance(node, Spec) and part == "type" and node.component:
+            return Leaf(key, (), (), None, node.component)
+        if isinstance(node, Spec):
+            hint = hints_of(type(node)).get(part)
+            known = hint is not None
+            node = getattr(node, part, None)
+        elif isinstance(node, tuple | list):
+            known = part.isdigit() and int(part) < len(node)
+            node, hint = (node[int(part)] if known else None), _item(hint)
+        elif isinstance(node, Mapping):
+            known = part in node
+            node, hint = node.get(part), _item(hint)
+        else:
+            known = False
+        if not known:
+            keys = [k for k, _ in loader.flat(spec.to_dict())]
+            where = f"{'.'.join(done)} has no key {part!r}" if done else f"no key {part!r}"
+            raise NotFoundError(f"there is no key {key!r}: {where}.{nearest(key, keys)}")
+        done.append(part)
+    value = node.component if isinstance(node, Spec) else node
+    if isinstance(node, Spec):
+        return Leaf(key, (), (), None, value, node)
+    kinds, choices, limit = _taken(hint)
+    return Leaf(key, kinds, choices, limit, value)
+
+
+def _item(hint: Any) -> Any:
+    """Of a tuple's items or a mapping's values."""
+    for option in _options(hint):
+        arguments = get_args(option)
+        if get_origin(option) in (tuple, list):
+            return arguments[0]
+        if len(arguments) == 2:
+            return arguments[1]
+    return Any
+
+
+def _options(hint: Any) -> Iterator[Any]:
+    origin = get_origin(hint)
+    if origin is Annotated:
+        yield from _options(get_args(hint)[0])
+    elif origin in (Union, types.UnionType):
+        for option in get_args(hint):
+            yield from _options(option)
+    else:
+        yield hint
+
+
+def _taken(hint: Any) -> tuple[tuple[type, ...], tuple[Any, ...], Range | None]:
+    """Kinds of scalar, choices and range of a field."""
+    kinds, choices = list[type](), list[Any]()
+    for option in _options(hint):
+        if get_origin(option) is Literal:
+            choices += get_args(option)
+            kinds.append(str)
+        elif option in (float, int, bool, str):
+            kinds.append(option)
+    return tuple(dict.fromkeys(kinds)), tuple(choices), _range(hint)
+
+
+def _range(hint: Any) -> Range | None:
+    if get_origin(hint) is Annotated:
+        found = [extra for extra in get_args(hint)[1:] if isinstance(extra, Range)]
+        if found:
+            return found[0]
+    inner = (_range(option) for option in get_args(hint) if not isinstance(option, Range))
+    return next((limit for limit in inner if limit is not None), None)
+
+
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and value > 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _fits(choice: Any, kinds: tuple[type, ...]) -> bool:
+    if choice is None:
+        return True  # whether the key may be null is seen when the trial is built
+    if _is_number(choice):
+        return float in kinds or (int in kinds and float(choice).is_integer())
+    return type(choice) in kinds
+
+
+def _words(kinds: tuple[type, ...]) -> str:
+    names = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+    return " or ".join(names[k] for k in kinds) or "a part with a type of its own"
+
+
+def _short(error: Exception) -> str:
+    if isinstance(error, SpecError):
+        return "; ".join(f"{f.key}: {f.message}" for f in error.faults)
+    return str(error)

@@ -1,0 +1,45 @@
+"""A trial is a run without a process and without a tracker of its own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kdlab.cluster.security import Files
+from kdlab.cluster.wire import ask
+from kdlab.run.folder import RunFolder
+from kdlab.run.process import RunProcess
+
+
+@dataclass(slots=True)
+class SharedPool:
+    """The sweep's; it outlives the trial. Satisfies `cluster.pool.Pool`."""
+
+    address: str
+    teacher: str
+    tls: Files | None
+
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        status: dict[str, Any] = ask(self.address, "kdlab_status", tls=self.tls)
+        return status
+
+    def close(self) -> None:
+        return None
+
+
+class TrialProcess(RunProcess):
+    """Within a warm worker; the sweep draws its pictures and writes to MLflow."""
+
+    def __init__(
+        self, run: RunFolder, stop: Callable[[], bool], pool: dict[str, Any] | None
+    ) -> None:
+        super().__init__(run, stop, None if pool is None else SharedPool(**pool))
+
+    @property
+    def tracking_uri(self) -> str | None:
+        return self.spec.tracking.uri if self.spec.tracking.enabled else None
+
+    def track(self) -> None:
+        return None
+
+    def draw(self) -> None:
+        return None

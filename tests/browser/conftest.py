@@ -1,0 +1,79 @@
+"""JupyterLab and a browser, both real."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests_support import answers, free_port, until
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture
+def jupyter(tmp_path, elsewhere):
+    """Starts JupyterLab or Notebook 7 on the current folder: URL of a notebook in it."""
+    places = {
+        f"JUPYTER_{name}_DIR": str(tmp_path / name.lower())
+        for name in ("CONFIG", "DATA", "RUNTIME")
+    }
+    environment = os.environ | places | {"IPYTHONDIR": str(tmp_path / "ipython")}
+    asks = tmp_path / "config/lab/user-settings/@jupyterlab/apputils-extension"
+    asks.mkdir(parents=True)  # it would lie over the page, and over the pictures
+    (asks / "notification.jupyterlab-settings").write_text('{"fetchNews": "false"}')
+    port, servers = free_port(), []
+
+    def start(notebook, module="jupyterlab"):
+        app = "LabApp" if module == "jupyterlab" else "JupyterNotebookApp"
+        command = [
+            sys.executable, "-m", module, "--no-browser", "--allow-root",
+            "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0",
+            "--IdentityProvider.token=t", f"--ServerApp.root_dir={elsewhere}",
+            f"--{app}.expose_app_in_browser=True",
+        ]  # fmt: skip
+        with (tmp_path / "lab.log").open("wb") as log:
+            servers.append(
+                subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            )
+        until(lambda: answers(f"http://127.0.0.1:{port}/api?token=t"), 60)
+        place = "lab/tree" if app == "LabApp" else "notebooks"
+        return f"http://127.0.0.1:{port}/{place}/{notebook}?token=t&reset"
+
+    yield start
+    for server in servers:
+        server.terminate()
+        server.wait()
+
+
+@pytest.fixture
+def page(request):
+    """A page of Debian's Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("needs chromium (Debian: chromium)")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+        )
+        opened = browser.new_page(viewport={"width": 1100, "height": 1300})
+        opened.set_default_timeout(60_000)
+        yield opened
+        folder = os.environ.get("KDLAB_PICTURES")
+        if folder:  # how it was left, also by a failed test
+            opened.screenshot(path=Path(folder) / f"{request.node.name}.png")
+        browser.close()
+
+
+@pytest.fixture
+def picture(page):
+    """Keeps a screenshot where KDLAB_PICTURES says: for the docs, and to be looked at."""
+    folder = os.environ.get("KDLAB_PICTURES")
+
+    def take(name):
+        if folder:
+            page.screenshot(path=Path(folder) / f"{name}.png")
+
+    return take

@@ -1,0 +1,137 @@
+"""The "lose a teacher" notebook in JupyterLab and Notebook 7, in a browser."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests_support import until
+
+from kdlab.run.folder import RunFolder
+from kdlab.train.events import select
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02_lose_a_teacher.ipynb"
+# Small cards: nobody has to wait for a teacher to be trained first.
+SMALL = {"data": "data/digits_tiny", "teacher": "teachers/digits_tiny"}
+SMALL |= {"student": "students/digits_tiny"}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(230),
+]
+
+IDLE = (
+    "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status"
+    " === 'idle'"
+)
+RUN_ALL = "() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }"
+SAVE = "async () => { await window.jupyterapp.commands.execute('docmanager:save') }"
+RESTART = (
+    "async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session"
+    ".kernel.restart() }"
+)
+
+
+@pytest.fixture
+def notebook(elsewhere):
+    """The first half of the notebook; the rest is done by hand here."""
+    cells = json.loads(NOTEBOOK.read_text())
+    small = ", ".join(f'"{key}": {{"use": "{card}"}}' for key, card in SMALL.items())
+    for cell in cells["cells"]:
+        source = cell["source"].replace("epochs = 40", "epochs = 5000")
+        cell["source"] = source.replace('"compare": []', f'"compare": [], {small}')
+    cells["cells"] = [c for c in cells["cells"] if int(c["id"][1:]) <= 5]
+    (elsewhere / "lose.ipynb").write_text(json.dumps(cells))
+    return "lose.ipynb"
+
+
+def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, elsewhere):
+    """Reloaded, restarted and stopped, too."""
+    page.goto(jupyter(notebook))
+    page.wait_for_function(IDLE)
+    page.evaluate(RUN_ALL)
+    run = RunFolder(until(lambda: list((elsewhere / "runs").glob("*-*")), 90)[0])
+
+    def events(kind):
+        return list(select(run.events, kind))
+
+    def button(name):
+        return page.get_by_role("button", name=re.compile(f"^{name}$")).first
+
+    canvas = page.locator("canvas.kdlab-curves").first
+    canvas.wait_for()
+    until(lambda: len(events("step")) > 5, 90)
+    before = canvas.screenshot()
+    until(lambda: canvas.screenshot() != before)  # it moves
+    page.locator("td", has_text="teacher-0").first.wait_for()
+
+    slider = page.locator(".widget-slider", has_text="temperature").first
+    slider.locator(".widget-readout").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("7")
+    page.keyboard.press("Enter")
+    steered = until(lambda: events("steered"))
+    assert steered[0]["values"]["loss.temperature"] == pytest.approx(7.0, abs=0.1)
+    canvas.scroll_into_view_if_needed()  # typing has moved the page
+    picture("live_monitor")
+
+    chosen = page.locator(".widget-dropdown select").first
+    name = until(chosen.input_value)
+    button("kill").click()
+    until(lambda: [e for e in events("chaos") if e["by"] == "user"])
+    lost = until(lambda: events("teacher_lost"))[0]["teacher"]
+    page.locator("tr", has_text=lost).filter(has_text="lost").first.wait_for()
+    assert name
+    picture("lost_teacher")
+
+    page.evaluate(SAVE)  # as JupyterLab does by itself after a while
+    page.reload()  # the page forgets; the kernel and the run do not
+    page.wait_for_function(IDLE)
+    shown = page.locator("canvas.kdlab-curves").first
+    shown.wait_for()
+    until(lambda: shown.bounding_box()["height"] > 200)
+    drawn = shown.screenshot()
+    until(lambda: shown.screenshot() != drawn)
+
+    page.evaluate(RESTART)
+    page.wait_for_function(IDLE)
+    steps = len(events("step"))
+    until(lambda: len(events("step")) > steps)  # a new kernel, the same run
+
+    in_a_new_cell(page, "import kdlab\nrun = kdlab.attach()\nrun.live()")
+    stop = page.get_by_role("button", name=re.compile("^stop$")).last
+    stop.scroll_into_view_if_needed()
+    stop.click()
+    until(lambda: events("run_done"), 60)
+    assert events("run_done")[-1]["state"] == "stopped"
+    assert not any(e["samples_lost"] or e["samples_repeated"] for e in events("epoch_done"))
+
+
+def test_a_run_is_watched_in_notebook_7(jupyter, notebook, page, picture, elsewhere):
+    page.goto(jupyter(notebook, "notebook"))
+    page.wait_for_function(IDLE)
+    page.evaluate(RUN_ALL)
+    canvas = page.locator("canvas.kdlab-curves").first
+    canvas.wait_for()
+    run = RunFolder(until(lambda: list((elsewhere / "runs").glob("*-*")), 90)[0])
+    until(lambda: len(list(select(run.events, "step"))) > 5)
+    before = canvas.screenshot()
+    until(lambda: canvas.screenshot() != before)  # it moves
+    page.get_by_role("button", name=re.compile("^pause$")).first.click()
+    until(lambda: list(select(run.events, "paused")))
+    page.get_by_role("button", name=re.compile("^go on$")).first.wait_for()
+    picture("notebook_7")
+
+
+def in_a_new_cell(page, code):
+    """Below all others, run."""
+    page.evaluate(
+        """async code => {
+            const app = window.jupyterapp, panel = app.shell.currentWidget;
+            panel.content.activeCellIndex = panel.content.widgets.length - 1;
+            await app.commands.execute('notebook:insert-cell-below');
+            panel.content.activeCell.model.sharedModel.setSource(code);
+            app.commands.execute('notebook:run-cell');
+        }""",
+        code,
+    )

@@ -1,0 +1,112 @@
+"""The table of a sweep and the spec builder in JupyterLab, in a browser."""
+
+import json
+import re
+
+import pytest
+from small_sweeps import TRAINED
+from tests_support import until
+
+from kdlab.run.folder import RunFolder
+from kdlab.train.events import select
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(230)]
+
+CELLS = {
+    "sweep": [
+        f"import kdlab\nsweep = kdlab.sweep({TRAINED | {'trials': 2000}!r}, study='seen')",
+        "sweep.live()",
+    ],
+    "builder": ["import kdlab\nkdlab.load('smoke/none').edit()"],
+    "blocks": [
+        "import kdlab\nrun = kdlab.load('smoke/blockwise', 'train.epochs=2000').start()",
+        "run.live()",
+    ],
+}
+READY = (
+    "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status"
+    " === 'idle'"
+)
+RUN_ALL = "() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }"
+
+
+@pytest.fixture
+def opened(jupyter, page, elsewhere):
+    """A notebook of few cells, run in JupyterLab."""
+
+    def open_(name):
+        cells = [
+            {
+                "cell_type": "code", "id": f"c{k}", "source": source, "metadata": {},
+                "outputs": [], "execution_count": None,
+            }
+            for k, source in enumerate(CELLS[name])
+        ]  # fmt: skip
+        kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+        told = {"cells": cells, "metadata": {"kernelspec": kernel}}
+        told |= {"nbformat": 4, "nbformat_minor": 5}
+        (elsewhere / f"{name}.ipynb").write_text(json.dumps(told))
+        page.goto(jupyter(f"{name}.ipynb"))
+        page.wait_for_function(READY)
+        page.evaluate(RUN_ALL)
+
+    return open_
+
+
+def button(page, name):
+    return page.get_by_role("button", name=re.compile(f"^{name}$")).first
+
+
+def test_a_sweep_is_watched_and_stopped(opened, page, picture):
+    opened("sweep")
+    page.locator("td", has_text="complete").nth(3).wait_for()
+    chart = page.locator("img[alt=validation_top1]").first
+    chart.wait_for()
+    place = page.locator(".jp-OutputArea-output").last.bounding_box()
+    box = chart.bounding_box()
+    assert box["x"] + box["width"] <= place["x"] + place["width"] + 1  # nothing is cut off
+    picture("sweep")
+    page.locator("button", has_text="stop softly").click()  # it has an icon, too
+    stopped = page.get_by_text(re.compile(r"stopped, \d+ of 2000 trials"))
+    stopped.filter(visible=True).first.wait_for()
+
+
+def test_a_spec_is_put_together_with_the_messages_of_the_command_line(
+    opened, page, picture, elsewhere
+):
+    opened("builder")
+    page.get_by_text("loss", exact=True).first.click()
+    temperature = page.locator(".widget-inline-hbox", has_text="temperature")
+    typed = temperature.locator("input").first
+    typed.fill("0")
+    typed.press("Enter")
+    page.get_by_text("loss.temperature").first.wait_for()
+    page.get_by_text("must be > 0", exact=False).first.wait_for()
+    picture("builder_fault")
+    typed.fill("3")
+    typed.press("Enter")
+    page.get_by_text("could run").first.wait_for()
+    page.get_by_text("temperature: 3", exact=False).first.wait_for()  # the YAML follows
+    picture("builder")
+    button(page, "save").click()
+    saved = until(lambda: list((elsewhere / "configs").rglob("*.yaml")))[0]
+    assert "temperature: 3" in saved.read_text()
+    button(page, "start").click()
+    run = RunFolder(until(lambda: list((elsewhere / "runs").glob("*-*")))[0])
+    until(lambda: run.status().get("state") == "finished")
+
+
+def test_a_pipeline_is_watched_and_paused(opened, page, picture, elsewhere):
+    opened("blocks")
+    page.locator("canvas.kdlab-curves").first.wait_for()
+    gantt = page.locator("img[alt=Gantt]").first
+    gantt.wait_for()
+    before = gantt.get_attribute("src")
+    until(lambda: gantt.get_attribute("src") != before)  # of a later epoch
+    picture("pipeline")
+    button(page, "pause").click()
+    button(page, "go on").wait_for()
+    run = RunFolder(next((elsewhere / "runs").glob("*-*")))
+    assert list(select(run.events, "paused"))
+    button(page, "stop").click()
+    until(lambda: run.status().get("state") == "stopped")

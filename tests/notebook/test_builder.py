@@ -1,0 +1,170 @@
+"""The spec builder: what is typed is checked in the command line's words, saved and started."""
+
+import pytest
+import yaml
+from tests_support import until
+
+import kdlab
+from kdlab.cluster.served import Served
+from kdlab.errors import BadInput
+from kdlab.models.model import ModelSpec
+from kdlab.notebook import form
+from kdlab.notebook.builder import Builder, Draft
+from kdlab.run.spec import ExperimentSpec
+
+
+def test_fields_come_with_ranges_choices_and_words():
+    fields = {f.key: f for f in form.fields_of(Served, "soft_labels")}
+    assert fields["soft_labels.lt"].kind == "number"
+    assert fields["soft_labels.lt"].limit.ge == 0
+    assert fields["soft_labels.policy"].choices == ("paper", "guarded")
+    assert "Algorithm 1" in fields["soft_labels.policy"].about
+    assert fields["soft_labels.cache_views"].optional
+    assert fields["soft_labels.cache_views"].kind == "whole"
+    assert fields["soft_labels.hedge"].kind == "yes_no"
+    whole = {f.key: f for f in form.fields_of(ExperimentSpec)}
+    assert whole["teacher"].optional
+    assert whole["teacher"].part is not None
+    assert whole["train"].default["epochs"] == 10
+
+
+def test_cards_and_components_that_fit(elsewhere):
+    shelf = form.Shelf()
+    models = [(c.how, c.name) for c in shelf.fitting(ModelSpec)]
+    assert ("use", "models/vgg8") in models
+    assert ("use", "students/digits_small") in models
+    assert ("type", "timm/*") in models
+    assert not [name for _, name in models if name.startswith(("data/", "losses/"))]
+    teacher = next(f for f in form.fields_of(ExperimentSpec) if f.key == "teacher").part
+    names = [c.name for c in shelf.fitting(teacher)]
+    assert "teachers/digits_resnet" in names
+    assert "students/digits_small" not in names
+
+
+def test_a_card_that_cannot_be_read_hides_nothing_else(elsewhere):
+    (elsewhere / "registry" / "models").mkdir(parents=True)
+    (elsewhere / "registry" / "models" / "broken.yaml").write_text("type: [")
+    names = [c.name for c in form.Shelf().fitting(ModelSpec)]
+    assert "models/vgg8" in names
+    assert "models/broken" not in names
+
+
+def test_faults_are_those_of_the_command_line(elsewhere):
+    draft = Draft("quickstart")
+    draft.set("soft_labels.lt", 5000)
+    with pytest.raises(kdlab.SpecError) as found:
+        kdlab.load("quickstart", "soft_labels.lt=5000")
+    assert draft.fault == str(found.value)
+    draft.set("soft_labels.lt", 128)
+    assert draft.fault == ""
+
+
+def test_what_is_saved_is_short_and_runs_the_same(elsewhere):
+    draft = Draft("quickstart", {"train.epochs": 3})
+    draft.set("student", {"use": "models/vgg8"})
+    draft.set("student.widths", [8, 8, 8, 8])
+    assert "nearest" in draft.fault.lower() or "no key" in draft.fault
+    with pytest.raises(BadInput, match="could not run"):
+        draft.save("mine/small")
+    draft.set("student", {"use": "students/digits_tiny"})  # forgets what was below
+    path = draft.save("mine/small")
+    written = yaml.safe_load(path.read_text())
+    assert written["student"] == {"use": "students/digits_tiny"}
+    assert written["train"]["epochs"] == 3
+    again = kdlab.load("mine/small")
+    assert again.hash == kdlab.load("quickstart", draft.changes).hash
+    with pytest.raises(BadInput, match="there already"):
+        draft.save("mine/small")
+    assert draft.save("configs/mine/other").name == "other.yaml"
+    assert kdlab.load("mine/other").hash == again.hash
+    for name in ("../outside", "", "/tmp/outside"):
+        with pytest.raises(BadInput, match="no name of a config"):
+            draft.save(name)
+
+
+def test_dropdowns_and_fields_change_the_draft(elsewhere):
+    builder = kdlab.load("quickstart", "train.epochs=3").edit()
+    assert isinstance(builder, Builder)
+    assert builder.fields["student"].value == "students/digits_small"
+    builder.fields["soft_labels.ut"].value = "4096"
+    builder.fields["soft_labels.order"].value = "strict"
+    assert builder.experiment.spec.soft_labels.ut == 4096
+    assert builder.experiment.spec.soft_labels.order == "strict"
+    builder.fields["train.lr"].value = "-1"
+    assert "train.lr: is -1, must be &gt; 0" in builder.message.value
+    assert builder.start.disabled
+    assert builder.save.disabled
+    builder.fields["train.lr"].value = "0.1"
+    assert not builder.start.disabled
+    builder.fields["student"].value = "timm/*"
+    builder.fields["student.*"].value = "resnet18"
+    assert builder.experiment.resolved["student"]["type"] == "timm/resnet18"
+    assert "student.pretrained" in builder.fields
+    builder.fields["teacher_pool"].value = "(none)"
+    assert "served soft labels need one" in builder.message.value
+    builder.fields["teacher_pool"].value = "teacher_pools/emulated"
+    assert "cluster/emulated_pool" in str(builder.experiment.resolved["teacher_pool"])
+
+
+def test_what_cannot_be_read_is_not_started(elsewhere):
+    builder = kdlab.load("smoke/none").edit()
+    builder.fields["seeds"].value = "[0, 1"
+    assert builder.start.disabled
+    assert builder.save.disabled
+    assert "seeds" in builder.message.value
+    builder.fields["seeds"].value = "[0, 1]"
+    assert not builder.start.disabled
+    assert builder.experiment.spec.seeds == (0, 1)
+
+
+def test_a_path_a_list_of_teachers_and_a_second_save(elsewhere):
+    two = [{"use": "teachers/digits_tiny"}, {"use": "teachers/digits_tiny_mobile"}]
+    source = yaml.safe_load(kdlab.load("smoke/in_process").yaml())
+    own = elsewhere / "quickstart.yaml"  # named as one of kdlab's own
+    own.write_text(yaml.safe_dump(source | {"teacher": two}))
+    builder = kdlab.load(own).edit()
+    assert len(builder.experiment.spec.teachers()) == 2
+    builder.name.value = "mine"
+    builder.save.click()
+    builder.fields["train.epochs"].value = "7"
+    builder.save.click()  # its own file
+    assert kdlab.load("mine").spec.train.epochs == 7
+    other = kdlab.load("mine").edit()
+    other.name.value = "mine"
+    other.save.click()
+    assert "there already" in other.message.value
+
+
+def test_overrides_are_not_written_into_and_keep_their_order(elsewhere):
+    own = {"loss": {"type": "losses/hinton"}, "loss.temperature": 2.0}
+    kdlab.load("smoke/in_process", own)
+    assert own["loss"] == {"type": "losses/hinton"}
+    asked = ("train.epochs=2", {"train": {"batch": 32}}, "train.epochs=3")
+    experiment = kdlab.load("smoke/none", *asked)
+    assert experiment.edit().experiment.hash == experiment.hash
+
+
+def test_html_in_a_config_is_shown_as_text(elsewhere):
+    builder = kdlab.load("smoke/none").edit()
+    builder.set("tracking.experiment", "<script>alert(1)</script>")
+    assert "<script>" not in builder.text.value + builder.message.value
+    assert "&lt;script&gt;" in builder.text.value
+
+
+@pytest.mark.timeout(230)
+def test_it_starts_what_it_shows(kdlab_home, elsewhere):
+    builder = kdlab.load("smoke/none", "tracking.enabled=false").edit()
+    builder.fields["train.epochs"].value = "1"
+    builder.start.click()
+    assert builder.run is not None, builder.message.value
+    until(lambda: builder.run.state == "finished")
+    assert builder.run.result["epochs"] == 1
+
+
+def test_all_configs_can_be_edited(elsewhere):
+    from kdlab.config import folders
+
+    for name in (n for n in folders.names("configs") if not n.startswith("sweeps/")):
+        builder = Builder(name)
+        assert builder.draft.fault == "", name
+        assert builder.experiment.hash == kdlab.load(name).hash

@@ -1,0 +1,88 @@
+"""Batches, students and teachers looked at: real runs, real weights."""
+
+import numpy as np
+import pytest
+
+import kdlab
+from kdlab.errors import BadInput, NotFoundError
+from kdlab.report.calibration import expected_calibration_error
+from kdlab.run.examination import Examination
+
+pytestmark = pytest.mark.timeout(230)
+
+
+@pytest.fixture
+def finished(kdlab_home, elsewhere):
+    experiment = kdlab.load(
+        "smoke/in_process", {"compare": ["none", "in_process"], "tracking.enabled": False}
+    )
+    return experiment.start().wait()
+
+
+def test_a_finished_run_is_examined(finished):
+    found = finished.examine()
+    assert found.students == ["none/seed0", "in_process/seed0"]
+    right = {name: top1 for name, top1, *_ in found.table()}
+    for row in finished.result["runs"]:  # the same weights, the same images
+        assert float(right[row["member"]]) == pytest.approx(row["student_top1"], abs=0.01)
+    assert float(right["teacher"]) == pytest.approx(
+        finished.result["teacher_top1"], abs=0.01
+    )
+    assert set(found.calibration()) == {"teacher", *found.students}
+    rows = found.agreement("none/seed0")
+    assert "<table" in rows._repr_html_()
+    assert sum(row["images"] for row in rows) == len(found.ids)
+    assert all(0 <= row["agree %"] <= 100 for row in rows)
+    pictures = found.top_disagreements(3)
+    assert pictures.images.shape[0] == len(pictures.lines) == 3
+    shown = found._repr_html_() + pictures._repr_html_()
+    assert shown.count("data:image/png;base64,") == 3
+    assert "data:image/svg+xml;base64," in shown
+    few = finished.examine("validation", most=10)
+    assert len(few.ids) == 10
+    assert len(set(few.labels)) > 5  # of all classes, however files are sorted
+    with pytest.raises(NotFoundError, match="nobody named 'served'"):
+        found.agreement("served")
+    assert "student_top1" in finished.result._repr_html_()
+    assert finished.id in finished._repr_html_()
+    with pytest.raises(NotFoundError, match="has no plan"):
+        finished.plans()
+
+
+def test_a_batch_is_what_the_student_sees(kdlab_home, elsewhere):
+    experiment = kdlab.load("smoke/in_process")
+    shown = experiment.show_batch(4)
+    assert len(shown.images) == 4
+    assert all(len(lines) == 4 and lines[1].endswith("%") for lines in shown.lines)
+    alone = experiment.show_batch(2, teacher=False)
+    assert np.array_equal(alone.images, shown.images[:2])
+    assert [len(lines) for lines in alone.lines] == [1, 1]
+    with pytest.raises(BadInput, match="one at least"):
+        experiment.show_batch(0)
+
+
+def test_names_of_classes_are_shown_as_text(digits):
+    from dataclasses import replace
+
+    data = replace(digits[0], classes=tuple(f"<b>{k}</b>" for k in range(10)))
+    ids = data.test[:20]
+    said = np.full((20, 10), 0.05) + np.eye(10)[data.labels[ids]] * 0.5
+    found = Examination(data, ids, {"teacher": said, "none/seed0": said[::-1]})
+    html = found._repr_html_() + found.top_disagreements(2)._repr_html_()
+    assert "<b>0</b>" not in html
+    assert "&lt;b&gt;" in html
+    assert found.calibration()["teacher"] == expected_calibration_error(said, found.labels)
+
+
+def test_the_registry_is_browsable(elsewhere):
+    assert "losses/hinton" in kdlab.registry
+    assert "teachers/digits_resnet" in list(kdlab.registry)
+    sheet = kdlab.registry["losses/hinton"]
+    assert ("temperature", "4.0", "> 0") in sheet.rows
+    assert "&gt; 0" in sheet._repr_html_()
+    assert "digits_resnet" in kdlab.registry._repr_html_()
+    with pytest.raises(NotFoundError, match="Nearest: losses/hinton"):
+        kdlab.registry["losses/hintn"]
+    with pytest.raises(NotFoundError, match=r'kdlab\.load\("quickstart"\)'):
+        kdlab.registry["quickstart"]
+    assert all(kdlab.registry[name].name == name for name in kdlab.registry)

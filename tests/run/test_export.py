@@ -1,0 +1,75 @@
+"""The student as a file that runs without kdlab, checked on real images."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import kdlab
+from kdlab.errors import ModelError
+from kdlab.models.exported import load_exported
+from kdlab.models.patch_net import PatchNet
+from kdlab.run.shipping import ship
+
+pytestmark = pytest.mark.timeout(230)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run with a teacher."""
+    folder = tmp_path_factory.mktemp("export")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KDLAB_HOME", str(folder / "home"))
+        patch.chdir(folder)
+        run = kdlab.load("smoke/in_process", "tracking.enabled=false").start()
+        yield run.wait(timeout_s=150)
+
+
+@pytest.mark.parametrize("to", ["safetensors", "torch", "pt2", "onnx"])
+def test_what_is_exported_says_what_the_student_says(
+    trained, tmp_path, kdlab_cli, monkeypatch, to
+):
+    monkeypatch.chdir(trained.path.parents[1])
+    target = tmp_path / f"own.{to}"
+    code, out, err = kdlab_cli("export", trained.id, "--to", to, "--out", str(target))
+    assert code == 0, err
+    assert re.search(r"teacher +[\d,]+ .*\nstudent +[\d,]+ .*\ntimes smaller", out)
+    student = load_exported(next(trained.path.rglob("student.safetensors")))
+    pixels = kdlab_images(trained)
+    with torch.inference_mode():
+        own = student(torch.from_numpy(pixels)).numpy()
+    card = json.loads(target.with_suffix(".json").read_text())
+    assert card["num_classes"] == own.shape[1]
+    if to == "pt2":
+        assert "top-1 is the same on 100.0%" in out
+        scores = torch.export.load(target).module()(torch.from_numpy(pixels))
+        np.testing.assert_allclose(scores.detach().numpy(), own, atol=1e-4)
+    elif to == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        (scores,) = onnxruntime.InferenceSession(target).run(None, {"pixels": pixels})
+        np.testing.assert_allclose(scores, own, atol=1e-4)
+
+
+def kdlab_images(run):
+    """Some, of odd number: no batch size is built in."""
+    own = kdlab.load("smoke/in_process").spec.data.load()
+    return own.inputs[own.test[:37]]
+
+
+def test_what_says_something_else_is_refused(tmp_path, monkeypatch):
+    model = PatchNet(patch=4, depth=1, width=8).build(5, 3).eval()
+    images = np.random.default_rng(0).integers(0, 256, (6, 3, 8, 8), np.uint8)
+    other = PatchNet(patch=4, depth=1, width=8).build(5, 3).eval()
+    any_batch = ({0: torch.export.Dim("batch")},)
+    views = torch.from_numpy(images)
+    wrong = torch.export.export(other, (views,), dynamic_shapes=any_batch)
+    honest = torch.export.save
+
+    def another(made, path):
+        honest(wrong, path)
+
+    monkeypatch.setattr(torch.export, "save", another)
+    with pytest.raises(ModelError, match="does not say what the student says"):
+        ship(model, images, "pt2", tmp_path / "bad.pt2")

@@ -1,0 +1,71 @@
+"""Runs compared: spec differences, curves, means over seeds; in words, HTML and MLflow."""
+
+import json
+
+import pytest
+from mlflow import MlflowClient
+
+import kdlab
+from kdlab.errors import BadInput
+
+pytestmark = pytest.mark.timeout(230)
+
+
+@pytest.fixture
+def two(kdlab_home, elsewhere):
+    """One run with two seeds, one with another learning rate."""
+    first = kdlab.load("smoke/none", {"seeds": [0, 1], "about": "Loss <b>low</b> | high"})
+    second = kdlab.load("smoke/none", "train.lr=0.2")
+    return [experiment.start().wait() for experiment in (first, second)]
+
+
+def test_two_runs_in_words_html_and_mlflow(two):
+    found = kdlab.compare(*two)
+    differ = dict(found.differences())
+    assert differ["train.lr"][1] == 0.2
+    assert set(differ) == {"train.lr", "seeds"}
+    rows = found.outcomes()
+    assert len(rows) == 2
+    assert "±" in rows[0]["top-1 %"]
+    assert "±" not in rows[1]["top-1 %"]
+    assert "train.lr" in str(found)
+    assert "N-training" in str(found)
+    across = {(panel.title, panel.across) for panel in found.curves()}
+    assert {("loss", "seconds"), ("loss", "samples")} <= across
+    assert all(len(panel.curves) == 3 for panel in found.curves())  # trainings
+    shown = found._repr_html_()
+    assert "What their specs differ in" in shown
+    assert "data:image/svg+xml" in shown
+
+    ids = found.log()
+    client = MlflowClient(two[0].result["tracking_uri"])
+    for run in ids:
+        names = [artifact.path for artifact in client.list_artifacts(run)]
+        assert {"comparison.html", "overview.html", "overview.svg"} <= set(names)
+    (link,) = found.links()
+    members = json.loads(link.partition("runs=")[2].partition("&")[0])
+    assert len(members) == 3  # two seeds, and the other run
+    assert all(client.get_run(run).info.status == "FINISHED" for run in members)
+
+    note = client.get_run(ids[0]).data.tags["mlflow.note.content"]
+    assert r"Loss \<b\>low\</b\> \| high" in note
+    assert "| training | top-1 % |" in note
+    assert f"![curves](get-artifact?path=overview.svg&run_uuid={ids[0]})" in note
+
+
+def test_what_is_not_in_mlflow_is_not_logged(kdlab_home, elsewhere):
+    run = kdlab.load("smoke/none", "tracking.enabled=false", "seeds=[0, 1]").start().wait()
+    found = kdlab.compare(run)
+    assert found.links() == []
+    with pytest.raises(BadInput, match="in MLflow yet"):
+        found.log()
+    (run.path / "result.json").unlink()  # as of a run that failed later
+    assert "±" in kdlab.compare(run).outcomes()[0]["top-1 %"]
+
+
+def test_one_run_is_compared_with_itself_only_when_it_did_several_things(two):
+    assert "N-training" in str(kdlab.compare(two[0]))  # two seeds
+    with pytest.raises(BadInput, match="two runs or more"):
+        kdlab.compare(two[1])
+    with pytest.raises(BadInput, match="two runs or more"):
+        kdlab.compare()

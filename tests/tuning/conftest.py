@@ -1,0 +1,19 @@
+"""Sweeps in processes of their own."""
+
+import pytest
+from small_sweeps import searched
+
+
+@pytest.fixture
+def sweeps(kdlab_home, elsewhere):
+    """Starts sweeps in an empty folder; whatever a failed test leaves is ended."""
+    started = []
+
+    def start(tree, study="small", **changes):
+        sweep = searched(tree, **changes).start(study)
+        started.append(sweep)
+        return sweep
+
+    yield start
+    for sweep in started:
+        sweep.kill()
