@@ -41,6 +41,7 @@ _LINES = {
     "resumed": "goes on from epoch {epoch}, step {step}",
     "rank_lost": "{rank} is lost",
     "generation": "the ranks begin together",
+    "batch_shared": "rows of a batch on each rank: {rows} ({shares} shares)",
     "worker_lost": "worker {worker} is lost",
     "round_incomplete": "round {round}: only the models {models} arrived",
     "models_served": "the pool serves the local models {models}",

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from kdlab.data.samples import Part
 from kdlab.models.model import parameters
+from kdlab.papers.shares import shared_rows
 from kdlab.run.folder import RunFolder
 from kdlab.run.rank_process import RankProcess, main
 from kdlab.soft_labels.source import KnownPool, SourceContext
@@ -78,6 +79,9 @@ class Rank(RankProcess):
             first_sample=position.first_sample,
         )
         report = self.report(ranks.rank)
+        if ranks.world > 1:
+            rows = shared_rows(batch, samples.part.shares)
+            report("batch_shared", rows=list(rows), shares=self.aggregation.shares)
         loop = self.ingredients.loop(
             self.member,
             self.folder,
