@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kdlab.models.model import parameters
 
-_TIMED_S = 0.6
+_TIMED_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from typing import Any
 
 import yaml
 
+from kdlab.report.costs import HEAD, cost_rows
+from kdlab.report.page import markdown_table
 from kdlab.report.table import NAMES
 
 
@@ -33,6 +35,8 @@ Student of run `{run_id}` ({experiment}), member `{result["member"]}`, spec `{sp
 | parameters | {result["parameters"]:,} |
 | seed | {result["seed"]} |
 | samples trained on | {result["seen"]:,} ({result["lost"]} lost, {result["repeated"]} repeated) |
+
+{markdown_table(HEAD, cost_rows(result["costs"]))}
 
 `student.safetensors` holds the bare network, `student.json` its type and the mean and
 standard deviation its input is normalised with (on the 0..1 scale).

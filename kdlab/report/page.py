@@ -190,6 +190,12 @@ def markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()#+!<>|&~])", r"\\\1", " ".join(text.split()))
 
 
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Cells as they are: what is somebody's words goes through `markdown` before."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def whole(title: str, body: str) -> str:
     """A page of its own."""
     return (

@@ -13,7 +13,7 @@ from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.config.home import write_json
 from kdlab.errors import BadInput, NotFoundError
-from kdlab.report.page import markdown
+from kdlab.report.page import markdown, markdown_table
 from kdlab.reproduce.measurement import Measured, MeasurementSpec, Say
 from kdlab.reproduce.result import Result
 from kdlab.reproduce.table import Reproduction, Table, cells, reproduced
@@ -162,13 +162,8 @@ def markdown_rows(facts: Mapping[str, Any], quantities: Collection[str] = ()) ->
         if not quantities or line[1] in quantities
     ]
     kept = [k for k in range(len(_HEAD)) if any(line[k] for line in lines)]
-    return "\n".join(
-        [
-            "| " + " | ".join(_HEAD[k] for k in kept) + " |",
-            "| " + " | ".join("---" for _ in kept) + " |",
-            *("| " + " | ".join(line[k] for k in kept) + " |" for line in lines),
-        ]
-    )
+    rows = [[line[k] for k in kept] for line in lines]
+    return markdown_table([_HEAD[k] for k in kept], rows)
 
 
 def keep(result: Reproduction) -> Path:

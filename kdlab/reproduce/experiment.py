@@ -1,12 +1,13 @@
 """Measured by an experiment: accuracies of its trainings, over its seeds."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kdlab.config import Fault, register
+from kdlab.report.costs import CostOfEach, times_smaller
 from kdlab.reproduce.measurement import (
     Measured,
     MeasurementSpec,
@@ -15,8 +16,10 @@ from kdlab.reproduce.measurement import (
     missing_images,
     roots_of,
 )
+from kdlab.run.examination import TEACHER
 from kdlab.run.experiment import load
 from kdlab.run.handle import Run
+from kdlab.run.shipping import Beside, ship
 from kdlab.train.events import select
 
 
@@ -27,12 +30,18 @@ class Trained(MeasurementSpec):
 
     top1 and top5 are of the last epoch on test images, best of the epoch that was best on
     validation, ece the calibration error; a difference is taken seed by seed.
+    `cost/student/latency_ms` and the like is what a model costs, `smaller/latency_ms` the
+    teacher's over the student's; `apart/onnx` how far the scores of an export are from the
+    student's on real images, `same_top1/onnx` on how many its top-1 is the same, in percent.
 
     experiment: on the images of `images`.
     without_images: an experiment on embedded data, where there are none.
     images: class folders or zips, with a folder test/ among them.
     curves: draw top-1 on validation against epochs.
     pictures: of the run's folder that belong to the result.
+    exports: forms the last student is exported to, and checked in.
+    variants: runs of the experiment that differ in these; a row names one instead of a source,
+        and has the teacher's accuracy as `top1/teacher of VARIANT`.
     """
 
     experiment: str
@@ -41,6 +50,8 @@ class Trained(MeasurementSpec):
     overrides: Mapping[str, Any] | None = None
     curves: bool = False
     pictures: tuple[str, ...] = ()
+    exports: tuple[Literal["pt2", "onnx"], ...] = ()
+    variants: Mapping[str, Any] | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
         yield from missing_images(self.images)
@@ -49,40 +60,98 @@ class Trained(MeasurementSpec):
         return self
 
     def measure(self, folder: Path, say: Say) -> Measured:
-        experiment = load(*self._named(), dict(self.overrides or {}))
+        if self.variants is None:
+            found = [self._trained({}, folder, say, None)]
+        else:
+            found = [
+                self._trained(changes, folder, say, name)
+                for name, changes in self.variants.items()
+            ]
+        values: dict[str, Sequence[float]] = {}
+        for one in found:
+            values |= one.values
+        curves: dict[str, dict[str, Points]] = {}
+        for one in found:
+            for panel, lines in one.curves.items():
+                curves.setdefault(panel, {}).update(lines)
+        several = {
+            name: [one.facts[name] for one in found] for name in ("run", "spec_hash")
+        }
+        facts = {name: of[0] if len(of) == 1 else of for name, of in several.items()}
+        return Measured(
+            values=values | _differences(values),
+            pictures=[picture for one in found for picture in one.pictures],
+            curves=curves,
+            facts={"seeds": found[0].facts["seeds"]} | facts,
+        )
+
+    def _trained(
+        self, changes: Mapping[str, Any], folder: Path, say: Say, variant: str | None
+    ) -> Measured:
+        """One run; with a variant its sources go by that name."""
+        experiment = load(*self._named(changes))
+        if variant is not None:
+            say(f"training with {variant}")
         run = experiment.start(say)
         said = _Said(say)
         result = run.wait(said.see).result
-        rows = result["runs"]
-        seeds = sorted({row["seed"] for row in rows})
+        rows = sorted(result["runs"], key=lambda row: row["seed"])
         values: dict[str, list[float]] = {}
-        for row in sorted(rows, key=lambda row: row["seed"]):
-            source = row["source"]
+        for row in rows:
+            source = variant or row["source"]
             for name, key in _OF_A_ROW.items():
                 if row[key] is not None:
                     values.setdefault(f"{name}/{source}", []).append(float(row[key]))
         if result["teacher_top1"] is not None:
-            values["top1/teacher"] = [float(result["teacher_top1"])]
+            name = "teacher" if variant is None else f"teacher of {variant}"
+            values[f"top1/{name}"] = [float(result["teacher_top1"])]
         say("looking at calibration on test images")
         for member, error in run.examine(most=10_000).calibration().items():
-            values.setdefault(f"ece/{member.split('/')[0]}", []).append(error)
-        for name in self.pictures:
-            shutil.copyfile(run.path / name, folder / name)
+            source = member.split("/")[0]
+            if variant is not None:
+                source = f"teacher of {variant}" if source == TEACHER else variant
+            values.setdefault(f"ece/{source}", []).append(error)
+        values |= _costs(result["costs"]) | self._exported(run, rows[-1], folder)
+        for picture in self.pictures:
+            shutil.copyfile(run.path / picture, folder / picture)
         return Measured(
-            values=values | _differences(values),
-            pictures=[folder / name for name in self.pictures],
-            curves=_curves(run) if self.curves else {},
-            facts={"seeds": seeds, "spec_hash": experiment.hash, "run": run.id},
+            values=values,
+            pictures=[folder / picture for picture in self.pictures],
+            curves=_curves(run, variant) if self.curves else {},
+            facts={
+                "seeds": sorted({row["seed"] for row in rows}),
+                "spec_hash": experiment.hash,
+                "run": run.id,
+            },
         )
 
-    def _named(self) -> tuple[Any, ...]:
+    def _exported(
+        self, run: Run, row: Mapping[str, Any], folder: Path
+    ) -> dict[str, list[float]]:
+        values: dict[str, list[float]] = {}
+        beside = Beside(run.folder, Path(row["student_path"])) if self.exports else None
+        for form in self.exports:
+            assert beside is not None
+            done = ship(beside.student, beside.images(), form, folder / f"student.{form}")
+            values[f"apart/{form}"] = [done.apart]
+            values[f"same_top1/{form}"] = [100 * done.same_top1]
+        return values
+
+    def _named(self, changes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The experiment and what is different about it."""
+        own = dict(self.overrides or {}) | dict(changes)
         if not self.images:
-            return (self.without_images,)
-        known = load(self.experiment).resolved
-        data = {"data": self._of_images(known["data"])}
-        if known.get("teacher") is not None:
-            data["teacher.data"] = self._of_images(known["teacher"]["data"])
-        return self.experiment, data
+            return self.without_images, own
+        known = load(self.experiment, own).resolved
+        own |= {"data": self._of_images(known["data"])}
+        teacher = known.get("teacher")
+        if isinstance(teacher, list):
+            own["teacher"] = [
+                one | {"data": self._of_images(one["data"])} for one in teacher
+            ]
+        elif teacher is not None:
+            own["teacher.data"] = self._of_images(teacher["data"])
+        return self.experiment, own
 
     def _of_images(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """The same part of other data, with the same augmentation."""
@@ -102,7 +171,17 @@ _OF_A_ROW = {
 }
 
 
-def _differences(values: Mapping[str, list[float]]) -> dict[str, list[float]]:
+def _costs(costs: CostOfEach) -> dict[str, list[float]]:
+    each = {
+        f"cost/{who}/{name}": [float(value)]
+        for who, cost in costs.items()
+        for name, value in cost.items()
+    }
+    ratios = times_smaller(costs)
+    return each | {f"smaller/{name}": [value] for name, value in ratios.items()}
+
+
+def _differences(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """`top1/served-none`: of each seed."""
     names = [n.removeprefix("top1/") for n in values if n.startswith("top1/")]
     found = {}
@@ -114,13 +193,13 @@ def _differences(values: Mapping[str, list[float]]) -> dict[str, list[float]]:
     return found
 
 
-def _curves(run: Run) -> dict[str, dict[str, Points]]:
+def _curves(run: Run, variant: str | None) -> dict[str, dict[str, Points]]:
     curves: dict[str, list[tuple[float, float]]] = {}
     for event in select(run.folder.events, "epoch_done"):
         member = event["member"]
         if member.endswith("/seed0") and event.get("validation_top1") is not None:
             point = float(event["epoch"]), float(event["validation_top1"])
-            curves.setdefault(member.split("/")[0], []).append(point)
+            curves.setdefault(variant or member.split("/")[0], []).append(point)
     return {"top-1 on validation, %": dict(curves)}
 
 

@@ -11,6 +11,7 @@ from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import NotFoundError
 from kdlab.models.model import ModelSpec
+from kdlab.report.costs import cost_table
 from kdlab.run import folder as folders
 
 _RUNS = {
@@ -51,7 +52,7 @@ def export_student(
     suffix = {"torch": ".pt"}.get(to, f".{to}")
     target = Path(out or f"student{suffix}").resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
-    from kdlab.run.shipping import Beside, cost_table, ship  # imports torch
+    from kdlab.run.shipping import Beside, ship  # imports torch
 
     beside, checked = Beside(run, source), ""
     if to == "safetensors":

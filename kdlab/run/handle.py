@@ -226,14 +226,18 @@ class Run(Watched):
         return plans(self.folder)
 
     def table(self) -> str:
-        """The members of a finished run side by side, mean ± std over seeds.
+        """The members of a finished run side by side, mean ± std over seeds; what they cost.
 
         Raises:
             RunFailed, RunStopped, NotFoundError: it has no result, and why.
         """
+        from kdlab.report.costs import cost_table
         from kdlab.report.table import result_table
 
-        return result_table(self.result["runs"])
+        result = self.result
+        costs = result.get("costs")  # not of runs before it was measured
+        below = f"\n\n{cost_table(costs)}" if costs else ""
+        return f"{result_table(result['runs'])}{below}"
 
     def pause(self) -> None:
         """After this step or the next, until `go_on`. Teachers and ranks stay.

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 import yaml
 
 from kdlab.cluster import notebook_components
@@ -29,7 +30,8 @@ from kdlab.config.home import locked, write_json
 from kdlab.config.load import from_dict, spec_hash
 from kdlab.data.images import ImageData
 from kdlab.errors import KdlabError, RunStopped
-from kdlab.models.model import parameters
+from kdlab.models.exported import load_exported
+from kdlab.models.model import parameters, read_card
 from kdlab.report.local_curves import local_curves
 from kdlab.report.machine import git_commit, machine, versions
 from kdlab.report.model_card import model_card
@@ -43,6 +45,7 @@ from kdlab.run.outcome import outcome
 from kdlab.run.pools import Pools
 from kdlab.run.rank_orders import Around, block_group, student_group
 from kdlab.run.served_models import ServedModels
+from kdlab.run.shipping import costs_beside
 from kdlab.run.side_by_side import overview
 from kdlab.run.spec import ExperimentSpec, Member
 from kdlab.run.tracker import Tracker
@@ -96,6 +99,7 @@ class RunProcess:
         )
         self.pools = Pools(run, self.ingredients, self.log.emit, stop, pool)
         late = "MLflow is slow; `kdlab runs --sync` writes the rest"
+        self.costs: dict[str, dict[str, dict[str, float]]] = {}  # by kind of student
         self.tracker = Tracker(self.log.emit, late)
 
     @cached_property
@@ -185,6 +189,7 @@ class RunProcess:
             "member": member.name,
             "wall_seconds": time.time() - begin,
             "teacher_top1": self.ingredients.teacher_top1 if taught else None,
+            "costs": self._costs(Path(result["model_path"]), log, taught=taught),
         }
         card = folder / "model_card.md"
         card.write_text(self._card(result), encoding="utf-8")
@@ -342,6 +347,25 @@ class RunProcess:
             yield targets
         finally:
             unrest.stop()
+
+    def _costs(
+        self, student: Path, log: MemberLog, *, taught: bool
+    ) -> dict[str, dict[str, float]]:
+        """Measured once for all members whose student is of one kind."""
+        kind = json.dumps([read_card(student)["model"], taught])
+        if kind not in self.costs:
+            data = self.data
+            dataset = {"classes": len(data.classes), "shape": data.shape}
+            teacher = self.teacher if taught else None
+            self.costs[kind] = {}
+            try:
+                with torch.random.fork_rng():  # the next member's chances stay as they are
+                    self.costs[kind] = costs_beside(
+                        load_exported(student), teacher, dataset
+                    )
+            except Exception as error:  # foreign networks: the training is not lost for it
+                log.emit("warning", message=f"What the student costs is not known: {error}")
+        return self.costs[kind]
 
     def _card(self, result: dict[str, Any]) -> str:
         return model_card(

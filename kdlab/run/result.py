@@ -3,6 +3,7 @@
 from typing import Any
 
 from kdlab.report import page
+from kdlab.report.costs import HEAD, cost_rows
 from kdlab.report.table import NAMES
 
 _COLUMNS = (
@@ -22,8 +23,10 @@ class Result(dict[str, Any]):
             + [_short(r.get(key)) for key in keys]
             for r in rows
         ]
-        facts = [[k, _short(v)] for k, v in self.items() if k != "runs"]
-        return page.table(("", *keys), body) + page.table(("", ""), facts)
+        facts = [[k, _short(v)] for k, v in self.items() if k not in ("runs", "costs")]
+        costs = self.get("costs")
+        cost = page.table(HEAD, cost_rows(costs)) if costs else ""
+        return page.table(("", *keys), body) + cost + page.table(("", ""), facts)
 
 
 def _short(value: Any) -> str:

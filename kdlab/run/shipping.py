@@ -4,22 +4,23 @@ Both take uint8 pixels (N, C, H, W) and put out class scores (N, classes): norma
 inside. What was written is loaded again and must say on real test images what the model says.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import yaml
 from numpy.typing import NDArray
+from torch import nn
 
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput, KdlabError, ModelError
-from kdlab.models.cost import Cost, cost_of
+from kdlab.models.cost import cost_of
 from kdlab.models.exported import load_exported
 from kdlab.models.model import Normalised
-from kdlab.report.table import text_table
 from kdlab.run.examination import was_taught
 from kdlab.run.folder import RunFolder
 from kdlab.run.spec import ExperimentSpec
@@ -133,6 +134,23 @@ def _onnx(model: Normalised, images: Pixels, path: Path) -> Runs:
     return run
 
 
+def costs_beside(
+    student: Normalised, teachers: PreparedTeachers | None, dataset: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+    """Fields of `Cost`, the teacher's first, if there is one.
+
+    Args:
+        student: on the CPU, in eval mode.
+        teachers: with their weights on this machine.
+        dataset: "classes" (how many) and "shape" (C, H, W) of its images.
+    """
+    classes, shape = dataset["classes"], dataset["shape"]
+    models: dict[str, nn.Module] = {"student": student}
+    if teachers is not None:
+        models = {"teacher": teachers.build(classes, shape[0])} | models
+    return {name: asdict(cost_of(model, shape)) for name, model in models.items()}
+
+
 class Beside:
     """The student of a run beside its teacher.
 
@@ -158,17 +176,11 @@ class Beside:
         found: Pixels = data.inputs[data.test[:_CHECKED]]
         return found
 
-    def costs(self) -> dict[str, Cost]:
+    def costs(self) -> dict[str, dict[str, float]]:
         """Of the student, and of the teacher where its weights are on this machine."""
         (begun, *_) = select(self.run.events, "run_started")
-        classes, shape = begun["dataset"]["classes"], begun["dataset"]["shape"]
-        found = {"student": cost_of(self.student, shape)}
-        if was_taught(self.run):
-            made = self._teachers()
-            if made is not None:
-                teacher = made.build(classes, shape[0])
-                found = {"teacher": cost_of(teacher, shape)} | found
-        return found
+        teachers = self._teachers() if was_taught(self.run) else None
+        return costs_beside(self.student, teachers, begun["dataset"])
 
     def _teachers(self) -> PreparedTeachers | None:
         try:
@@ -177,28 +189,3 @@ class Beside:
             return None
         own = tuple(one for one in every if one is not None)
         return PreparedTeachers(own) if own and len(own) == len(every) else None
-
-
-def cost_table(costs: dict[str, Cost]) -> str:
-    """Parameters, size, operations and latency, and how many times smaller."""
-    head = ["", "parameters", "MB", "GFLOP per image", "ms per image on one core"]
-    rows = [
-        [
-            name,
-            f"{c.parameters:,}",
-            f"{c.megabytes:.3g}",
-            f"{c.gflops:.3g}",
-            f"{c.latency_ms:.3g}",
-        ]
-        for name, c in costs.items()
-    ]
-    if "teacher" in costs:
-        big, small = costs["teacher"], costs["student"]
-        pairs = (
-            (big.parameters, small.parameters),
-            (big.megabytes, small.megabytes),
-            (big.gflops, small.gflops),
-            (big.latency_ms, small.latency_ms),
-        )
-        rows.append(["times smaller", *(f"{one / other:.3g}" for one, other in pairs)])
-    return text_table(head, rows)

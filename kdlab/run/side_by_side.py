@@ -187,11 +187,10 @@ def overview(run: Run) -> dict[str, str]:
     spec = yaml.safe_load((run.path / "spec.yaml").read_text())
     head = comparison.head()
     lines = [[page.markdown(row[key]) for key in head] for row in comparison.outcomes()]
-    table = [head, ["---"] * len(head), *lines]
     note = [
         page.markdown(str(spec.get("about", ""))),
         f"`kdlab run {facts['experiment']}`, spec `{facts['spec_hash']}`",
-        "\n".join(f"| {' | '.join(cells)} |" for cells in table),
+        page.markdown_table(head, lines),
         "![curves](overview.svg)",
     ]
     return {

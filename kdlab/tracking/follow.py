@@ -4,10 +4,13 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from kdlab.cluster.children import configured
 from kdlab.tracking.sync import quiet
+
+if TYPE_CHECKING:
+    from kdlab.tracking.event_writer import EventWriter
 
 _EVERY_S = 1.0
 _GIVE_UP_S = 60.0
@@ -23,16 +26,7 @@ def main() -> None:
     follow(Writer(Path(config["run"])))
 
 
-class _Writes(Protocol):
-    @property
-    def done(self) -> bool: ...
-
-    def step(self) -> int: ...
-
-    def run_is_over(self) -> bool: ...
-
-
-def follow(writer: _Writes) -> None:
+def follow(writer: "EventWriter") -> None:
     """Until it is done; what MLflow does not take is tried again for a while."""
     failing_since: float | None = None
     while not writer.done:
@@ -42,7 +36,7 @@ def follow(writer: _Writes) -> None:
         except Exception as error:  # MLflow, SQLAlchemy, OSError: all are tried again
             logging.warning("MLflow did not take the events: %s", error)
             failing_since = failing_since or time.monotonic()
-            patience = _GIVE_UP_AT_END_S if writer.run_is_over() else _GIVE_UP_S
+            patience = _GIVE_UP_AT_END_S if writer.is_over() else _GIVE_UP_S
             if time.monotonic() - failing_since > patience:
                 raise SystemExit(
                     "gave up; `kdlab runs --sync` writes the rest from events.jsonl"

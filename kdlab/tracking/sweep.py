@@ -5,91 +5,41 @@ is simulated has its values alone. Several writes are not repeated: what was wri
 in tracking.json.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
-from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from kdlab.config.home import write_json
+from kdlab.tracking.event_writer import STATES, EventWriter
 from kdlab.tracking.writer import Writer, cleaned, experiment_id
-from kdlab.train.events import EventReader
 
-_STATES = {
-    "finished": "FINISHED",
-    "failed": "FAILED",
-    "stopped": "KILLED",
-    "lost": "FAILED",
-}
 _TRIALS = {"complete": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
 _PARENT = "mlflow.parentRunId"
 
 
-class SweepWriter:
-    """Call `step` until `done`. Raises whatever MLflow raises; nothing is lost by that."""
+class SweepWriter(EventWriter):
+    """The events of a sweep, and of its trials that train."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.path = folder / "tracking.json"
-        self.state: dict[str, Any] = {
-            "offset": 0,
+        state: dict[str, Any] = {
             "run": None,
             "trials": {},  # number -> run in MLflow, of those that have ended
             "open": {},  # number -> folder and tags, of those under way
-            "done": False,
         }
-        if self.path.exists():
-            self.state |= json.loads(self.path.read_text()) | {"done": False}
-        self.read = EventReader(folder / "events.jsonl", self.state["offset"])
+        super().__init__(folder, state, "sweep")
+        self.state["done"] = False  # it may be gone on with
         self.writers = {
             number: _writer(**facts) for number, facts in self.state["open"].items()
         }
-        self._client: MlflowClient | None = None
-
-    @property
-    def done(self) -> bool:
-        return bool(self.state["done"])
-
-    @property
-    def client(self) -> MlflowClient:
-        if self._client is None:
-            self._client = MlflowClient(tracking_uri=self.state["uri"])
-        return self._client
 
     def step(self) -> int:
-        """Write what is new; how many events that was."""
-        before = self.read.offset
-        events = self.read()
-        try:
-            for writer in self.writers.values():
-                writer.step()
-            for event in events:
-                if self.state.get("off") and event["event"] != "sweep_started":
-                    continue
-                handle = getattr(self, f"_on_{event['event']}", None)
-                if handle is not None:
-                    handle(event)
-        except BaseException:
-            self.read.offset = before  # the next try begins here again
-            raise
-        self.state["offset"] = self.read.offset
-        if events:
-            write_json(self.path, self.state)
-        return len(events)
-
-    def run_is_over(self) -> bool:
-        tail = EventReader(self.read.path, self.read.offset)()
-        return bool(tail) and tail[-1]["event"] == "sweep_done"
+        for writer in self.writers.values():
+            writer.step()
+        return super().step()
 
     # Events
 
     def _on_sweep_started(self, event: dict[str, Any]) -> None:
-        self.state["off"] = event["tracking_uri"] is None
-        if self.state["off"]:
-            self.state["done"] = True
-            return
-        self.state["uri"] = event["tracking_uri"]
         if self.state["run"] is not None:  # gone on with
             self.client.update_run(self.state["run"], status="RUNNING")
             return
@@ -109,7 +59,7 @@ class SweepWriter:
             },
         )
         self.state["run"] = run.info.run_id
-        write_json(self.path, self.state)
+        self.save()
         spec = event["spec"]
         params = {
             "objectives": ", ".join(event["objectives"]),
@@ -197,7 +147,7 @@ class SweepWriter:
             self._result(run, result, int(event["time"] * 1000))
         if event.get("error"):
             self.client.set_tag(run, "kdlab.error", str(event["error"])[:5000])
-        self.client.set_terminated(run, _STATES[event["state"]], int(event["time"] * 1000))
+        self.client.set_terminated(run, STATES[event["state"]], int(event["time"] * 1000))
         self.state["done"] = True
 
     def _result(self, run: str, result: dict[str, Any], stamp: int) -> None:

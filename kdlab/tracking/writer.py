@@ -1,8 +1,4 @@
-"""Events of one run to MLflow: a parent run, and a child per member when there are several.
-
-The position in events.jsonl is saved after every successful write. A crash in between
-repeats a few writes with the same keys, steps and times, which MLflow stores once.
-"""
+"""Events of one run to MLflow: a parent run, and a child per member when there are several."""
 
 import json
 import math
@@ -15,9 +11,8 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 
-from kdlab.config.home import write_json
 from kdlab.config.load import flat
-from kdlab.train.events import EventReader
+from kdlab.tracking.event_writer import STATES, EventWriter
 
 _MAX_METRICS = 1000
 _FORBIDDEN = re.compile(r"[^\w\-./ :]")
@@ -44,16 +39,10 @@ _LOOK_METRICS = {  # of local and global models, over iterations
     "diff_lc": "diff_lc",
     "parallel_s": "parallel_s",
 }
-_STATES = {
-    "finished": "FINISHED",
-    "failed": "FAILED",
-    "stopped": "KILLED",
-    "lost": "FAILED",
-}
 
 
-class Writer:
-    """Call `step` until `done`. Raises whatever MLflow raises; nothing is lost by that.
+class Writer(EventWriter):
+    """The events of one run.
 
     Args:
         run_folder: whose events.
@@ -68,70 +57,23 @@ class Writer:
         *,
         weights: bool = True,
     ) -> None:
-        self.folder, self.tags, self.weights = run_folder, dict(tags or {}), weights
-        self.state_path = run_folder / "tracking.json"
-        self.state: dict[str, Any] = {
-            "offset": 0,  # in events.jsonl: all before it is in MLflow
+        state: dict[str, Any] = {
             "runs": {},  # MLflow run by member; "" is the parent
             "described": [],  # those whose params and tags are complete
-            "done": False,
         }
-        if self.state_path.exists():
-            self.state |= json.loads(self.state_path.read_text())
-        self.read = EventReader(run_folder / "events.jsonl", self.state["offset"])
-        self._client: MlflowClient | None = None
+        super().__init__(run_folder, state, "run")
+        self.tags, self.weights = dict(tags or {}), weights
         self._metrics: dict[str, list[Metric]] = {}
 
-    @property
-    def done(self) -> bool:
-        return bool(self.state["done"])
-
-    @property
-    def client(self) -> MlflowClient:
-        if self._client is None:
-            self._client = MlflowClient(tracking_uri=self.state["uri"])
-        return self._client
-
-    def step(self) -> int:
-        """Write what is new; how many events that was."""
-        before = self.read.offset
-        events = self.read()
-        try:
-            for event in events:
-                if self.state.get("off"):
-                    break
-                handle = getattr(self, f"_on_{event['event']}", None)
-                if handle is not None:
-                    handle(event)
-            self._flush()
-        except BaseException:
-            self.read.offset = before  # the next try begins here again
-            self._metrics.clear()
-            raise
-        if events:
-            self.state["offset"] = self.read.offset
-            self._save()
-        return len(events)
-
-    def run_is_over(self) -> bool:
-        """Whether the last event is the end of the run, written to MLflow or not."""
-        tail = EventReader(self.read.path, self.read.offset)()
-        return bool(tail) and tail[-1]["event"] == "run_done"
-
-    def _save(self) -> None:
-        write_json(self.state_path, self.state)
+    def forget(self) -> None:
+        self._metrics.clear()
 
     # Events
 
     def _on_run_started(self, event: dict[str, Any]) -> None:
-        if event["tracking_uri"] is None:
-            self.state |= {"done": True, "off": True}
-            return
-        self.state["uri"] = event["tracking_uri"]
         self.state |= {"members": event["members"], "started": event}
         if "" in self.state["runs"]:  # resumed, or tried again: the same MLflow run goes on
             self.client.update_run(self.state["runs"][""], status="RUNNING")
-            self.state["done"] = False
         else:
             self.state["experiment_id"] = experiment_id(
                 self.client, event["group"], self.state["uri"]
@@ -182,10 +124,12 @@ class Writer:
             "train_seconds": result["train_seconds"],
             "samples_rolled_back": result["rolled_back"],
         }
+        for who, cost in result.get("costs", {}).items():
+            final |= {f"cost/{who}_{name}": float(value) for name, value in cost.items()}
         if "global_top1" in result:
             final["test/top1_global"] = result["global_top1"]
         self._add(run, final, event["time"], result["steps"])
-        self._flush()
+        self.flush()
         for path in event["artifacts"]:
             if self.weights or not path.endswith(".safetensors"):
                 self.client.log_artifact(run, path)
@@ -207,7 +151,7 @@ class Writer:
         self._add(run, values, event["time"], event["step"])
 
     def _on_methods_compared(self, event: dict[str, Any]) -> None:
-        self._flush()
+        self.flush()
         for path in event["artifacts"]:
             self.client.log_artifact(self.state["runs"][""], path)
 
@@ -237,11 +181,11 @@ class Writer:
             self.client.log_dict(parent, result, "result.json")
         if event.get("error"):
             self.client.set_tag(parent, "kdlab.error", str(event["error"])[:5000])
-        self._flush()
+        self.flush()
         for name, run in self.state["runs"].items():
             if name == "" or self.client.get_run(run).info.status == "RUNNING":
                 ended = int(event["time"] * 1000)
-                self.client.set_terminated(run, _STATES[event["state"]], ended)
+                self.client.set_terminated(run, STATES[event["state"]], ended)
         self.state["done"] = True
 
     # MLflow
@@ -257,7 +201,7 @@ class Writer:
             tags=tags | {"kdlab.run_id": self.folder.name},
         )
         self.state["runs"][member] = str(run.info.run_id)
-        self._save()
+        self.save()
 
     def _describe(
         self, member: str, event: dict[str, Any], extra: dict[str, str] | None = None
@@ -297,7 +241,7 @@ class Writer:
         self.client.log_inputs(run, datasets=[DatasetInput(dataset=dataset, tags=[tag])])
         self.client.log_artifact(run, str(self.folder / "spec.yaml"))
         self.state["described"].append(member)
-        self._save()
+        self.save()
 
     def _collect(self, event: dict[str, Any], keys: tuple[str, ...]) -> None:
         run = self.state["runs"].get(event["member"])
@@ -315,9 +259,9 @@ class Writer:
             if not math.isnan(float(value))
         ]
         if len(waiting) >= _MAX_METRICS:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         for run, metrics in self._metrics.items():
             for start in range(0, len(metrics), _MAX_METRICS):
                 self.client.log_batch(run, metrics=metrics[start : start + _MAX_METRICS])

@@ -7,12 +7,14 @@ second. All ranks of a student act after the same step: rank 0 says what holds f
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from kdlab.losses.soft_loss import LossSpec
+from kdlab.soft_labels.source import Steerable
 from kdlab.train.events import EventReader
 
 CONTROL = "control.jsonl"
@@ -20,6 +22,7 @@ LR_FACTOR = "lr_factor"
 _LOSS, _SOURCE = "loss.", "soft_labels."
 THRESHOLDS = ("lt", "ut")
 _EVERY_S = 0.1
+_PAUSED_S = 0.05
 
 
 def knobs_of(loss: LossSpec | None) -> dict[str, float]:
@@ -100,6 +103,28 @@ class Steering:
         """The served source's lt and ut, where they were set."""
         names = [_SOURCE + name for name in THRESHOLDS]
         return {n.removeprefix(_SOURCE): self.values[n] for n in names if n in self.values}
+
+
+@contextmanager
+def resting(*sources: object) -> Iterator[Callable[[], None]]:
+    """A pause of a training: its sources stand still, and go on afterwards.
+
+    What is given waits a moment and lets them pass on what is news.
+    """
+    still = [source for source in sources if isinstance(source, Steerable)]
+
+    def wait() -> None:
+        time.sleep(_PAUSED_S)  # between looks; this is what a pause is
+        for source in still:
+            source.look()
+
+    for source in still:
+        source.pause(paused=True)
+    try:
+        yield wait
+    finally:
+        for source in still:
+            source.pause(paused=False)
 
 
 def changed(

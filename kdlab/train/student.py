@@ -37,11 +37,10 @@ from kdlab.train.method import MethodSpec
 from kdlab.train.position import Position, StudentResult
 from kdlab.train.recipe import Recipe, lr_at
 from kdlab.train.results import Results
-from kdlab.train.steering import Steering, changed, knobs_of, turned
+from kdlab.train.steering import Steering, changed, knobs_of, resting, turned
 from kdlab.train.step import Descent
 
 _LOG_EVERY_S = 0.2
-_PAUSED_S = 0.05
 
 
 @register("train/student")
@@ -330,27 +329,21 @@ class StudentLoop:
         All ranks agree in it, so that they leave it together; whoever is lost breaks it.
         """
         job, ranks = self.job, self.job.ranks
-        source: object = self.source
         self._stop_clock()
         if any(a.all.save for a in ranks.agreed(last=True)):
             self._save()
         if self.is_master:
             job.emit("paused", step=self.position.step)
-        if isinstance(source, Steerable):
-            source.pause(paused=True)
-        while True:
-            time.sleep(_PAUSED_S)  # between looks; this is what a pause is
-            job.pulse(self.position.step)
-            if isinstance(source, Steerable):
-                source.look()
-            now = ranks.agree(self._wishes())
-            self._turn(now.knobs)
-            if now.save:
-                self._save()
-            if now.stop or now.leave or not now.pause:
-                break
-        if isinstance(source, Steerable):
-            source.pause(paused=False)
+        with resting(self.source) as wait:
+            while True:
+                wait()
+                job.pulse(self.position.step)
+                now = ranks.agree(self._wishes())
+                self._turn(now.knobs)
+                if now.save:
+                    self._save()
+                if now.stop or now.leave or not now.pause:
+                    break
         if self.is_master:
             job.emit("went_on", step=self.position.step)
         self._clock = time.perf_counter()

@@ -89,6 +89,10 @@ def test_model_card_has_what_a_reader_needs():
         "member": "served/seed0", "source": "served", "best_epoch": 3, "parameters": 12345,
         "seed": 0, "seen": 100, "lost": 0, "repeated": 0,
         "last": {"top1": 91.5}, "best": {"top1": 92.0},
+        "costs": {
+            "teacher": {"parameters": 50_000, "megabytes": 0.2, "gflops": 1.0, "latency_ms": 9.0},
+            "student": {"parameters": 12_345, "megabytes": 0.05, "gflops": 0.5, "latency_ms": 3.0},
+        },
     }  # fmt: skip
     card = model_card(
         result, experiment="e", run_id="r", dataset="data/digits",
@@ -96,3 +100,4 @@ def test_model_card_has_what_a_reader_needs():
     )  # fmt: skip
     for words in ("timm/resnet18 distilled on data/digits", "99.00 %", "12,345", "0 lost"):
         assert words in card
+    assert "| times smaller | 4.05 | 4 | 2 | 3 |" in card

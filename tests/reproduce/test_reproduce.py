@@ -11,6 +11,7 @@ from kdlab.config.load import compose_card
 from kdlab.errors import NotFoundError, SpecError
 from kdlab.reproduce.bench import Bench
 from kdlab.reproduce.command import as_markdown, card, kept_table, known, reproduce
+from kdlab.reproduce.experiment import Trained
 from kdlab.reproduce.result import Result
 from kdlab.reproduce.shares import Shares, Teachers
 from kdlab.reproduce.table import Found, Row, printed
@@ -187,3 +188,22 @@ def test_accuracies_are_measured_and_drawn(elsewhere, kdlab_home):
     served = next(row for row in result.rows if row.spec.row == "EDL-Dist")
     assert len(served.measured) == 1
     assert {p.name for p in result.files} >= {"result.json", "table.md", "curves.png"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_variant_stands_where_a_source_does(elsewhere, kdlab_home):
+    spec = Trained(
+        experiment="smoke/in_process",
+        without_images="smoke/in_process",
+        overrides={"tracking.enabled": False},
+        variants={"cool": {"loss.temperature": 1}, "hot": {"loss.temperature": 8}},
+        curves=True,
+    )
+    found = spec.measure(elsewhere, lambda line: None)
+    cool, hot = found.values["top1/cool"][0], found.values["top1/hot"][0]
+    assert found.values["top1/cool-hot"] == [cool - hot]
+    assert found.values["top1/teacher of hot"] == found.values["top1/teacher of cool"]
+    assert {"ece/cool", "ece/hot", "ece/teacher of cool"} <= found.values.keys()
+    assert set(found.curves["top-1 on validation, %"]) == {"cool", "hot"}
+    assert len(set(found.facts["spec_hash"])) == 2

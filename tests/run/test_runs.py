@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -21,7 +22,7 @@ KEYS = {
     "run_id", "experiment", "method", "dataset", "student_top1", "student_top5",
     "teacher_top1", "samples_per_second", "epochs", "samples_seen", "samples_lost",
     "samples_repeated", "samples_rolled_back", "wall_seconds", "tracking_uri", "run_dir",
-    "status", "runs",
+    "status", "runs", "costs",
 }  # fmt: skip
 LONG = {"train.epochs": 60, "train.log_every_steps": 1, "train.checkpoint_every_steps": 5}
 QUIET = {"tracking.enabled": False}
@@ -35,6 +36,12 @@ def test_run_json_has_the_keys_and_counts(run_json):
     assert result["epochs"] == 2
     assert result["status"] == "finished"
     assert result["teacher_top1"] is not None
+    assert set(result["costs"]) == {"teacher", "student"}
+    for cost in result["costs"].values():
+        assert min(cost.values()) > 0
+    card = next(Path(result["run_dir"]).rglob("model_card.md")).read_text()
+    parameters = result["costs"]["teacher"]["parameters"]
+    assert f"| teacher | {parameters:,} |" in card
 
 
 def test_comparison_over_seeds(run_json, elsewhere):

@@ -30,7 +30,6 @@ from kdlab.models.model import ModelSpec, Normalised
 from kdlab.papers.pipe_bd.programme import Programme
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.stages import Plan, Stage
-from kdlab.soft_labels.source import Steerable
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds
 from kdlab.train.blocks import worker as engine
@@ -46,12 +45,11 @@ from kdlab.train.lineage import Lineage, Odometer
 from kdlab.train.position import Position, StudentResult
 from kdlab.train.recipe import Recipe, Stepper, lr_at, make_optimizer
 from kdlab.train.results import Results
-from kdlab.train.steering import LR_FACTOR, Steering
+from kdlab.train.steering import LR_FACTOR, Steering, resting
 
 _LOG_EVERY_S = 0.2
 _DRAWING = ("DropPath", "DropBlock2d", "StochasticDepth")  # of timm and torchvision
 _TRACED = 12  # steps at the end of each epoch
-_PAUSED_S = 0.05
 _TICK_GPU = 10  # steps between two words on a GPU, where asking for a loss waits for it
 
 
@@ -396,24 +394,17 @@ class BlockwiseLoop:
     def _pause(self) -> None:
         """Until the master says go on, or anybody stop or leave. It is no training time."""
         job = self.job
-        given: list[object] = [loader.source for loader in self.loaders]
-        sources = [source for source in given if isinstance(source, Steerable)]
         if job.rank == 0:
             job.emit("paused", step=self.position.step)
-        for source in sources:
-            source.pause(paused=True)
-        while True:
-            time.sleep(_PAUSED_S)  # between looks; this is what a pause is
-            job.pulse(self.position.step)
-            for source in sources:
-                source.look()
-            now = agreed(self.talk, self._wish())
-            self._turn(now.lr_factor)
-            self._act(now)
-            if not now.pause:
-                break
-        for source in sources:
-            source.pause(paused=False)
+        with resting(*(loader.source for loader in self.loaders)) as wait:
+            while True:
+                wait()
+                job.pulse(self.position.step)
+                now = agreed(self.talk, self._wish())
+                self._turn(now.lr_factor)
+                self._act(now)
+                if not now.pause:
+                    break
         if job.rank == 0:
             job.emit("went_on", step=self.position.step)
 

@@ -32,7 +32,7 @@ from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import Normalised
 from kdlab.papers.ec_dnn.metrics import check_ensemble
 from kdlab.papers.ec_dnn.timetable import Round, Timetable
-from kdlab.soft_labels.source import Batch, SoftLabelSource, Steerable, TeacherPool
+from kdlab.soft_labels.source import Batch, SoftLabelSource, TeacherPool
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
@@ -43,11 +43,10 @@ from kdlab.train.local.exchange import ModelFile, fetch, publish
 from kdlab.train.local.relabel import Relabelled, relabel, relabel_served
 from kdlab.train.local.stream import Place, Stream
 from kdlab.train.recipe import Recipe, lr_at
-from kdlab.train.steering import Steering, changed, knobs_of, turned
+from kdlab.train.steering import Steering, changed, knobs_of, resting, turned
 from kdlab.train.step import Descent
 
 _LOG_EVERY_S = 0.5
-_PAUSED_S = 0.05
 
 
 Opened = Callable[[TeacherPool, PlannedSamples, dict[str, Any], int], SoftLabelSource]
@@ -561,21 +560,15 @@ class LocalWorker:
     def _pause(self, saves: bool) -> None:
         """Until somebody says go on, or stop. It is no training time."""
         begin, busy, job = time.perf_counter(), time.process_time(), self.job
-        source = self._source
         self._tell("paused")
-        if isinstance(source, Steerable):
-            source.pause(paused=True)
-        while job.steering.paused and not job.stop():
-            time.sleep(_PAUSED_S)  # between looks; this is what a pause is
-            job.pulse(self.steps)
-            job.steering.look()
-            if isinstance(source, Steerable):
-                source.look()
-            self._turn()
-            if saves:
-                self._save_if_asked()
-        if isinstance(source, Steerable):
-            source.pause(paused=False)
+        with resting(self._source) as wait:
+            while job.steering.paused and not job.stop():
+                wait()
+                job.pulse(self.steps)
+                job.steering.look()
+                self._turn()
+                if saves:
+                    self._save_if_asked()
         self._stood_s += time.perf_counter() - begin
         self._stood_cpu_s += time.process_time() - busy
         self._tell("went_on")

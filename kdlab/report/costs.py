@@ -1,0 +1,35 @@
+"""What student and teacher cost where they are used, side by side."""
+
+from collections.abc import Mapping
+
+from kdlab.report.table import text_table
+
+HEAD = ("", "parameters", "MB", "GFLOP per image", "ms per image on one core")
+_KEYS = ("parameters", "megabytes", "gflops", "latency_ms")
+
+# Of "student", and of "teacher" where there is one: fields of kdlab.models.cost.Cost.
+CostOfEach = Mapping[str, Mapping[str, float]]
+
+
+def cost_rows(costs: CostOfEach) -> list[list[str]]:
+    """One per model below `HEAD`, and how many times smaller the student is."""
+    rows = [
+        [name, f"{cost['parameters']:,}", *(f"{cost[key]:.3g}" for key in _KEYS[1:])]
+        for name, cost in costs.items()
+    ]
+    smaller = times_smaller(costs)
+    if smaller:
+        rows.append(["times smaller", *(f"{smaller[key]:.3g}" for key in _KEYS)])
+    return rows
+
+
+def times_smaller(costs: CostOfEach) -> dict[str, float]:
+    """The teacher's over the student's, of each that is not zero; nothing without both."""
+    if not {"teacher", "student"} <= set(costs):
+        return {}
+    big, small = costs["teacher"], costs["student"]
+    return {key: big[key] / small[key] if small[key] else float("nan") for key in _KEYS}
+
+
+def cost_table(costs: CostOfEach) -> str:
+    return text_table(HEAD, cost_rows(costs))
