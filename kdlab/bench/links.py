@@ -1,4 +1,4 @@
-"""`kdlab bench links`: by reference or by value, over a link of 100 Mbit/s or 1 Gbit/s.
+"""`kdlab bench links`: by reference or by value, over 100 Mbit/s or 1 Gbit/s, and 20 ms away.
 
 A student and its reader on one side, emulated teachers on the other, each in a network
 namespace of its own; the kernel limits what goes between them. EDL-Dist names the traffic of
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kdlab.bench.network import FAR, NEAR, Link, delays, linked
+from kdlab.bench.network import FAR, NEAR, Link, has_netem, linked
 from kdlab.cluster.children import Child
 from kdlab.report.figures import Figure, Report, figure, report
 
@@ -29,10 +29,9 @@ def measure(repeats: int = 3, say: Callable[[str], None] = lambda line: None) ->
         BadInput: not root, or no iproute2.
     """
     figures: list[Figure] = []
-    links = LINKS + DELAYED if delays() else LINKS
-    if links is LINKS:
-        say("this kernel has no netem: links are limited, and not delayed")
-    for link in links:
+    if not has_netem():
+        say("this kernel has no netem: a process relays the packets of the delayed links")
+    for link in LINKS + DELAYED:
         found = _over(link, repeats)
         for way in WAYS:
             own = found[way]

@@ -1,22 +1,28 @@
 """Two hosts that are none: network namespaces with a link of a given rate between them.
 
-The kernel's own token bucket limits the link, and its netem delays it where it is built in.
-Nothing outside the two namespaces is touched, and both are gone afterwards.
+The kernel's own token bucket limits the link. Its netem delays it; where that is not built in,
+a process relays the packets and lets them wait (kdlab/bench/delay_relay.py). Nothing outside
+the two namespaces is touched, and both are gone afterwards.
 """
 
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
+from pathlib import Path
 
+from kdlab.bench.delay_relay import MTU
+from kdlab.cluster.children import Child
 from kdlab.errors import BadInput, ClusterError
 
 NEAR, FAR = "10.177.19.1", "10.177.19.2"
 _NUMBERS = count()
+_PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +66,22 @@ def _refused() -> str | None:
     return None
 
 
-def delays() -> bool:
-    """Whether this kernel can delay a link (netem)."""
+@cache
+def has_netem() -> bool:
+    """Whether the kernel itself can delay a link; else a relaying process does."""
+    name = f"kdlab-{os.getpid()}-netem"
     if why_not() is not None:
         return False
+    _call("ip", "netns", "add", name)
     try:
-        with linked(Link(delay_ms=1.0)):
-            return True
+        _call(
+            "tc", "-n", name, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"
+        )
     except ClusterError:
         return False
+    finally:
+        _call("ip", "netns", "del", name)
+    return True
 
 
 @contextmanager
@@ -86,25 +99,43 @@ def linked(link: Link) -> Iterator[tuple[list[str], list[str]]]:
     own = f"{os.getpid() % 1_000_000}-{next(_NUMBERS)}"
     names = [f"kdlab-{own}-{side}" for side in ("near", "far")]
     ends = [f"kd{own}{side}" for side in ("n", "f")]
-    try:
+    relayed = link.delay_ms > 0 and not has_netem()
+    with ExitStack() as open_:
+        open_.callback(_take_away, names, ends[0])
         for name in names:
             _call("ip", "netns", "add", name)
-        _call("ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        if relayed:
+            _relay(open_, ends, link.delay_ms)
+        else:
+            _call("ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
         for name, end, address in zip(names, ends, (NEAR, FAR), strict=True):
             _call("ip", "link", "set", end, "netns", name)
             _call("ip", "-n", name, "addr", "add", f"{address}/24", "dev", end)
+            if relayed:
+                _call("ip", "-n", name, "link", "set", end, "mtu", str(MTU))
             _call("ip", "-n", name, "link", "set", end, "up")
             _call("ip", "-n", name, "link", "set", "lo", "up")
-            _shape(name, end, link)
+            _shape(name, end, link, delays=not relayed)
         yield tuple(["ip", "netns", "exec", name] for name in names)  # type: ignore[misc]  # two of them
-    finally:
-        for name in names:  # the link goes with them
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-        # One that was made and never moved.
-        subprocess.run(["ip", "link", "del", ends[0]], capture_output=True, check=False)
 
 
-def _shape(name: str, end: str, link: Link) -> None:
+def _relay(open_: ExitStack, ends: list[str], delay_ms: float) -> None:
+    """A process that makes both ends and passes packets from each to the other."""
+    folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
+    config = {"devices": ends, "delay_ms": delay_ms}
+    child = Child("kdlab.bench.delay_relay", config, folder / "relay.log")
+    open_.callback(child.stop)
+    child.answer(_PATIENCE_S)
+
+
+def _take_away(names: list[str], end: str) -> None:
+    for name in names:  # the link goes with them
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    # One that was made and never moved.
+    subprocess.run(["ip", "link", "del", end], capture_output=True, check=False)
+
+
+def _shape(name: str, end: str, link: Link, *, delays: bool) -> None:
     if link.mbit_per_s is not None:
         # A millisecond's worth at once, and at least some packets.
         burst = max(16_000, round(link.mbit_per_s * 125))
@@ -112,7 +143,7 @@ def _shape(name: str, end: str, link: Link) -> None:
             "tc", "-n", name, "qdisc", "add", "dev", end, "root", "handle", "1:", "tbf",
             "rate", f"{link.mbit_per_s:g}mbit", "burst", str(burst), "latency", "50ms",
         )  # fmt: skip
-    if link.delay_ms:
+    if link.delay_ms and delays:
         parent = ["parent", "1:"] if link.mbit_per_s is not None else ["root"]
         _call(
             "tc", "-n", name, "qdisc", "add", "dev", end, *parent, "netem",

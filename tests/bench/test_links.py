@@ -1,6 +1,7 @@
 """Two network namespaces with a slow link between them."""
 
 import subprocess
+import sys
 
 import pytest
 
@@ -9,6 +10,30 @@ from kdlab.bench.network import Link, linked, why_not
 from kdlab.errors import BadInput
 
 NEEDED = pytest.mark.skipif(why_not() is not None, reason=f"{why_not()}")
+
+
+ECHO = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 7777))
+print("up", flush=True)
+wire, _ = server.accept()
+while got := wire.recv(65536):
+    wire.sendall(got)
+"""
+ASK = """
+import os, socket, sys, time
+wire, times = socket.create_connection((sys.argv[1], 7777)), []
+for _ in range(5):
+    begin = time.perf_counter()
+    wire.sendall(b"x")
+    wire.recv(1)
+    times.append(1e3 * (time.perf_counter() - begin))
+sent, got = os.urandom(200_000), b""
+wire.sendall(sent)
+while len(got) < len(sent):
+    got += wire.recv(65536)
+print(min(times), got == sent)
+"""
 
 
 def namespaces():
@@ -38,6 +63,36 @@ def test_a_network_is_gone_afterwards_whatever_happened():
     assert namespaces() == before
 
 
+@NEEDED
+@pytest.mark.parametrize("relayed", [True, False])
+def test_a_delayed_link_is_as_far_away_as_it_says(monkeypatch, relayed):
+    """A round trip takes twice the delay; what arrives is what was sent."""
+    if not relayed and not network.has_netem():
+        pytest.skip("this kernel has no netem")
+    monkeypatch.setattr(network, "has_netem", lambda: not relayed)
+    before = namespaces()
+    with linked(Link(100.0, 20.0)) as (near, far):
+        serving = subprocess.Popen(
+            [*far, sys.executable, "-c", ECHO, network.FAR],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert serving.stdout.readline() == "up\n"
+            asked = subprocess.run(
+                [*near, sys.executable, "-c", ASK, network.FAR],
+                capture_output=True, text=True, check=True, timeout=60,
+            )  # fmt: skip
+        finally:
+            serving.kill()
+            serving.wait()
+            serving.stdout.close()
+    fastest, same = asked.stdout.split()
+    assert 40 <= float(fastest) < 120  # ms
+    assert same == "True"
+    assert namespaces() == before
+
+
 def test_without_root_it_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(network.os, "geteuid", lambda: 1000)
     with pytest.raises(BadInput, match="needs root"), linked(Link()):
@@ -49,7 +104,7 @@ def test_without_root_it_says_what_is_missing(monkeypatch):
 @pytest.mark.timeout(300)
 def test_by_value_starves_on_a_slow_link_and_by_reference_does_not(monkeypatch):
     monkeypatch.setattr(links, "LINKS", (Link(100.0),))
-    monkeypatch.setattr(links, "delays", lambda: False)
+    monkeypatch.setattr(links, "DELAYED", ())
     before = namespaces()
     found = {f["name"]: f["value"] for f in links.measure(repeats=1)["figures"]}
     assert namespaces() == before
