@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from kdlab.cluster.children import announce, configured
 
+TUN = "/dev/net/tun"
 MTU = 9000  # bytes: few packets are work for a process that is no kernel
 _MOST = 10_000  # packets under way in each direction, as netem's usual limit
 _AT_ONCE = 64
@@ -35,7 +36,7 @@ def main() -> None:
 
 
 def _opened(name: str) -> int:
-    file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    file = os.open(TUN, os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(file, _TUNSETIFF, struct.pack("16sH", name.encode(), _IFF_TUN | _IFF_NO_PI))
     return file
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kdlab.bench.network import FAR, NEAR, Link, has_netem, linked
+from kdlab.bench.network import FAR, NEAR, Link, delayed_by, linked, why_not
 from kdlab.cluster.children import Child
+from kdlab.errors import BadInput
 from kdlab.report.figures import Figure, Report, figure, report
 
 WAYS = ("reference", "value_uint8")
@@ -29,9 +30,15 @@ def measure(repeats: int = 3, say: Callable[[str], None] = lambda line: None) ->
         BadInput: not root, or no iproute2.
     """
     figures: list[Figure] = []
-    if not has_netem():
-        say("this kernel has no netem: a process relays the packets of the delayed links")
-    for link in LINKS + DELAYED:
+    missing = why_not()
+    if missing is not None:
+        raise BadInput(f"A link of a given rate {missing}.")
+    how = delayed_by()
+    if how is None:
+        say("neither netem nor /dev/net/tun is here: links are limited, and not delayed")
+    else:
+        say(f"20 ms of the delayed links: {how}")
+    for link in LINKS + DELAYED if how else LINKS:
         found = _over(link, repeats)
         for way in WAYS:
             own = found[way]

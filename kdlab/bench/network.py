@@ -16,7 +16,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 
-from kdlab.bench.delay_relay import MTU
+from kdlab.bench.delay_relay import MTU, TUN
 from kdlab.cluster.children import Child
 from kdlab.errors import BadInput, ClusterError
 
@@ -68,10 +68,8 @@ def _refused() -> str | None:
 
 @cache
 def has_netem() -> bool:
-    """Whether the kernel itself can delay a link; else a relaying process does."""
+    """Whether the kernel itself can delay a link; there must be nothing in the way (why_not)."""
     name = f"kdlab-{os.getpid()}-netem"
-    if why_not() is not None:
-        return False
     _call("ip", "netns", "add", name)
     try:
         _call(
@@ -82,6 +80,13 @@ def has_netem() -> bool:
     finally:
         _call("ip", "netns", "del", name)
     return True
+
+
+def delayed_by() -> str | None:
+    """What would let packets wait here: netem, a relaying process (TUN), or nothing."""
+    if has_netem():
+        return "netem"
+    return "a relaying process" if os.access(TUN, os.R_OK | os.W_OK) else None
 
 
 @contextmanager

@@ -19,7 +19,8 @@ def cost_rows(costs: CostOfEach) -> list[list[str]]:
     ]
     smaller = times_smaller(costs)
     if smaller:
-        rows.append(["times smaller", *(f"{smaller[key]:.3g}" for key in _KEYS)])
+        cells = [f"{smaller[key]:.3g}" if key in smaller else "-" for key in _KEYS]
+        rows.append(["times smaller", *cells])
     return rows
 
 
@@ -28,7 +29,7 @@ def times_smaller(costs: CostOfEach) -> dict[str, float]:
     if not {"teacher", "student"} <= set(costs):
         return {}
     big, small = costs["teacher"], costs["student"]
-    return {key: big[key] / small[key] if small[key] else float("nan") for key in _KEYS}
+    return {key: big[key] / small[key] for key in _KEYS if small[key]}
 
 
 def cost_table(costs: CostOfEach) -> str:

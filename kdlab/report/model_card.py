@@ -22,6 +22,9 @@ def model_card(
     """The card of one member of a run."""
     teacher = "none" if teacher_top1 is None else f"{teacher_top1:.2f} % top-1 on test"
     student = spec["student"]
+    costs = ""
+    if result["costs"]:  # else they could not be measured
+        costs = f"{markdown_table(HEAD, cost_rows(result['costs']))}\n\n"
     return f"""# {student["type"]} distilled on {dataset}
 
 Student of run `{run_id}` ({experiment}), member `{result["member"]}`, spec `{spec_hash}`.
@@ -36,9 +39,7 @@ Student of run `{run_id}` ({experiment}), member `{result["member"]}`, spec `{sp
 | seed | {result["seed"]} |
 | samples trained on | {result["seen"]:,} ({result["lost"]} lost, {result["repeated"]} repeated) |
 
-{markdown_table(HEAD, cost_rows(result["costs"]))}
-
-`student.safetensors` holds the bare network, `student.json` its type and the mean and
+{costs}`student.safetensors` holds the bare network, `student.json` its type and the mean and
 standard deviation its input is normalised with (on the 0..1 scale).
 
 ## Spec

@@ -3,10 +3,12 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from kdlab.config import Fault, register
+from kdlab.errors import BadInput, ModelError
 from kdlab.report.costs import CostOfEach, times_smaller
 from kdlab.reproduce.measurement import (
     Measured,
@@ -55,6 +57,16 @@ class Trained(MeasurementSpec):
 
     def cross_faults(self) -> Iterator[Fault]:
         yield from missing_images(self.images)
+        packages = ("onnxruntime", "onnxscript") if "onnx" in self.exports else ()
+        for name in packages:
+            if find_spec(name) is None:
+                yield Fault("exports", f"needs {name} for onnx: pip install 'kdlab[onnx]'")
+        if self.variants is not None and not self.variants:
+            yield Fault("variants", "are none; leave it out")
+        if self.variants and (self.exports or self.pictures):
+            yield Fault(
+                "variants", "cannot be with exports or pictures: these have one name"
+            )
 
     def build(self) -> "Trained":
         return self
@@ -91,6 +103,11 @@ class Trained(MeasurementSpec):
         """One run; with a variant its sources go by that name."""
         experiment = load(*self._named(changes))
         if variant is not None:
+            if len(experiment.spec.sources()) > 1:
+                raise BadInput(
+                    f"{experiment.name} compares {', '.join(experiment.spec.sources())}; "
+                    "with variants it may train with one source: set compare=[]."
+                )
             say(f"training with {variant}")
         run = experiment.start(say)
         said = _Said(say)
@@ -111,7 +128,7 @@ class Trained(MeasurementSpec):
             if variant is not None:
                 source = f"teacher of {variant}" if source == TEACHER else variant
             values.setdefault(f"ece/{source}", []).append(error)
-        values |= _costs(result["costs"]) | self._exported(run, rows[-1], folder)
+        values |= _costs(result["costs"]) | self._exported(run, rows[-1], folder, say)
         for picture in self.pictures:
             shutil.copyfile(run.path / picture, folder / picture)
         return Measured(
@@ -126,13 +143,18 @@ class Trained(MeasurementSpec):
         )
 
     def _exported(
-        self, run: Run, row: Mapping[str, Any], folder: Path
+        self, run: Run, row: Mapping[str, Any], folder: Path, say: Say
     ) -> dict[str, list[float]]:
         values: dict[str, list[float]] = {}
         beside = Beside(run.folder, Path(row["student_path"])) if self.exports else None
         for form in self.exports:
             assert beside is not None
-            done = ship(beside.student, beside.images(), form, folder / f"student.{form}")
+            try:
+                path = folder / f"student.{form}"
+                done = ship(beside.student, beside.images(), form, path)
+            except ModelError as error:  # the rest of the table is not lost for it
+                say(str(error))
+                continue
             values[f"apart/{form}"] = [done.apart]
             values[f"same_top1/{form}"] = [100 * done.same_top1]
         return values

@@ -26,7 +26,7 @@ def outcome(
         "seeds": list(spec.seeds),
         **main,
         "teacher_top1": facts["teacher_top1"],
-        "costs": described[0].get("costs", {}),
+        "costs": next((r["costs"] for r in described if r.get("costs")), {}),
         "epochs": described[0]["epochs"],
         "wall_seconds": facts["wall_seconds"],
         "tracking_uri": facts["tracking_uri"],

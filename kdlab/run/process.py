@@ -352,20 +352,20 @@ class RunProcess:
         self, student: Path, log: MemberLog, *, taught: bool
     ) -> dict[str, dict[str, float]]:
         """Measured once for all members whose student is of one kind."""
-        kind = json.dumps([read_card(student)["model"], taught])
-        if kind not in self.costs:
-            data = self.data
-            dataset = {"classes": len(data.classes), "shape": data.shape}
-            teacher = self.teacher if taught else None
-            self.costs[kind] = {}
-            try:
-                with torch.random.fork_rng():  # the next member's chances stay as they are
+        try:
+            kind = json.dumps([read_card(student)["model"], taught])
+            if kind not in self.costs:
+                dataset = {"classes": len(self.data.classes), "shape": self.data.shape}
+                teacher = self.teacher if taught else None
+                # The next member's chances stay as they are; no GPU is touched.
+                with torch.random.fork_rng(devices=[]):
                     self.costs[kind] = costs_beside(
                         load_exported(student), teacher, dataset
                     )
-            except Exception as error:  # foreign networks: the training is not lost for it
-                log.emit("warning", message=f"What the student costs is not known: {error}")
-        return self.costs[kind]
+            return self.costs[kind]
+        except Exception as error:  # foreign networks: the training is not lost for it
+            log.emit("warning", message=f"What the student costs is not known: {error}")
+            return {}
 
     def _card(self, result: dict[str, Any]) -> str:
         return model_card(

@@ -13,5 +13,7 @@ def test_a_slower_rank_gets_fewer_rows_when_speed_is_measured(kdlab_home, elsewh
         assert found[f"slow_rank_rows/equal/{source}"] == 0.5
         assert 0 < found[f"slow_rank_rows/measured/{source}"] < 0.5
         for shares in ("equal", "measured"):
-            assert found[f"over_fast_alone/{shares}/{source}"] > 0
+            both = found[f"over_fast_alone/{shares}/{source}"]
+            ideal = found[f"of_both_together/{shares}/{source}"]
+            assert ideal == pytest.approx(both / (1 + unlike.SPEED))
     assert not list((elsewhere / "runs").glob("*"))  # they were somewhere else

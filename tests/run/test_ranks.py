@@ -166,6 +166,10 @@ def test_measured_shares_are_kept_and_unequal_cuts_change_nothing(
     shares = json.loads((newest / "state.json").read_text())["shares"]
     assert len(shares) == 2
     assert min(shares) > 1  # samples/s
+    (shared,) = select(run.folder.events, "batch_shared")
+    assert shared["shares"] == "measured"
+    assert sum(shared["rows"]) == 32  # of smoke's batch
+    assert min(shared["rows"]) >= 1
 
 
 def test_an_error_of_a_rank_ends_the_run_with_its_reason(kdlab_home, elsewhere):

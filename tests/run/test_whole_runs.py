@@ -150,6 +150,43 @@ def wait_for_port(port):
     raise AssertionError("nothing listens")
 
 
+def test_a_cost_that_cannot_be_measured_does_not_lose_the_training(elsewhere):
+    """A student that takes no single image."""
+    (elsewhere / "nb.py").write_text(
+        '''
+from dataclasses import dataclass
+import kdlab
+from torch import nn
+from kdlab.models.model import ModelSpec
+
+@kdlab.register("models/picky")
+@dataclass(frozen=True, kw_only=True)
+class Picky(ModelSpec):
+    """Takes no single image."""
+
+    def architecture(self, num_classes, in_chans):
+        class Together(nn.Linear):
+            def forward(self, views):
+                if len(views) == 1:
+                    raise RuntimeError("one is not enough")
+                return super().forward(views.flatten(1))
+        return Together(64 * in_chans, num_classes)
+
+run = kdlab.load("smoke/none", {"student": {"type": "models/picky"},
+                 "tracking.enabled": False}).start().wait()
+said = [e["message"] for e in run.events() if e["event"] == "warning"]
+print(run.state, run.result["costs"], said[-1])
+print(run.table())
+'''
+    )
+    done = subprocess.run(
+        [sys.executable, "nb.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    last = "What the student costs is not known: one is not enough"
+    assert done.stdout.startswith(f"finished {{}} {last}")
+
+
 def test_a_model_from_a_notebook_cell_serves_in_teacher_processes(elsewhere):
     """The cell's text travels: run process, pool, teachers; all build the same model."""
     (elsewhere / "nb.py").write_text(

@@ -16,6 +16,7 @@ RESULT = {
     "train_seconds": 3.0,
     "rolled_back": 0,
     "steps": 20,
+    "costs": {"student": {"parameters": 31_434, "latency_ms": 0.74}},
 }
 
 
@@ -90,6 +91,7 @@ def test_one_member_is_one_run(folder):
     assert run.data.params["train.lr"] == "0.1"
     assert run.data.metrics["test/top1"] == 90.0
     assert run.data.metrics["best/validation_top1"] == 92.0
+    assert run.data.metrics["cost/student_parameters"] == 31_434
     assert run.data.tags["mlflow.source.git.commit"] == "f" * 40
     assert run.data.tags["kdlab.version.torch"] == "2"
     assert run.inputs.dataset_inputs[0].dataset.digest == "d1"
@@ -168,3 +170,10 @@ def test_no_tracking_writes_nothing(folder):
     writer.step()
     assert writer.done
     assert not (folder.parent / "mlflow.db").exists()
+    # Gone on with, and tracked from there.
+    log.emit("run_started", **started(uri_of(folder), ["m"]))
+    log.emit("run_done", state="finished")
+    again = Writer(folder)
+    again.step()
+    assert again.done
+    assert all_runs(folder)[1]["r1"].info.status == "FINISHED"
