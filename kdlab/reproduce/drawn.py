@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from kdlab.reproduce.measurement import Measured, Points
 
@@ -42,15 +43,23 @@ def draw(
     # What is only an input has nothing to be compared with.
     told = [row for row in rows if row.simulated is not None or row.measured]
     quantities = list(dict.fromkeys(row.spec.quantity for row in told or rows))
-    figure = Figure(figsize=(8, 2.6 * len(quantities) + 0.4), layout="constrained")
+    panels = {q: [row for row in rows if row.spec.quantity == q] for q in quantities}
+    lined = {q for q, own in panels.items() if kind == "lines" and _numbered(own)}
+    # A bar is as thick everywhere.
+    high = [2.4 if q in lined else 0.55 + 0.2 * _bars_of(own) for q, own in panels.items()]
+    figure = Figure(figsize=(8, sum(high) + 0.7), layout="constrained")
     figure.suptitle(title)
-    every = figure.subplots(len(quantities), 1, squeeze=False)[:, 0]
-    for axes, quantity in zip(every, quantities, strict=True):
-        own = [row for row in rows if row.spec.quantity == quantity]
-        drawn = _lines if kind == "lines" and _numbered(own) else _bars
+    every = figure.subplots(
+        len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": high}
+    )[:, 0]
+    for axes, (quantity, own) in zip(every, panels.items(), strict=True):
+        drawn = _lines if quantity in lined else _bars
         drawn(axes, own)
         axes.set_title(quantity, loc="left", fontsize="medium")
-        axes.legend(fontsize="small")
+        axes.spines[["top", "right"]].set_visible(False)
+    names = {name for axes in every for name in axes.get_legend_handles_labels()[1]}
+    shown = [Patch(color=_COLOURS[name], label=name) for name in _COLOURS if name in names]
+    figure.legend(handles=shown, fontsize="small", ncols=3, loc="outside lower right")
     figure.savefig(folder / "figure.png", dpi=110)
     paths = [folder / "figure.png"]
     if measured.curves:
@@ -66,22 +75,43 @@ def _values(row: FoundRow) -> dict[str, float | None]:
     }
 
 
+def _bars_of(rows: Sequence[FoundRow]) -> int:
+    """How many will be drawn, with the room between rows."""
+    return sum(1 + sum(v is not None for v in _values(row).values()) for row in rows)
+
+
 def _bars(axes: "Axes", rows: Sequence[FoundRow]) -> None:
-    series = {
-        name: [
-            (k, h) for k, row in enumerate(rows) if (h := _values(row)[name]) is not None
-        ]
-        for name in _COLOURS
-    }
-    present = [name for name, known in series.items() if known]
-    wide = 0.8 / max(1, len(present))
-    for place, name in enumerate(present):
-        shift = (place - (len(present) - 1) / 2) * wide
-        xs, heights = zip(*series[name], strict=True)
-        axes.bar(
-            [x + shift for x in xs], heights, 0.9 * wide, color=_COLOURS[name], label=name
-        )
-    axes.set_xticks(range(len(rows)), [row.spec.row for row in rows], fontsize="small")
+    """Lying, so that rows may have long names; the first on top, measured with its range."""
+    at, names, places = 0.0, [], []
+    labelled = set[str]()
+    for row in rows:
+        begin = at
+        for name, value in _values(row).items():
+            if value is None:
+                continue
+            label = None if name in labelled else name
+            labelled.add(name)
+            axes.barh(at, value, 0.85, color=_COLOURS[name], label=label)
+            end = value
+            if name == "measured" and len(row.measured) > 1:
+                low, end = min(row.measured), max(row.measured)
+                axes.plot([low, end], [at, at], color="black", linewidth=1)
+            axes.annotate(
+                number(value), (max(end, 0.0), at), xytext=(4, 0),
+                textcoords="offset points", va="center", fontsize="x-small",
+            )  # fmt: skip
+            at += 1
+        names.append(row.spec.row)
+        places.append((begin + max(begin, at - 1)) / 2)
+        at += 1
+    axes.set_yticks(places, names, fontsize="small")
+    axes.set_ylim(at - 0.9, -0.9)
+    axes.margins(x=0.1)
+
+
+def number(value: float) -> str:
+    """In four digits, or all of them before the point."""
+    return f"{value:.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
 def _numbered(rows: Sequence[FoundRow]) -> bool:
@@ -111,6 +141,7 @@ def _curves(title: str, panels: Mapping[str, Mapping[str, Points]], path: Path) 
             xs, ys = zip(*points, strict=True)
             axes.plot(xs, ys, color=colour, label=name)
         axes.set_title(panel, loc="left", fontsize="medium")
+        axes.set_xlabel("epoch")
         axes.legend(fontsize="small")
     figure.savefig(path, dpi=110)
     return path

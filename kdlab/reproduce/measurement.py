@@ -19,7 +19,7 @@ class Measured:
 
     Attributes:
         values: of repeats or seeds, by the name a row asks for.
-        curves: to be drawn: by panel, then by name, points.
+        curves: to be drawn over epochs: by panel, then by name, points.
         pictures: that were drawn on the way.
         facts: for the result's card: seeds, hash of the spec.
     """
