@@ -97,7 +97,7 @@ def _bars(axes: "Axes", rows: Sequence[FoundRow]) -> None:
                 low, end = min(row.measured), max(row.measured)
                 axes.plot([low, end], [at, at], color="black", linewidth=1)
             axes.annotate(
-                number(value), (max(end, 0.0), at), xytext=(4, 0),
+                in_digits(value), (max(end, 0.0), at), xytext=(4, 0),
                 textcoords="offset points", va="center", fontsize="x-small",
             )  # fmt: skip
             at += 1
@@ -109,7 +109,7 @@ def _bars(axes: "Axes", rows: Sequence[FoundRow]) -> None:
     axes.margins(x=0.1)
 
 
-def number(value: float) -> str:
+def in_digits(value: float) -> str:
     """In four digits, or all of them before the point."""
     return f"{value:.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 

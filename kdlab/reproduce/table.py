@@ -15,7 +15,7 @@ from kdlab.config import Fault, register
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.report.machine import machine, versions
 from kdlab.report.table import text_table
-from kdlab.reproduce.drawn import draw, number
+from kdlab.reproduce.drawn import draw, in_digits
 from kdlab.reproduce.measurement import Measured, MeasurementSpec, Say
 from kdlab.run.simulations import simulate
 
@@ -239,7 +239,7 @@ def _is_mean(quantity: str) -> bool:
 def _number(value: float | None) -> str:
     if value is None:
         return ""
-    return number(value)
+    return in_digits(value)
 
 
 def _rounded(value: float | None) -> float | None:
