@@ -6,6 +6,7 @@ the two namespaces is touched, and both are gone afterwards.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from pathlib import Path
+
+import psutil
 
 from kdlab.bench.delay_relay import MTU, TUN
 from kdlab.cluster.children import Child
@@ -101,9 +104,10 @@ def linked(link: Link) -> Iterator[tuple[list[str], list[str]]]:
     if missing is not None:
         raise BadInput(f"A link of a given rate {missing}.")
     # Names of their own: the kernel takes the links of a namespace away some time after it.
-    own = f"{os.getpid() % 1_000_000}-{next(_NUMBERS)}"
+    own = f"{os.getpid()}-{next(_NUMBERS)}"
     names = [f"kdlab-{own}-{side}" for side in ("near", "far")]
     ends = [f"kd{own}{side}" for side in ("n", "f")]
+    _take_away_orphans()
     relayed = link.delay_ms > 0 and not has_netem()
     with ExitStack() as open_:
         open_.callback(_take_away, names, ends[0])
@@ -138,6 +142,16 @@ def _take_away(names: list[str], end: str) -> None:
         subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
     # One that was made and never moved.
     subprocess.run(["ip", "link", "del", end], capture_output=True, check=False)
+
+
+def _take_away_orphans() -> None:
+    """Networks of a process that was killed before it could."""
+    known = subprocess.run(
+        ["ip", "netns", "list"], capture_output=True, text=True, check=False
+    )
+    for name, pid in re.findall(r"^(kdlab-(\d+)-\S+)", known.stdout, re.MULTILINE):
+        if not psutil.pid_exists(int(pid)):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
 def _shape(name: str, end: str, link: Link, *, delays: bool) -> None:

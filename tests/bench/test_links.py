@@ -66,6 +66,16 @@ def test_a_network_is_gone_afterwards_whatever_happened():
 
 
 @NEEDED
+def test_networks_of_a_killed_process_are_taken_away():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    name = f"kdlab-{gone.pid}-0-near"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    with linked(Link()):
+        assert name not in namespaces()
+
+
+@NEEDED
 @pytest.mark.parametrize("relayed", [True, False])
 def test_a_delayed_link_is_as_far_away_as_it_says(monkeypatch, relayed):
     """A round trip takes twice the delay; what arrives is what was sent."""
