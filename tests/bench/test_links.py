@@ -38,11 +38,13 @@ print(min(times), got == sent)
 """
 
 
-def namespaces():
+def namespaces(pid=None):
+    """Of this process: other tests run beside this one."""
     done = subprocess.run(
         ["ip", "netns", "list"], capture_output=True, text=True, check=True
     )
-    return {line.split()[0] for line in done.stdout.splitlines()}
+    names = {line.split()[0] for line in done.stdout.splitlines()}
+    return {name for name in names if name.startswith(f"kdlab-{pid or os.getpid()}-")}
 
 
 @NEEDED
@@ -71,8 +73,9 @@ def test_networks_of_a_killed_process_are_taken_away():
     gone.wait()
     name = f"kdlab-{gone.pid}-0-near"
     subprocess.run(["ip", "netns", "add", name], check=True)
+    assert namespaces(gone.pid)
     with linked(Link()):
-        assert name not in namespaces()
+        assert not namespaces(gone.pid)
 
 
 @NEEDED
