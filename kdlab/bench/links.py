@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kdlab.bench.network import FAR, NEAR, Link, delayed_by, linked, why_not
+from kdlab.bench.network import FAR, NEAR, Link, delayed_by, linked, require
 from kdlab.cluster.children import Child
-from kdlab.errors import BadInput
 from kdlab.report.figures import Figure, Report, figure, report
 
 WAYS = ("reference", "value_uint8")
@@ -30,9 +29,7 @@ def measure(repeats: int = 3, say: Callable[[str], None] = lambda line: None) ->
         BadInput: not root, or no iproute2.
     """
     figures: list[Figure] = []
-    missing = why_not()
-    if missing is not None:
-        raise BadInput(f"A link of a given rate {missing}.")
+    require()
     how = delayed_by()
     if how is None:
         say("neither netem nor /dev/net/tun is here: links are limited, and not delayed")

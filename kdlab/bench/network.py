@@ -57,6 +57,17 @@ def why_not() -> str | None:
     return _refused()
 
 
+def require() -> None:
+    """Whether networks can be made here.
+
+    Raises:
+        BadInput: they cannot, and what is missing.
+    """
+    missing = why_not()
+    if missing is not None:
+        raise BadInput(f"A link of a given rate {missing}.")
+
+
 @cache
 def _refused() -> str | None:
     """Root in a container may still not make networks: one is made and taken away."""
@@ -100,9 +111,7 @@ def linked(link: Link) -> Iterator[tuple[list[str], list[str]]]:
         BadInput: networks cannot be made here.
         ClusterError: the kernel refused.
     """
-    missing = why_not()
-    if missing is not None:
-        raise BadInput(f"A link of a given rate {missing}.")
+    require()
     # Names of their own: the kernel takes the links of a namespace away some time after it.
     own = f"{os.getpid()}-{next(_NUMBERS)}"
     names = [f"kdlab-{own}-{side}" for side in ("near", "far")]

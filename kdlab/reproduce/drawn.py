@@ -57,8 +57,16 @@ def draw(
         drawn(axes, own)
         axes.set_title(quantity, loc="left", fontsize="medium")
         axes.spines[["top", "right"]].set_visible(False)
-    names = {name for axes in every for name in axes.get_legend_handles_labels()[1]}
-    shown = [Patch(color=_COLOURS[name], label=name) for name in _COLOURS if name in names]
+    present = {
+        name
+        for own in panels.values()
+        for row in own
+        for name, v in _values(row).items()
+        if v is not None
+    }
+    shown = [
+        Patch(color=_COLOURS[name], label=name) for name in _COLOURS if name in present
+    ]
     figure.legend(handles=shown, fontsize="small", ncols=3, loc="outside lower right")
     figure.savefig(folder / "figure.png", dpi=110)
     paths = [folder / "figure.png"]
@@ -83,15 +91,12 @@ def _bars_of(rows: Sequence[FoundRow]) -> int:
 def _bars(axes: "Axes", rows: Sequence[FoundRow]) -> None:
     """Lying, so that rows may have long names; the first on top, measured with its range."""
     at, names, places = 0.0, [], []
-    labelled = set[str]()
     for row in rows:
         begin = at
         for name, value in _values(row).items():
             if value is None:
                 continue
-            label = None if name in labelled else name
-            labelled.add(name)
-            axes.barh(at, value, 0.85, color=_COLOURS[name], label=label)
+            axes.barh(at, value, 0.85, color=_COLOURS[name])
             end = value
             if name == "measured" and len(row.measured) > 1:
                 low, end = min(row.measured), max(row.measured)
@@ -127,7 +132,7 @@ def _lines(axes: "Axes", rows: Sequence[FoundRow]) -> None:
         ]
         if points:
             xs, ys = zip(*points, strict=True)
-            axes.plot(xs, ys, "o-", color=colour, label=name)
+            axes.plot(xs, ys, "o-", color=colour)
     axes.set_ylim(bottom=0)
     axes.set_xlabel(" ".join(rows[0].spec.row.split()[1:]))
 
