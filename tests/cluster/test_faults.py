@@ -88,16 +88,21 @@ def test_case_1_a_teacher_nobody_was_given_is_not_missed(pools, served, deployme
     assert source.figures()["resends"] == 0
 
 
+def looks(source):
+    return source.log.with_suffix(".jsonl").read_text().count('"on": "on_look"')
+
+
 def test_case_2_an_idle_teacher_has_nothing_to_send_again(pools, served, deployment):
     pool = pools(deployment, teachers=1)
-    source, samples, events = served(pool, epochs=30)
+    source, samples, events = served(pool, epochs=30, record=True)
 
     def act(count):
         if count != 20:
             return
         deadline = time.monotonic() + 30
-        while source.figures()["in_flight"]:  # the buffer fills up while we wait
-            assert time.monotonic() < deadline
+        heard = looks(source) + 2  # by then it knows of every batch we used
+        while looks(source) < heard or source.figures()["in_flight"]:
+            assert time.monotonic() < deadline  # the buffer fills up while we wait
             time.sleep(0.02)
         kill(pool.teachers[0])
         pool.add_teacher()
