@@ -6,11 +6,13 @@ before anything started, 1 for a run that failed, 130 for one stopped by its use
 """
 
 import errno
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, largest file
+_FULL_WORDS = tuple(os.strerror(number) for number in _FULL)
 
 
 class KdlabWarning(UserWarning):
@@ -135,7 +137,8 @@ def is_full(error: BaseException) -> bool:
     """Whether a disk, or a quota, has no room."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
-    return "No space left on device" in str(error)  # as libraries in C say it
+    said = str(error)  # all that libraries in C and Rust keep of the number
+    return any(words in said for words in _FULL_WORDS)
 
 
 class TeacherRefused(ClusterError):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import TYPE_CHECKING, Any, Protocol
 
 from matplotlib.figure import Figure
@@ -79,8 +79,17 @@ def _values(row: FoundRow) -> dict[str, float | None]:
     return {
         "published": row.spec.published,
         "simulated": row.simulated,
-        "measured": median(row.measured) if row.measured else None,
+        "measured": typical(row.spec.quantity, row.measured) if row.measured else None,
     }
+
+
+def typical(quantity: str, values: Sequence[float]) -> float:
+    """Of percent and points the mean (over seeds), of all else the median."""
+    return mean(values) if is_mean(quantity) else median(values)
+
+
+def is_mean(quantity: str) -> bool:
+    return "%" in quantity or "points" in quantity
 
 
 def _bars_of(rows: Sequence[FoundRow]) -> int:

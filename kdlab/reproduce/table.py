@@ -15,7 +15,7 @@ from kdlab.config import Fault, register
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.report.machine import machine, versions
 from kdlab.report.table import text_table
-from kdlab.reproduce.drawn import draw, in_digits
+from kdlab.reproduce.drawn import draw, in_digits, is_mean
 from kdlab.reproduce.measurement import Measured, MeasurementSpec, Say
 from kdlab.run.simulations import simulate
 
@@ -52,7 +52,7 @@ class Row(Spec):
     @property
     def is_mean(self) -> bool:
         """Over seeds, with its deviation; of rates and times the median counts."""
-        return _is_mean(self.quantity)
+        return is_mean(self.quantity)
 
     def cross_faults(self) -> Iterator[Fault]:
         if self.goal is not None and not _GOAL.fullmatch(self.goal):
@@ -221,19 +221,15 @@ def cells(facts: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _spread(row: Mapping[str, Any]) -> str:
-    """Of percent and points mean ± std over seeds, of all else the median and its range."""
+    """As `drawn.typical` has it: mean ± std over seeds, or the median and its range."""
     if row["measured"] is None:
         return ""
-    if row["std"] is not None and _is_mean(row["quantity"]):
+    if row["std"] is not None and is_mean(row["quantity"]):
         return f"{row['mean']:.2f} ± {row['std']:.2f}"
     if row["low"] == row["high"]:
         return _number(row["measured"])
     low, high = (_number(float(f"{row[key]:.3g}")) for key in ("low", "high"))
     return f"{_number(row['measured'])}, {low} to {high}"
-
-
-def _is_mean(quantity: str) -> bool:
-    return "%" in quantity or "points" in quantity
 
 
 def _number(value: float | None) -> str:

@@ -6,7 +6,6 @@ newest checkpoint of the one that was under way.
 """
 
 import json
-import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from typing import Any, Protocol
 import torch
 import yaml
 
-from kdlab.cluster import notebook_components
 from kdlab.cluster.chaos import Unrest
 from kdlab.cluster.group import StudentGroup
 from kdlab.cluster.hosted_ranks import Hosts
@@ -29,13 +27,14 @@ from kdlab.config.check import construct
 from kdlab.config.home import locked, write_json
 from kdlab.config.load import from_dict, spec_hash
 from kdlab.data.images import ImageData
-from kdlab.errors import KdlabError, RunStopped
+from kdlab.errors import RunStopped
 from kdlab.models.exported import load_exported
 from kdlab.models.model import parameters, read_card
 from kdlab.report.local_curves import local_curves
 from kdlab.report.machine import git_commit, machine, versions
 from kdlab.report.model_card import model_card
 from kdlab.run import blockwise, ensemble
+from kdlab.run.carry_out import carry_out
 from kdlab.run.crew import Processes
 from kdlab.run.ensemble import Contest
 from kdlab.run.folder import RunFolder
@@ -435,19 +434,17 @@ class RunProcess:
 
     def end(self, state: str, **facts: Any) -> None:
         """The last event; then MLflow gets what it has not got yet."""
+        if state == "finished":
+            self.draw()
         self.log.emit("run_done", state=state, **facts)
         self.tracker.finish()
 
-
-def accept_components(run: RunFolder) -> None:
-    """Define notebook components, if they are those the starting process named."""
-    components = json.loads((run.path / "components.json").read_text())
-    named = json.loads(os.environ.get("KDLAB_COMPONENTS", "{}"))
-    trusted = {
-        name: {"source": entry["source"], "sha256": named.get(name, "nobody named it")}
-        for name, entry in components.items()
-    }
-    notebook_components.accept(trusted)
+    def go_on(self) -> str:
+        return (
+            f"All that was saved is in {self.run.path}: trainings that had ended, and the "
+            "last checkpoint of the one under way. Make room, then\n"
+            f"    kdlab resume {self.run.run_id}"
+        )
 
 
 def main(path: str, stop: Callable[[], bool]) -> int:
@@ -459,47 +456,3 @@ def main(path: str, stop: Callable[[], bool]) -> int:
 
     with locked(run.path / "lock", busy):
         return carry_out(run, lambda: RunProcess(run, stop))
-
-
-def carry_out(
-    run: RunFolder,
-    make: Callable[[], RunProcess],
-    passes: Callable[[Exception], bool] = lambda error: False,
-) -> int:
-    """The whole run, its end and its status; the exit code.
-
-    An error that `passes` does not end the run: somebody starts it again at once.
-    """
-    process: RunProcess | None = None
-    try:
-        accept_components(run)
-        process = make()
-        run.write_status(state="running", begin=process.begin)
-        result = process.main()
-        write_json(run.path / "result.json", result)
-        process.draw()
-        process.end("finished", result=result)
-        run.write_status(state="finished", exit_code=0, result=result, ended=time.time())
-        return 0
-    except RunStopped as error:
-        state, code, message = "stopped", error.exit_code, str(error)
-    except KdlabError as error:
-        traceback.print_exc()
-        state, code, message = "failed", error.exit_code, str(error)
-    except Exception as error:  # the log keeps the traceback, the status says where it is
-        traceback.print_exc()
-        if process is not None and passes(error):
-            seconds = process.seconds_before + time.time() - process.begin
-            run.write_status(
-                state="starting", pid=None, created=time.time(), seconds=seconds
-            )
-            return 1
-        state, code, message = "failed", 1, f"{type(error).__name__}: {error}"
-    seconds = 0.0
-    if process is not None:
-        process.end(state, error=message)
-        seconds = process.seconds_before + time.time() - process.begin
-    run.write_status(
-        state=state, exit_code=code, error=message, ended=time.time(), seconds=seconds
-    )
-    return code

@@ -26,9 +26,9 @@ from kdlab.cluster.pulse import Pulse
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict, spec_hash
 from kdlab.errors import KdlabError, RunStopped
+from kdlab.run.carry_out import accept_components
 from kdlab.run.folder import RunFolder
 from kdlab.run.ingredients import Ingredients
-from kdlab.run.process import accept_components
 from kdlab.run.spec import ExperimentSpec, Member
 from kdlab.train.aggregation.ranks import GenerationEnds
 from kdlab.train.events import EventLog, MemberLog

@@ -25,8 +25,9 @@ from kdlab.cluster.pool import Pool
 from kdlab.config.home import locked, write_json
 from kdlab.errors import BadInput, KdlabError, RunStopped
 from kdlab.run import folder as folders
+from kdlab.run.carry_out import accept_components, carry_out
 from kdlab.run.folder import RunFolder
-from kdlab.run.process import RunProcess, accept_components, carry_out
+from kdlab.run.process import RunProcess
 from kdlab.run.rank import Rank
 from kdlab.run.rank_orders import pool_facts
 from kdlab.run.rank_process import is_broken_group

@@ -3,7 +3,6 @@
 import gc
 import logging
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -17,14 +16,14 @@ import yaml
 from kdlab.cluster.hosted_ranks import Hosts
 from kdlab.cluster.wire import ask
 from kdlab.config.check import construct
-from kdlab.config.home import locked, write_json
+from kdlab.config.home import locked
 from kdlab.config.load import from_dict, spec_hash
-from kdlab.errors import KdlabError, RunStopped, SchedulerUnreachable, is_full
+from kdlab.errors import SchedulerUnreachable
+from kdlab.run.carry_out import carry_out
 from kdlab.run.experiment import Experiment
 from kdlab.run.handle import made
 from kdlab.run.ingredients import Ingredients
 from kdlab.run.pools import Pools
-from kdlab.run.process import accept_components
 from kdlab.run.spec import ExperimentSpec
 from kdlab.run.tracker import Tracker
 from kdlab.simulate.kind import SimulationSpec
@@ -228,6 +227,13 @@ class SweepProcess:
         self.log.emit("sweep_done", state=state, **facts)
         self.tracker.finish()
 
+    def go_on(self) -> str:
+        return (
+            f"All trials that had ended are in {self.folder.path}; those under way are tried "
+            "again. Make room, then\n"
+            f"    kdlab sweep {self.folder.spec} --study {self.folder.run_id}"
+        )
+
 
 def main(path: str, stop: Callable[[], bool]) -> int:
     """To the end; the exit code. The status file says the same."""
@@ -242,44 +248,6 @@ def main(path: str, stop: Callable[[], bool]) -> int:
     gc.freeze()  # what was imported stays: looking through it takes 0.2 s each time
     try:
         with locked(folder.path / "lock", busy):
-            return _carry_out(folder, stop)
+            return carry_out(folder, lambda: SweepProcess(folder, stop))
     finally:
         gc.unfreeze()
-
-
-def _carry_out(folder: SweepFolder, stop: Callable[[], bool]) -> int:
-    process: SweepProcess | None = None
-    try:
-        accept_components(folder)
-        process = SweepProcess(folder, stop)
-        folder.write_status(state="running", begin=process.begin)
-        result = process.main()
-        write_json(folder.path / "result.json", result)
-        process.end("finished", result=result)
-        folder.write_status(state="finished", exit_code=0, result=result, ended=time.time())
-        return 0
-    except RunStopped as error:
-        state, code, message = "stopped", error.exit_code, str(error)
-    except KdlabError as error:
-        traceback.print_exc()
-        state, code, message = "failed", error.exit_code, str(error)
-    except Exception as error:  # the log keeps the traceback, the status says where it is
-        traceback.print_exc()
-        state, code, message = "failed", 1, f"{type(error).__name__}: {error}"
-        if is_full(error):
-            message = (
-                f"The disk did not take what was written: {error}. All trials that had ended "
-                f"are in {folder.path}; those under way are tried again. Make room, then\n"
-                f"    kdlab sweep {folder.spec} --study {folder.run_id}"
-            )
-    seconds = 0.0
-    try:
-        if process is not None:
-            process.end(state, error=message)
-            seconds = process.seconds_before + time.time() - process.begin
-        folder.write_status(
-            state=state, exit_code=code, error=message, ended=time.time(), seconds=seconds
-        )
-    except OSError:  # still no room: the log says all of it, the status that it is lost
-        traceback.print_exc()
-    return code

@@ -53,7 +53,7 @@ def main() -> None:
     logging.getLogger("distributed").setLevel(logging.ERROR)
     if config.get("gpu") is not None:  # before anything looks for one
         os.environ["CUDA_VISIBLE_DEVICES"] = str(config["gpu"])
-    carry_out = _simulated if config["simulates"] else _trainer(stop)
+    work = _simulated if config["simulates"] else _trainer(stop)
     gc.freeze()  # what was imported stays: looking through it takes 0.2 s each time
     announce(ready=True)
     while True:
@@ -65,14 +65,12 @@ def main() -> None:
         stop.begin(number)
         if number in early:  # before it began
             stop.hear(number)
-        announce(done=number, **_guarded(carry_out, order))
+        announce(done=number, **_guarded(work, order))
 
 
-def _guarded(
-    carry_out: Callable[..., dict[str, Any]], order: dict[str, Any]
-) -> dict[str, Any]:
+def _guarded(work: Callable[..., dict[str, Any]], order: dict[str, Any]) -> dict[str, Any]:
     try:
-        return carry_out(order)
+        return work(order)
     except KdlabError as error:
         traceback.print_exc()
         return {"state": "failed", "error": str(error)}
@@ -87,7 +85,7 @@ def _trainer(stop: Stop) -> Callable[[dict[str, Any]], dict[str, Any]]:
     import torch
     import torchvision  # noqa: F401
 
-    from kdlab.run import process
+    from kdlab.run.carry_out import carry_out
     from kdlab.run.folder import RunFolder
     from kdlab.tuning.trial import TrialProcess
 
@@ -103,7 +101,7 @@ def _trainer(stop: Stop) -> Callable[[dict[str, Any]], dict[str, Any]]:
                 full.append(error)
             return bool(full)
 
-        process.carry_out(run, lambda: TrialProcess(run, stop, order.get("pool")), passes)
+        carry_out(run, lambda: TrialProcess(run, stop, order.get("pool")), passes)
         if full:
             raise full[0]
         status = run.raw_status()

@@ -56,6 +56,22 @@ def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
+def test_a_full_disk_is_named_and_with_room_again_the_run_goes_on(kdlab_home, elsewhere):
+    whole = started("train.epochs=40").wait(timeout_s=120)
+    run = started("train.epochs=40")
+    until(lambda: len(list(select(run.folder.events, "step"))) > 5)
+    process = psutil.Process(run.folder.raw_status()["pid"])
+    process.rlimit(psutil.RLIMIT_FSIZE, (3000, -1))  # as small as room for a status
+    run.wait(timeout_s=60)
+    status = run.folder.raw_status()
+    assert status["state"] == "failed"
+    assert "The disk did not take what was written" in status["error"]
+    assert f"kdlab resume {run.id}" in status["error"]
+    resume(run.id).wait(timeout_s=120)
+    assert losses(run) == losses(whole)
+    assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
+
+
 def test_a_run_whose_scheduler_is_killed_says_so_and_can_be_resumed(kdlab_home, elsewhere):
     run = started("train.epochs=200", "train.checkpoint_every_steps=20", source="served")
     until(lambda: sum(1 for _ in select(run.folder.events, "step")) > 60)
