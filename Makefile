@@ -19,7 +19,7 @@ test: lint types layers
 # Process chaos, notebooks, docs; what needs a Debian package is installed by .ci/run.
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow -q --durations=25 $(SIDE)
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 -q $(SIDE) notebooks
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=1200 -q $(SIDE) notebooks
 	$(BIN)/mkdocs build --strict --quiet
 
 lint: $(VENV)/.dev

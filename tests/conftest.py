@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from hypothesis import settings
-from tests_support import until
+from tests_support import free_port, until
 
 torch.set_num_threads(1)
 
@@ -76,9 +76,7 @@ def _dask(*words):
 @pytest.fixture
 def two_workers(tmp_path):
     """A real Dask cluster: (address, two worker processes)."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     processes = [
         _dask("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
@@ -96,7 +94,7 @@ def two_workers(tmp_path):
         from distributed import Client
 
         with Client(address, timeout="60s") as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=300)
         yield address, processes[1:]
     finally:
         for process in processes:

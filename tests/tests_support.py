@@ -1,5 +1,7 @@
 """Small things that several test modules need."""
 
+import itertools
+import os
 import socket
 import time
 import urllib.request
@@ -10,7 +12,7 @@ def trained_ids(batches, epoch):
     return [int(i) for e, ids in batches if e == epoch for i in ids]
 
 
-def until(condition, seconds=90.0, every_s=0.02):
+def until(condition, seconds=300.0, every_s=0.02):
     """What a condition comes to; polled, the deadline is generous and no test depends on it."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -28,8 +30,17 @@ def answers(url):
         return False
 
 
+# Below the ports that systems give to whoever asks for any, and other ones for each process
+# of tests: between looking and listening nobody else takes one.
+_PORTS = itertools.count(
+    20_000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+)
+
+
 def free_port():
     """On loopback; nobody listens there."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    for port in _PORTS:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+    raise AssertionError("not reached: there are always more")

@@ -13,7 +13,6 @@ def test_a_budget_holds_what_is_relabelled_too():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(500)
 def test_all_figures(kdlab_home, elsewhere):
     said = []
     report = measure(

@@ -17,7 +17,6 @@ SMALL = (
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 def test_both_tables_without_a_gpu(monkeypatch):
     monkeypatch.setattr(heterogeneous, "_TIMED_S", 0.3)
     said = []

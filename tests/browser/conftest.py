@@ -37,7 +37,7 @@ def jupyter(tmp_path, elsewhere):
             servers.append(
                 subprocess.Popen(command, stdout=log, stderr=log, env=environment)
             )
-        until(lambda: answers(f"http://127.0.0.1:{port}/api?token=t"), 60)
+        until(lambda: answers(f"http://127.0.0.1:{port}/api?token=t"))
         place = "lab/tree" if app == "LabApp" else "notebooks"
         return f"http://127.0.0.1:{port}/{place}/{notebook}?token=t&reset"
 
@@ -59,7 +59,7 @@ def page(request):
             args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
         )
         opened = browser.new_page(viewport={"width": 1100, "height": 1300})
-        opened.set_default_timeout(60_000)
+        opened.set_default_timeout(180_000)
         yield opened
         folder = os.environ.get("KDLAB_PICTURES")
         if folder:  # how it was left, also by a failed test

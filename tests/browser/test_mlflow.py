@@ -10,7 +10,7 @@ from tests_support import answers, free_port, until
 
 import kdlab
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(230)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def ui(kdlab_home, elsewhere):
     port = free_port()
     server = subprocess.Popen([sys.executable, "-m", "kdlab", "ui", "--port", str(port)])
     try:
-        until(lambda: answers(f"http://127.0.0.1:{port}/health"), 60)
+        until(lambda: answers(f"http://127.0.0.1:{port}/health"))
         yield f"http://127.0.0.1:{port}/", runs
     finally:
         server.send_signal(signal.SIGINT)

@@ -50,7 +50,7 @@ def ready(pool):
     )
 
 
-def wait_until(condition, seconds=60.0):
+def wait_until(condition, seconds=300.0):
     """Polls a condition; the deadline is generous, the test does not depend on it."""
     import time
 

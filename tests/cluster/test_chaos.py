@@ -18,7 +18,7 @@ from kdlab.cluster.wire import ask
 from kdlab.errors import ClusterError, TeacherLost
 from kdlab.models.model import file_sha256
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(100)]
+pytestmark = pytest.mark.slow
 
 
 def train(source, epochs, act=lambda epoch, number: None, pace_s=0.0):
@@ -42,21 +42,24 @@ def test_a_hung_teacher_expires_and_its_work_is_sent_again(
     pools, served, deployment, order
 ):
     pool = pools(deployment, teachers=2, ttl_s=2.0)
-    source, samples, events = served(pool, rate=1e9, epochs=40, ut=80, order=order)
+    source, samples, events = served(pool, rate=1e9, epochs=4000, ut=80, order=order)
     hung = pool.teachers[0].pid
 
-    def act(epoch, number):
-        if (epoch, number) == (1, 0):
-            os.kill(hung, signal.SIGSTOP)
+    def lost():
+        return [data for name, data in events if name == "teacher_lost"]
 
+    ids, epoch = [], 0
     try:
-        ids = train(source, 40, act)
+        while not lost():
+            ids += [(epoch, batch.ids.copy()) for batch in source.epoch(epoch, ())]
+            if epoch == 0:
+                os.kill(hung, signal.SIGSTOP)
+            epoch += 1
     finally:
         os.kill(hung, signal.SIGCONT)
-    complete(ids, samples, 40)
-    lost = [data for name, data in events if name == "teacher_lost"]
-    assert [data["teacher"] for data in lost] == ["teacher-0"]
-    assert lost[0]["why"] == "silent beyond its lease"
+    complete(ids, samples, epoch)
+    assert [data["teacher"] for data in lost()] == ["teacher-0"]
+    assert lost()[0]["why"] == "silent beyond its lease"
 
 
 def test_a_polite_leave_sends_nothing_again(pools, served, deployment):
@@ -157,7 +160,7 @@ def test_random_kills_and_joins_lose_nothing(pools, served, deployment):
     """Twelve SIGKILLs at random moments, a new teacher for each; order, times: seed 7."""
     chance = random.Random(7)
     pool = pools(deployment, teachers=2)
-    source, samples, events = served(pool, rate=1e9, epochs=4000, ut=100, wait_s=60.0)
+    source, samples, events = served(pool, rate=1e9, epochs=4000, ut=100, wait_s=300.0)
     ids, kills, epoch = [], 0, 0
     while kills < 12:
         for batch in source.epoch(epoch, ()):

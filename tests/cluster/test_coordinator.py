@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import time
 from dataclasses import replace
@@ -12,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from distributed import Client
-from tests_support import trained_ids
+from tests_support import free_port, trained_ids
 
 from kdlab.cluster.coordinator import Coordinator
 from kdlab.cluster.local_pool import LocalPool
@@ -21,8 +20,6 @@ from kdlab.cluster.security import Tls
 from kdlab.cluster.wire import ask, check_address, run_apart
 from kdlab.errors import SchedulerUnreachable
 from kdlab.testing import replay
-
-pytestmark = pytest.mark.timeout(180)
 
 
 def train(source, epochs, act=lambda epoch, number: None):
@@ -74,9 +71,7 @@ def redis(tmp_path):
     binary = shutil.which("redis-server")
     if binary is None:
         pytest.skip("needs redis-server (Debian: apt-get install redis-server)")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         [binary, "--port", str(port), "--save", "", "--dir", str(tmp_path)],
         stdout=subprocess.DEVNULL,

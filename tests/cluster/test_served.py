@@ -18,8 +18,6 @@ from kdlab.soft_labels.cached import Cached
 from kdlab.soft_labels.source import SourceContext
 from kdlab.testing import check_source
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.mark.parametrize(
     ("inputs", "replies", "order"),
@@ -165,7 +163,7 @@ def test_the_static_share_is_assigned(pools, served, deployment):
     """n = ceil(t_s / t_t): a slow student gets one of two teachers, a fast one both."""
     pool = pools(deployment, teachers=2)
     for rate, held in ((1.0, 1), (1e9, 2)):
-        source, _, events = served(pool, rate=rate)
+        source, _, events = served(pool, rate=rate, settle_s=600.0)
         list(source.epoch(0, ()))
         joined = [data for name, data in events if name == "teacher_joined"]
         assert len(joined) == held
@@ -237,7 +235,7 @@ def test_emulated_teachers_serve_like_real_ones(served, deployment, tmp_path):
     pool = EmulatedPool(teachers=40, t_t=200.0).start(deployment, tmp_path / "pool")
     with contextlib.closing(pool):
         assert len(pool.wait()["teachers"]) == 40
-        source, samples, events = served(pool, rate=1000.0, epochs=3)
+        source, samples, events = served(pool, rate=1000.0, epochs=3, settle_s=600.0)
         ids = [(e, b.ids.copy()) for e in range(3) for b in source.epoch(e, ())]
         for epoch in range(3):
             assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())

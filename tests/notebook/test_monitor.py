@@ -8,8 +8,6 @@ import kdlab
 from kdlab.notebook.monitor import Monitor
 from kdlab.train.events import select
 
-pytestmark = pytest.mark.timeout(230)
-
 
 @pytest.fixture
 def monitor(kdlab_home, elsewhere):
@@ -51,6 +49,8 @@ def test_points_travel_as_bytes_and_a_new_page_gets_all_of_them(monitor):
     adds = [(m, b) for m, b in monitor.sent if m["kind"] == "add"]
     assert all(len(b[0]) % 24 == 0 for _, b in adds)
     assert max(len(b[0]) for _, b in adds) < 2000  # bytes of one update
+    monitor.run.kill()
+    until(lambda: not monitor._thread.is_alive())  # from now on nothing is added
     monitor.sent.clear()
     monitor.curves._hear(monitor.curves, {"kind": "hello"}, [])
     message, (raw,) = next((m, b) for m, b in monitor.sent if m["kind"] == "reset")
@@ -61,8 +61,8 @@ def test_points_travel_as_bytes_and_a_new_page_gets_all_of_them(monitor):
 
 
 def test_without_a_view_that_says_hello_it_draws_svg(monitor):
-    until(lambda: "<svg" in monitor.svg.value, seconds=30)
-    assert monitor.curves.layout.display == "none"
+    until(lambda: "<svg" in monitor.svg.value)
+    until(lambda: monitor.curves.layout.display == "none")
     monitor.curves._hear(monitor.curves, {"kind": "hello"}, [])
     until(lambda: not monitor.svg.value)
 

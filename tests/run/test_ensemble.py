@@ -21,8 +21,7 @@ from kdlab.run.unrest import OtherTargets
 from kdlab.train.evaluate import evaluate
 from kdlab.train.events import select
 
-until = partial(tests_support.until, seconds=60.0, every_s=0.01)
-pytestmark = pytest.mark.timeout(230)
+until = partial(tests_support.until, seconds=300.0, every_s=0.01)
 
 EC = (
     "method.compare={}",
@@ -47,14 +46,14 @@ def student(run, member):
 def test_missing_classes_are_said(kdlab_home, elsewhere):
     skewed = "method.shards={kind: dirichlet, concentration: 0.05}"
     run = experiment(*EC, skewed, "method.processes=false", "train.epochs=8").start()
-    run.wait(timeout_s=100)
+    run.wait(timeout_s=600)
     assert run.state == "finished", run.status
     warnings = [e["message"] for e in select(run.folder.events, "warning")]
     assert any("are not in the local data: worker" in text for text in warnings)
 
 
 def test_four_methods_side_by_side(kdlab_home, elsewhere):
-    run = experiment("method.processes=false").start().wait(timeout_s=120)
+    run = experiment("method.processes=false").start().wait(timeout_s=600)
     assert run.state == "finished", run.status
     rows = {row["source"]: row for row in run.result["runs"]}
     assert list(rows) == ["s_dnn", "e_dnn", "ma_dnn", "ec_dnn"]
@@ -91,8 +90,8 @@ def test_four_methods_side_by_side(kdlab_home, elsewhere):
 
 @pytest.mark.slow
 def test_processes_give_what_one_process_gives(kdlab_home, elsewhere):
-    together = experiment("method.processes=false").start().wait(timeout_s=120)
-    apart_ = experiment().start().wait(timeout_s=220)
+    together = experiment("method.processes=false").start().wait(timeout_s=600)
+    apart_ = experiment().start().wait(timeout_s=600)
     assert apart_.state == "finished", apart_.status
     for name in ("s_dnn", "e_dnn", "ma_dnn", "ec_dnn"):
         assert apart(student(together, name), student(apart_, name)) == 0, name
@@ -115,7 +114,7 @@ def test_a_killed_worker_leaves_the_round_and_comes_back(kdlab_home, elsewhere, 
     started = select(run.folder.events, "worker_started")
     (pid,) = [e["pid"] for e in started if e["worker"] == 2]
     os.kill(pid, signal.SIGKILL)
-    run.wait(timeout_s=200)
+    run.wait(timeout_s=600)
     assert run.state == "finished", run.status
     (lost,) = select(run.folder.events, "worker_lost")
     assert lost["worker"] == 2
@@ -141,7 +140,7 @@ def test_trouble_all_the_time(kdlab_home, elsewhere):
     ).start()
     until(lambda: list(select(run.folder.events, "worker_started")))
     assert {t.name for t in OtherTargets(run).ranks()} <= {f"worker-{k}" for k in range(4)}
-    run.wait(timeout_s=200)
+    run.wait(timeout_s=600)
     assert run.state == "finished", run.status["error"]
     assert list(select(run.folder.events, "chaos"))
     assert list(select(run.folder.events, "worker_lost"))
@@ -159,13 +158,13 @@ def test_trouble_all_the_time(kdlab_home, elsewhere):
 @pytest.mark.slow
 def test_stopped_and_resumed_it_ends_as_undisturbed(kdlab_home, elsewhere):
     options = (*EC, "train.epochs=40")
-    quiet = experiment(*options).start().wait(timeout_s=120)
+    quiet = experiment(*options).start().wait(timeout_s=600)
     run = experiment(*options).start()
     until(lambda: [e for e in select(run.folder.events, "communication") if e["round"] > 1])
     run.stop()
-    run.wait(timeout_s=60)
+    run.wait(timeout_s=600)
     assert run.state == "stopped", run.status
-    resume(run.id).wait(timeout_s=120)
+    resume(run.id).wait(timeout_s=600)
     assert run.state == "finished", run.status
     assert apart(student(quiet, "ec_dnn"), student(run, "ec_dnn")) == 0
     assert run.result["global_top1"] == quiet.result["global_top1"]
@@ -183,7 +182,7 @@ def test_served_soft_labels_and_averaged_weights(kdlab_home, elsewhere):
         "teacher_pool={type: cluster/local_pool, teachers: 1}",
         "soft_labels={type: cluster/served, lt: 64, ut: 256}",
     )
-    run = run.start().wait(timeout_s=150)
+    run = run.start().wait(timeout_s=600)
     assert run.state == "finished", run.status
     assert run.result["samples_lost"] == 0
     assert run.result["runs"][0]["source"] == "ma_dnn"
@@ -206,13 +205,13 @@ POOL = (
 def test_a_pool_relabels_as_the_workers_do(kdlab_home, elsewhere, mu):
     """Local models as teachers that change with every communication; one is killed."""
     options = (*RELABELLED, f"aggregation.compression.mu={mu}")
-    own = experiment(*options, "method.processes=false").start().wait(timeout_s=120)
+    own = experiment(*options, "method.processes=false").start().wait(timeout_s=600)
     run = experiment(*options, *POOL).start()
-    ready = until(lambda: list(select(run.folder.events, "models_served")), seconds=150)
+    ready = until(lambda: list(select(run.folder.events, "models_served")))
     assert ready[0]["models"] == [0, 1, 2]
     first = run.path / "pool_of_models" / "teacher-0.log"
     os.kill(pid_of(first), signal.SIGKILL)
-    run.wait(timeout_s=220)
+    run.wait(timeout_s=600)
     assert run.state == "finished", run.status
     served = list(select(run.folder.events, "models_served"))
     rounds = list(select(run.folder.events, "communication"))
@@ -316,7 +315,7 @@ def test_bad_input_is_found_before_anything_starts(kdlab_home, elsewhere, name):
 
 def test_the_result_says_what_it_was(kdlab_home, elsewhere):
     run = experiment(*EC, "method.processes=false", "method.final=validation").start()
-    run.wait(timeout_s=100)
+    run.wait(timeout_s=600)
     kept = json.loads((run.path / "members/ec_dnn/seed0/result.json").read_text())
     assert kept["workers"] == 3
     assert kept["figures"]["iterations"] == kept["steps"] - 4 * (kept["steps"] // 12)

@@ -8,8 +8,6 @@ from kdlab.errors import BadInput, NotFoundError
 from kdlab.report.calibration import expected_calibration_error
 from kdlab.run.examination import Examination
 
-pytestmark = pytest.mark.timeout(230)
-
 
 @pytest.fixture
 def finished(kdlab_home, elsewhere):

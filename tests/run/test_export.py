@@ -13,8 +13,6 @@ from kdlab.models.exported import load_exported
 from kdlab.models.patch_net import PatchNet
 from kdlab.run.shipping import ship
 
-pytestmark = pytest.mark.timeout(230)
-
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
@@ -24,7 +22,7 @@ def trained(tmp_path_factory):
         patch.setenv("KDLAB_HOME", str(folder / "home"))
         patch.chdir(folder)
         run = kdlab.load("smoke/in_process", "tracking.enabled=false").start()
-        yield run.wait(timeout_s=150)
+        yield run.wait(timeout_s=600)
 
 
 @pytest.mark.parametrize("to", ["safetensors", "torch", "pt2", "onnx"])

@@ -11,7 +11,7 @@ from tests_support import until
 import kdlab
 from kdlab.train.events import select
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(230)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -46,15 +46,15 @@ def weights(run):
 
 def test_ranks_start_on_workers_and_survive_the_loss_of_one(cluster, kdlab_home, elsewhere):
     address, workers = cluster
-    quiet = started(address, "train.epochs=6")
+    quiet = started(address, "train.epochs=20")
     until(lambda: all(children_of(worker) for worker in workers))  # one rank on each
-    quiet.wait(timeout_s=120)
+    quiet.wait(timeout_s=600)
     assert quiet.state == "finished", quiet.status
     until(lambda: not any(children_of(worker) for worker in workers))  # none is left behind
-    run = started(address, "train.epochs=6")
+    run = started(address, "train.epochs=20")
     until(lambda: list(select(run.folder.events, "checkpoint_saved")))
     os.kill(workers[1].pid, signal.SIGKILL)
-    run.wait(timeout_s=150)
+    run.wait(timeout_s=600)
     assert run.state == "finished", run.status
     assert list(select(run.folder.events, "rank_lost"))
     one, two = weights(quiet), weights(run)
@@ -67,11 +67,11 @@ def test_a_killed_run_leaves_no_rank_behind(cluster, kdlab_home, elsewhere):
     address, workers = cluster
     run = started(address, "train.epochs=100000")
     until(lambda: list(select(run.folder.events, "checkpoint_saved")))
-    beside = started(address, "train.epochs=1").wait(timeout_s=100)
+    beside = started(address, "train.epochs=1").wait(timeout_s=600)
     assert beside.state == "finished", beside.status
     assert not list(select(run.folder.events, "rank_lost"))
     run.kill()
-    until(lambda: not any(children_of(worker) for worker in workers), seconds=120)
+    until(lambda: not any(children_of(worker) for worker in workers))
 
 
 def test_local_models_train_on_workers(cluster, kdlab_home, elsewhere):
@@ -90,7 +90,7 @@ def test_local_models_train_on_workers(cluster, kdlab_home, elsewhere):
     until(lambda: all(children_of(worker) for worker in workers))  # one on each
     until(lambda: len(list(select(run.folder.events, "communication"))) > 1)
     os.kill(workers[1].pid, signal.SIGKILL)
-    run.wait(timeout_s=180)
+    run.wait(timeout_s=600)
     assert run.state == "finished", run.status
     assert len(list(select(run.folder.events, "worker_lost"))) == 1
     sizes = [len(e["models"]) for e in select(run.folder.events, "communication")]

@@ -8,8 +8,6 @@ from mlflow import MlflowClient
 import kdlab
 from kdlab.errors import BadInput
 
-pytestmark = pytest.mark.timeout(230)
-
 
 @pytest.fixture
 def two(kdlab_home, elsewhere):

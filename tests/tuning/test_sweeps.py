@@ -50,13 +50,20 @@ def workers(sweep):
     """Processes that carry out trials."""
     try:
         children = psutil.Process(sweep.status["pid"]).children(recursive=True)
-        return [c for c in children if "kdlab.tuning.trial_worker" in " ".join(c.cmdline())]
     except psutil.NoSuchProcess:
         return []
+    return [c for c in children if "kdlab.tuning.trial_worker" in words(c)]
+
+
+def words(process):
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has ended
+        return ""
 
 
 def test_a_simulated_sweep(sweeps):
-    sweep = sweeps(SIMULATED).wait(timeout_s=120)
+    sweep = sweeps(SIMULATED).wait(timeout_s=600)
     result = sweep.result
     assert set(result) >= KEYS
     assert result["trials"]["complete"] == 12
@@ -75,11 +82,11 @@ def test_a_simulated_sweep(sweeps):
 
 
 def test_the_best_of_an_earlier_sweep_is_tried_first(sweeps):
-    first = sweeps(SIMULATED).wait(timeout_s=120).result
+    first = sweeps(SIMULATED).wait(timeout_s=600).result
     warm = {"study": "small", "best": 2}
     wider = SIMULATED["space"] | {"per_teacher": {"low": 1, "high": 4}}
     again = sweeps(SIMULATED, "again", space=wider, warm_start=warm, trials=5)
-    rows = again.wait(timeout_s=120).rows()
+    rows = again.wait(timeout_s=600).rows()
     (best, _) = [row for row in rows if row["why"] == "of an earlier sweep"]
     assert best["set"] == first["best"]["set"] | {"per_teacher": 2}  # the card's own
     assert again.result["trials"]["complete"] == 5
@@ -97,7 +104,7 @@ def test_a_sweep_finds_confirms_and_keeps_the_best(sweeps, elsewhere):
     sweep = sweeps(
         TRAINED, pruner={"name": "median", "n_startup_trials": 2}, **seeds, **tracked
     )
-    sweep.wait(timeout_s=200)
+    sweep.wait(timeout_s=600)
     result = sweep.result
     best = result["best"]
     assert best["values"]["validation_top1"] == max(v[0] for v in told(sweep).values())
@@ -149,7 +156,7 @@ def test_a_driver_killed_at_any_moment_loses_nothing(sweeps):
     chance, known = random.Random(5), {}
     for _ in range(6):
         known = known_after_a_kill(sweeps, known, chance.uniform(0, 0.4))
-    sweep = sweeps(SIMULATED, **MANY).wait(timeout_s=120)
+    sweep = sweeps(SIMULATED, **MANY).wait(timeout_s=600)
     assert sweep.result["trials"]["complete"] == 60
     assert sweep.result["trials"]["tried_again"] >= 1
     assert {n: told(sweep)[n] for n in known} == known
@@ -183,18 +190,18 @@ def list_of(sweep):
 @pytest.mark.slow
 def test_a_full_disk_loses_no_trial(sweeps):
     """The journal cannot grow; with room again the same command goes on."""
-    sweep = sweeps(SIMULATED, **MANY)
+    sweep = sweeps(SIMULATED, **MANY | {"trials": 2000})
     until(lambda: len(list_of(sweep)) > 5)
     journal = sweep.path / "study.journal"
     process = psutil.Process(sweep.status["pid"])
     process.rlimit(psutil.RLIMIT_FSIZE, (journal.stat().st_size + 700, -1))
-    until(lambda: sweep.state in ("failed", "lost"))
+    until(lambda: sweep.state in ("failed", "lost", "finished"))
     assert "The disk did not take" in sweep.status["error"]
     with pytest.raises(RunFailed, match=r"kdlab sweep .*--study small"):
         _ = sweep.result
     known = told(sweep)
     assert len(known) > 5
-    sweep = sweeps(SIMULATED, **MANY).wait(timeout_s=120)
+    sweep = sweeps(SIMULATED, **MANY).wait(timeout_s=600)
     assert sweep.result["trials"]["complete"] == 60
     assert {n: told(sweep)[n] for n in known} == known
 
@@ -205,17 +212,17 @@ def test_a_full_disk_of_a_worker_ends_the_sweep_and_no_trial(sweeps):
     long = {"overrides": {"train.epochs": 12}, "trials": 4, "jobs": 1}
     sweep = sweeps(TRAINED, **long)
     until(lambda: list(select(sweep.folder.events, "trial_started")))
-    workers(sweep)[0].rlimit(psutil.RLIMIT_FSIZE, (3000, -1))
+    until(lambda: workers(sweep))[0].rlimit(psutil.RLIMIT_FSIZE, (3000, -1))
     until(lambda: sweep.state in ("failed", "lost", "finished"))
     assert "The disk did not take" in sweep.status["error"]
     assert TrialState.FAIL not in counted(sweep)
-    sweep = sweeps(TRAINED, **long).wait(timeout_s=200)
+    sweep = sweeps(TRAINED, **long).wait(timeout_s=600)
     assert counted(sweep) == [TrialState.COMPLETE] * 4
 
 
 def test_sqlite_and_a_time_limit(sweeps):
     limits = {"storage": "sqlite", "time_limit_s": 3.0, "trials": 5000}
-    sweep = sweeps(SIMULATED, **limits).wait(timeout_s=120)
+    sweep = sweeps(SIMULATED, **limits).wait(timeout_s=600)
     result = sweep.result
     assert result["ended_early"] == "the time limit of 3 s"
     assert 0 < result["trials"]["complete"] < 5000
@@ -226,7 +233,7 @@ def test_sqlite_and_a_time_limit(sweeps):
 
 @pytest.mark.slow
 def test_a_trial_of_several_seeds_is_their_mean(sweeps):
-    sweep = sweeps(TRAINED, seeds=[3, 4], trials=1).wait(timeout_s=120)
+    sweep = sweeps(TRAINED, seeds=[3, 4], trials=1).wait(timeout_s=600)
     run = RunFolder(sweep.path / "trials/small-0000")
     each = [row["validation_top1"] for row in run.raw_status()["result"]["runs"]]
     assert len(each) == 2
@@ -237,9 +244,9 @@ def test_a_trial_of_several_seeds_is_their_mean(sweeps):
 def test_a_killed_worker_costs_its_trial_alone(sweeps):
     sweep = sweeps(TRAINED, overrides={"train.epochs": 12}, trials=6, jobs=2)
     until(lambda: list(select(sweep.folder.events, "trial_started")))
-    victim = workers(sweep)[0]
+    victim = until(lambda: workers(sweep))[0]
     victim.kill()
-    sweep.wait(timeout_s=200)
+    sweep.wait(timeout_s=600)
     assert list(select(sweep.folder.events, "worker_lost"))
     assert counted(sweep) == [TrialState.COMPLETE] * 6
 
@@ -254,9 +261,9 @@ def test_trials_on_a_dask_cluster_survive_the_loss_of_a_machine(sweeps, two_work
         jobs=2,
         workers={"address": address},
     )
-    until(lambda: len(list(select(sweep.folder.events, "trial_done"))) > 1, 120)
+    until(lambda: len(list(select(sweep.folder.events, "trial_done"))) > 1)
     machines[0].kill()
-    sweep.wait(timeout_s=200)
+    sweep.wait(timeout_s=600)
     assert sweep.state == "finished", sweep.status.get("error")
     assert counted(sweep) == [TrialState.COMPLETE] * 6
     assert list(select(sweep.folder.events, "worker_lost"))
@@ -268,12 +275,12 @@ def test_ctrl_c_ends_softly_and_the_same_command_goes_on(sweeps):
     sweep = sweeps(TRAINED, **long)
     until(lambda: list(select(sweep.folder.events, "trial_started")))
     sweep.stop()
-    sweep.wait(timeout_s=100)
+    sweep.wait(timeout_s=600)
     assert sweep.state == "stopped"
     with pytest.raises(RunStopped, match=r"goes on with"):
         _ = sweep.result
     assert not workers(sweep)
-    sweep = sweeps(TRAINED, **long).wait(timeout_s=200)
+    sweep = sweeps(TRAINED, **long).wait(timeout_s=600)
     assert sweep.state == "finished", sweep.status.get("error")
     assert counted(sweep) == [TrialState.COMPLETE] * 4
     assert attach_sweep("small").result == sweep.result
@@ -291,7 +298,7 @@ def test_failed_trials_are_kept_with_their_error(sweeps):
         space=batches,
         sampler={"name": "grid"},
         defaults=False,
-    ).wait(timeout_s=200)
+    ).wait(timeout_s=600)
     assert sorted(s.name for s in counted(sweep)) == ["COMPLETE", "FAIL"]
     (failed,) = [row for row in sweep.rows() if row["state"] == "fail"]
     assert "must hold more than one" in failed["error"]
@@ -305,18 +312,18 @@ def test_trials_share_one_pool_and_a_pruned_one_gives_its_teachers_back(sweeps):
         experiment="smoke/served",
         overrides={"train.epochs": 300, "soft_labels.at_most": 1},
         pruner={"name": "threshold", "lower": 101.0, "n_warmup_steps": 2},
-        trials=3,
+        trials=12,
         defaults=False,
     )
-    (ready,) = until(lambda: list(select(sweep.folder.events, "pool_ready")), 120)
+    (ready,) = until(lambda: list(select(sweep.folder.events, "pool_ready")))
     until(lambda: list(select(sweep.folder.events, "trial_started")))
     until(lambda: ask(ready["address"], "kdlab_status")["students"])
-    (first, *_) = until(lambda: list(select(sweep.folder.events, "trial_stopping")), 120)
+    (first, *_) = until(lambda: list(select(sweep.folder.events, "trial_stopping")))
     name = f"small-{first['number']:04d}/served/seed0"
     until(lambda: name not in ask(ready["address"], "kdlab_status")["students"])
     assert sweep.state == "running"  # the others are still to come
-    sweep.wait(timeout_s=150)
-    assert counted(sweep) == [TrialState.PRUNED] * 3
+    sweep.wait(timeout_s=600)
+    assert counted(sweep) == [TrialState.PRUNED] * 12
     assert len(list(select(sweep.folder.events, "pool_starting"))) == 1
     assert "No trial ended well" in sweep.status["error"]
 
@@ -327,7 +334,7 @@ def test_a_running_sweep_is_not_started_again(sweeps):
     with pytest.raises(BadInput, match=r"going already"):
         sweeps(SIMULATED, trials=200, overrides={"steps": 400})
     sweep.stop()
-    sweep.wait(timeout_s=60)
+    sweep.wait(timeout_s=600)
 
 
 @pytest.mark.parametrize(

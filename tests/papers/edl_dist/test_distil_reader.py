@@ -1,6 +1,8 @@
 """The reader's decisions: exactly once, bounded volume, order, hedges, waiting."""
 
 import random
+from collections import Counter
+from operator import itemgetter
 
 import pytest
 from hypothesis import given, settings
@@ -176,6 +178,26 @@ def test_a_slow_student_releases_its_slowest_teacher():
         machine.on_answer(send.part, send.teacher, send.lease, 0.1)
     released = [r for t in range(1, 200) for r in only(Release, machine.on_look(t / 10))]
     assert released == [Release("slow")]
+
+
+def test_a_teacher_ten_times_slower_is_asked_as_much_less():
+    """Each teacher does one part after the other, in 1 s or in 10."""
+    machine = reader(epochs=1, sizes=[4] * 400, ut=64, hedge=False, window_s=1e9)
+    takes, asked, now = {"quick": 1.0, "slow": 10.0}, Counter(), 0.0
+    under_way, free_at = [], dict.fromkeys(takes, 0.0)
+    told = machine.on_teachers([teacher("quick", 1), teacher("slow", 2)], {}, True, now)
+    while now < 200.0:
+        for sent in only(Send, told):
+            asked[sent.teacher] += 1
+            free_at[sent.teacher] = max(now, free_at[sent.teacher]) + takes[sent.teacher]
+            under_way.append((free_at[sent.teacher], sent))
+        under_way.sort(key=itemgetter(0))
+        now, done = under_way.pop(0)
+        told = list(machine.on_answer(done.part, done.teacher, done.lease, now))
+        for so_far in told:  # more come while we look: a batch is trained on at once
+            if isinstance(so_far, Deliver):
+                told += machine.on_slot_free(4, now)
+    assert asked["slow"] <= 0.15 * asked["quick"]
 
 
 def test_known_labels_need_no_teacher():

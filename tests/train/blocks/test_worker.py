@@ -124,7 +124,6 @@ def same(one, two, tolerance=0.0):
             ), (key, float((a[key].double() - b[key].double()).abs().max()))
 
 
-@pytest.mark.timeout(120)
 def test_relaying_with_and_without_a_barrier_is_bit_identical_to_one_process(tmp_path):
     expected = one_after_another(norm=True, steps=STEPS)
     plan = pipeline(BATCH, [1, 3, 4], [1, 1, 1])
@@ -138,7 +137,6 @@ def test_relaying_with_and_without_a_barrier_is_bit_identical_to_one_process(tmp
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("norm", [False, True])
 def test_hybrid_plans_equal_the_whole_batch_in_double_precision(tmp_path, norm):
     expected = one_after_another(norm, steps=1, dtype=torch.float64)
@@ -163,7 +161,6 @@ def test_hybrid_plans_equal_the_whole_batch_in_double_precision(tmp_path, norm):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_without_synchronised_norm_a_shared_stage_differs(tmp_path):
     """So the option does something, and the test above could fail."""
     plan = internal_relaying(BATCH, 4, 2)
