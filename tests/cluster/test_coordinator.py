@@ -80,7 +80,7 @@ def redis(tmp_path):
     from redis.exceptions import ConnectionError as NotYet
 
     client = Redis(port=port, decode_responses=True)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while True:
         try:
             client.ping()
@@ -120,7 +120,7 @@ def test_redis_keeps_leases_with_a_ttl_across_a_restart(pools, served, deploymen
     assert source.figures()["resends"] == 0
     for child in pool.teachers:
         child.process.kill()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while list(client.scan_iter(f"{prefix}:teacher:*")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -135,7 +135,7 @@ def test_teachers_that_still_load_take_what_the_pool_serves_by_then(pools, deplo
         last = replace(deployment, batch=batch)
         deploy(pool.address, last, tls=None, with_weights=False)
         pool.wait()  # for the first of both; the other may be in the middle of it
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while True:
         status = ask(pool.address, "kdlab_status")
         ready = [t for t in status["teachers"] if t["state"] == "free"]
@@ -203,7 +203,7 @@ def test_a_pool_grows_while_a_student_searches_and_shrinks_when_idle(
         pool.wait()
         source, samples, _ = served(pool, rate=1e9, epochs=3)
         complete(train(source, 3), samples, 3)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while len(pool.teachers) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.1)

@@ -99,7 +99,7 @@ def test_case_2_an_idle_teacher_has_nothing_to_send_again(pools, served, deploym
     def act(count):
         if count != 20:
             return
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         heard = looks(source) + 2  # by then it knows of every batch we used
         while looks(source) < heard or source.figures()["in_flight"]:
             assert time.monotonic() < deadline  # the buffer fills up while we wait
