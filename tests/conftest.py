@@ -1,14 +1,13 @@
 """Every test has a kdlab home shared by the session and run folders of its own."""
 
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 import torch
 from hypothesis import settings
-from tests_support import free_port, until
+from tests_support import free_port, listens, until
 
 torch.set_num_threads(1)
 
@@ -82,7 +81,7 @@ def two_workers(tmp_path):
         _dask("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
     ]
     try:
-        until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
+        until(lambda: listens(port))
         for number in (1, 2):
             folder = tmp_path / f"worker{number}"
             processes.append(

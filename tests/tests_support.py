@@ -39,8 +39,10 @@ _PORTS = itertools.count(
 
 def free_port():
     """On loopback; nobody listens there."""
-    for port in _PORTS:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
-    raise AssertionError("not reached: there are always more")
+    return next(port for port in _PORTS if not listens(port))
+
+
+def listens(port):
+    """Whether somebody does, on loopback."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

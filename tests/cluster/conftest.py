@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+from tests_support import until
 
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.served import Served
@@ -37,7 +38,7 @@ def pools(tmp_path):
                 deployment, tmp_path / "pool"
             )
             stack.callback(pool.close)
-            wait_until(lambda: ready(pool) >= teachers)
+            until(lambda: ready(pool) >= teachers)
             return pool
 
         yield start
@@ -48,16 +49,6 @@ def ready(pool):
         t["state"] != "registered"
         for t in ask(pool.address, "kdlab_status", tls=pool.tls)["teachers"]
     )
-
-
-def wait_until(condition, seconds=300.0):
-    """Polls a condition; the deadline is generous, the test does not depend on it."""
-    import time
-
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)
 
 
 @pytest.fixture

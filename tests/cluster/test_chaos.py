@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests_support import trained_ids
+from tests_support import trained_ids, until
 
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.probe import probe_images
@@ -185,10 +185,7 @@ def test_two_students_share_a_pool_and_a_dead_ones_teachers_come_free(
     one, _, _ = served(pool, rate=1.0, epochs=2)
     list(one.epoch(0, ()))
     os.kill(one.reader.pid, signal.SIGKILL)  # no goodbye
-    deadline = time.monotonic() + 300
-    while ask(pool.address, "kdlab_status")["students"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: not ask(pool.address, "kdlab_status")["students"], every_s=0.2)
     two, samples, _ = served(pool, rate=1e9, epochs=2)
     complete(train(two, 2), samples, 2)
     assert torch.get_num_threads() >= 1

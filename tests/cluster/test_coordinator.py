@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from distributed import Client
-from tests_support import free_port, trained_ids
+from tests_support import free_port, trained_ids, until
 
 from kdlab.cluster.coordinator import Coordinator
 from kdlab.cluster.local_pool import LocalPool
@@ -120,10 +120,7 @@ def test_redis_keeps_leases_with_a_ttl_across_a_restart(pools, served, deploymen
     assert source.figures()["resends"] == 0
     for child in pool.teachers:
         child.process.kill()
-    deadline = time.monotonic() + 300
-    while list(client.scan_iter(f"{prefix}:teacher:*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not list(client.scan_iter(f"{prefix}:teacher:*")))
 
 
 @pytest.mark.slow

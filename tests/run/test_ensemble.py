@@ -21,7 +21,7 @@ from kdlab.run.unrest import OtherTargets
 from kdlab.train.evaluate import evaluate
 from kdlab.train.events import select
 
-until = partial(tests_support.until, seconds=300.0, every_s=0.01)
+until = partial(tests_support.until, every_s=0.01)
 
 EC = (
     "method.compare={}",

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +14,7 @@ import uuid
 
 import psutil
 import pytest
-from tests_support import free_port
+from tests_support import free_port, listens, until
 
 import kdlab
 
@@ -116,7 +115,7 @@ def test_remote_teachers_join_a_plain_dask_scheduler(elsewhere, run_json):
     )  # fmt: skip
     teachers = []
     try:
-        wait_for_port(port)
+        until(lambda: listens(port))
         # One joins before the run says what to serve, one with a model of its own.
         teachers.append(start("teacher", address, "--name", "early", "--threads", "1"))
         pool = f"teacher_pool={{type: cluster/remote_pool, address: '{address}'}}"
@@ -133,16 +132,6 @@ def test_remote_teachers_join_a_plain_dask_scheduler(elsewhere, run_json):
     finally:
         for process in (*teachers, dask):
             end(process)
-
-
-def wait_for_port(port):
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise AssertionError("nothing listens")
 
 
 def test_a_cost_that_cannot_be_measured_does_not_lose_the_training(elsewhere):
@@ -326,10 +315,10 @@ def test_bench_edl_dist_has_its_figures(kdlab_cli, monkeypatch):
     assert code == 0
     figures = {f["name"]: f for f in json.loads(out.strip().split("\n")[-1])["figures"]}
     for way in ("reference", "value_uint8"):
-        assert figures[f"served_over_memory/{way}/32/5ms"]["value"] > 0
+        assert figures[f"served_over_memory/{way}/32/5ms"]["value"] > 0.1
         assert figures[f"served_over_n_training/{way}/32/5ms"]["goal"] is None
     assert figures["volume_over_ut_max"]["holds"]
-    assert figures["student_cpu_ms_per_batch/reference"]["value"] > 0
+    assert 0 < figures["student_cpu_ms_per_batch/reference"]["value"] < 5
     code, _, err = kdlab_cli("bench", "edl_dist", "--only", "served", "nothing")
     assert code == 2
     assert "has no part nothing; it has served, real_teacher, scale, faults" in err
@@ -356,7 +345,7 @@ def test_bench_pipe_bd_has_its_figures(kdlab_cli, monkeypatch):
     assert code == 0
     figures = {f["name"]: f for f in json.loads(out.strip().split("\n")[-1])["figures"]}
     for name in ("of_ideal", "over_dp", "over_ls", "over_dp_of_bound", "memory_over_dp"):
-        assert figures[f"{name}/compression"]["value"] > 0
+        assert figures[f"{name}/compression"]["value"] > 0.05
     assert figures["predicted_over_measured/compression"]["goal"] == "0.9 to 1.1"
     for part in ("load", "teacher", "student", "backward", "send", "receive", "update"):
         assert figures[f"part_ms/compression/tr_dpu/{part}"]["high"] > 0
