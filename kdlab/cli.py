@@ -145,6 +145,12 @@ def _add_others(add: _Add) -> None:
     teacher.add_argument("--host", default=None, help="address to listen on")
     for name in ("ca", "cert", "key"):
         teacher.add_argument(f"--tls-{name}", default=None, help="PEM file, for tls://")
+    teacher.add_argument("--insecure", action="store_true", help="plain TCP, for tcp://")
+    teacher.add_argument("--port", type=int, default=0, help="of its worker; 0 is any")
+    teacher.add_argument("--label-port", type=int, default=0, help="for readers; 0 is any")
+    teacher.add_argument(
+        "--patience", type=float, default=None, help="s without a scheduler; then it ends"
+    )
 
     bench = add("bench", _bench, "measure side by side on this machine")
     bench.add_argument(
@@ -468,17 +474,26 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _teacher(arguments: argparse.Namespace) -> int:
-    from kdlab.run.join import certificates, join
+    from kdlab.run.join import Place, certificates, join
 
     return join(
         arguments.scheduler,
         model=arguments.model,
-        name=arguments.name,
-        threads=arguments.threads,
-        device=arguments.device,
-        host=arguments.host,
+        place=Place(
+            name=arguments.name,
+            threads=arguments.threads,
+            device=arguments.device,
+            host=arguments.host,
+            port=arguments.port,
+            label_port=arguments.label_port,
+            patience_s=arguments.patience,
+        ),
         tls=certificates(
-            arguments.scheduler, arguments.tls_ca, arguments.tls_cert, arguments.tls_key
+            arguments.scheduler,
+            arguments.tls_ca,
+            arguments.tls_cert,
+            arguments.tls_key,
+            insecure=arguments.insecure,
         ),
     )
 

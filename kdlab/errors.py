@@ -145,6 +145,12 @@ class TeacherRefused(ClusterError):
     """A teacher that came up but may not serve this run."""
 
 
+def join_command(address: str) -> str:
+    """What starts a teacher for the pool of a scheduler at this address."""
+    plain = " --insecure" if address.startswith("tcp://") else ""
+    return f"kdlab teacher {address}{plain}"
+
+
 class TeacherLost(ClusterError):
     """No teacher is left and none came back within the waiting time."""
 
@@ -161,7 +167,7 @@ class TeacherLost(ClusterError):
             f"The student waits after {batches} batches; none ran without soft labels "
             "and no sample is lost.\n"
             "Start a teacher, then resume the run from its last checkpoint:\n"
-            f"    kdlab teacher {address}\n"
+            f"    {join_command(address)}\n"
             f"Log of the reader: {log}"
         )
 

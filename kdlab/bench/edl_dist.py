@@ -7,7 +7,8 @@ Its parts, all of them unless `--only` names some:
                    Emulated teachers take no processor time, so these show the reader, the
                    wires and the shared memory alone.
     real_teacher   a teacher that computes on the other core (real_teacher.py)
-    scale          614 teachers, 32 students (scale.py)
+    scale          flow control and elasticity with up to a hundred unlike teachers, real and
+                   simulated (at_scale.py); 614 teachers, 32 students (scale.py)
     faults         what kills, stops and joins cost; 200 of them in one run (faults.py)
 """
 
@@ -20,7 +21,7 @@ from typing import Literal
 import psutil
 import torch
 
-from kdlab.bench import faults, real_teacher, scale
+from kdlab.bench import at_scale, faults, real_teacher, scale
 from kdlab.bench.parts import measured
 from kdlab.bench.slices import BUFFER, SLICE_MS, Variant, compare, ratios, worst_of
 from kdlab.bench.students import Case, calibrated, context, emulated, loop_of, samples_of
@@ -45,7 +46,7 @@ def measure(
     parts = {
         "served": lambda: served(repeats, say),
         "real_teacher": lambda: real_teacher.measure(repeats, say),
-        "scale": lambda: scale.measure(say),
+        "scale": lambda: [*at_scale.measure(say), *scale.measure(say)],
         "faults": lambda: faults.measure(say),
     }
     return measured("edl_dist", parts, only)

@@ -42,7 +42,7 @@ def main() -> None:
         announce(
             teachers={
                 "scheduler": address, "teachers": _TEACHERS, "t_t": rate, "jitter": 0.1,
-                "seed": 0, "ttl_s": 6.0,
+                "seed": 0, "ttl_s": 6.0, "tls": None, "more": [],
             }
         )  # fmt: skip
         wait_for_teacher(address, 60.0, lambda: None, lambda: False, at_least=_TEACHERS)

@@ -46,20 +46,28 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _students(pool: RunningEmulatedPool, classes: int, folder: Path) -> Child:
+    rules = {"settle_s": 12.0, "wait_s": 120.0, "give_up_s": 120.0}
+    how = {"students": STUDENTS, "t_s": _T_S, "batch": _BATCH, "rules": rules}
+    return emulated_students(pool, classes, folder, deadline_s=120.0, **how)
+
+
+def emulated_students(
+    pool: RunningEmulatedPool, classes: int, folder: Path, **how: Any
+) -> Child:
+    """A process of them, on a pool that is up; `how` replaces what a run would have."""
     config = {
         "coordinator": pool.address,
-        "students": STUDENTS,
-        "t_s": _T_S,
-        "batch": _BATCH,
-        "batches": 100_000,
-        "rules": {"settle_s": 12.0, "wait_s": 120.0, "give_up_s": 120.0},
+        "tls": pool.tls,
+        "students": 1,
+        "batches": 1_000_000,
+        "rules": {},
         "classes": classes,
         "replies": "full",
         "top_k": 1,
         "inputs": "reference",
-        "deadline_s": 120.0,
+        "deadline_s": 30.0,
     }
-    child = Child("kdlab.cluster.emulated_students", config, folder / "students.log")
+    child = Child("kdlab.cluster.emulated_students", config | how, folder / "students.log")
     child.answer(60.0)
     return child
 
@@ -72,12 +80,12 @@ def _measure(
     say: Callable[[str], None],
 ) -> list[Figure]:
     scheduler = psutil.Process(pool.scheduler.pid)
-    _asked(pool.host)  # what was before does not count
-    before, cpu = _asked(students), cpu_seconds(scheduler)
+    asked_of(pool.host)  # what was before does not count
+    before, cpu = asked_of(students), cpu_seconds(scheduler)
     time.sleep(_MEASURE_S)  # the time of the measurement
-    after, share = _asked(students), (cpu_seconds(scheduler) - cpu)
+    after, share = asked_of(students), (cpu_seconds(scheduler) - cpu)
     seconds = after["time"] - before["time"]
-    renewals = _asked(pool.host)["renewals"]
+    renewals = asked_of(pool.host)["renewals"]
     steps = sum(after["steps"]) - sum(before["steps"])
     if after["failed"]:
         raise RuntimeError(f"emulated students failed: {after['failed'][:3]}")
@@ -102,7 +110,7 @@ def _measure(
     ]
 
 
-def _asked(child: Child) -> dict[str, Any]:
+def asked_of(child: Child) -> dict[str, Any]:
     child.tell(figures=True)
     return child.answer(60.0)
 

@@ -11,7 +11,7 @@ import torch
 
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.emulated_pool import EmulatedPool
-from kdlab.cluster.probe import probe_of
+from kdlab.cluster.probe import identity_of
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.data.synthetic import Synthetic
 from kdlab.losses.hinton import Hinton
@@ -105,7 +105,7 @@ def deployment_for(samples: PlannedSamples) -> Deployment:
         shape=samples.data.shape,
         batch=samples.plan.batch,
         data=samples.spec,
-        probe=probe_of(samples.data),
+        identity=identity_of(samples.data),
         by_reference=False,
         components={},
     )

@@ -8,6 +8,10 @@ Messages hold plain values only. The scheduler process needs no torch.
 """
 
 import asyncio
+import math
+import random
+import shutil
+import tempfile
 import time
 import uuid
 from dataclasses import asdict
@@ -27,6 +31,12 @@ _TICK_MS = 250
 _BATCHES_PER_TTL = 4  # two are queued at a teacher, and one may be slow
 _OTHER_RATE = 0.1  # a teacher's t_t that differs by more than this is news
 _QUARANTINE_S = 10.0  # of a teacher with unusable answers; doubles with each time
+_LONGEST_QUARANTINE_S = 600.0
+_FORGIVEN_S = 600.0  # without a complaint: one of the earlier ones is forgotten
+_CHUNK = 1 << 20  # bytes of weights in one answer, so that no renewal waits for more
+_STREAMS = 2  # teachers that get weights from here at once; the others wait, or ask those
+_STREAM_S = 10.0  # without a question: that teacher is taken for gone
+_PEERS = 3  # teachers named to one that needs weights
 
 
 class Coordinator(SchedulerPlugin):
@@ -47,7 +57,10 @@ class Coordinator(SchedulerPlugin):
         self.deployment = deployment
         self.store_url, self.store_prefix = store_url, store_prefix
         self.journal = journal
-        self.weights_files: list[bytes] = []
+        self.weights_folder: Path | None = None  # of what runs sent along, by sha256
+        self.streams: dict[
+            str, float
+        ] = {}  # teachers that get weights from here: when last
         self.facts: dict[str, dict[str, Any]] = {}  # per teacher: pid, name, device
         self.expired = 0
         self.quarantine: dict[str, tuple[float, int, str]] = {}  # until, times, why
@@ -62,6 +75,7 @@ class Coordinator(SchedulerPlugin):
         self.incarnation = uuid.uuid4().hex
         self.deployed = asyncio.Event()
         self.store: LeaseStore = make_store(self.store_url, self.store_prefix)
+        self.weights_folder = Path(tempfile.mkdtemp(prefix="kdlab-weights-"))
         if self.journal is not None:
             self.leases = Recorded(
                 self.leases,
@@ -73,7 +87,8 @@ class Coordinator(SchedulerPlugin):
             )
         self._restore(await self.store.load())
         operations = (
-            *("deploy", "hello", "weights", "ready", "renew", "leave"),
+            *("deploy", "hello", "ready", "renew", "leave"),
+            *("weights_source", "weights", "weights_put"),
             *("demand", "extra", "release", "give_back", "complain", "watch"),
             *("student_gone", "status"),
         )
@@ -90,6 +105,8 @@ class Coordinator(SchedulerPlugin):
     async def close(self) -> None:
         self.ticker.stop()
         await self.store.close()
+        if self.weights_folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self.weights_folder, ignore_errors=True)
 
     # The table and its copy
 
@@ -114,9 +131,7 @@ class Coordinator(SchedulerPlugin):
         """Copy what changed to the store, and wake the readers it concerns."""
         table = self.leases
         if table.touched:
-            self.store.put_pool(
-                {"deployment": self.deployment, "next_epoch": table.next_epoch}
-            )
+            self._put_pool()
         for address in table.touched:
             lease = table.leases.get(address)
             if lease is None:
@@ -131,22 +146,32 @@ class Coordinator(SchedulerPlugin):
                 self.woken[student] = newest
                 self._wake(student)
 
+    def _put_pool(self) -> None:
+        facts = {"deployment": self.deployment, "next_epoch": self.leases.next_epoch}
+        self.store.put_pool(facts)
+
     def _wake(self, student: str) -> None:
         if student in self.wakes:
             self.wakes.pop(student).set()
 
     # Teachers
 
-    async def deploy(
-        self, deployment: dict[str, Any], weights: list[bytes] | None = None
-    ) -> str:
+    async def deploy(self, deployment: dict[str, Any]) -> str:
         """Publish what teachers are to serve; empty, or why not.
 
         Another deployment than before makes every teacher register and load again. While
-        a student still holds teachers it is refused.
+        a student still holds teachers it is refused. The same models and data as before
+        are one deployment, whatever batch, loss or way to send inputs a student has.
         """
-        before = (self.deployment or {}).get("fingerprint")
-        if before not in (None, deployment["fingerprint"]):
+        before = self.deployment or {}
+        if before.get("fingerprint") == deployment["fingerprint"]:
+            if deployment["by_reference"] and not before["by_reference"]:
+                return (
+                    "its teachers were started for a student that sends pixels and have "
+                    "loaded no data; use soft_labels.inputs=value_uint8, or another pool"
+                )
+            return ""
+        if before:
             if self.leases.demands:
                 return (
                     f"the pool still serves {', '.join(self.leases.demands)} with another "
@@ -155,10 +180,62 @@ class Coordinator(SchedulerPlugin):
             for teacher in list(self.leases.leases):
                 self._lost(teacher)
             self.quarantine.clear()
-        self.weights_files = weights or []
         self.deployment = deployment
+        self._put_pool()
         self.deployed.set()
         return ""
+
+    # Weights, for teachers that cannot read their path
+
+    async def weights_put(self, sha256: str, offset: int, chunk: bytes) -> int:
+        """Take the next piece of a file that a run sends; how much there is of it now."""
+        path = self._weights_path(sha256)
+        have = path.stat().st_size if path.is_file() else 0
+        if offset == have:
+            await asyncio.to_thread(_append, path, chunk)
+            have += len(chunk)
+        return have
+
+    async def weights_source(self, address: str, sha256: str) -> dict[str, Any]:
+        """Where a teacher gets weights: {"peers": [...]}, {"size": bytes} here, or {"wait_s"}.
+
+        Few are served from here at once, so that leases come first; whoever has them serves
+        others.
+        """
+        peers = [
+            (teacher, facts["wire_port"])
+            for teacher, facts in self.facts.items()
+            if sha256 in facts.get("weights", ()) and teacher != address
+        ]
+        if peers:
+            return {"peers": random.sample(peers, min(_PEERS, len(peers)))}
+        path = self._weights_path(sha256)
+        if not path.is_file():
+            raise FileNotFoundError(
+                "neither this pool nor a teacher of it has these weights; the run that "
+                "deployed them sends them along while it is up"
+            )
+        now = time.monotonic()
+        self.streams = {a: at for a, at in self.streams.items() if now - at < _STREAM_S}
+        if address not in self.streams and len(self.streams) >= _STREAMS:
+            return {"wait_s": 0.5}
+        self.streams[address] = now
+        return {"size": path.stat().st_size}
+
+    async def weights(self, address: str, sha256: str, offset: int) -> bytes:
+        """One piece of a file."""
+        self.streams[address] = time.monotonic()
+        path = self._weights_path(sha256)
+        piece = await asyncio.to_thread(_piece, path, offset)
+        if offset + len(piece) >= path.stat().st_size:
+            del self.streams[address]
+        return piece
+
+    def _weights_path(self, sha256: str) -> Path:
+        if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+            raise ValueError(f"{sha256[:80]!r} is no sha256")
+        assert self.weights_folder is not None
+        return self.weights_folder / sha256
 
     async def hello(
         self, address: str, serves: dict[str, Any] | None = None, wait_s: float = 5.0
@@ -181,12 +258,6 @@ class Coordinator(SchedulerPlugin):
             except TimeoutError:
                 return None  # the teacher asks again
         return {"deployment": self.deployment, "renew_s": self.leases.ttl_s / 4}
-
-    async def weights(self, number: int = 0) -> bytes:
-        """Weights the run sent along, for a teacher that cannot read their path."""
-        if number >= len(self.weights_files):
-            raise FileNotFoundError("the run sent no weights along: its pool is local")
-        return self.weights_files[number]
 
     async def ready(
         self,
@@ -214,6 +285,8 @@ class Coordinator(SchedulerPlugin):
         if refused:
             self._lost(address)
             return {"refused": refused, "retry_s": None}
+        if not (math.isfinite(t_t) and t_t > 0 and math.isfinite(batch_s)):
+            return {"refused": f"it measured {t_t} samples/s", "retry_s": None}
         self.facts[address] = facts
         # Leases are renewed between batches: one that takes long must not look like a hang.
         ttl_s = max(self.leases.ttl_s, _BATCHES_PER_TTL * batch_s)
@@ -230,7 +303,7 @@ class Coordinator(SchedulerPlugin):
         self.facts.setdefault(address, {}).update(answered=answered, queued=queued)
         lease = table.leases[address]
         self.store.renew_teacher(address, lease.ttl_s)
-        if abs(t_t - lease.t_t) > _OTHER_RATE * lease.t_t:
+        if _number(t_t) and abs(t_t - lease.t_t) > _OTHER_RATE * lease.t_t:
             table.on_rate(address, t_t, time.monotonic())
             self._changed()
         return True
@@ -262,21 +335,31 @@ class Coordinator(SchedulerPlugin):
 
     # Students
 
-    async def demand(self, student: str, t_s: float, at_most: int | None) -> None:
+    async def demand(
+        self,
+        student: str,
+        t_s: float,
+        at_most: int | None,
+        priority: float = 1.0,
+        floor: int = 1,
+    ) -> None:
         now = time.monotonic()
         self.students_seen[student] = now
-        self.leases.on_demand(student, t_s, now, at_most)
-        row = {"student": student, "t_s": t_s, "at_most": at_most, "since": now}
-        self.store.put_student(student, row)
+        how = {"at_most": at_most, "priority": priority, "floor": floor}
+        self.leases.on_demand(student, _number(t_s), now, **how)
+        self.store.put_student(
+            student, {"student": student, "t_s": t_s, "since": now} | how
+        )
         self._changed()
 
-    async def extra(self, student: str) -> bool:
-        got = self.leases.on_extra(student, time.monotonic())
+    async def extra(self, student: str, need: float = 0.0) -> bool:
+        got = self.leases.on_extra(student, time.monotonic(), _number(need))
         self._changed()
         return bool(got)
 
-    async def release(self, student: str, teacher: str) -> None:
-        self.leases.on_release(student, teacher, time.monotonic())
+    async def release(self, student: str, teacher: str, lease: int, need: float) -> None:
+        now = time.monotonic()
+        self.leases.on_release(student, teacher, lease, _number(need), now)
         self._changed()
 
     async def give_back(self, student: str, teacher: str, lease: int) -> None:
@@ -284,12 +367,20 @@ class Coordinator(SchedulerPlugin):
         self.leases.on_given_back(student, teacher, lease, time.monotonic())
         self._changed()
 
-    async def complain(self, student: str, teacher: str, why: str) -> None:
-        """A reader found a teacher's answers unusable: it is left out for a while."""
-        _, times, _ = self.quarantine.get(teacher, (0.0, 0, ""))
-        until = time.monotonic() + _QUARANTINE_S * 2.0**times
-        self.quarantine[teacher] = (until, times + 1, why)
-        self._lost(teacher)
+    async def complain(self, student: str, teacher: str, lease: int, why: str) -> None:
+        """A reader found a teacher's answers unusable: it is left out for a while.
+
+        Only whoever holds the lease may say so. What was long ago counts no more.
+        """
+        now = time.monotonic()
+        if not self.leases.on_complaint(student, teacher, lease, now):
+            return
+        self.facts.pop(teacher, None)
+        until, times, _ = self.quarantine.get(teacher, (now, 0, ""))
+        times = max(0, times - int((now - until) / _FORGIVEN_S))
+        left_out_s = min(_LONGEST_QUARANTINE_S, _QUARANTINE_S * 2.0 ** min(times, 10))
+        self.quarantine[teacher] = (now + left_out_s, times + 1, why[:300])
+        self._changed()
 
     async def student_gone(self, student: str) -> None:
         self._drop_student(student)
@@ -367,6 +458,22 @@ class Coordinator(SchedulerPlugin):
                 for le in self.leases.leases.values()
             ],
         }
+
+
+def _number(value: float) -> float:
+    """A finite number, at least 0: what a student says is not believed blindly."""
+    return float(value) if math.isfinite(value) and value > 0 else 0.0
+
+
+def _append(path: Path, chunk: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(chunk)
+
+
+def _piece(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(_CHUNK)
 
 
 async def dask_setup(scheduler: Any) -> None:

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from kdlab.cluster.probe import probe_of
+from kdlab.cluster.probe import identity_of, other_data
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec, ImageData
@@ -20,8 +20,11 @@ class Deployment:
     members: the models; more than one is an ensemble, whose answer is the mean of their
         probabilities by weight. Each has its spec, the path of its weights (fetched
         through the coordinator where it cannot be read), their sha256 and its weight.
-    probe: hash of the views of the first samples in epoch 0; a teacher that makes other
-        views from the same references is refused.
+    batch: samples of a student's batch: where a teacher's measuring begins.
+    identity: of the data and its views (probe.identity_of); a teacher with others is
+        refused, or served by value.
+    by_reference: teachers must be able to load the data; `or_value`: those that cannot get
+        pixels instead.
     reference: the right logits for the probe images; empty asks for no proof.
     answers: of several members, the `mean` of their probabilities (as logits), or the
         logits of `each` side by side; then num_classes is that of all together.
@@ -35,19 +38,38 @@ class Deployment:
     shape: tuple[int, int, int]
     batch: int
     data: dict[str, Any]
-    probe: str
-    by_reference: bool  # the teacher must be able to load the data
+    identity: dict[str, Any]
+    by_reference: bool
     components: dict[str, dict[str, str]]
     reference: tuple[tuple[float, ...], ...] = field(default=())
     answers: Literal["mean", "each"] = "mean"
+    or_value: bool = False
 
     @property
     def fingerprint(self) -> str:
-        """Of all that the answers depend on: models, weights, data, views."""
-        counted = asdict(self) | {"members": [_place_free(m) for m in self.members]}
-        del counted["reference"]  # it follows from the rest, up to rounding
+        """Of all that an answer depends on: models, weights, data, views.
+
+        Students of any batch, loss or way to send inputs share a pool that serves the same.
+        """
+        counted = {
+            "members": [_place_free(m) for m in self.members],
+            "num_classes": self.num_classes,
+            "shape": self.shape,
+            "answers": self.answers,
+            "identity": self.identity,
+            "components": self._used_components(),
+        }
         text = json.dumps(counted, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _used_components(self) -> dict[str, str]:
+        """Hashes of those from notebooks that a model or the data set is made with."""
+        named = json.dumps([[m["model"] for m in self.members], self.data])
+        return {
+            name: facts["sha256"]
+            for name, facts in sorted(self.components.items())
+            if json.dumps(name) in named
+        }
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"fingerprint": self.fingerprint}
@@ -76,13 +98,13 @@ class Deployment:
     def load_data(self) -> ImageData:
         spec = construct(DataSpec, from_dict(self.data, "the teacher's data"))
         data = spec.load()
-        found = probe_of(data)
-        if found != self.probe:
+        difference = other_data(identity_of(data), self.identity)
+        if difference:
             raise TeacherRefused(
-                f"This machine makes other views of {data.name} than the student (probe "
-                f"{found}, expected {self.probe}): another copy of the data, or another "
-                "version of kdlab, numpy or Pillow. Send inputs by value instead: "
-                "soft_labels.inputs=value_uint8"
+                f"This machine has other data than the student under the name {data.name}: "
+                f"{difference}. Its soft labels would be those of other images. Bring the "
+                "same files here, or send inputs by value: soft_labels.inputs=value_uint8 "
+                "for all teachers, soft_labels.inputs=auto for those without the data."
             )
         return data
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from kdlab.cluster.children import Child
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
-from kdlab.cluster.security import Files
+from kdlab.cluster.security import Files, own_files
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE, SHARE
 from kdlab.errors import ClusterError
@@ -29,12 +29,14 @@ class EmulatedPool(PoolSpec):
 
     teachers: how many, all in one process.
     t_t: samples/s of each.
+    more: others beside them: (samples/s, how many).
     jitter: service times are spread evenly by this share around their mean.
     seed: of the jitter.
     """
 
     teachers: Annotated[int, Range(ge=1, le=5000)] = 4
     t_t: Annotated[float, POSITIVE] = 1000.0
+    more: tuple[tuple[float, int], ...] = ()
     jitter: Annotated[float, SHARE] = 0.1
     seed: int = 0
     ttl_s: Annotated[float, POSITIVE] = 6.0
@@ -46,14 +48,15 @@ class EmulatedPool(PoolSpec):
 class RunningEmulatedPool:
     def __init__(self, spec: EmulatedPool, deployment: Deployment, folder: Path) -> None:
         self.spec, self.folder, self.teacher = spec, folder, deployment.teacher
-        self.tls: Files | None = None
+        self.tls: Files | None = own_files(None, folder)
         self.scheduler, self.address = start_scheduler(
-            replace(deployment, reference=()), folder, ttl_s=spec.ttl_s
+            replace(deployment, reference=()), folder, ttl_s=spec.ttl_s, tls=self.tls
         )
         try:
             config = spec.fields() | {
                 "scheduler": self.address,
                 "host": "127.0.0.1",
+                "tls": self.tls,
                 "scratch": str(folder / "scratch"),
             }
             self.host = Child(
@@ -65,7 +68,12 @@ class RunningEmulatedPool:
 
     def wait(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         return wait_for_teacher(
-            self.address, _START_S, self._hopeless, stop, at_least=self.spec.teachers
+            self.address,
+            _START_S,
+            self._hopeless,
+            stop,
+            at_least=self.spec.teachers + sum(count for _, count in self.spec.more),
+            tls=self.tls,
         )
 
     def _hopeless(self) -> None:

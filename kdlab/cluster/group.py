@@ -25,6 +25,7 @@ from kdlab.papers.edl_dist.generations import (
 _LOOK_S = 0.02
 _START_S = 60.0  # of a generation, until every rank has done a step
 _END_S = 5.0  # for ranks to end after they were told to
+_FAILED_STARTS = 5  # of processes that are to stand by, in a row
 
 
 class StudentGroup:
@@ -64,6 +65,8 @@ class StudentGroup:
         self.lost_at: float | None = None  # a loss after which nobody trained yet
         self.begun_at = 0.0
         self.told_to_stop: float | None = None
+        self.ready: set[str] = set()  # that came up
+        self.failed_starts = 0  # in a row
         self.killed: set[str] = set()  # for silence; their death is seen a moment later
         self.failovers: list[float] = []  # seconds from a loss to the next step
 
@@ -110,6 +113,7 @@ class StudentGroup:
     def _on_message(self, name: str, message: dict[str, Any], now: float) -> None:
         machine = self.machine
         if "ready" in message:
+            self.ready.add(name)
             self._do(machine.on_ready(name, now))
         elif "broken" in message:
             self.report("rank_gave_up", rank=name, why=message["broken"])
@@ -137,10 +141,17 @@ class StudentGroup:
         if was_rank:  # the others may have noticed first: whatever the state is by now
             self.lost_at = self.lost_at or now
         self.report("rank_lost", rank=name, exit_code=code, was_rank=was_rank)
-        if code not in (None, 0) and code > 0 and not was_rank:
-            # It could not even come up: another one would not either.
-            self._do(self.machine.on_error(child.obituary("ended before it was ready")))
-            return
+        if name in self.ready or was_rank:
+            self.failed_starts = 0
+        elif code not in (None, 0) and code > 0:
+            self.failed_starts += 1
+            # Before anybody trains: it could not even come up, another one would not
+            # either. Later the others train on, while there is hope for a standby.
+            if not self.machine.generation or self.failed_starts >= _FAILED_STARTS:
+                why = child.obituary("ended before it was ready")
+                self._do(self.machine.on_error(why))
+                return
+        self.ready.discard(name)
         self._do(self.machine.on_lost(name, now))
 
     def _look_at_pulses(self, now: float) -> None:
@@ -238,7 +249,8 @@ class StudentGroup:
                 "local_rank": places[:number].count(places[number]),
                 "local_world": max(map(places.count, places)),
             }
-            self.children[name].tell(train=shared | {"rank": number} | local)
+            whole = shared | {"rank": number, "names": list(generation.ranks)} | local
+            self.children[name].tell(train=whole)
 
     def close(self) -> None:
         for child in self.children.values():

@@ -14,24 +14,29 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 from distributed import Client, Worker, WorkerPlugin
-from distributed.core import rpc
+from distributed.core import ConnectionPool
 
 from kdlab.cluster.pulse import Sign
 from kdlab.cluster.rank_child import LocalRank
+from kdlab.cluster.roles import RANK, TEACHER
 from kdlab.cluster.security import Files, client_security
 from kdlab.cluster.wire import CALL_S, check_address, run_apart, settle, within
 from kdlab.errors import BadInput, ClusterError
 
 _ASK_S = 0.05
 _LOST_S = 15.0  # without an answer a worker is lost, and with it its ranks
-_UNASKED_S = 60.0  # after which a keeper ends ranks whose run does not ask any more
+_UNASKED_S = 10.0  # after which a keeper ends ranks whose run does not ask any more:
+# before the run takes its host for lost and starts others in their place
+_WATCH_S = 1.0
+_NEW_S = 5.0  # between looks at which workers there are
 _PLUGIN = "kdlab-rank-keeper"
 
 
@@ -64,9 +69,9 @@ class Keeper(WorkerPlugin):
     ) -> int:
         """The pid of a new rank."""
         # gloo listens on one interface: that of the address this worker is known by.
-        environment = (
-            {} if not self.host.startswith("127.") else {"GLOO_SOCKET_IFNAME": "lo"}
-        )
+        environment = {}
+        if (interface := interface_of(self.host)) is not None:
+            environment["GLOO_SOCKET_IFNAME"] = interface
         rank = LocalRank(module, config, Path(log), Path(pulse), environment)
         self.ranks[name], self.asked[name] = rank, time.monotonic()
         return rank.pid
@@ -115,7 +120,7 @@ class Keeper(WorkerPlugin):
 
     async def _end_the_forgotten(self) -> None:
         while True:
-            await asyncio.sleep(_UNASKED_S / 4)
+            await asyncio.sleep(_WATCH_S)
             for name, asked in list(self.asked.items()):
                 if name in self.ranks and time.monotonic() - asked > _UNASKED_S:
                     await asyncio.to_thread(self._end, name)
@@ -177,6 +182,14 @@ class HostedRank:
         self.hosts.ask(self.worker, "kdlab_rank_end", name=self.name, kill=False)
 
 
+def interface_of(host: str) -> str | None:
+    """The name of this machine's interface with that address."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == host for address in addresses):
+            return str(name)
+    return "lo" if host.startswith("127.") else None
+
+
 class Hosts:
     """The workers of a Dask cluster, as places for ranks.
 
@@ -188,14 +201,16 @@ class Hosts:
     def __init__(self, address: str, tls: Files | None = None) -> None:
         check_address(address, tls=tls)
         self.tls = tls
+        self.address = address
         self.workers = _with_keepers(address, tls)
         self._ranks: list[HostedRank] = []
         self._said = "nothing"  # when it was last asked in vain
         self._heard: dict[str, float] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._listen, name="hosts", daemon=True)
-        self._closing = threading.Event()
+        self._closing, self._up = threading.Event(), threading.Event()
         self._thread.start()
+        self._up.wait(CALL_S)
 
     # What a group asks for
 
@@ -266,7 +281,26 @@ class Hosts:
     async def _follow(self) -> None:
         settle()
         # Each by itself: one that does not answer must not keep the others waiting.
-        await asyncio.gather(*(self._follow_one(worker) for worker in self.workers))
+        self._pool = await ConnectionPool(
+            limit=4096,
+            timeout=CALL_S,
+            connection_args=None
+            if self.tls is None
+            else client_security(self.tls).get_connection_args("client"),
+        )
+        self._up.set()
+        following = {w: asyncio.create_task(self._follow_one(w)) for w in self.workers}
+        looked_at = time.monotonic()
+        while not self._closing.is_set():
+            await asyncio.sleep(_ASK_S)
+            if time.monotonic() - looked_at < _NEW_S:
+                continue
+            looked_at = time.monotonic()
+            for worker in await self._newcomers():
+                self.workers.append(worker)
+                following[worker] = asyncio.create_task(self._follow_one(worker))
+        await asyncio.gather(*following.values())
+        await self._pool.close()
         pending = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*pending, return_exceptions=True)
 
@@ -297,18 +331,33 @@ class Hosts:
                     "again, or nobody asked for the rank for a minute."
                 )
 
+    async def _newcomers(self) -> list[str]:
+        """Workers that joined since the last look."""
+        try:
+            told = await within(CALL_S, self._pool(self.address).identity())
+        except (OSError, TimeoutError):
+            return []  # the scheduler is away; workers answer without it
+        return [w for w in for_ranks(told["workers"]) if w not in self.workers]
+
     async def _once(self, worker: str, operation: str, arguments: dict[str, Any]) -> Any:
-        options: dict[str, Any] = {}
-        if self.tls is not None:
-            options["connection_args"] = client_security(self.tls).get_connection_args(
-                "client"
-            )
-        async with rpc(worker, timeout=CALL_S, **options) as remote:
-            return await within(CALL_S, getattr(remote, operation)(**arguments))
+        """Over a connection that is kept."""
+        call = getattr(self._pool(worker), operation)
+        return await within(CALL_S, call(**arguments))
 
     def _is_lost(self, worker: str) -> bool:
         heard = self._heard.setdefault(worker, time.monotonic())
         return time.monotonic() - heard > _LOST_S
+
+
+def for_ranks(workers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Addresses of the workers that may train; teachers never do.
+
+    Args:
+        workers: by address, as the scheduler describes them.
+    """
+    roles = {w: set(about.get("resources") or ()) for w, about in workers.items()}
+    named = sorted(w for w, has in roles.items() if RANK in has)
+    return named or sorted(w for w, has in roles.items() if TEACHER not in has)
 
 
 def _with_keepers(address: str, tls: Files | None) -> list[str]:
@@ -320,7 +369,7 @@ def _with_keepers(address: str, tls: Files | None) -> list[str]:
             address, asynchronous=True, timeout="10s", security=security
         ) as client:
             await client.register_plugin(Keeper())
-            return sorted((await client.scheduler.identity())["workers"])
+            return for_ranks((await client.scheduler.identity())["workers"])
 
     try:
         found: list[str] = run_apart(send)
@@ -331,7 +380,9 @@ def _with_keepers(address: str, tls: Files | None) -> list[str]:
         ) from error
     if not found:
         raise BadInput(
-            f"The Dask scheduler at {address} has no workers. Start one on each machine:\n"
+            f"The Dask scheduler at {address} has no workers that may train: teachers are "
+            "never given ranks, and where some workers have the resource kdlab_rank, only "
+            "those are. Start one on each machine:\n"
             f"    dask worker {address} --no-nanny --nthreads 1"
         )
     return found

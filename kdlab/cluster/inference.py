@@ -1,10 +1,11 @@
 """The teacher's model and the thread that computes with it: requests in, logits out.
 
 Requests that lie in the queue together are computed together, up to the batch this
-machine computes best (micro-batching), and answered one by one. Only one deployment is
-ever loaded, so models never mix within a batch.
+machine computes best (micro-batching), and answered one by one. A request is answered by
+the model it was asked of: models never mix within a batch, nor while another is loaded.
 """
 
+import logging
 import queue
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from torch import nn
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.probe import probe_images, proof_of
 from kdlab.data.images import ImageData
+from kdlab.errors import DataError, TeacherRefused
 from kdlab.models.ensemble import SideBySide, combined
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import check_fit, load_weights
@@ -29,6 +31,7 @@ _MEASURE_S = 0.4  # at least once each size
 _REQUEST_S = 3e-4  # what a request costs both ends besides, whatever its size
 _SMALLEST = 8
 _AS_GOOD = 0.95  # of the best rate: then the larger batch wins
+_GOOD_ENOUGH = 0.8  # of the best rate: smaller batches waste the machine
 _NEW = 0.1  # weight of the newest rate in the running mean
 
 
@@ -38,6 +41,7 @@ class Request:
     ids: NDArray[np.int64] | None
     views: NDArray[np.uint8] | NDArray[np.float32] | None
     answer: Callable[[NDArray[np.float32] | Exception], None]  # called once, here
+    by: "Inference"  # the model it was asked of: another may be loaded meanwhile
 
     @property
     def size(self) -> int:
@@ -46,21 +50,70 @@ class Request:
         return len(given)
 
 
+class Inbox:
+    """Requests that wait for the inference thread."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._held: Request | None = None  # taken from the queue, and does not join
+
+    def put(self, request: Request | None) -> None:
+        """None asks for the end."""
+        self._queue.put(request)
+
+    def take(self, timeout_s: float) -> list[Request] | None:
+        """The next request and those that fit beside it; [] after the time-out.
+
+        All are of one model: one that is asked of another waits for the next turn. None
+        when the end was asked for.
+        """
+        first, self._held = self._held, None
+        if first is None:
+            try:
+                first = self._queue.get(timeout=timeout_s)
+            except queue.Empty:
+                return []
+            if first is None:
+                return None
+        taken, count = [first], first.size
+        while count < first.by.best_batch:
+            try:
+                more = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if more is None:
+                self._queue.put(None)  # the end comes after what was taken
+                break
+            if more.by is not first.by or count + more.size > first.by.best_batch:
+                self._held = more
+                break
+            taken.append(more)
+            count += more.size
+        return taken
+
+
 class Inference:
     def __init__(
-        self, deployment: Deployment, weights: list[Path], threads: int, device: str
+        self,
+        deployment: Deployment,
+        weights: list[Path],
+        threads: int,
+        device: str,
+        number: int = 0,
     ) -> None:
         keep_freed_memory()
         torch.set_num_threads(threads)  # Dask's nanny exports OMP_NUM_THREADS=1
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device, self.deployment = device, deployment
+        if device == "cuda":
+            device = f"cuda:{number % torch.cuda.device_count()}"
+        self.device, self.deployment, self.weights = device, deployment, weights
         self.model = self._load(weights)
         self.data: ImageData | None = None
         self.t_t = 0.0  # samples/s while computing
         self.best_batch = deployment.batch
+        self.least_batch = 1  # samples: its efficiency falls off below
         self.answered = 0
-        self._held: Request | None = None  # taken from the queue, too large to join
 
     def _load(self, weights: list[Path]) -> nn.Module:
         deployment, members = self.deployment, []
@@ -106,7 +159,26 @@ class Inference:
         whole = {size: size / (size / rate + _REQUEST_S) for size, rate in rates.items()}
         best = max(whole.values())
         self.best_batch = max(s for s, rate in whole.items() if rate >= _AS_GOOD * best)
+        self.least_batch = min(
+            s for s, rate in whole.items() if rate >= _GOOD_ENOUGH * best
+        )
         self.t_t = rates[self.best_batch]
+
+    def load_data(self) -> None:
+        """The data set, where samples come by reference.
+
+        Raises:
+            TeacherRefused, DataError: it is not here, or is another one; not where those
+                that lack it get pixels.
+        """
+        if not self.deployment.by_reference:
+            return
+        try:
+            self.data = self.deployment.load_data()
+        except (TeacherRefused, DataError) as error:
+            if not self.deployment.or_value:
+                raise
+            logging.getLogger("kdlab").warning("served by value: %s", error)
 
     def _sizes(self) -> list[int]:
         """The student's batch first, then its halves down to eight."""
@@ -122,37 +194,6 @@ class Inference:
         self.logits(batch)
         return time.perf_counter() - begin
 
-    def take(
-        self, requests: "queue.SimpleQueue[Request | None]", timeout_s: float
-    ) -> list[Request] | None:
-        """The next request and those that fit beside it; [] after the time-out.
-
-        None when the end was asked for.
-        """
-        first, self._held = self._held, None
-        if first is None:
-            try:
-                first = requests.get(timeout=timeout_s)
-            except queue.Empty:
-                return []
-            if first is None:
-                return None
-        taken, count = [first], first.size
-        while count < self.best_batch:
-            try:
-                more = requests.get_nowait()
-            except queue.Empty:
-                break
-            if more is None:
-                requests.put(None)  # the end comes after what was taken
-                break
-            if count + more.size > self.best_batch:
-                self._held = more
-                break
-            taken.append(more)
-            count += more.size
-        return taken
-
     def answer(self, requests: list[Request]) -> None:
         """Compute them together; a failure is the answer to each."""
         begin = time.perf_counter()
@@ -165,8 +206,11 @@ class Inference:
                 return
             logits = self.logits(_joined(inputs))
         except Exception as error:  # the reader is told, and sends it to somebody else
-            for request in requests:
-                request.answer(error)
+            if len(requests) == 1:
+                requests[0].answer(error)
+                return
+            for request in requests:  # one that fails must not fail its neighbours
+                self.answer([request])
             return
         rate = len(logits) / max(1e-9, time.perf_counter() - begin)
         self.t_t += _NEW * (rate - self.t_t)
@@ -180,8 +224,7 @@ class Inference:
         if request.views is not None:
             return request.views
         assert request.ids is not None
-        if self.data is None:
-            self.data = self.deployment.load_data()
+        assert self.data is not None  # checked on arrival
         return self.data.views(request.ids, request.epoch)
 
 

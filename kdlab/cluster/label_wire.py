@@ -10,7 +10,15 @@ which request an answer belongs to. A frame is
     body       the arrays, one behind the other
 
 Nothing in it is a pickle. With TLS in the settings (security.py) both ends show a
-certificate, as on Dask's own connections.
+certificate, as on Dask's own connections; on the machine of a local pool each proves to
+know the pool's token before the first frame:
+
+    reader     "kdlA" and 16 random bytes c
+    teacher    16 random bytes t, HMAC(token, "teacher", c, t)
+    reader     HMAC(token, "reader", c, t)
+
+A teacher takes so many connections and so many open requests on each; beyond, it reads no
+more until some are answered, so a reader that asks too much waits and no memory fills up.
 
 Dask's RPC carried this before and still carries everything that is rare. It costs each
 end about 0.5 ms of processor time per request: a fifth of a step of 5 ms, and memory and
@@ -18,7 +26,10 @@ caches that the trainer beside it misses (`kdlab bench transport`, `bench edl_di
 """
 
 import asyncio
+import hashlib
+import hmac
 import json
+import secrets
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -27,6 +38,8 @@ from typing import Any
 import numpy as np
 from distributed.security import Security
 from numpy.typing import NDArray
+
+from kdlab.cluster.security import token
 
 Arrays = dict[str, NDArray[Any]]
 Reply = Callable[[Arrays | Exception], None]
@@ -39,6 +52,10 @@ _LARGEST_HEADER = _BUFFER - _PREFIX.size
 _LARGEST_ANSWER = 2**28  # bytes
 _TYPES = ("|u1", "<i4", "<i8", "<f2", "<f4")
 _CONNECT_S = 5.0
+_HELLO = b"kdlA"
+_NONCE, _PROOF = 16, 32  # bytes
+_MOST_CONNECTIONS = 128  # at a teacher; processes may often open 1024 files, not more
+_MOST_OPEN = 256  # requests of a connection that have no answer yet
 
 
 class NotOurs(ValueError):
@@ -50,13 +67,16 @@ class _Frames(asyncio.BufferedProtocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, largest: Callable[[], int]) -> None:
+    def __init__(self, largest: Callable[[], int], secret: bytes | None) -> None:
         self._largest = largest  # bytes of a body
         self._buffer = bytearray(_BUFFER)
         self._end = 0  # bytes of it that are filled
         self._header: dict[str, Any] = {}
         self._body: bytearray | None = None  # of a frame that is larger than the buffer
         self._got = 0  # bytes of it
+        self._token = secret  # both ends prove to know it; None asks for nothing
+        self._greeted = self._token is None  # frames may come
+        self._nonces = b""
 
     def on_frame(self, header: dict[str, Any], arrays: Arrays) -> None:
         raise NotImplementedError
@@ -100,7 +120,35 @@ class _Frames(asyncio.BufferedProtocol):
     def on_nonsense(self, error: Exception) -> None:
         """A frame that cannot be read: nothing after it can be either."""
 
+    def greeting(self, said: bytes) -> int:
+        """Before the first frame: how many bytes of what was said are used up; 0 waits.
+
+        Raises:
+            NotOurs: the other end does not know the token.
+        """
+        raise NotImplementedError
+
+    def _proof(self, who: bytes) -> bytes:
+        assert self._token is not None
+        return hmac.digest(self._token, who + self._nonces, hashlib.sha256)
+
+    def _check_proof(self, said: bytes, who: bytes) -> None:
+        if not hmac.compare_digest(said, self._proof(who)):
+            raise NotOurs("the other end does not know this pool's token")
+
+    def _greet(self) -> None:
+        while not self._greeted:
+            used = self.greeting(bytes(self._buffer[: self._end]))
+            if not used:
+                return
+            rest = bytes(self._buffer[used : self._end])
+            self._buffer[: len(rest)] = rest
+            self._end = len(rest)
+
     def _cut(self) -> None:
+        self._greet()
+        if not self._greeted:
+            return
         view, start = memoryview(self._buffer), 0
         while self._end - start >= _PREFIX.size:
             magic, head_size, body_size = _PREFIX.unpack_from(self._buffer, start)
@@ -137,7 +185,8 @@ def _bytes_of(about: Sequence[Any]) -> int:
     """
     total = 0
     for name, kind, shape in about:
-        if kind not in _TYPES or any(type(n) is not int or n < 0 for n in shape):
+        sizes = all(type(n) is int and 0 <= n < 2**40 for n in shape)
+        if kind not in _TYPES or not sizes or len(shape) > 8:
             raise NotOurs(f"array {name!r} of type {kind!r} and shape {shape!r}")
         total += np.dtype(kind).itemsize * prod(shape)
     return total
@@ -157,10 +206,29 @@ class Asker(_Frames):
     """The reader's end."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: _LARGEST_ANSWER)
+        super().__init__(lambda: _LARGEST_ANSWER, token())
         self._open: dict[int, asyncio.Future[tuple[dict[str, Any], Arrays]]] = {}
         self._asked = 0
         self._retired = False
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._greeted:
+            self.ready.set_result(None)
+            return
+        self._nonces = secrets.token_bytes(_NONCE)
+        self.transport.write(_HELLO + self._nonces)
+
+    def greeting(self, said: bytes) -> int:
+        if len(said) < _NONCE + _PROOF:
+            return 0
+        self._nonces += said[:_NONCE]
+        self._check_proof(said[_NONCE : _NONCE + _PROOF], b"teacher")
+        self.transport.write(self._proof(b"reader"))
+        self._greeted = True
+        self.ready.set_result(None)
+        return _NONCE + _PROOF
 
     @property
     def usable(self) -> bool:
@@ -194,6 +262,8 @@ class Asker(_Frames):
             if not future.done():
                 future.set_exception(NotOurs(brief(error)))
         self._open.clear()
+        if not self.ready.done():
+            self.ready.set_exception(ConnectionError(brief(error)))
 
     def retire(self) -> None:
         """Close as soon as nothing is awaited."""
@@ -202,6 +272,8 @@ class Asker(_Frames):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(ConnectionError("it closed the connection"))
         for future in self._open.values():
             if not future.done():
                 broken = ConnectionError(str(exc) if exc else "closed by the teacher")
@@ -215,21 +287,68 @@ class Answerer(_Frames):
     That way is called once, in this event loop, with arrays or with an error.
     """
 
-    def __init__(self, handler: Handler, largest: Callable[[], int]) -> None:
-        super().__init__(largest)
-        self._handler = handler
+    def __init__(
+        self,
+        handler: Handler,
+        largest: Callable[[], int],
+        secret: bytes | None,
+        connected: "set[Answerer]",
+    ) -> None:
+        super().__init__(largest, secret)
+        self._handler, self._connected = handler, connected
+        self._open = 0  # requests without an answer
+        self._late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if len(self._connected) >= _MOST_CONNECTIONS:
+            self.transport.abort()
+            return
+        self._connected.add(self)
+        if not self._greeted:
+            loop = asyncio.get_running_loop()
+            self._late = loop.call_later(_CONNECT_S, self.transport.abort)
+
+    def greeting(self, said: bytes) -> int:
+        if not self._nonces:
+            if len(said) < len(_HELLO) + _NONCE:
+                return 0
+            if not said.startswith(_HELLO):
+                raise NotOurs("a connection without a greeting")
+            own = secrets.token_bytes(_NONCE)
+            self._nonces = said[len(_HELLO) : len(_HELLO) + _NONCE] + own
+            self.transport.write(own + self._proof(b"teacher"))
+            return len(_HELLO) + _NONCE
+        if len(said) < _PROOF:
+            return 0
+        self._check_proof(said[:_PROOF], b"reader")
+        self._greeted = True
+        if self._late is not None:
+            self._late.cancel()
+        return _PROOF
 
     def on_frame(self, header: dict[str, Any], arrays: Arrays) -> None:
         number = header.pop("number")
+        self._open += 1
+        if self._open == _MOST_OPEN:
+            self.transport.pause_reading()
         self._handler(header, arrays, lambda answer: self._reply(number, answer))
 
     def _reply(self, number: int, answer: Arrays | Exception) -> None:
+        self._open -= 1
         if self.transport.is_closing():
             return  # the reader is gone
         if isinstance(answer, Exception):
             self.write({"number": number, "error": brief(answer)}, {})
         else:
             self.write({"number": number}, answer)
+        if self._open == _MOST_OPEN - 1:
+            self.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connected.discard(self)
+        if self._late is not None:
+            self._late.cancel()
 
 
 def brief(error: BaseException) -> str:
@@ -237,18 +356,23 @@ def brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:300]
 
 
-async def listen(host: str, handler: Handler, largest: Callable[[], int]) -> asyncio.Server:
-    """Answer on any free port of the host; `port_of` says which.
+async def listen(
+    host: str, handler: Handler, largest: Callable[[], int], port: int = 0
+) -> asyncio.Server:
+    """Answer on a port of the host; `port_of` says which.
 
     Args:
         host: one address.
         handler: gets each request.
         largest: bytes of a request's arrays, at this moment; more is cut off.
+        port: 0 is any that is free.
     """
-    context = Security().get_listen_args("worker").get("ssl_context")
+    secret = token()
+    context = None if secret else Security().get_listen_args("worker").get("ssl_context")
+    connected: set[Answerer] = set()
     loop = asyncio.get_running_loop()
     return await loop.create_server(
-        lambda: Answerer(handler, largest), host, 0, ssl=context
+        lambda: Answerer(handler, largest, secret, connected), host, port, ssl=context
     )
 
 
@@ -260,10 +384,17 @@ async def connect(host: str, port: int) -> Asker:
     """A new connection.
 
     Raises:
-        OSError, TimeoutError: nobody answers there, or not with our certificates.
+        OSError, TimeoutError: nobody answers there, or not with our certificates or token.
     """
-    context = Security().get_connection_args("client").get("ssl_context")
+    context = (
+        None if token() else Security().get_connection_args("client").get("ssl_context")
+    )
     loop = asyncio.get_running_loop()
     opening = loop.create_connection(Asker, host, port, ssl=context)
-    _, asker = await asyncio.wait_for(opening, _CONNECT_S)
+    transport, asker = await asyncio.wait_for(opening, _CONNECT_S)
+    try:
+        await asyncio.wait_for(asker.ready, _CONNECT_S)
+    except BaseException:
+        transport.abort()
+        raise
     return asker

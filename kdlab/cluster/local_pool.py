@@ -1,6 +1,7 @@
 """Teachers on this machine: a scheduler and teachers, each a process of its own."""
 
 import contextlib
+import logging
 import shutil
 import signal
 import threading
@@ -9,11 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from kdlab.cluster.children import Child
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
-from kdlab.cluster.security import Tls
+from kdlab.cluster.roles import MEANT_TO_END
+from kdlab.cluster.security import Files, Tls, own_files, remember
 from kdlab.cluster.wire import ask
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
@@ -22,6 +25,7 @@ from kdlab.papers.edl_dist.pool_size import PoolLevel, PoolSize
 
 _START_S = 60.0
 _LOOK_S = 0.5
+_LONGEST_BACK_S = 60.0  # until a teacher that dies again and again is started once more
 
 
 @register("cluster/local_pool")
@@ -33,10 +37,13 @@ class LocalPool(PoolSpec):
     most: the pool may grow to so many while a student searches, and shrinks to `least`
         when teachers are idle; null keeps the number as it is.
     idle_s: a teacher that nobody holds for so long is withdrawn.
+    replace_lost: a teacher that dies is started again, after 1, 2, 4 ... seconds, unless it
+        was told to leave or refused; and so is a scheduler that dies.
     threads: CPU threads of each teacher.
     ttl_s: a teacher silent for longer is given up (EDL's value is 6 s).
-    tls: certificates for all traffic of the pool; {temporary: true} makes them.
-    store: redis://... keeps the leases in a Redis; null keeps them in memory.
+    tls: certificates of your own for all traffic of the pool; null makes them for each run,
+        and a token for the soft labels. Nobody else on this machine can connect.
+    store: redis://... keeps the leases in a Redis; null is a file in the run's folder.
     chaos: teachers obey `chaos:` orders to cut their network; set by it.
     """
 
@@ -44,6 +51,7 @@ class LocalPool(PoolSpec):
     least: Annotated[int, Range(ge=0)] = 1
     most: Annotated[int, Range(ge=1)] | None = None
     idle_s: Annotated[float, POSITIVE] = 10.0
+    replace_lost: bool = True
     threads: Annotated[int, Range(ge=1)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     ttl_s: Annotated[float, POSITIVE] = 6.0
@@ -68,22 +76,38 @@ class LocalPool(PoolSpec):
 class RunningLocalPool:
     def __init__(self, spec: LocalPool, deployment: Deployment, folder: Path) -> None:
         self.spec, self.folder, self.teacher = spec, folder, deployment.teacher
-        self.tls = None if spec.tls is None else spec.tls.files(folder)
-        self.scheduler, self.address = start_scheduler(
-            deployment, folder, ttl_s=spec.ttl_s, tls=self.tls, store=spec.store
-        )
+        self.deployment = deployment
+        self.files = own_files(spec.tls, folder)
+        self.tls: Files | None = self.files
+        self.scheduler, self.address = self._start_scheduler()
+        self.note = remember(self.address, self.files)
         self.teachers: list[Child] = []
         self._closing = threading.Event()
         self._keeper: threading.Thread | None = None
+        self._replaced: set[int] = set()  # pids of the dead that were seen to
+        self._back_at: list[float] = []  # when teachers that died come back
+        self._deaths = 0  # in a row, without one that became ready meanwhile
         try:
             for _ in range(spec.teachers):
                 self.add_teacher()
         except BaseException:
             self.close()
             raise
-        if spec.most is not None:
-            self._keeper = threading.Thread(target=self._keep_size, name="pool-size")
+        if spec.most is not None or spec.replace_lost:
+            self._keeper = threading.Thread(
+                target=self._keep, name="pool-keeper", daemon=True
+            )
             self._keeper.start()
+
+    def _start_scheduler(self, port: int = 0) -> tuple[Child, str]:
+        return start_scheduler(
+            self.deployment,
+            self.folder,
+            ttl_s=self.spec.ttl_s,
+            tls=self.tls,
+            store=self.spec.store,
+            port=port,
+        )
 
     def add_teacher(self) -> Child:
         name = f"teacher-{len(self.teachers)}"
@@ -94,6 +118,7 @@ class RunningLocalPool:
             "threads": self.spec.threads,
             "scratch": str(self.folder / "scratch"),
             "device": self.spec.device,
+            "number": len(self.teachers),  # of several GPUs each takes its own
             "tls": self.tls,
             "chaos": self.spec.chaos,
         }
@@ -116,20 +141,65 @@ class RunningLocalPool:
         if not any(child.alive() for child in self.teachers):
             raise ClusterError(self.teachers[0].obituary("ended before it could serve"))
 
-    def _keep_size(self) -> None:
-        """Carry out kdlab/papers/edl_dist/pool_size.py, twice a second."""
-        assert self.spec.most is not None
-        machine = PoolSize(self.spec.least, self.spec.most, self.spec.idle_s)
+    def _keep(self) -> None:
+        """Scheduler and teachers that die come back; the number follows the demand."""
+        spec = self.spec
+        machine = None
+        if spec.most is not None:
+            machine = PoolSize(spec.least, spec.most, spec.idle_s)
         while not self._closing.wait(_LOOK_S):
             try:
-                status = ask(self.address, "kdlab_status", tls=self.tls)
-            except SchedulerUnreachable:
-                return  # the student reports it
-            resize = machine.on_look(self._level(status))
-            for _ in range(resize.start):
-                self.add_teacher()
-            for address in resize.withdraw:
-                self._withdraw(status, address)
+                if spec.replace_lost:
+                    self._replace()
+                if machine is not None:
+                    self._resize(machine)
+            except (SchedulerUnreachable, ClusterError) as error:
+                logging.getLogger("kdlab").warning("pool: %s", error)
+
+    def _replace(self) -> None:
+        """What died comes back, later each time it dies again.
+
+        Raises:
+            ClusterError: the scheduler does not come up.
+        """
+        if not self.scheduler.alive():
+            self.scheduler.stop()
+            self.scheduler, _ = self._start_scheduler(urlsplit(self.address).port or 0)
+        if self.spec.chaos or self.spec.most is not None:
+            return  # chaos has its own timetable, a pool that grows its own measure
+        now = time.monotonic()
+        for child in self.teachers:
+            if child.alive() or child.pid in self._replaced:
+                continue
+            self._replaced.add(child.pid)
+            if child.process.returncode in MEANT_TO_END:
+                continue
+            self._back_at.append(now + min(_LONGEST_BACK_S, 2.0**self._deaths))
+            self._deaths += 1
+        due = [at for at in self._back_at if at <= now]
+        self._back_at = [at for at in self._back_at if at > now]
+        for _ in due:
+            self.add_teacher()
+        if not self._back_at and self._deaths and self._all_are_ready():
+            self._deaths = 0
+
+    def _all_are_ready(self) -> bool:
+        status = ask(self.address, "kdlab_status", tls=self.tls)
+        ready = sum(t["state"] != "registered" for t in status["teachers"])
+        return ready >= sum(child.alive() for child in self.teachers)
+
+    def _resize(self, machine: PoolSize) -> None:
+        """Carry out kdlab/papers/edl_dist/pool_size.py, twice a second.
+
+        Raises:
+            SchedulerUnreachable: it is being started again.
+        """
+        status = ask(self.address, "kdlab_status", tls=self.tls)
+        resize = machine.on_look(self._level(status))
+        for _ in range(resize.start):
+            self.add_teacher()
+        for address in resize.withdraw:
+            self._withdraw(status, address)
 
     def _level(self, status: dict[str, Any]) -> PoolLevel:
         ready = [t for t in status["teachers"] if t["state"] in ("free", "assigned")]
@@ -159,7 +229,8 @@ class RunningLocalPool:
             self._keeper.join()
         for child in [*self.teachers, self.scheduler]:
             child.stop()
+        self.note.unlink(missing_ok=True)
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
-        if self.spec.tls is not None and self.spec.tls.temporary and self.tls is not None:
+        if self.spec.tls is None or self.spec.tls.temporary:
             with contextlib.suppress(OSError):  # another run may be reading them
-                shutil.rmtree(Path(self.tls["ca"]).parent)
+                shutil.rmtree(Path(self.files["ca"]).parent)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kdlab.cluster.label_wire import Arrays
 from kdlab.soft_labels.compressed import TopK, compress, expand
 
-Inputs = Literal["reference", "value_uint8", "value_float32"]
+Inputs = Literal["reference", "value_uint8", "value_float32", "auto"]
 Replies = Literal["full", "half", "top_k"]
 
 
@@ -30,15 +30,31 @@ def request(
 
 
 def check(
-    asked: Mapping[str, Any], inputs: Arrays, shape: tuple[int, int, int], classes: int
+    asked: Mapping[str, Any],
+    inputs: Arrays,
+    shape: tuple[int, int, int],
+    classes: int,
+    most: int,
+    images: int | None,
 ) -> None:
     """A request that can be answered; whoever sends another one gets it back.
+
+    Args:
+        asked: its header.
+        inputs: its arrays.
+        shape: (C, H, W) of the images.
+        classes: numbers of an answer.
+        most: samples of a request.
+        images: of the data set, which ids count; None where no data was loaded.
 
     Raises:
         ValueError: what is wrong with it.
     """
-    if not isinstance(asked.get("epoch"), int) or asked.get("replies") not in get_args(
-        Replies
+    epoch = asked.get("epoch")
+    if (
+        type(epoch) is not int
+        or not 0 <= epoch < 2**31
+        or asked.get("replies") not in get_args(Replies)
     ):
         raise ValueError(f"a request asks for {dict(asked)!r}")
     top_k = asked.get("top_k")
@@ -54,6 +70,16 @@ def check(
     if not fits or not samples_in(inputs):
         found = {name: (a.dtype.str, a.shape) for name, a in inputs.items()}
         raise ValueError(f"the inputs are {found}; images of this pool are {shape}")
+    if samples_in(inputs) > most:
+        raise ValueError(f"{samples_in(inputs)} samples at once; at most {most} are taken")
+    if "ids" in inputs:
+        if images is None:
+            raise ValueError("samples by reference; this teacher has no data, send views")
+        lowest, highest = int(inputs["ids"].min()), int(inputs["ids"].max())
+        if lowest < 0 or highest >= images:
+            raise ValueError(
+                f"sample ids from {lowest} to {highest}; the data set has {images} images"
+            )
 
 
 def samples_in(asked: Mapping[str, NDArray[Any]]) -> int:

@@ -1,5 +1,6 @@
 """The base of all teacher pools: how teachers come to be, and where they are found."""
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -11,9 +12,16 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.security import Files
 from kdlab.cluster.wire import ask
 from kdlab.config.spec import Spec
-from kdlab.errors import ClusterError, RunStopped, SchedulerUnreachable, TeacherRefused
+from kdlab.errors import (
+    ClusterError,
+    RunStopped,
+    SchedulerUnreachable,
+    TeacherRefused,
+    join_command,
+)
 
 _SCHEDULER_START_S = 60.0
+_CHUNK = 4 << 20  # bytes of weights in one message to the coordinator
 
 
 class Pool(Protocol):
@@ -65,9 +73,9 @@ def deploy(
         TeacherRefused: the pool still serves others.
         RunStopped: the user asked meanwhile.
     """
-    weights = None
     if with_weights:
-        weights = [Path(m["weights"]).read_bytes() for m in deployment.members]
+        for member in deployment.members:
+            send_weights(address, Path(member["weights"]), member["sha256"], tls)
     deadline = time.monotonic() + wait_s
     while True:
         refusal = ask(
@@ -76,7 +84,6 @@ def deploy(
             wait_s=120.0,
             tls=tls,
             deployment=deployment.to_json(),
-            weights=weights,
         )
         if not refusal:
             return
@@ -87,6 +94,37 @@ def deploy(
         time.sleep(0.1)  # between tries; the deadline above ends it
 
 
+def send_weights(address: str, path: Path, sha256: str, tls: Files | None) -> None:
+    """Bring a file to the coordinator in pieces, so that no renewal waits for it.
+
+    Raises:
+        SchedulerUnreachable: it does not answer.
+        ClusterError: another file stands there under this hash.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        have = ask(
+            address, "kdlab_weights_put", tls=tls, sha256=sha256, offset=0, chunk=b""
+        )
+        while have < size:
+            file.seek(have)
+            chunk = file.read(_CHUNK)
+            now = ask(
+                address,
+                "kdlab_weights_put",
+                tls=tls,
+                sha256=sha256,
+                offset=have,
+                chunk=chunk,
+            )
+            if now <= have:
+                raise ClusterError(
+                    f"The scheduler at {address} has taken {now} of the {size} bytes of "
+                    f"{path} and takes no more; is its disk full?"
+                )
+            have = now
+
+
 def start_scheduler(
     deployment: Deployment,
     folder: Path,
@@ -95,6 +133,7 @@ def start_scheduler(
     tls: Files | None = None,
     store: str | None = None,
     host: str = "127.0.0.1",
+    port: int = 0,
 ) -> tuple[Child, str]:
     """A scheduler with the coordinator in it, and its address.
 
@@ -103,16 +142,19 @@ def start_scheduler(
         folder: for its log and its journal.
         ttl_s: of the leases.
         tls: certificates; None is plain TCP.
-        store: URL of a Redis that keeps the leases; None keeps them in memory.
+        store: URL of a Redis, or path of a file, that keeps the leases; None is a file in
+            `folder`.
         host: to listen on; another than loopback is for networks that one has made.
+        port: where one was that this one replaces; 0 is any that is free.
     """
     config = {
         "host": host,
+        "port": port,
         "tls": tls,
         "coordinator": {
             "ttl_s": ttl_s,
             "deployment": deployment.to_json(),
-            "store_url": store,
+            "store_url": store or str(folder / "leases.json"),
             "store_prefix": f"kdlab:{folder.parent.name}",
             "journal": str(folder / "coordinator.jsonl"),
         },
@@ -147,20 +189,22 @@ def wait_for_teacher(
         ClusterError: none became ready in time.
     """
     deadline = time.monotonic() + wait_s
+    status: dict[str, Any] = {"teachers": []}
     while time.monotonic() < deadline:
-        try:
-            status: dict[str, Any] = ask(address, "kdlab_status", tls=tls)
-        except SchedulerUnreachable as error:
-            raise ClusterError(
-                f"The pool's scheduler at {address} is gone: {error}"
-            ) from error
         if stop():
             raise RunStopped("stopped by the user while teachers were starting")
+        try:
+            status = ask(address, "kdlab_status", tls=tls)
+        except SchedulerUnreachable as error:  # whoever keeps it starts it again
+            logging.getLogger("kdlab").warning("%s", error)
+            problem()
+            time.sleep(0.1)
+            continue
         if sum(t["state"] != "registered" for t in status["teachers"]) >= at_least:
             return status
         problem()
         time.sleep(0.1)  # between looks; the deadline above ends it
     raise ClusterError(
         f"No teacher became ready at {address} within {wait_s:g} s "
-        f"({len(status['teachers'])} are loading). Start one:\n    kdlab teacher {address}"
+        f"({len(status['teachers'])} are loading). Start one:\n    {join_command(address)}"
     )

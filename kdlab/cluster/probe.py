@@ -1,6 +1,7 @@
 """Two proofs that a teacher is the right one, before any student trusts it.
 
-By its views: the hash of the first samples' views, where inputs travel by reference.
+By its data, where inputs travel by reference: the digest of all pixels and labels, the
+augmentation, and the hash of the first samples' views as this machine makes them.
 By its answers: the logits of a few made-up images, against those of the process that
 started the pool. Other weights, a wrong precision or numbers that are not finite show
 there, whatever the machine.
@@ -8,7 +9,8 @@ there, whatever the machine.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +23,48 @@ _NUMBERS = 1024  # of each answer: enough, also where one has a million
 _ALLOWED = 0.05  # of the reference's own size: half precision on other devices stays below
 
 
-def probe_of(data: ImageData) -> str:
-    """16 hex digits of the first views; equal where references mean the same bytes."""
-    ids = data.train[:16]
-    views = np.ascontiguousarray(data.views(ids, 0))
-    return hashlib.sha256(views.tobytes()).hexdigest()[:16]
+def identity_of(data: ImageData) -> dict[str, Any]:
+    """Equal where the same (id, epoch) means the same bytes; plain values.
+
+    The digest is of every pixel and label: a single file more or less shifts the ids of
+    all that follow it, and may leave the first views as they are.
+    """
+    views = np.ascontiguousarray(data.views(data.train[:16], 0))
+    return {
+        "digest": data.digest,
+        "images": len(data.labels),
+        "classes": list(data.classes),
+        "augment": data.augment.fingerprint(),
+        "views": hashlib.sha256(views.tobytes()).hexdigest()[:16],
+    }
+
+
+def other_data(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    """How a teacher's data differ from the student's; empty when they are the same."""
+    if found["classes"] != expected["classes"]:
+        return (
+            f"its classes are {_few(found['classes'])} ({len(found['classes'])}), the "
+            f"student's {_few(expected['classes'])} ({len(expected['classes'])})"
+        )
+    if found["images"] != expected["images"]:
+        return f"it has {found['images']} images, the student {expected['images']}"
+    if found["digest"] != expected["digest"]:
+        return (
+            f"its {found['images']} images or their labels differ (digest "
+            f"{found['digest']}, the student's {expected['digest']})"
+        )
+    if found["augment"] != expected["augment"]:
+        return "it augments them in another way, or with another version of kdlab"
+    if found["views"] != expected["views"]:
+        return (
+            "it makes other views of the same images: another version of kdlab, numpy or "
+            "Pillow"
+        )
+    return ""
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def probe_images(shape: tuple[int, int, int]) -> NDArray[np.uint8]:
@@ -40,6 +79,20 @@ def proof_of(answers: NDArray[np.float32]) -> list[list[float]]:
     stride = -(-answers.shape[1] // _NUMBERS)
     thinned: list[list[float]] = answers[:, ::stride].tolist()
     return thinned
+
+
+def difference_of(answer: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """Root mean square between two answers to the same samples, over their size.
+
+    0 where they may come from the same model on other devices or in another precision.
+    Their means over the classes are left out: logits are known up to that.
+    """
+    if answer.shape != other.shape:
+        return math.inf
+    a, b = (x - x.mean(axis=1, keepdims=True) for x in (answer, other))
+    error = float(np.sqrt(np.mean((a - b) ** 2)))
+    size = float(np.sqrt(np.mean(b**2)))
+    return 0.0 if error <= _ALLOWED * size + 1e-3 else error / max(size, 1e-9)
 
 
 def disagreement(

@@ -1,7 +1,8 @@
 """The reader's two wires: to its teachers (label_wire.py), to the coordinator (Dask's RPC)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -12,12 +13,12 @@ from numpy.typing import NDArray
 from kdlab.cluster.label_wire import Asker, NotOurs, brief, connect
 from kdlab.cluster.messages import decode, request
 from kdlab.cluster.security import connection_arguments
-from kdlab.cluster.wire import CALL_S, within
+from kdlab.cluster.wire import call_coordinator, within
 from kdlab.papers.edl_dist.distil_reader import Teacher
 from kdlab.papers.edl_dist.leases import Change
 
 _WATCH_S = 2.0
-_COORDINATOR_TRIES = 3
+_AGAIN_S, _LONGEST_S = 0.2, 5.0  # between tries to reach the coordinator
 
 
 class Unusable(Exception):
@@ -57,34 +58,39 @@ class Wires:
         self.forget(list(self._askers))
         await self._pool.close()
 
-    async def news(self, t_s: float, at_most: int | None) -> AsyncIterator[News]:
+    async def news(
+        self,
+        t_s: float,
+        at_most: int | None,
+        away: Callable[[str], None] = lambda why: None,
+    ) -> AsyncIterator[News]:
         """What changes for this student, for ever, as soon as it does.
 
-        The demand is announced first, and again when the coordinator was started anew.
-
-        Raises:
-            OSError, TimeoutError: the scheduler is gone or silent, several times in a row.
+        The demand is announced first, and again when the coordinator was started anew. While
+        nobody answers, `away` is told why and tries go on: the teachers that are known still
+        serve, over wires of their own.
         """
-        version, incarnation, failures = -1, "", 0
+        version, incarnation, wait_s = -1, "", _AGAIN_S
+        config = self._config
+        how = {"t_s": t_s, "at_most": at_most} | {
+            name: config[name] for name in ("priority", "floor") if name in config
+        }
         while True:
             try:
                 news = await self.coordinator(
                     "watch", version=version, incarnation=incarnation, wait_s=_WATCH_S
                 )
                 if not news["known"]:
-                    await self.coordinator("demand", t_s=t_s, at_most=at_most)
+                    await self.coordinator("demand", **how)
                     yield News([], {}, full=False)
                     continue
-            except (OSError, TimeoutError):
-                failures += 1
-                if failures >= _COORDINATOR_TRIES:
-                    raise
-                await asyncio.sleep(1.0)  # between tries; _COORDINATOR_TRIES ends them
+            except (OSError, TimeoutError) as error:
+                away(brief(error))
+                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
+                wait_s = min(_LONGEST_S, 2 * wait_s)
                 continue
-            except AttributeError:  # the plugin is being replaced: no such handler yet
-                await asyncio.sleep(0.2)
-                continue
-            version, incarnation, failures = news["version"], news["incarnation"], 0
+            version, incarnation = news["version"], news["incarnation"]
+            wait_s = _AGAIN_S
             self.follow(news)
             given = [_teacher_from(facts) for facts in news["given"]]
             yield News(given, news["gone"], news["full"])
@@ -144,10 +150,12 @@ class Wires:
         """
         config = self._config
         asked = {"epoch": epoch, "replies": config["replies"], "top_k": config["top_k"]}
+        if "serves" in config:
+            asked["serves"] = config["serves"]
         arrays = request(config["inputs"], ids, views)
         try:
             asker = await self._asker(teacher)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, KeyError) as error:  # KeyError: gone meanwhile
             raise Unreachable(f"no connection to it ({brief(error)})") from error
         try:
             answer = asker.ask(asked, arrays)
@@ -177,18 +185,20 @@ class Wires:
             OSError, TimeoutError: the scheduler is gone or silent.
         """
         remote = self._pool(self._config["coordinator"])
-        call = getattr(remote, f"kdlab_{operation}")
-        return await within(CALL_S, call(student=self._config["student"], **arguments))
+        return await call_coordinator(
+            remote, operation, student=self._config["student"], **arguments
+        )
 
 
 def _teacher_from(facts: dict[str, Any]) -> Teacher:
     """As the coordinator describes it."""
-    shown = ("name", "pid", "device", "threads")
+    shown = ("name", "pid", "device", "threads", "by_reference")
     return Teacher(
         address=facts["address"],
         lease=facts["lease"],
         t_t=facts["t_t"],
         best_batch=facts["best_batch"],
+        least_batch=int(facts.get("least_batch", 1)),
         draining=facts["draining"],
         facts={k: facts[k] for k in shown if k in facts},
     )

@@ -1,5 +1,11 @@
-"""Teachers that join a scheduler somewhere: `kdlab teacher ADDRESS` on each machine."""
+"""Teachers that join a scheduler somewhere: `kdlab teacher ADDRESS` on each machine.
 
+Or on the machines of ordinary Dask workers, however those were started (`dask worker`,
+dask-jobqueue, Kubernetes, SSH): see teacher_host.py.
+"""
+
+import logging
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +17,13 @@ from kdlab.cluster.coordinator import Coordinator
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, deploy, wait_for_teacher
 from kdlab.cluster.security import Files, Tls, address_faults, client_security
+from kdlab.cluster.teacher_host import host_teachers
 from kdlab.cluster.wire import ask, check_address, run_apart
-from kdlab.config import Fault, register
+from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.errors import ClusterError
+from kdlab.errors import ClusterError, SchedulerUnreachable, TeacherRefused
+
+_LOOK_S = 1.0
 
 
 @register("cluster/remote_pool")
@@ -22,17 +31,31 @@ from kdlab.errors import ClusterError
 class RemotePool(PoolSpec):
     """A Dask scheduler that runs already; teachers join it with `kdlab teacher`.
 
-    address: of the scheduler, for example tcp://10.0.0.1:8786 or tls://10.0.0.1:8786.
+    address: of the scheduler, for example tls://10.0.0.1:8786.
     wait_s: how long the run waits for its first teacher.
     tls: certificates that every machine of the pool has; needed for a tls:// address.
+    insecure: plain TCP, where the network keeps others out: whoever can connect can run
+        code as the owner of the scheduler.
+    ttl_s, store, journal: of a coordinator that this run installs: silence after which a
+        teacher is given up; redis://... or a file on the scheduler's machine that keeps
+        the leases; a file there for its events. A coordinator that is there keeps its own.
+    workers: Dask workers with the resource `kdlab_teacher` become hosts: each starts so
+        many teachers on its machine. 0 leaves that to `kdlab teacher`.
+    threads: CPU threads of each of these.
     """
 
     address: str
     wait_s: Annotated[float, POSITIVE] = 120.0
     tls: Tls | None = None
+    insecure: bool = False
+    ttl_s: Annotated[float, POSITIVE] = 6.0
+    store: str | None = None
+    journal: str | None = None
+    workers: Annotated[int, Range(ge=0)] = 0
+    threads: Annotated[int, Range(ge=1)] = 1
 
     def cross_faults(self) -> Iterator[Fault]:
-        yield from address_faults(self.address, self.tls)
+        yield from address_faults(self.address, self.tls, insecure=self.insecure)
 
     def certificates(self) -> Files | None:
         return None if self.tls is None else self.tls.files(Path())
@@ -45,11 +68,41 @@ class RemotePool(PoolSpec):
 
 
 class JoinedPool:
+    """A pool somebody else keeps; what it serves is said again when it was started anew."""
+
     def __init__(self, spec: RemotePool, deployment: Deployment) -> None:
-        self.spec, self.address = spec, spec.address
+        self.spec, self.address, self.deployment = spec, spec.address, deployment
         self.teacher, self.tls = deployment.teacher, spec.certificates()
-        install(spec.address, self.tls)
-        deploy(spec.address, deployment, tls=self.tls, with_weights=True)
+        self._deploy()
+        self._closing = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="pool-keeper", daemon=True)
+        self._keeper.start()
+
+    def _deploy(self) -> None:
+        install(
+            self.address,
+            self.tls,
+            ttl_s=self.spec.ttl_s,
+            store_url=self.spec.store,
+            journal=self.spec.journal,
+        )
+        deploy(self.address, self.deployment, tls=self.tls, with_weights=True)
+        if self.spec.workers:
+            host_teachers(self.address, self.tls, self.spec.workers, self.spec.threads)
+
+    def _keep(self) -> None:
+        while not self._closing.wait(_LOOK_S):
+            try:
+                if not self._serves():
+                    self._deploy()
+            except (SchedulerUnreachable, ClusterError, TeacherRefused) as error:
+                logging.getLogger("kdlab").warning("pool at %s: %s", self.address, error)
+
+    def _serves(self) -> bool:
+        if not has_coordinator(self.address, self.tls):
+            return False
+        status = ask(self.address, "kdlab_status", tls=self.tls)
+        return bool(status["deployed"] == self.deployment.fingerprint)
 
     def wait(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         return wait_for_teacher(
@@ -57,11 +110,18 @@ class JoinedPool:
         )
 
     def close(self) -> None:
-        return None  # the pool was there before the run and stays
+        """The pool was there before the run and stays."""
+        self._closing.set()
+        self._keeper.join()
 
 
-def install(address: str, tls: Files | None = None) -> None:
+def install(address: str, tls: Files | None = None, **options: Any) -> None:
     """Make a plain Dask scheduler a coordinator, if it is none yet.
+
+    Args:
+        address: of the scheduler.
+        tls: certificates of the pool.
+        options: of the Coordinator.
 
     Raises:
         SchedulerUnreachable: nobody answers.
@@ -76,7 +136,7 @@ def install(address: str, tls: Files | None = None) -> None:
         async with Client(
             address, asynchronous=True, timeout="10s", security=security
         ) as client:
-            await client.register_plugin(Coordinator())
+            await client.register_plugin(Coordinator(**options))
 
     try:
         run_apart(send)

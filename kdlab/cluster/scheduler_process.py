@@ -11,14 +11,18 @@ from kdlab.cluster.coordinator import Coordinator
 from kdlab.cluster.wire import settle
 
 
+class QuietScheduler(security.NoHttp, Scheduler):
+    """A Dask scheduler without web pages."""
+
+
 async def main() -> None:
     config = configured()
     settle()
     security.use(config["tls"])
     logging.getLogger("distributed").setLevel(logging.WARNING)
     plugin = Coordinator(**config["coordinator"])
-    async with Scheduler(
-        host=security.listen_address(config["host"]),
+    async with QuietScheduler(
+        host=security.listen_address(config["host"], config["port"]),
         dashboard=False,
         dashboard_address=None,
     ) as scheduler:

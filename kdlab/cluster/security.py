@@ -1,25 +1,36 @@
-"""TLS for everything Dask carries: between scheduler, teachers and readers.
+"""Who may talk to a pool: certificates for Dask's connections, a token for the label wire.
 
-Dask's messages are pickles: whoever can connect can run code. So pools listen on
-loopback unless told otherwise, and across machines `tls` makes both ends show a
-certificate that the same authority signed.
+Dask's messages are pickles: whoever can connect can run code, and on a shared machine every
+user can connect to loopback. So a local pool makes certificates of its own for each run, and
+a token that both ends of a label wire prove to know; other users of the machine can read
+neither file. Loopback carries the labels themselves in the open: nobody else can listen
+there, and encrypting pixels would cost what the wire saves. Across machines `tls` makes both
+ends of everything show a certificate that the same authority signed.
 """
 
+import json
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask
+from distributed.http.routing import RoutingApplication
 from distributed.security import Security
+from tornado.httpserver import HTTPServer
 
 from kdlab.config import Fault
+from kdlab.config.home import home
 from kdlab.config.spec import Spec
 from kdlab.errors import BadInput
 
-Files = dict[str, str]  # ca, cert, key -> path
+Files = dict[str, str]  # ca, cert, key, and of a local pool token -> path
+
+_token: bytes | None = None  # of this process, set by `use`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +73,50 @@ class Tls(Spec):
         return _temporary(folder)
 
 
-def address_faults(address: str, tls: Tls | None) -> Iterator[Fault]:
+def own_files(tls: Tls | None, folder: Path) -> Files:
+    """Of a pool on this machine: those it was given, else made for it alone."""
+    if tls is not None:
+        return tls.files(folder)
+    files = _temporary(folder)
+    path = Path(files["ca"]).parent / "token"
+    write_private(path, secrets.token_hex(32))
+    return files | {"token": str(path)}
+
+
+def remember(address: str, files: Files) -> Path:
+    """Note where a pool's files are, so that `kdlab teacher ADDRESS` finds them here."""
+    note = _note(address)
+    note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    note.unlink(missing_ok=True)
+    write_private(note, json.dumps(files))
+    return note
+
+
+def remembered(address: str) -> Files | None:
+    """The files of a pool that this user has up on this machine."""
+    note = _note(address)
+    if not note.is_file() or note.stat().st_uid != os.getuid():
+        return None
+    files: Files = json.loads(note.read_text())
+    return files if all(Path(path).is_file() for path in files.values()) else None
+
+
+def _note(address: str) -> Path:
+    parts = urlsplit(address)
+    return home() / "pools" / f"{parts.hostname}-{parts.port}.json"
+
+
+def address_faults(
+    address: str, tls: Tls | None, *, insecure: bool = False
+) -> Iterator[Fault]:
     """Of a cluster that is up already, on other machines."""
+    if tls is None and not insecure and not address.startswith("tls://"):
+        yield Fault(
+            "address",
+            f"is {address}: whoever can connect to a plain TCP address can run code there. "
+            "Give a tls:// address and tls: {ca, cert, key}, or say insecure: true where "
+            "the network keeps others out",
+        )
     if tls is not None and tls.temporary:
         yield Fault("tls", "is temporary, which other machines cannot know; give files")
     if address.startswith("tls://") != (tls is not None):
@@ -75,8 +128,8 @@ def _temporary(folder: Path) -> Files:
         made = Security.temporary()
     except ImportError as error:
         raise BadInput(
-            "tls.temporary needs the package cryptography: pip install 'kdlab[tls]'. Or "
-            "give certificates of your own: tls.ca, tls.cert, tls.key."
+            "Certificates are made with the package cryptography, which is missing: pip "
+            "install cryptography. Or give your own: tls.ca, tls.cert, tls.key."
         ) from error
     folder.mkdir(parents=True, exist_ok=True)
     private = Path(tempfile.mkdtemp(prefix="tls-", dir=folder))  # mode 0700
@@ -87,16 +140,28 @@ def _temporary(folder: Path) -> Files:
     }
     for name, text in texts.items():
         path = private / f"{name}.pem"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
+        write_private(path, str(text))
     return {name: str(private / f"{name}.pem") for name in texts}
+
+
+def write_private(path: Path, text: str) -> None:
+    """A new file that this user alone can read."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+def token() -> bytes | None:
+    """What both ends of a label wire of this process must know; None asks for nothing."""
+    return _token
 
 
 def use(files: Files | None) -> None:
     """Make this process speak TLS, and nothing else, on all its Dask connections."""
+    global _token  # noqa: PLW0603  # one pool per process
     if not files:
         return
+    _token = Path(files["token"]).read_bytes() if "token" in files else None
     settings: dict[str, Any] = {"distributed.comm.require-encryption": True}
     settings["distributed.comm.tls.ca-file"] = files["ca"]
     for role in ("scheduler", "worker", "client"):
@@ -121,7 +186,16 @@ def connection_arguments() -> dict[str, Any]:
     return arguments
 
 
-def listen_address(host: str) -> str:
-    """Where a server of this process listens: any port of the host."""
+def listen_address(host: str, port: int = 0) -> str:
+    """Where a server of this process listens; port 0 is any that is free."""
     encrypted = dask.config.get("distributed.comm.require-encryption", False)
-    return f"{'tls' if encrypted else 'tcp'}://{host}:0"
+    return f"{'tls' if encrypted else 'tcp'}://{host}:{port}"
+
+
+class NoHttp:
+    """Mixed into Dask's servers: no web pages, which anybody could read and some act on."""
+
+    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+        self.http_application = RoutingApplication([])
+        self.http_server = HTTPServer(self.http_application)
+        vars(self.http_server)["port"] = 0  # it never listens

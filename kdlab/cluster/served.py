@@ -1,29 +1,32 @@
 """EDL-Dist as a SoftLabelSource: the trainer's end of the DistilReader."""
 
 import socket
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from math import prod, ulp
 from typing import Annotated, Any, ClassVar, Literal
 
-import psutil
 import torch
 
 from kdlab.cluster.children import Child, tail
+from kdlab.cluster.limits import free_memory
 from kdlab.cluster.messages import Inputs, Replies
 from kdlab.cluster.notebook_components import pack
 from kdlab.cluster.ring import Channel, Layout, Ring
 from kdlab.cluster.student_reader import FIGURES
 from kdlab.config import Fault, Range, register
 from kdlab.config.registry import known_names
-from kdlab.config.spec import NOT_NEGATIVE, POSITIVE
+from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE
 from kdlab.errors import BadInput, ClusterError, RunStopped, TeacherLost
-from kdlab.papers.edl_dist.hybrid_schedule import Policy
+from kdlab.papers.edl_dist.hybrid_schedule import Policy, default_thresholds
 from kdlab.soft_labels.label_file import meta_for, own_folder
 from kdlab.soft_labels.source import Batch, SourceContext, SourceSpec
 
 _MOST_MEMORY = 0.8  # of what is free
+_IN_FLIGHT_MEMORY = 0.25  # of what is free: for inputs and answers under way
 _LOOK_S = 0.2  # how often a waiting trainer looks whether it should stop
+_RESTARTS, _RESTARTS_S = 5, 60.0  # of a reader, in so many seconds, before the run fails
 
 
 @register("cluster/served")
@@ -32,12 +35,14 @@ class Served(SourceSpec):
     """EDL-Dist: soft labels from a pool of teachers that may come and go.
 
     policy: when to ask for one more teacher; `paper` is Algorithm 1 as printed.
-    lt, ut: lower and upper threshold of unused soft labels; ut bounds what has arrived
-        plus what is in flight.
+    lt, ut: lower and upper threshold of unused soft labels, as they will be when what is
+        asked for now arrives. What is in flight besides follows from measured rates and
+        latencies. null: 256 and 2048 samples, or two and eight batches if that is more.
     thresholds_in: what lt and ut count: samples, megabytes (inputs and soft labels
         together), or shares of the host memory that is free when the run starts.
     inputs: `reference` sends sample ids (teachers must be able to read the data),
-        `value_uint8` and `value_float32` send the pixels.
+        `value_uint8` and `value_float32` send the pixels, `auto` ids to teachers that have
+        the same data and uint8 pixels to the others.
     replies: logits in full (float32), half (float16), or only the top_k likeliest classes
         with the mass of the rest.
     cache_views: keep the soft labels of so many views per sample and ask for each only
@@ -45,8 +50,12 @@ class Served(SourceSpec):
         cache_views), as with `soft_labels/cached`, whose format it is. null keeps none.
     order: `any` trains on batches as they arrive, `strict` in the plan's order. A group of
         several ranks is always strict.
-    per_teacher: requests in flight per teacher.
+    per_teacher: requests in flight per teacher, at least.
     at_most: teachers this student may hold; null is no limit.
+    priority, floor: where several runs share a pool that falls short: its share in
+        proportion, and teachers that are not taken away for others.
+    check_share: of the answers are computed again by a second teacher and compared; a
+        teacher whose soft labels differ is found and left out. 0 checks none.
     hedge: ask a second teacher too when one is overdue (five times its own mean latency).
     deadline_s: for one request; then its teacher is given up and left alone for a while.
     wait_s: how long the student waits when no teacher is left, before the run fails.
@@ -58,8 +67,8 @@ class Served(SourceSpec):
 
     needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "served"
     policy: Policy = "guarded"
-    lt: Annotated[float, NOT_NEGATIVE] = 256
-    ut: Annotated[float, POSITIVE] = 2048
+    lt: Annotated[float, NOT_NEGATIVE] | None = None
+    ut: Annotated[float, POSITIVE] | None = None
     thresholds_in: Literal["samples", "megabytes", "memory_share"] = "samples"
     inputs: Inputs = "reference"
     replies: Replies = "full"
@@ -68,6 +77,9 @@ class Served(SourceSpec):
     order: Literal["any", "strict"] = "any"
     per_teacher: Annotated[int, Range(ge=1)] = 2
     at_most: Annotated[int, Range(ge=1)] | None = None
+    priority: Annotated[float, POSITIVE] = 1.0
+    floor: Annotated[int, Range(ge=0)] = 1
+    check_share: Annotated[float, SHARE] = 0.001
     hedge: bool = True
     deadline_s: Annotated[float, POSITIVE] = 30.0
     wait_s: Annotated[float, POSITIVE] = 120.0
@@ -77,6 +89,12 @@ class Served(SourceSpec):
     record: bool = False
 
     def cross_faults(self) -> Iterator[Fault]:
+        if self.thresholds_in != "samples":
+            for name in ("lt", "ut"):
+                if getattr(self, name) is None:
+                    yield Fault(name, f"is null; say it in {self.thresholds_in}")
+        if self.lt is None or self.ut is None:
+            return
         if self.lt >= self.ut:
             yield Fault("lt", f"is {self.lt:g} and ut is {self.ut:g}; lt must be below ut")
         if self.thresholds_in == "memory_share" and self.ut > _MOST_MEMORY:
@@ -106,9 +124,16 @@ class Served(SourceSpec):
         if self.thresholds_in == "megabytes":
             unit = 1e6 / sample_bytes
         elif self.thresholds_in == "memory_share":
-            unit = psutil.virtual_memory().available / sample_bytes
-        lt, ut = int(self.lt * unit), int(self.ut * unit)
+            unit = free_memory() / sample_bytes
+        lt, ut = default_thresholds(largest)
+        if self.ut is not None:
+            ut = int(self.ut * unit)
+            lt = min(lt, ut // 4)
+        if self.lt is not None:
+            lt = int(self.lt * unit)
+            ut = ut if self.ut is not None else max(ut, 2 * lt)
         if ut <= largest:
+            assert self.ut is not None
             raise BadInput(
                 f"soft_labels.ut={self.ut:g} {self.thresholds_in} is {ut} samples of "
                 f"{sample_bytes} bytes, and a batch has {largest}: not more than one batch "
@@ -139,12 +164,10 @@ class ServedSource:
         sample_bytes = prod(layout.shape) + 4 * outputs
         lt, ut = spec.thresholds(sample_bytes, layout.largest)
         self._sizes = (sample_bytes, layout.largest)
-        self.ring = Ring.create(layout)
         self.log = context.folder / "reader.log"
-        self._held: int | None = None
-        self._heard = 0  # words of the reader, wakes not counted
-        self._tensors = [self._tensors_of(slot) for slot in range(spec.slots)]
         self._last: dict[str, float] = {}  # figures, kept when the ring is gone
+        self._restarts: list[float] = []  # when
+        self._paused = False
         rate = context.student_rate()
         rules = {
             "t_s": max(rate, ulp(1.0)),
@@ -152,15 +175,19 @@ class ServedSource:
             "ut": ut,
             "give_up_s": spec.deadline_s,
             "sample_mb": sample_bytes / 1e6,
+            "most_in_flight": self._most_in_flight(prod(layout.shape), 4 * outputs),
             "order": "strict" if context.in_group else spec.order,
         }
         same = ("policy", "settle_s", "window_s", "per_teacher", "slots", "hedge", "wait_s")
-        rules |= {name: getattr(spec, name) for name in same}
-        ours, theirs = socket.socketpair()
-        config = spec.fields() | {
+        rules |= {
+            name: getattr(spec, name) for name in (*same, "check_share", "cache_views")
+        }
+        self._layout = layout
+        self._config = spec.fields() | {
             "rules": rules,
             "student": context.student,
             "coordinator": context.pool.address,
+            "serves": context.pool.teacher,
             "tls": context.pool.tls,
             "samples": samples.describe(),
             "classes": outputs,
@@ -168,8 +195,32 @@ class ServedSource:
             "record": str(context.folder / "reader.jsonl") if spec.record else None,
             "components": pack(set(known_names())),
             "layout": asdict(layout),
-            "start": context.start,
             "t_s": rate,
+        }
+        start = context.start
+        self._position: tuple[int, set[int]] = (start["epoch"], set(start["done"]))
+        self._start_reader()
+        self._first: int | None = None
+        if self._has_work():
+            self._first = self._wait_for_slot()  # primed: the first soft labels are there
+
+    def _most_in_flight(self, view_bytes: int, answer_bytes: int) -> int:
+        """Samples whose inputs and answers fit a share of the free memory."""
+        kept = answer_bytes + (0 if self.spec.inputs == "reference" else view_bytes)
+        free = free_memory()
+        return max(self._sizes[1], int(_IN_FLIGHT_MEMORY * free / kept))
+
+    def _start_reader(self) -> None:
+        """A reader, and the shared memory between us, for what is still to be trained on."""
+        self.ring = Ring.create(self._layout)
+        self._ended = False
+        self._held: int | None = None
+        self._heard = 0  # words of the reader, wakes not counted
+        self._tensors = [self._tensors_of(slot) for slot in range(self.spec.slots)]
+        epoch, done = self._position
+        ours, theirs = socket.socketpair()
+        config = self._config | {
+            "start": {"epoch": epoch, "done": sorted(done)},
             "ring_fd": self.ring.fd,
             "socket_fd": theirs.fileno(),
         }
@@ -181,9 +232,34 @@ class ServedSource:
             fds=(self.ring.fd, theirs.fileno()),
         )
         theirs.close()
-        self._first: int | None = None
-        if self._has_work():
-            self._first = self._wait_for_slot()  # primed: the first soft labels are there
+
+    def _restart_reader(self) -> None:
+        """It died: another one takes up its teachers and what was not trained on.
+
+        Raises:
+            ClusterError: it has died again and again; quotes its log.
+        """
+        now, last = time.monotonic(), self.figures()
+        why = self.reader.obituary("ended during the run")
+        self._restarts = [at for at in self._restarts if now - at < _RESTARTS_S] + [now]
+        self._end_reader()
+        if len(self._restarts) > _RESTARTS:
+            self._last = last
+            raise ClusterError(f"{why}\nIt was started again {_RESTARTS} times.")
+        epoch, done = self._position
+        self.context.report(
+            "reader_restarted", why=why.split("\n", 1)[0], epoch=epoch, batches=len(done)
+        )
+        self._start_reader()
+        if self._paused:
+            self.pause(paused=True)
+
+    def _end_reader(self) -> None:
+        self._ended = True
+        self.reader.stop()
+        self.channel.close()
+        self._tensors.clear()
+        self.ring.close()
 
     def _tensors_of(self, slot: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         arrays = self.ring.slot(slot)
@@ -209,6 +285,7 @@ class ServedSource:
         return later > 0 or len(samples.batches(start["epoch"])) > len(start["done"])
 
     def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
+        self._position = (epoch, set(done))
         for _ in range(len(self.context.samples.batches(epoch)) - len(done)):
             yield self._next(epoch)
 
@@ -217,7 +294,9 @@ class ServedSource:
             if self.ring.free(self._held):
                 self.channel.send(0)
             self._held = None
-        slot = self._wait_for_slot() if self._first is None else self._first
+        slot = self._first
+        if slot is None:
+            slot = self._wait_for_slot()
         self._first = None
         arrays = self.ring.slot(slot)
         found, index, count = arrays["head"].tolist()
@@ -227,6 +306,7 @@ class ServedSource:
                 f"This is a defect of kdlab; log of the reader: {self.log}"
             )
         self._held = slot
+        self._position[1].add(index)
         views, labels, soft = self._tensors[slot]
         if count < len(labels):  # a slice costs more than all else here
             views, labels, soft = views[:count], labels[:count], soft[:count]
@@ -238,8 +318,20 @@ class ServedSource:
 
         Raises:
             TeacherLost: no teacher is left and none came within `wait_s`.
-            ClusterError: the reader or the coordinator is gone.
+            ClusterError: the reader fails again and again.
             RunStopped: the user asked while the student waited.
+        """
+        while True:
+            try:
+                return self._filled_slot()
+            except EOFError:
+                self._restart_reader()
+
+    def _filled_slot(self) -> int:
+        """The next one of this reader.
+
+        Raises:
+            EOFError: the reader is gone.
         """
         if self.ring.words_said() != self._heard:
             self._hear(0.0)
@@ -258,13 +350,14 @@ class ServedSource:
             self.ring.trainer_waits(False)
 
     def _hear(self, timeout_s: float) -> bool:
-        """Read what the reader says, at least one line; False after the time-out."""
+        """Read what the reader says, at least one line; False after the time-out.
+
+        Raises:
+            EOFError: the reader is gone.
+        """
         heard = False
         while True:
-            try:
-                message = self.channel.receive(0.0 if heard else timeout_s)
-            except EOFError:
-                raise ClusterError(self.reader.obituary("ended during the run")) from None
+            message = self.channel.receive(0.0 if heard else timeout_s)
             if message is None:
                 return heard
             heard = True
@@ -287,12 +380,6 @@ class ServedSource:
                 address=address,
                 log=f"{self.log}. Last trouble: {message['why'] or 'none'}",
             )
-        if kind == "coordinator":
-            raise ClusterError(
-                f"The scheduler at {address} is gone ({message['why']}). The run stopped; no "
-                "sample is lost. Start the scheduler again and resume the run from its last "
-                f"checkpoint. Log of the reader: {self.log}"
-            )
         raise ClusterError(
             f"The reader failed: {message['why']}. End of {self.log}:\n{tail(self.log)}"
         )
@@ -308,24 +395,29 @@ class ServedSource:
         """
         old = self.spec
         new = replace(old, lt=old.lt if lt is None else lt, ut=ut or old.ut)
-        self.channel.send({"thresholds": new.thresholds(*self._sizes)})
+        samples = new.thresholds(*self._sizes)
+        self.channel.send({"thresholds": samples})
+        self._config["rules"] |= dict(zip(("lt", "ut"), samples, strict=True))
         self.spec = new
 
     def pause(self, *, paused: bool) -> None:
+        self._paused = paused
         self.channel.send({"paused": paused})
 
     def look(self) -> None:
-        self._hear(0.0)
+        try:
+            self._hear(0.0)
+        except EOFError:
+            return  # whoever waits for the next batch starts it again
 
     def close(self) -> None:
         """Tell the reader to go; its teachers become free for others."""
+        if self._ended:  # it could not be started again
+            return
         if self.channel.send({"stop": True}):
             self._drain()
-        self.reader.stop()
         self._last = self.figures()
-        self.channel.close()
-        self._tensors.clear()
-        self.ring.close()
+        self._end_reader()
 
     def _drain(self) -> None:
         """Read what is still said, so that the reader can finish writing."""

@@ -15,6 +15,7 @@ import json
 import math
 import socket
 import time
+import traceback
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from kdlab.cluster import notebook_components, security
 from kdlab.cluster.children import configured, give_way
-from kdlab.cluster.label_wire import brief
+from kdlab.cluster.probe import difference_of
 from kdlab.cluster.reader_wires import Unreachable, Unusable, Wires
 from kdlab.cluster.recording import Recorded
 from kdlab.cluster.ring import Layout, Ring
@@ -34,12 +35,15 @@ from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec
 from kdlab.data.samples import PlannedSamples, described
+from kdlab.errors import join_command
 from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.reader_instructions import (
     AskTeacher,
+    Check,
     Complain,
     Deliver,
+    EndCheck,
     Fail,
     GiveBack,
     Instruction,
@@ -61,6 +65,10 @@ FIGURES = (
     "hedges",
     "stored_mb",
     "stability_mean",
+    "credit",
+    "latency_s",
+    "capacity",
+    "starved_s",
 )
 _LOOK_S = 0.05
 _FINISH_EVERY_S = 5.0  # between looks whether the label file is complete
@@ -89,6 +97,9 @@ class StudentReader:
         self.soft: dict[tuple[int, int], NDArray[np.float32]] = {}  # batches under way
         self.views: dict[tuple[int, int], NDArray[np.uint8]] = {}  # by value: kept
         self.answer: NDArray[np.float32] | None = None  # the one being passed on
+        # Answers that are compared with others: by part, then (teacher, lease).
+        self.compared: dict[Part, dict[tuple[str, int], NDArray[np.float32]]] = {}
+        self.coordinator_away = False
         self.free_slots = list(range(ring.layout.slots))
         self.filled: dict[int, int] = {}  # slot -> samples, until the trainer frees it
         self.background: set[asyncio.Task[None]] = set()
@@ -152,20 +163,36 @@ class StudentReader:
                 self._soft(part.epoch, part.batch)[:] = self.labels.get(ids, part.epoch)
             case Deliver(epoch, batch):
                 self._deliver(epoch, batch)
-            case AskTeacher():
-                self._spawn(self._ask_teacher())
-            case Release(teacher):
-                self._spawn(self._release(teacher))
-            case GiveBack(teacher, lease, after_s):
-                self._spawn(self._give_back(teacher, lease, after_s))
-            case Complain(teacher, _, why):
-                self._spawn(self.wires.coordinator("complain", teacher=teacher, why=why))
+            case Check(part, teacher, lease, first):
+                if first is not None:
+                    assert self.answer is not None
+                    self.compared[part] = {first: self.answer}
+                self._spawn(self._ask(part, teacher, lease, check=True))
+            case EndCheck(part):
+                self.compared.pop(part, None)
             case Say(event, data):
                 self._say(event, data)
             case Fail(unplaced, batches, why):
                 self._tell(
                     error="teacher_lost", unplaced=unplaced, batches=batches, why=why
                 )
+            case _:
+                self._spawn(self._tell_coordinator(instruction))
+
+    async def _tell_coordinator(
+        self, instruction: AskTeacher | Release | GiveBack | Complain
+    ) -> None:
+        call = self.wires.coordinator
+        match instruction:
+            case AskTeacher(need):
+                await self._ask_teacher(need)
+            case Release(teacher, lease, need):
+                await self._release(teacher, lease, need)
+            case GiveBack(teacher, lease, after_s):
+                await asyncio.sleep(after_s)  # the back-off; who is dead is gone by then
+                await call("give_back", teacher=teacher, lease=lease)
+            case Complain(teacher, lease, why):
+                await call("complain", teacher=teacher, lease=lease, why=why)
 
     def _keep(self, part: Part) -> None:
         assert self.answer is not None
@@ -195,14 +222,16 @@ class StudentReader:
 
     # Wires
 
-    async def _ask(self, part: Part, teacher: str, lease: int) -> None:
+    async def _ask(self, part: Part, teacher: str, lease: int, check: bool = False) -> None:
         """One request: every way it can end becomes one fact."""
         rows = slice(part.start, part.stop)
-        ids = self._ids(part.epoch, part.batch)[rows]
-        views = None
-        if self.config["inputs"] != "reference":
-            views = self._batch_views(part.epoch, part.batch)[rows]
-        epoch = self._epoch_of_view(part.epoch)
+        key = (part.epoch, part.batch)
+        ids, epoch, views = self._ids(*key)[rows], self._epoch_of_view(part.epoch), None
+        if self._wants_views(teacher):
+            # A batch that is checked may be delivered already, and its views gone.
+            views = (
+                self.samples.views(ids, epoch) if check else self._batch_views(*key)[rows]
+            )
         try:
             logits = await self.wires.soft_labels(teacher, epoch, ids, views)
         except (Unreachable, Unusable) as error:
@@ -216,38 +245,65 @@ class StudentReader:
                 )
             )
             return
+        if check:
+            self._compare(part, (teacher, lease), logits)
+            return
         self.answer = logits
         self._do(self.machine.on_answer(part, teacher, lease, time.monotonic()))
         self.answer = None
 
-    async def _ask_teacher(self) -> None:
+    def _wants_views(self, teacher: str) -> bool:
+        """Whether this teacher gets pixels."""
+        if self.config["inputs"] != "auto":
+            return bool(self.config["inputs"] != "reference")
+        known = self.machine.teachers.get(teacher)
+        return known is not None and not known.facts.get("by_reference", True)
+
+    def _compare(
+        self, part: Part, who: tuple[str, int], logits: NDArray[np.float32]
+    ) -> None:
+        kept = self.compared.get(part)
+        if kept is None:
+            return  # it was decided meanwhile
+        agrees = [w for w, other in kept.items() if not difference_of(logits, other)]
+        kept.setdefault(who, logits)
+        if kept[who] is logits:
+            agrees.append(who)
+        self._do(
+            self.machine.on_compared(part, *who, agrees_with=agrees, time=time.monotonic())
+        )
+
+    async def _ask_teacher(self, need: float) -> None:
         try:
-            got = await self.wires.coordinator("extra")
+            got = await self.wires.coordinator("extra", need=need)
         except (OSError, TimeoutError):
             self.machine.on_ask_failed()
             raise
         self._say("teacher_requested", {"granted": bool(got)})
 
-    async def _release(self, teacher: str) -> None:
+    async def _release(self, teacher: str, lease: int, need: float) -> None:
+        about = {"teacher": teacher, "lease": lease, "need": need}
         try:
-            await self.wires.coordinator("release", teacher=teacher)
+            await self.wires.coordinator("release", **about)
         except (OSError, TimeoutError):
             self.machine.on_release_failed(teacher)
             raise
 
-    async def _give_back(self, teacher: str, lease: int, after_s: float) -> None:
-        await asyncio.sleep(after_s)  # the back-off itself; who is dead is gone by then
-        await self.wires.coordinator("give_back", teacher=teacher, lease=lease)
-
     async def _watch(self) -> None:
         """Follow the coordinator's changes."""
-        news = self.wires.news(self.config["t_s"], self.config["at_most"])
-        try:
-            async for given, gone, full in news:
-                self.machine.on_announced()
-                self._do(self.machine.on_teachers(given, gone, full, time.monotonic()))
-        except (OSError, TimeoutError) as error:
-            self._tell(error="coordinator", why=brief(error))
+        news = self.wires.news(self.config["t_s"], self.config["at_most"], self._is_away)
+        async for given, gone, full in news:
+            if self.coordinator_away:
+                self.coordinator_away = False
+                self._say("coordinator_back", {})
+            self.machine.on_announced()
+            self._do(self.machine.on_teachers(given, gone, full, time.monotonic()))
+
+    def _is_away(self, why: str) -> None:
+        if not self.coordinator_away:
+            self.coordinator_away = True
+            teachers = len(self.machine.teachers)
+            self._say("coordinator_away", {"why": why, "teachers": teachers})
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:
         while line := await stream.readline():
@@ -277,7 +333,10 @@ class StudentReader:
     # Words to the trainer
 
     def _say(self, event: str, data: Mapping[str, Any]) -> None:
-        extra = {"coordinator": self.config["coordinator"]} if event == "no_teacher" else {}
+        extra = {}
+        if event == "no_teacher":
+            address = self.config["coordinator"]
+            extra = {"coordinator": address, "join": join_command(address)}
         self._tell(report=event, data={**data, **extra})
 
     def _tell(self, **message: Any) -> None:
@@ -298,6 +357,7 @@ class StudentReader:
         if isinstance(error, OSError | TimeoutError):
             return  # the coordinator is away; _watch notices and reports
         if error is not None:
+            traceback.print_exception(error)
             self._tell(error="defect", why=repr(error))
 
     async def run(self, end: socket.socket) -> None:

@@ -44,6 +44,20 @@ async def within(seconds: float, call: Awaitable[Any]) -> Any:
     return await asyncio.wait_for(call, seconds)
 
 
+async def call_coordinator(
+    remote: Any, operation: str, deadline_s: float = CALL_S, **arguments: Any
+) -> Any:
+    """One call to the coordinator in a scheduler, within a deadline.
+
+    Raises:
+        OSError, TimeoutError: nobody answers, or the scheduler has no coordinator yet.
+    """
+    try:
+        return await within(deadline_s, getattr(remote, f"kdlab_{operation}")(**arguments))
+    except AttributeError as error:  # Dask's word for an operation nobody registered
+        raise ConnectionError("the scheduler is up, its coordinator not yet") from error
+
+
 def ask(
     address: str,
     operation: str,

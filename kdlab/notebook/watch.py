@@ -31,6 +31,12 @@ _LINES = {
     "teacher_left": "{teacher} left politely",
     "teacher_lost": "{teacher} is lost: {resent} batches are sent again",
     "no_teacher": "no teacher is left for {unplaced} samples",
+    "teacher_lied": "{teacher} gave wrong soft labels: {sent_again} samples are asked again",
+    "threshold_limits": "soft_labels.ut={ut} keeps the student waiting; {enough} would do",
+    "memory_limits": "memory for inputs in flight keeps the student waiting",
+    "coordinator_away": "the scheduler does not answer; {teachers} teachers serve on",
+    "coordinator_back": "the scheduler is back",
+    "reader_restarted": "the reader was started again",
     "chaos": "chaos: {kind} {target}",
     "teacher_added": "one more teacher was asked for",
     "teacher_drained": "{target} was asked to leave",
@@ -123,7 +129,8 @@ class Watch:
         spec = event.get("spec") or {}
         soft = spec.get("soft_labels") or {}
         if soft.get("type") == "cluster/served" and soft.get("thresholds_in") == "samples":
-            self.lines["unused soft labels"] = {"lt": soft["lt"], "ut": soft["ut"]}
+            bounds = {name: soft[name] for name in ("lt", "ut") if soft[name] is not None}
+            self.lines["unused soft labels"] = bounds
 
     def _on_step(self, event: Mapping[str, Any]) -> None:
         if event.get("member") == "teacher" and self.member:

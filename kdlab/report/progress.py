@@ -26,10 +26,29 @@ _WORTH_A_LINE = {
     ),
     "teacher_joined": "{name} joined ({device}, {t_t:.0f} samples/s, pid {pid})",
     "teacher_left": "{teacher} left politely",
+    "teacher_lied": (
+        "{teacher} gave other soft labels than the other teachers and is left out: "
+        "{sent_again} samples are asked again, {trained} were trained on (batches "
+        "{first_trained} to {last_trained})"
+    ),
+    "threshold_limits": (
+        "the student waits although teachers have nothing to do: soft_labels.ut={ut} holds "
+        "them back; soft_labels.ut={enough} would do"
+    ),
+    "memory_limits": (
+        "the student waits although teachers have nothing to do: the memory that is free "
+        "holds the inputs of {limit} samples in flight, {enough} would do; "
+        "soft_labels.inputs=reference needs none"
+    ),
+    "coordinator_away": (
+        "the pool's scheduler does not answer ({why}); {teachers} teachers serve on"
+    ),
+    "coordinator_back": "the pool's scheduler is back",
+    "reader_restarted": "{why}; another one goes on from epoch {epoch}, batch {batches}",
     "teacher_lost": "{teacher} is lost: {why}. {resent} batches are sent again",
     "no_teacher": (
         "no teacher is left for {unplaced} samples; the student waits up to {wait_s:.0f} s. "
-        "Start one:\n    kdlab teacher {address}"
+        "Start one:\n    {join}"
     ),
     "cache_started": (
         "writing soft labels of {samples} samples, {views} views: {megabytes:.3g} MB to {folder}"

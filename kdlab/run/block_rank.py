@@ -103,6 +103,7 @@ class BlockRank(RankProcess):
                 seed=self.member.seed,
                 folder=self.folder,
                 spec_hash=self.hash,
+                fence=int(order.get("fence", 0)),
                 rank=rank,
                 device=device,
                 emit=report,

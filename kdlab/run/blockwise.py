@@ -16,6 +16,7 @@ from kdlab.models.exported import load_exported, spec_of
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.models.proxyless import Proxyless, mixed_blocks
+from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.pipe_bd.block_cost import Costs, Profile
 from kdlab.papers.pipe_bd.programme import NoPlan, Programme, programme
 from kdlab.run.ingredients import Ingredients
@@ -24,11 +25,11 @@ from kdlab.train.blocks import planning
 from kdlab.train.blocks.cutting import Cutting, cut_both
 from kdlab.train.blocks.profiling import unmeasured
 from kdlab.train.blocks.served_prefix import ServedPrefix, width_of
-from kdlab.train.blocks.sync_norm import check_norms
 from kdlab.train.blockwise import Blockwise
 from kdlab.train.events import Emit
 from kdlab.train.steering import Steering
 from kdlab.train.student import StudentLoop
+from kdlab.train.sync_norm import check_norms
 
 _CPU = torch.device("cpu")
 _OF_THE_DISTILLATION = (
@@ -161,10 +162,11 @@ def _check_prefix(prefix: ServedPrefix, width: int) -> None:
     assert isinstance(source, Served)
     if source.thresholds_in != "samples":  # these are bounds of memory already
         return
-    needed, free = 4 * width * source.ut, psutil.virtual_memory().available
+    ut = source.ut or default_thresholds(1)[1]
+    needed, free = 4 * width * ut, psutil.virtual_memory().available
     if needed > free:
         raise BadInput(
-            f"method.prefix.source.ut is {source.ut:g} samples, and the first {prefix.blocks} "
+            f"method.prefix.source.ut is {ut:g} samples, and the first {prefix.blocks} "
             f"blocks put out {4e-6 * width:.3g} MB for each: {needed / 1e9:.3g} GB, of which "
             f"{free / 1e9:.3g} GB are free. Lower ut and lt, or serve fewer blocks."
         )

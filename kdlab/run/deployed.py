@@ -3,9 +3,16 @@
 from typing import Any
 
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.probe import probe_of
+from kdlab.cluster.probe import identity_of
 from kdlab.data.images import ImageData
+from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.teacher import PreparedTeachers
+
+
+def ways_of(source: SourceSpec) -> dict[str, bool]:
+    """How a source sends inputs, as the fields of a `Deployment`."""
+    inputs = getattr(source, "inputs", "")
+    return {"by_reference": inputs in ("reference", "auto"), "or_value": inputs == "auto"}
 
 
 def deployment_of(
@@ -15,6 +22,7 @@ def deployment_of(
     data_spec: dict[str, Any],
     batch: int,
     by_reference: bool = True,
+    or_value: bool = False,
     components: dict[str, dict[str, str]] | None = None,
     reference: tuple[tuple[float, ...], ...] = (),
 ) -> Deployment:
@@ -34,8 +42,9 @@ def deployment_of(
         shape=data.shape,
         batch=batch,
         data=data_spec,
-        probe=probe_of(data),
+        identity=identity_of(data),
         by_reference=by_reference,
+        or_value=or_value,
         components=components or {},
         reference=reference,
     )

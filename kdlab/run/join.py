@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,34 +12,52 @@ from urllib.parse import urlsplit
 from kdlab.errors import BadInput, TeacherRefused
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """How a teacher runs on this machine.
+
+    name: for people; null is the host's name and the process.
+    threads: CPU threads; null is the cores this process may use.
+    device: auto, cpu or cuda.
+    host: address to listen on; null is the one that the scheduler sees.
+    port, label_port: where it listens, for firewalls; 0 is any that is free.
+    patience_s: how long it tries to reach a scheduler that went away; null is for ever.
+    """
+
+    name: str | None = None
+    threads: int | None = None
+    device: str = "auto"
+    host: str | None = None
+    port: int = 0
+    label_port: int = 0
+    patience_s: float | None = None
+
+
 def join(
-    scheduler: str,
-    *,
-    model: str | None,
-    name: str | None,
-    threads: int | None,
-    device: str,
-    host: str | None,
-    tls: dict[str, str] | None = None,
+    scheduler: str, *, model: str | None, place: Place, tls: dict[str, str] | None = None
 ) -> int:
     """Serve until Ctrl-C or SIGTERM, which withdraws politely.
 
     `model` is a teacher card; its weights must be those the pool serves. None serves
     whatever the pool serves. `tls` holds the paths of ca, cert and key.
 
+    The exit code tells a supervisor what to do: 0 it was told to leave; 1 its inference
+    failed, start it again; 2 it is refused, look at it; 3 the scheduler was away too long.
+
     Raises:
         SchedulerUnreachable: nobody answers at the address.
         TeacherRefused: the pool serves another model.
     """
+    from kdlab.cluster.limits import usable_cores
     from kdlab.cluster.remote_pool import install
+    from kdlab.cluster.roles import REFUSED
     from kdlab.cluster.teacher_server import serve
 
     install(scheduler, tls)
-    options: dict[str, Any] = {
-        "name": name or f"{socket.gethostname()}-{os.getpid()}",
-        "threads": threads or os.cpu_count() or 1,
-        "device": device,
-        "host": host or own_host(scheduler),
+    options: dict[str, Any] = asdict(place) | {
+        "name": place.name or f"{socket.gethostname()}-{os.getpid()}",
+        "threads": place.threads or usable_cores(),
+        "host": place.host or own_host(scheduler),
         "tls": tls,
         "sha256": None if model is None else _weights_of(model),
     }
@@ -50,25 +69,41 @@ def join(
     def say(line: str) -> None:
         print(f"{options['name']}: {line}", file=sys.stderr, flush=True)
 
-    refusal = asyncio.run(serve(scheduler, options, say))
-    if refusal:
-        raise TeacherRefused(f"This teacher cannot serve at {scheduler}: {refusal}")
-    return 0
+    ending = asyncio.run(serve(scheduler, options, say))
+    if ending.code == REFUSED:
+        raise TeacherRefused(f"This teacher cannot serve at {scheduler}: {ending.why}")
+    if ending.code:
+        print(f"{options['name']}: {ending.why}", file=sys.stderr)
+    return ending.code
 
 
 def certificates(
-    scheduler: str, ca: str | None, cert: str | None, key: str | None
+    scheduler: str, ca: str | None, cert: str | None, key: str | None, *, insecure: bool
 ) -> dict[str, str] | None:
     """The three PEM files a tls:// address needs; None for tcp://.
 
+    Those of a pool that this user has up on this machine are found by its address.
+
     Raises:
-        BadInput: one is missing, or they are given for an address without TLS.
+        BadInput: one is missing, or they are given for an address without TLS, which must
+            be asked for by name.
     """
+    from kdlab.cluster.security import remembered
+
     given = {"ca": ca, "cert": cert, "key": key}
     if not scheduler.startswith("tls://"):
         if any(given.values()):
             raise BadInput(f"{scheduler} is no tls:// address; --tls-... has no use there.")
+        if not insecure:
+            raise BadInput(
+                f"{scheduler} is plain TCP: whoever can connect can run code on this machine "
+                "as you. Use a tls:// address, or say --insecure where the network keeps "
+                "others out."
+            )
         return None
+    own = remembered(scheduler) if not any(given.values()) else None
+    if own is not None:
+        return own
     files = {name: str(path) for name, path in given.items()}
     absent = [n for n, path in given.items() if path is None or not Path(path).is_file()]
     if absent:

@@ -14,7 +14,7 @@ from kdlab.cluster.pool import Pool
 from kdlab.cluster.probe import probe_images, proof_of
 from kdlab.models.prefix import Prefix
 from kdlab.run.blockwise import cutting_of, method_of
-from kdlab.run.deployed import deployment_of
+from kdlab.run.deployed import deployment_of, ways_of
 from kdlab.run.folder import RunFolder
 from kdlab.run.ingredients import Ingredients
 from kdlab.run.pool_orders import PoolOrders
@@ -89,7 +89,7 @@ class Pools:
             data,
             data_spec=self.spec.data.to_dict(),
             batch=batch,
-            by_reference=getattr(source, "inputs", "") == "reference",
+            **ways_of(source),
             components=notebook_components.pack(set(named)),
             reference=tuple(map(tuple, proof_of(reference.numpy()))),
         )

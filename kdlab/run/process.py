@@ -23,6 +23,7 @@ from kdlab.cluster.group import StudentGroup
 from kdlab.cluster.hosted_ranks import Hosts
 from kdlab.cluster.local_pool import RunningLocalPool
 from kdlab.cluster.pool import Pool
+from kdlab.cluster.served import Served
 from kdlab.config.check import construct
 from kdlab.config.home import locked, write_json
 from kdlab.config.load import from_dict, spec_hash
@@ -30,6 +31,7 @@ from kdlab.data.images import ImageData
 from kdlab.errors import RunStopped
 from kdlab.models.exported import load_exported
 from kdlab.models.model import parameters, read_card
+from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.report.local_curves import local_curves
 from kdlab.report.machine import git_commit, machine, versions
 from kdlab.report.model_card import model_card
@@ -400,7 +402,7 @@ class RunProcess:
             machine=machine(),
             versions=versions(),
             git=git_commit(),
-            thresholds=[getattr(spec.soft_labels, k, None) for k in ("lt", "ut")],
+            thresholds=_thresholds(spec),
             dataset={
                 "name": data.name,
                 "digest": data.digest,
@@ -456,3 +458,15 @@ def main(path: str, stop: Callable[[], bool]) -> int:
 
     with locked(run.path / "lock", busy):
         return carry_out(run, lambda: RunProcess(run, stop))
+
+
+def _thresholds(spec: ExperimentSpec) -> list[float | None]:
+    """Lower and upper, in the spec's unit; those that nobody chose as they will be."""
+    source = spec.soft_labels
+    if not isinstance(source, Served):
+        return [None, None]
+    chosen = default_thresholds(spec.train.batch)
+    return [
+        own if own is not None else default
+        for own, default in zip((source.lt, source.ut), chosen, strict=True)
+    ]

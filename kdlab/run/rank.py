@@ -45,7 +45,9 @@ class Rank(RankProcess):
             return self.train(order, Solo(), device)
         self.meet(order, device)
         try:
-            return self.train(order, Together(device, self.lr_scale(world)), device)
+            sync_norms = self.aggregation.batch_norm == "sync"
+            ranks = Together(device, self.lr_scale(world), sync_norms=sync_norms)
+            return self.train(order, ranks, device)
         finally:
             dist.destroy_process_group()
 
@@ -64,6 +66,7 @@ class Rank(RankProcess):
     ) -> dict[str, Any] | None:
         """From the newest checkpoint to the end, in a group that is up; rank 0's result."""
         spec, number = self.spec, order["generation"]
+        members = tuple(order.get("names") or (f"rank{r}" for r in range(ranks.world)))
         found = checkpoint.load_newest(self.folder / "checkpoints", self.hash)
         batch = spec.train.batch
         if self.aggregation.on_size_change == "scale_lr":
@@ -73,7 +76,7 @@ class Rank(RankProcess):
             position = Position.from_checkpoint(found[1], batch)
         samples = self.ingredients.samples(
             self.member,
-            Part(ranks.rank, self._shares(ranks, device, found)),
+            Part(ranks.rank, self._shares(ranks, device, found, members)),
             batch=batch,
             first_epoch=position.epoch,
             first_sample=position.first_sample,
@@ -88,6 +91,8 @@ class Rank(RankProcess):
             report,
             samples=samples,
             ranks=ranks,
+            members=members,
+            fence=int(order.get("fence", 0)),
             leave=lambda: self.saving or self.leaving,
             pulse=lambda step: self.beat(number, step),
             steering=Steering(self.run.path / CONTROL, self.member.name, self.run.since),
@@ -119,14 +124,21 @@ class Rank(RankProcess):
             return asdict(loop.finish()) | {"parameters": parameters(loop.model)}
 
     def _shares(
-        self, ranks: Ranks, device: torch.device, found: checkpoint.Found | None
+        self,
+        ranks: Ranks,
+        device: torch.device,
+        found: checkpoint.Found | None,
+        members: tuple[str, ...],
     ) -> tuple[float, ...]:
-        """Of each rank in a batch; those of the checkpoint while the size is the same."""
+        """Of each rank in a batch; those of the checkpoint while the same ranks train.
+
+        By name: another process in a place of the group may be much slower.
+        """
         if self.aggregation.shares == "equal" or ranks.world == 1:
             return (1.0,) * ranks.world
-        saved = found[1]["shares"] if found is not None else []
-        if len(saved) == ranks.world:
-            return tuple(saved)
+        saved: dict[str, float] = found[1]["shares"] if found is not None else {}
+        if set(saved) == set(members):
+            return tuple(saved[name] for name in members)
         if self.rate is None:
             probe = self.ingredients.loop(self.member, self.folder, self.report(1))
             self.rate = probe.measure_rate()

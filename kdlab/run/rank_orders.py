@@ -107,6 +107,7 @@ def _group(
             meeting = hosts.meeting(first)
         return shared | {
             "generation": generation.generation,
+            "fence": checkpoint.raise_fence(folder / "checkpoints"),
             "world": len(generation.ranks),
             "meet_at": meeting,
             "from_step": checkpoint.newest_step(folder / "checkpoints"),

@@ -34,6 +34,7 @@ from kdlab.train.aggregation.ranks import GenerationEnds
 from kdlab.train.events import EventLog, MemberLog
 
 PATIENCE = timedelta(minutes=30)  # for the others; the supervisor sees a hang much sooner
+_LOST = 70  # exit code of a rank whose machine failed it
 _TOLD_BY_ALL = ("teacher_lost", "no_teacher", "warning", "teacher_joined", "teacher_left")
 
 
@@ -138,6 +139,19 @@ def is_broken_group(error: Exception) -> bool:
     )
 
 
+def is_machines_fault(error: Exception) -> bool:
+    """Whether it happened for reasons of this machine: another rank may do without.
+
+    A full memory is not among them: the same batch fills the next one's, too.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return False
+    if isinstance(error, OSError) or type(error).__name__ == "AcceleratorError":
+        return True
+    cuda = ("CUDA error", "cuDNN error", "CUBLAS", "device-side")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in cuda)
+
+
 def serve(rank: RankProcess, orders: "queue.SimpleQueue[dict[str, Any]]") -> None:
     """Carry out orders until the end; every way a generation ends is announced."""
     announce(ready=True)
@@ -163,6 +177,10 @@ def serve(rank: RankProcess, orders: "queue.SimpleQueue[dict[str, Any]]") -> Non
             why = f"{type(error).__name__}: {error}"
             if is_broken_group(error):
                 announce(broken=why[:300])
+            elif is_machines_fault(error):
+                # A rank that is lost: another process, maybe elsewhere, takes its place.
+                announce(lost=why[:300])
+                os._exit(_LOST)
             else:
                 announce(error=why, exit_code=1)
 

@@ -12,7 +12,8 @@ from kdlab.cluster import notebook_components
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
 from kdlab.cluster.pool import Pool, deploy
-from kdlab.cluster.probe import probe_images, probe_of, proof_of
+from kdlab.cluster.probe import identity_of, probe_images, proof_of
+from kdlab.run.deployed import ways_of
 from kdlab.run.ensemble import Contest
 from kdlab.run.folder import RunFolder
 from kdlab.run.rank_orders import pool_facts
@@ -112,8 +113,8 @@ class ServedModels:
             shape=data.shape,
             batch=spec.train.batch,
             data=spec.data.to_dict(),
-            probe=probe_of(data),
-            by_reference=getattr(self.source, "inputs", "") == "reference",
+            identity=identity_of(data),
+            **ways_of(self.source),
             components=notebook_components.pack(set(named)),
             reference=tuple(map(tuple, proof_of(self._answers(models)))),
             answers="each",

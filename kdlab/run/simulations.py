@@ -60,22 +60,40 @@ def _figures(spec: EdlDist, outcome: Outcome) -> list[Figure]:
     figures = [
         figure(f"predicted/{case.name}", [value], unit),
         figure(f"teachers_used/{case.name}", [outcome.teachers_used], "teachers"),
+        figure(f"volume_over_ut_max/{case.name}", [outcome.volume_over_ut], "ratio"),
         figure(
-            f"volume_over_ut_max/{case.name}", [outcome.volume_over_ut], "ratio", "<= 1"
+            f"volume_over_bound_max/{case.name}",
+            [outcome.volume_over_bound],
+            "ratio",
+            "<= 1" if spec.policy == "guarded" else None,
         ),
+        # Nobody is faster than its teachers together.
+        figure(
+            f"rate_over_reach/{case.name}",
+            [outcome.samples_per_second / min(outcome.demand, outcome.capacity)],
+            "ratio",
+        ),
+        figure(
+            f"teachers_held_over_needed/{case.name}", [outcome.held_over_needed], "ratio"
+        ),
+        figure(f"settle_s/{case.name}", [outcome.settle_s], "s"),
+        figure(f"released_in_vain/{case.name}", [outcome.released_in_vain], "teachers"),
         figure(f"samples_lost/{case.name}", [outcome.lost], "samples", "<= 0"),
         figure(f"samples_repeated/{case.name}", [outcome.repeated], "samples", "<= 0"),
     ]
     if case.published is not None:
         ratio = value / case.published
         figures.append(figure(f"published/{case.name}", [case.published], unit))
-        figures.append(figure(f"predicted_over_published/{case.name}", [ratio], "ratio"))
+        # Only what was predicted is evidence: the others are inputs, or follow from them.
+        name = f"{case.evidence}_over_published/{case.name}"
+        figures.append(figure(name, [ratio], "ratio"))
     return figures
 
 
 def _table(spec: EdlDist, outcomes: Sequence[Outcome]) -> str:
     unit = "days" if spec.unit == "days" else "samples/s"
-    head = ["case", "students", "teachers", "used", f"predicted {unit}", "published"]
+    head = ["case", "students", "teachers", "used", f"simulated {unit}", "evidence"]
+    head += ["published"]
     head += ["ratio", "online", "volume/ut", "asked", "re-sent", "lost/repeated"]
     rows = []
     for outcome in outcomes:
@@ -88,6 +106,7 @@ def _table(spec: EdlDist, outcomes: Sequence[Outcome]) -> str:
                 str(case.teachers),
                 str(outcome.teachers_used),
                 f"{value:.4g}",
+                case.evidence,
                 _or_dash(case.published),
                 _or_dash(ratio),
                 _or_dash(case.online),

@@ -71,7 +71,7 @@ class Workers(Spec):
     tls: Tls | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
-        yield from address_faults(self.address, self.tls)
+        yield from address_faults(self.address, self.tls, insecure=True)
 
     def certificates(self) -> Files | None:
         return None if self.tls is None else self.tls.files(Path())
@@ -344,7 +344,7 @@ def _ut_faults(source: SourceSpec, at: str, batch: int) -> Iterator[Fault]:
     """In other units it is known only when the run begins."""
     if not isinstance(source, Served) or source.thresholds_in != "samples":
         return
-    if source.ut <= batch:
+    if source.ut is not None and source.ut <= batch:
         yield Fault(
             f"{at}.ut",
             f"is {source.ut:g} samples and train.batch is {batch}; ut must hold more than one "

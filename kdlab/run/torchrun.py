@@ -33,6 +33,7 @@ from kdlab.run.rank_orders import pool_facts
 from kdlab.run.rank_process import is_broken_group
 from kdlab.run.spec import Member
 from kdlab.run.stop_request import StopRequest
+from kdlab.train import checkpoint
 from kdlab.train.events import MemberLog
 
 _LOOK_S = 0.05
@@ -138,6 +139,7 @@ class LaunchedRunProcess(RunProcess):
         self.launched.next = {
             "member": member.name,
             "generation": number,
+            "fence": checkpoint.raise_fence(folder / "checkpoints"),
             "pool": pool_facts(pool),
         }
         return self.launched

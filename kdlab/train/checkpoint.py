@@ -16,19 +16,59 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from kdlab.config.home import write_json
 from kdlab.errors import CheckpointError
 from kdlab.models.model import file_sha256
 from kdlab.train.recipe import Stepper
 
 KEEP = 2
+_FENCE = "fence.json"
+
+
+def raise_fence(folder: Path) -> int:
+    """From now on nobody who has an earlier number may save here; the new number.
+
+    For whoever starts a generation of ranks: one that was given up as lost may still live
+    somewhere, cut off from its group.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    number = _fence(folder) + 1
+    write_json(folder / _FENCE, {"number": number})
+    return number
+
+
+def _fence(folder: Path) -> int:
+    path = folder / _FENCE
+    return int(json.loads(path.read_text())["number"]) if path.is_file() else 0
+
+
+def _check_fence(folder: Path, number: int) -> None:
+    newest = _fence(folder)
+    if newest > number:
+        raise CheckpointError(
+            f"Another generation of ranks (fence {newest}) trains in {folder.parent}; this "
+            f"process belongs to one that was given up as lost (fence {number}). It saves "
+            "nothing and ends."
+        )
 
 
 def save(
-    folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]
+    folder: Path,
+    step: int,
+    tensors: dict[str, Tensor],
+    facts: dict[str, Any],
+    fence: int = 0,
 ) -> Path:
-    """Write one checkpoint and remove the oldest beyond two."""
+    """Write one checkpoint and remove the oldest beyond two.
+
+    `fence` is the number of the generation of ranks that saves; see `raise_fence`.
+
+    Raises:
+        CheckpointError: a later generation of ranks has begun meanwhile.
+    """
     final = folder / f"step_{step:09d}"
-    temporary = folder / f".{final.name}.{os.getpid()}"
+    temporary = folder / f".{final.name}.{fence}.{os.getpid()}"
+    _check_fence(folder, fence)
     for half in folder.glob(".step_*"):  # of a process that was killed in here
         shutil.rmtree(half, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -39,6 +79,7 @@ def save(
     for path in (state, meta):
         with path.open("rb") as file:
             os.fsync(file.fileno())
+    _check_fence(folder, fence)  # as late as can be: another may have begun
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
     for old in _steps(folder)[:-KEEP]:
@@ -137,8 +178,12 @@ def unpack(
         torch.set_rng_state(own)
     elif rank == 0:
         torch.set_rng_state(tensors["random.cpu"])
-    if torch.cuda.is_available() and "random.cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["random.cuda"])
+    if torch.cuda.is_available():
+        own = tensors.get(f"random.cuda.{rank}")
+        if own is None and rank == 0:
+            own = tensors.get("random.cuda")
+        if own is not None:
+            torch.cuda.set_rng_state(own)
 
 
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

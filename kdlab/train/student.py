@@ -31,6 +31,7 @@ from kdlab.models.model import ModelSpec, Normalised
 from kdlab.soft_labels.source import Batch, SoftLabelSource, Steerable
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import Agreed, GenerationEnds, Ranks, Solo, Wishes
+from kdlab.train.alive import alive
 from kdlab.train.events import Emit
 from kdlab.train.lineage import Lineage, Odometer
 from kdlab.train.method import MethodSpec
@@ -39,6 +40,7 @@ from kdlab.train.recipe import Recipe, lr_at
 from kdlab.train.results import Results
 from kdlab.train.steering import Steering, changed, knobs_of, resting, turned
 from kdlab.train.step import Descent
+from kdlab.train.sync_norm import leave_alone
 
 _LOG_EVERY_S = 0.2
 
@@ -67,6 +69,8 @@ class Job:
     emit: Emit
     stop: Callable[[], bool] = lambda: False
     ranks: Ranks = field(default_factory=Solo)
+    members: tuple[str, ...] = ("alone",)  # names of the ranks, in their order
+    fence: int = 0  # of this generation of ranks: what an earlier one saves is refused
     leave: Callable[[], bool] = lambda: False  # save and end this generation
     pulse: Callable[[int], None] = lambda step: None  # a sign of life
     steering: Steering = field(default_factory=lambda: Steering(None, ""))
@@ -86,6 +90,7 @@ class StudentLoop:
             job.emit("note", message="channels_last is for GPUs; the CPU does without it")
         layout = torch.channels_last if last else torch.contiguous_format
         self.model = job.model.to(self.device, memory_format=layout)  # type: ignore[call-overload]  # stubs miss memory_format
+        job.ranks.join_norms(self.model)
         run_model = job.ranks.wrap(
             torch.compile(self.model) if recipe.compile else self.model  # type: ignore[arg-type]
         )
@@ -103,6 +108,7 @@ class StudentLoop:
         self._knobs = knobs_of(job.loss)
         self._turned = tuple(self._knobs.values())
         self._thresholds: dict[str, float] = {}
+        self._compiles = True  # the first step
         self._log_mark = (0.0, 0)  # time and step of the last log line
         self._saved_at, self._saved_step = time.monotonic(), -1
         self._done_samples = 0  # of this epoch
@@ -175,7 +181,7 @@ class StudentLoop:
         batch = Batch(0, ids, views, labels, soft)
         kept = self.descent
         with torch.random.fork_rng():
-            model = copy.deepcopy(self.model)
+            model = leave_alone(copy.deepcopy(self.model))
             self.descent = Descent(self.job.recipe, model, model, self.device)
             try:
                 model.train()
@@ -244,7 +250,12 @@ class StudentLoop:
     def one_batch(self, batch: Batch, of_rows: int) -> None:
         """One step on this rank's rows of a batch of `of_rows`, and all that goes with it."""
         position, job = self.position, self.job
-        loss = self._step(batch, of_rows)
+        if self._compiles:  # it may, and takes minutes then
+            self._compiles = False
+            with alive(lambda: job.pulse(position.step)):
+                loss = self._step(batch, of_rows)
+        else:
+            loss = self._step(batch, of_rows)
         position.step += 1
         position.done.add(batch.index)
         self._done_samples += of_rows
@@ -460,29 +471,37 @@ class StudentLoop:
 
     def _save(self) -> None:
         """All ranks take part; the master writes."""
+        with alive(lambda: self.job.pulse(self.position.step)):
+            self._save_now()
+
+    def _save_now(self) -> None:
         self._refuse_bad_loss()  # or both kept checkpoints could be of a ruined model
         job, ranks, plan = self.job, self.job.ranks, self.job.samples.plan
         ranks.average_buffers(self.model, self._part)
         counts = ranks.sum_counts(torch.from_numpy(self.lineage.counts))
         chances = ranks.gather(torch.get_rng_state())
+        on_cuda = self.device.type == "cuda"
+        cuda = ranks.gather(torch.cuda.get_rng_state()) if on_cuda else []
         self._saved_at, self._saved_step = time.monotonic(), self.position.step
         if not self.is_master:
             return
         tensors, facts = checkpoint.pack(self.model, self.descent.optimizer)
         tensors |= {f"random.rank.{r}": state for r, state in enumerate(chances)}
+        tensors |= {f"random.cuda.{r}": state for r, state in enumerate(cuda)}
         tensors["lineage.counts"] = counts
         facts |= {
             "position": self.position.to_json(),
             "plan": job.samples.describe()["plan"],
             "samples": len(plan.ids),
-            "shares": list(job.samples.part.shares),
+            "shares": dict(zip(job.members, job.samples.part.shares, strict=True)),
+            "fence": job.fence,
             "lineage": self.lineage.facts(),
             "scaler": self.descent.scaler.state_dict(),
             "seed": job.seed,
             "spec_hash": job.spec_hash,
         }
         folder = job.folder / "checkpoints"
-        path = checkpoint.save(folder, self.position.step, tensors, facts)
+        path = checkpoint.save(folder, self.position.step, tensors, facts, fence=job.fence)
         job.emit("checkpoint_saved", step=self.position.step, path=str(path))
 
     def finish(self) -> StudentResult:

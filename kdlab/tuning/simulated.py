@@ -18,13 +18,12 @@ def simulated(spec: SimulationSpec) -> dict[str, Any]:
     found = [Simulation(spec, case).run() for case in spec.cases]
     alone = [o.case.students * o.case.student.samples_per_second for o in found]
     rates = [outcome.samples_per_second for outcome in found]
-    ut = spec.ut * spec.batch
     return {
         "samples_per_second": sum(rates),
         "of_n_training": min(r / a for r, a in zip(rates, alone, strict=True)),
         "teachers": sum(outcome.case.teachers for outcome in found),
         "teachers_used": sum(outcome.teachers_used for outcome in found),
-        "volume_max": max(outcome.volume_over_ut for outcome in found) * ut,
+        "volume_max": max(outcome.volume_max for outcome in found),
         "resends": sum(outcome.resends for outcome in found),
         "samples_lost": sum(outcome.lost for outcome in found),
     }

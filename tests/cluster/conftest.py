@@ -34,6 +34,7 @@ def pools(tmp_path):
     with contextlib.ExitStack() as stack:
 
         def start(deployment, teachers=2, **options):
+            options = {"replace_lost": False} | options
             pool = LocalPool(teachers=teachers, **options).start(
                 deployment, tmp_path / "pool"
             )

@@ -15,7 +15,7 @@ from tests_support import trained_ids, until
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.probe import probe_images
 from kdlab.cluster.wire import ask
-from kdlab.errors import ClusterError, TeacherLost
+from kdlab.errors import ClusterError, SchedulerUnreachable, TeacherLost
 from kdlab.models.model import file_sha256
 
 pytestmark = pytest.mark.slow
@@ -131,7 +131,7 @@ def test_a_teacher_that_fails_the_probe_never_serves(
 
 
 def test_a_teacher_with_other_views_is_refused(pools, served, deployment, tmp_path):
-    other = replace(deployment, probe="0" * 16)
+    other = replace(deployment, identity=deployment.identity | {"views": "0" * 16})
     with (
         contextlib.closing(
             LocalPool(teachers=1).start(other, tmp_path / "refused")
@@ -144,16 +144,72 @@ def test_a_teacher_with_other_views_is_refused(pools, served, deployment, tmp_pa
     complete(train(source, 2), samples, 2)  # by value it needs no views of its own
 
 
-def test_the_coordinator_is_killed(pools, served, deployment):
+def test_the_scheduler_is_killed_and_training_goes_on(pools, served, deployment):
+    """Its teachers keep their models and their wires; it comes back at its address."""
+    pool = pools(deployment, teachers=2, replace_lost=True)
+    source, samples, events = served(pool, rate=1e9, epochs=10**6, ut=100)
+    pids = {child.pid for child in pool.teachers}
+    ids, epoch = [], 0
+
+    def said():
+        return [name for name, _ in events]
+
+    def train_until(condition):
+        nonlocal epoch
+        deadline = time.monotonic() + 300
+        while not condition():
+            assert time.monotonic() < deadline
+            ids.extend((epoch, batch.ids.copy()) for batch in source.epoch(epoch, ()))
+            epoch += 1
+
+    train_until(lambda: epoch > 2)
+    killed = pool.scheduler.pid
+    os.kill(killed, signal.SIGKILL)
+    train_until(lambda: "coordinator_away" in said())  # and teachers serve on
+    train_until(lambda: "coordinator_back" in said())
+    train_until(lambda: in_use(pool) == 2)
+    train_until(lambda: epoch > 50)
+    for number in range(epoch):
+        assert sorted(trained_ids(ids, number)) == sorted(samples.train_ids())
+    assert pool.scheduler.pid != killed
+    assert {child.pid for child in pool.teachers} == pids  # nobody was started again
+
+
+def in_use(pool):
+    try:
+        status = ask(pool.address, "kdlab_status", tls=pool.tls)
+    except SchedulerUnreachable:
+        return 0
+    return sum(t["state"] == "assigned" for t in status["teachers"])
+
+
+@pytest.mark.parametrize("order", ["any", "strict"])
+def test_a_killed_reader_is_started_again_within_the_run(pools, served, deployment, order):
     pool = pools(deployment, teachers=2)
-    source, _, _ = served(pool, epochs=4000, ut=100)
+    source, samples, events = served(pool, rate=1e9, epochs=20, ut=100, order=order)
+    ids = []
+    for epoch in range(20):
+        for number, batch in enumerate(source.epoch(epoch, ())):
+            ids.append((epoch, batch.ids.copy()))
+            if (epoch, number) in ((3, 4), (7, 0)):
+                os.kill(source.reader.pid, signal.SIGKILL)
+    complete(ids, samples, 20)
+    restarts = [data for name, data in events if name == "reader_restarted"]
+    assert len(restarts) == 2
+    assert "teacher_lost" not in [name for name, _ in events]
 
-    def act(epoch, number):
-        if (epoch, number) == (0, 2):
-            os.kill(pool.scheduler.pid, signal.SIGKILL)
 
-    with pytest.raises(ClusterError, match=r"scheduler at .* is gone|No teacher is left"):
-        train(source, 4000, act)
+def test_a_reader_that_cannot_live_ends_the_run(pools, served, deployment):
+    pool = pools(deployment, teachers=1)
+    source, _, _ = served(pool, rate=1e9, epochs=1000, ut=100)
+
+    def kill_each():
+        for epoch in range(1000):
+            for _ in source.epoch(epoch, ()):
+                os.kill(source.reader.pid, signal.SIGKILL)
+
+    with pytest.raises(ClusterError, match="It was started again 5 times"):
+        kill_each()
 
 
 def test_random_kills_and_joins_lose_nothing(pools, served, deployment):
@@ -185,7 +241,9 @@ def test_two_students_share_a_pool_and_a_dead_ones_teachers_come_free(
     one, _, _ = served(pool, rate=1.0, epochs=2)
     list(one.epoch(0, ()))
     os.kill(one.reader.pid, signal.SIGKILL)  # no goodbye
-    until(lambda: not ask(pool.address, "kdlab_status")["students"], every_s=0.2)
+    until(
+        lambda: not ask(pool.address, "kdlab_status", tls=pool.tls)["students"], every_s=0.2
+    )
     two, samples, _ = served(pool, rate=1e9, epochs=2)
     complete(train(two, 2), samples, 2)
     assert torch.get_num_threads() >= 1

@@ -4,19 +4,23 @@ import asyncio
 import contextlib
 import json
 import shutil
+import socket
+import struct
 import subprocess
 import time
 from dataclasses import replace
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from distributed import Client
-from tests_support import free_port, trained_ids, until
+from tests_support import free_port, listens, trained_ids, until
 
 from kdlab.cluster.coordinator import Coordinator
+from kdlab.cluster.lease_store import make_store
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import deploy
-from kdlab.cluster.security import Tls
+from kdlab.cluster.security import Tls, client_security
 from kdlab.cluster.wire import ask, check_address, run_apart
 from kdlab.errors import SchedulerUnreachable
 from kdlab.testing import replay
@@ -36,9 +40,10 @@ def complete(ids, samples, epochs):
         assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
 
 
-def restart_plugin(address, plugin):
+def restart_plugin(pool, plugin):
     async def swap():
-        async with Client(address, asynchronous=True) as client:
+        security = client_security(pool.tls)
+        async with Client(pool.address, asynchronous=True, security=security) as client:
             await client.unregister_scheduler_plugin("kdlab-coordinator")
             await client.register_plugin(plugin)
 
@@ -55,13 +60,18 @@ def test_a_restarted_plugin_rebuilds_its_state_and_the_student_notices_nothing(
 
     def act(epoch, number):
         if (epoch, number) == (50, 0):
-            restart_plugin(pool.address, Coordinator(ttl_s=6.0))
+            restart_plugin(pool, Coordinator(ttl_s=6.0))
         if epoch == 60 and number < 10:
             time.sleep(0.3)  # training goes on while the teachers come back
 
     complete(train(source, 400, act), samples, 400)
-    status = ask(pool.address, "kdlab_status")
-    assert [t["state"] for t in status["teachers"]] == ["assigned"] * 2
+
+    def states():
+        status = ask(pool.address, "kdlab_status", tls=pool.tls)
+        return [t["state"] for t in status["teachers"]]
+
+    until(lambda: states() == ["assigned"] * 2)
+    status = ask(pool.address, "kdlab_status", tls=pool.tls)
     assert list(status["students"]) == ["test"]
     assert status["deployed"] == deployment.fingerprint
 
@@ -96,7 +106,7 @@ def redis(tmp_path):
 @pytest.mark.slow
 def test_redis_keeps_leases_with_a_ttl_across_a_restart(pools, served, deployment, redis):
     client, url = redis
-    pool = pools(deployment, teachers=2, store=url)
+    pool = pools(deployment, teachers=2, store=url, ttl_s=60.0)
     source, samples, _ = served(pool, rate=1e9, epochs=300)
     prefix = f"kdlab:{pool.folder.parent.name}"
     seen = {}
@@ -106,14 +116,14 @@ def test_redis_keeps_leases_with_a_ttl_across_a_restart(pools, served, deploymen
             keys = list(client.scan_iter(f"{prefix}:teacher:*"))
             seen["ttl"] = [client.pttl(key) for key in keys]
             seen["epochs"] = sorted(json.loads(client.get(k))["epoch"] for k in keys)
-            plugin = Coordinator(ttl_s=6.0, store_url=url, store_prefix=prefix)
-            restart_plugin(pool.address, plugin)
-            status = ask(pool.address, "kdlab_status")
+            plugin = Coordinator(ttl_s=60.0, store_url=url, store_prefix=prefix)
+            restart_plugin(pool, plugin)
+            status = ask(pool.address, "kdlab_status", tls=pool.tls)
             seen["after"] = [t["state"] for t in status["teachers"]]
 
     complete(train(source, 300, act), samples, 300)
     assert len(seen["ttl"]) == 2
-    assert all(0 < left <= 6000 for left in seen["ttl"])
+    assert all(0 < left <= 60_000 for left in seen["ttl"])
     assert seen["after"] == ["assigned"] * 2  # at once, before anybody announced anything
     kept = [json.loads(client.get(k)) for k in client.scan_iter(f"{prefix}:teacher:*")]
     assert sorted(row["epoch"] for row in kept) == seen["epochs"]  # the same leases
@@ -128,13 +138,14 @@ def test_teachers_that_still_load_take_what_the_pool_serves_by_then(pools, deplo
     """Each of several deployments follows while somebody loads the one before."""
     pool = pools(deployment, teachers=2)
     last = deployment
-    for batch in range(21, 27):
-        last = replace(deployment, batch=batch)
-        deploy(pool.address, last, tls=None, with_weights=False)
+    for classes in range(21, 27):  # another name of a class is another data set
+        identity = deployment.identity | {"augment": f"other {classes}"}
+        last = replace(deployment, identity=identity, by_reference=False)
+        deploy(pool.address, last, tls=pool.tls, with_weights=False)
         pool.wait()  # for the first of both; the other may be in the middle of it
     deadline = time.monotonic() + 300
     while True:
-        status = ask(pool.address, "kdlab_status")
+        status = ask(pool.address, "kdlab_status", tls=pool.tls)
         ready = [t for t in status["teachers"] if t["state"] == "free"]
         if len(ready) == 2:
             break
@@ -181,7 +192,7 @@ def test_two_students_get_fair_shares_and_the_first_loses_nothing(
     pool = pools(deployment, teachers=2)
     first, samples, events = served(pool, rate=1e9, epochs=300, student="first")
     ids = [(0, b.ids.copy()) for b in first.epoch(0, ())]
-    assert len(ask(pool.address, "kdlab_status")["teachers"]) == 2
+    assert len(ask(pool.address, "kdlab_status", tls=pool.tls)["teachers"]) == 2
     second, _, _ = served(pool, rate=1e9, epochs=3, student="second")
     ids += [(e, b.ids.copy()) for e in range(1, 300) for b in first.epoch(e, ())]
     complete(ids, samples, 300)
@@ -213,12 +224,12 @@ def test_a_pool_grows_while_a_student_searches_and_shrinks_when_idle(
 
 
 @pytest.mark.slow
-def test_tls_carries_everything_and_refuses_who_has_no_certificate(
-    served, deployment, tmp_path
-):
+@pytest.mark.parametrize("tls", [None, Tls(temporary=True)])
+def test_nobody_without_certificate_or_token_gets_in(served, deployment, tmp_path, tls):
+    """By default, too: another user of this machine could run code in a run before."""
     from dask import config as dask_config
 
-    spec = LocalPool(teachers=1, tls=Tls(temporary=True))
+    spec = LocalPool(teachers=1, tls=tls)
     with contextlib.closing(spec.start(deployment, tmp_path / "pool")) as pool:
         pool.wait()
         assert pool.address.startswith("tls://")
@@ -231,7 +242,9 @@ def test_tls_carries_everything_and_refuses_who_has_no_certificate(
         other = Tls(temporary=True).files(tmp_path)  # signed by somebody else
         with pytest.raises(SchedulerUnreachable):
             check_address(pool.address, wait_s=2.0, tls=other)
+        knock_at_every_port([pool.scheduler.pid, *(c.pid for c in pool.teachers)])
         source, samples, _ = served(pool, epochs=3)
+        knock_at_every_port([source.reader.pid])
         complete(train(source, 3), samples, 3)
         source.close()
         folder = pool.tls["key"].rsplit("/", 1)[0]
@@ -240,6 +253,125 @@ def test_tls_carries_everything_and_refuses_who_has_no_certificate(
     assert not dask_config.get(
         "distributed.comm.require-encryption"
     )  # this process: as it was
+
+
+def knock_at_every_port(pids):
+    """Plain bytes, a label wire's frame and an HTTP request hear nothing but the end."""
+    ports = [
+        c.laddr.port
+        for pid in pids
+        for c in psutil.Process(pid).net_connections()
+        if c.status == psutil.CONN_LISTEN
+    ]
+    frame = struct.pack("<4sIQ", b"kdl1", 2, 0) + b"{}"
+    for port in ports:
+        for said in (frame, b"GET /info/main/workers.html HTTP/1.0\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port)) as wire:
+                wire.settimeout(60)
+                with contextlib.suppress(OSError):  # it may be shut in our face
+                    wire.sendall(said)
+                    wire.shutdown(socket.SHUT_WR)
+                    heard = wire.recv(1000)
+                    assert b"HTTP" not in heard, (port, heard)
+                    assert b"kdl1" not in heard, (port, heard)
+
+
+@pytest.mark.slow
+def test_redis_that_goes_away_and_comes_back_holds_the_leases_again(
+    pools, served, deployment, tmp_path
+):
+    """Its keys expired meanwhile: a renewal alone would not bring them back."""
+    from redis import Redis
+
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("needs redis-server (Debian: apt-get install redis-server)")
+    port = free_port()
+
+    def start():
+        words = ["--port", str(port), "--save", "", "--dir", str(tmp_path)]
+        server = subprocess.Popen([binary, *words], stdout=subprocess.DEVNULL)
+        until(lambda: listens(port))
+        return server
+
+    server = start()
+    try:
+        pool = pools(deployment, teachers=2, store=f"redis://127.0.0.1:{port}/0")
+        prefix = f"kdlab:{pool.folder.parent.name}"
+        source, samples, _ = served(pool, rate=1e9, epochs=20)
+        server.kill()
+        server.wait()
+        complete(train(source, 20), samples, 20)  # nobody misses it
+        server = start()  # empty
+        client = Redis(port=port, decode_responses=True)
+        until(lambda: len(list(client.scan_iter(f"{prefix}:teacher:*"))) == 2)
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_leases_in_a_file_come_back_and_a_damaged_one_is_left_aside(tmp_path):
+    path = tmp_path / "leases.json"
+
+    async def write():
+        store = make_store(str(path), "unused")
+        await store.load()
+        store.put_teacher("tcp://a", {"teacher": "tcp://a", "epoch": 7}, 6.0)
+        store.put_teacher("tcp://b", {"teacher": "tcp://b", "epoch": 8}, 6.0)
+        store.drop_teacher("tcp://b")
+        store.put_student("s", {"student": "s", "t_s": 1.0})
+        store.put_pool({"next_epoch": 9})
+        await store.close()
+
+    async def read():
+        store = make_store(str(path), "unused")
+        found = await store.load()
+        await store.close()
+        return found
+
+    asyncio.run(write())
+    assert path.stat().st_mode & 0o077 == 0
+    found = asyncio.run(read())
+    assert found["teacher"] == {"tcp://a": {"teacher": "tcp://a", "epoch": 7}}
+    assert found["student"]["s"]["t_s"] == 1.0
+    assert found["pool"] == {"next_epoch": 9}
+    for damaged in ("", "[1, 2]", '{"teacher": 3}', path.read_text()[:-5]):
+        path.write_text(damaged)
+        assert asyncio.run(read()) == {"teacher": {}, "student": {}, "pool": {}}
+
+
+def test_quarantine_is_for_the_lease_at_fault_and_fades(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("kdlab.cluster.coordinator.time.monotonic", lambda: now[0])
+    plugin = Coordinator()
+
+    async def ready():
+        return await plugin.ready("a", "f", 20.0, 0.1, [], {"best_batch": 1})
+
+    async def complain():
+        (given,) = (await plugin.watch("s", -1, "", 0.0))["given"]
+        await plugin.complain("s", "a", given["lease"] - 1, "stale")
+        assert plugin.leases.held_by("s")  # of an earlier lease: nothing happens
+        await plugin.complain("s", "a", given["lease"], "NaN")
+
+    async def look():
+        await plugin.start(SimpleNamespace(handlers={}))
+        await plugin.demand("s", 10.0, None)
+        await plugin.hello("a", serves={"fingerprint": "f"})
+        waits = []
+        for _ in range(3):
+            assert await ready() == {}
+            await complain()
+            waits.append((await ready())["retry_s"])
+            now[0] += waits[-1] + 1
+        now[0] += 3 * 600
+        assert await ready() == {}
+        await complain()
+        waits.append((await ready())["retry_s"])
+        await plugin.close()
+        return waits
+
+    assert asyncio.run(look()) == [10.0, 20.0, 40.0, 10.0]
 
 
 def test_versions_of_another_coordinator_are_not_trusted():

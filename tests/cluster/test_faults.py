@@ -9,12 +9,13 @@ import threading
 import time
 from dataclasses import replace
 
+import dask
 import numpy as np
 import pytest
 from safetensors.torch import save_file
 from tests_support import trained_ids
 
-from kdlab.cluster import label_wire
+from kdlab.cluster import label_wire, security
 from kdlab.cluster.chaos import Chaos, Unrest
 from kdlab.cluster.notebook_components import accept
 from kdlab.cluster.wire import ask
@@ -46,7 +47,9 @@ def lost(events):
 
 
 def teachers_of(pool):
-    return {t["name"]: t for t in ask(pool.address, "kdlab_status")["teachers"]}
+    return {
+        t["name"]: t for t in ask(pool.address, "kdlab_status", tls=pool.tls)["teachers"]
+    }
 
 
 def child_of(pool, name):
@@ -170,7 +173,7 @@ def test_a_teacher_cut_off_expires_and_comes_back(pools, served, deployment):
 
     def act(count):
         if count == 20:
-            ask(cut, "kdlab_partition", seconds=5.0)
+            ask(cut, "kdlab_partition", tls=pool.tls, seconds=5.0)
 
     train(source, samples, 400, act, pace_s=0.002)
     assert "teacher-0" in [name for name, _ in lost(events)]
@@ -199,6 +202,12 @@ def test_a_teacher_that_joins_is_used(pools, served, deployment):
     source.close()
 
 
+def forget_certificates():
+    """This process spoke for itself; the others of this session must not."""
+    security._token = None
+    dask.config.refresh()
+
+
 def test_nonsense_from_a_stranger_is_answered_and_the_teacher_serves_on(
     pools, served, deployment
 ):
@@ -216,13 +225,17 @@ def test_nonsense_from_a_stranger_is_answered_and_the_teacher_serves_on(
     ]
 
     async def ask_all():
+        security.use(pool.tls)
         asker = await label_wire.connect("127.0.0.1", teacher["wire_port"])
         said = [(await asker.ask(asked, inputs))[0] for asked, inputs in nonsense]
         right, answer = await asker.ask(good, ids)
         asker.retire()
         return said, right, answer
 
-    said, right, answer = asyncio.run(ask_all())
+    try:
+        said, right, answer = asyncio.run(ask_all())
+    finally:
+        forget_certificates()
     assert all("error" in one for one in said)
     assert "error" not in right
     assert answer["logits"].shape == (4, 10)

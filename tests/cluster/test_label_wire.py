@@ -5,12 +5,14 @@ import contextlib
 import json
 import struct
 
+import dask
 import numpy as np
 import pytest
 
-from kdlab.cluster import label_wire
+from kdlab.cluster import label_wire, security
 from kdlab.cluster.messages import check, encode
 from kdlab.cluster.reader_wires import Unreachable, Unusable, Wires
+from kdlab.cluster.security import Tls
 from kdlab.soft_labels.compressed import log_probabilities
 
 CONFIG = {
@@ -236,10 +238,145 @@ VIEWS = {"views": np.zeros((3, 1, 8, 8), np.uint8)}
     ],
 )
 def test_requests_that_no_teacher_answers(asked, inputs, why):
-    check(GOOD, IDS, (1, 8, 8), 10)
-    check(GOOD, VIEWS, (1, 8, 8), 10)
+    has = {"shape": (1, 8, 8), "classes": 10, "most": 3, "images": 100}
+    check(GOOD, IDS, **has)
+    check(GOOD, VIEWS, **has)
     with pytest.raises(ValueError, match=why):
-        check(asked, inputs, (1, 8, 8), 10)
+        check(asked, inputs, **has)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "images", "why"),
+    [
+        ({"ids": np.array([0, 100], np.int64)}, 100, "the data set has 100 images"),
+        ({"ids": np.array([-1], np.int64)}, 100, "sample ids from -1 to -1"),
+        ({"ids": np.arange(4, dtype=np.int64)}, 100, "4 samples at once; at most 3"),
+        ({"views": np.zeros((4, 1, 8, 8), np.uint8)}, 100, "4 samples at once"),
+        (IDS, None, "this teacher has no data"),
+    ],
+)
+def test_ids_out_of_range_and_too_many_are_refused_on_arrival(inputs, images, why):
+    """113 bytes ended a run, and 393 kB took 7.5 GB: both are refused before any work."""
+    with pytest.raises(ValueError, match=why):
+        check(GOOD, inputs, (1, 8, 8), 10, most=3, images=images)
+
+
+# Who may connect
+
+
+@pytest.fixture
+def with_token(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("secret")
+    files = Tls(temporary=True).files(tmp_path) | {"token": str(path)}
+    security.use(files)
+    yield path
+    security._token = None
+    dask.config.refresh()
+
+
+def test_who_does_not_know_the_token_hears_nothing(with_token):
+    async def run():
+        heard = []
+        server = await label_wire.listen(
+            "127.0.0.1", lambda asked, arrays, reply: heard.append(asked), lambda: 10**6
+        )
+        port = label_wire.port_of(server)
+        for said in (b"", b"kdl1" + bytes(12), b"kdlA" + bytes(16), b"kdlA" + bytes(48)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said + bytes(200))
+            answer = await asyncio.wait_for(reader.read(), 15)
+            assert len(answer) in (0, 48)  # a nonce and a proof, and then the end
+            writer.close()
+        security._token = b"another"
+        with pytest.raises(ConnectionError, match="token"):
+            await label_wire.connect("127.0.0.1", port)
+        server.close()
+        assert heard == []
+
+    asyncio.run(run())
+
+
+def test_a_stranger_who_listens_is_not_believed(with_token):
+    """A reader sends nothing before the other end has proved to know the token."""
+
+    async def run():
+        got = []
+
+        async def stranger(reader, writer):
+            got.append(await reader.read(20))
+            writer.write(bytes(48))
+            got.append(await reader.read(100))
+            writer.close()
+
+        server = await asyncio.start_server(stranger, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ConnectionError, match="token"):
+            await label_wire.connect("127.0.0.1", port)
+        await until_true(lambda: len(got) == 2)
+        server.close()
+        assert got[1] == b""
+
+    asyncio.run(run())
+
+
+async def until_true(look):
+    for _ in range(1500):
+        if look():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come true within 15 s")
+
+
+def test_who_knows_the_token_is_answered(with_token):
+    async def run():
+        async with answering(echo) as port:
+            asker = await label_wire.connect("127.0.0.1", port)
+            _, got = await asker.ask({}, {"ids": np.arange(2, dtype=np.int64)})
+            return got["ids"].tolist()
+
+    assert asyncio.run(run()) == [0, 1]
+
+
+def test_a_reader_that_asks_too_much_waits_and_no_memory_fills_up():
+    async def run():
+        waiting = []
+        server = await label_wire.listen(
+            "127.0.0.1", lambda asked, arrays, reply: waiting.append(reply), lambda: 10**6
+        )
+        asker = await label_wire.connect("127.0.0.1", label_wire.port_of(server))
+        ids = {"ids": np.zeros(1000, np.int64)}
+        answers = [asker.ask({}, ids) for _ in range(2 * label_wire._MOST_OPEN)]
+        await until_true(lambda: len(waiting) >= label_wire._MOST_OPEN)
+        await asyncio.sleep(0.1)
+        # What lay in the buffer when reading stopped is there too.
+        assert len(waiting) <= label_wire._MOST_OPEN + 2
+        done = 0
+        while done < len(answers):
+            await until_true(lambda: waiting)
+            waiting.pop(0)({})
+            done += 1
+        await asyncio.gather(*answers)
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_connections_are_bounded():
+    async def run():
+        server = await label_wire.listen("127.0.0.1", echo, lambda: 1000)
+        port = label_wire.port_of(server)
+        opened = [
+            await asyncio.open_connection("127.0.0.1", port)
+            for _ in range(label_wire._MOST_CONNECTIONS + 3)
+        ]
+        ends = [asyncio.ensure_future(reader.read()) for reader, _ in opened]
+        await until_true(lambda: sum(end.done() for end in ends) == 3)
+        for _, writer in opened:
+            writer.close()
+        server.close()
+
+    asyncio.run(run())
 
 
 def test_a_broken_connection_fails_all_that_wait_and_the_next_ask_connects_anew():

@@ -39,8 +39,11 @@ def refused(kdlab_cli, elsewhere, *words):
         ([SMOKE, "data.size=600"], "must be <= 256"),
         ([SMOKE, "data={type: data/cifar10, root: /nowhere}"], "/nowhere"),
         ([SMOKE, "data={type: data/image_folder, root: /nowhere}"], "/nowhere does not exist"),
-        (["smoke/served", "teacher_pool={type: cluster/remote_pool, address: 'tcp://127.0.0.1:9'}"],
+        (["smoke/served", "teacher_pool={type: cluster/remote_pool, insecure: true, "
+          "address: 'tcp://127.0.0.1:9'}"],
          "tcp://127.0.0.1:9"),
+        (["smoke/served", "teacher_pool={type: cluster/remote_pool, address: 'tcp://127.0.0.1:9'}"],
+         "insecure: true"),
     ],
     ids=lambda w: w[-1] if isinstance(w, list) else None,
 )  # fmt: skip

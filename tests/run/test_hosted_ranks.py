@@ -9,6 +9,8 @@ from safetensors.torch import load_file
 from tests_support import until
 
 import kdlab
+from kdlab.cluster.hosted_ranks import for_ranks
+from kdlab.cluster.roles import RANK, TEACHER
 from kdlab.train.events import select
 
 pytestmark = pytest.mark.slow
@@ -72,6 +74,50 @@ def test_a_killed_run_leaves_no_rank_behind(cluster, kdlab_home, elsewhere):
     assert not list(select(run.folder.events, "rank_lost"))
     run.kill()
     until(lambda: not any(children_of(worker) for worker in workers))
+
+
+def test_ranks_of_a_student_train_on_workers_as_one_process_does(
+    cluster, kdlab_home, elsewhere
+):
+    """All-reduce over two Dask workers, batch norm over all rows; one of them is lost."""
+    address, workers = cluster
+    common = (
+        "train.epochs=6",
+        "train.log_every_steps=1",
+        "tracking.enabled=false",
+        "train.checkpoint_every_steps=20",
+    )
+    alone = kdlab.load("smoke/none", *common).start(lambda line: None).wait(timeout_s=600)
+    run = kdlab.load(
+        "smoke/none",
+        *common,
+        "aggregation={type: train/aggregation/all_reduce, standby: 0}",
+        f"workers={{address: '{address}'}}",
+    ).start(lambda line: None)
+    until(lambda: list(select(run.folder.events, "checkpoint_saved")))
+    assert all(children_of(worker) for worker in workers)  # one on each
+    os.kill(workers[1].pid, signal.SIGKILL)
+    run.wait(timeout_s=600)
+    assert run.state == "finished", run.status
+    one, two = (
+        {e["step"]: e["loss"] for e in select(r.folder.events, "step")}
+        for r in (alone, run)
+    )
+    assert one.keys() == two.keys()
+    assert max(abs(one[step] - two[step]) for step in one) < 5e-3
+    assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
+
+
+def test_teachers_never_get_ranks_and_named_workers_come_first():
+    """The defect B4: elastic teachers were given ranks to train."""
+    workers = {
+        "a": {"resources": {}},
+        "b": {"resources": {TEACHER: 1}},
+        "c": {},
+    }
+    assert for_ranks(workers) == ["a", "c"]
+    assert for_ranks(workers | {"d": {"resources": {RANK: 1}}}) == ["d"]
+    assert for_ranks({"b": workers["b"]}) == []
 
 
 def test_local_models_train_on_workers(cluster, kdlab_home, elsewhere):

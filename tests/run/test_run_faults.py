@@ -1,6 +1,5 @@
 """A run's own faults: killed while it saves, its scheduler killed; ranks of torchrun."""
 
-import re
 import subprocess
 import sys
 from functools import partial
@@ -80,17 +79,16 @@ def test_a_full_disk_is_named_and_with_room_again_the_run_goes_on(kdlab_home, el
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
-def test_a_run_whose_scheduler_is_killed_says_so_and_can_be_resumed(kdlab_home, elsewhere):
+def test_a_run_whose_scheduler_is_killed_says_so_and_goes_on(kdlab_home, elsewhere):
     run = started("train.epochs=200", "train.checkpoint_every_steps=20", source="served")
     until(lambda: sum(1 for _ in select(run.folder.events, "step")) > 60)
     children = psutil.Process(run.folder.raw_status()["pid"]).children()
     (scheduler,) = [c for c in children if "scheduler_process" in " ".join(c.cmdline())]
     scheduler.kill()
     run.wait(timeout_s=600)
-    assert run.state == "failed", run.status
-    assert re.search(r"scheduler at .* is gone|No teacher is left", run.status["error"])
-    resume(run.id).wait(timeout_s=600)
     assert run.state == "finished", run.status
+    said = [e["event"] for e in run.events()]
+    assert "coordinator_away" in said
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
     assert run.result["samples_seen"] == 200 * 240
 

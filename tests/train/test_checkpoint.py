@@ -97,3 +97,20 @@ def test_another_spec_is_refused(tmp_path):
 
 def test_none_is_none(tmp_path):
     assert checkpoint.load_newest(tmp_path / "nothing", "h") is None
+
+
+def test_a_generation_that_was_given_up_as_lost_saves_nothing(tmp_path):
+    """The defect B9: a host that was cut off wrote into the folder of those after it."""
+    old = checkpoint.raise_fence(tmp_path)
+    checkpoint.save(tmp_path, 1, {"x": torch.zeros(1)}, {"spec_hash": "h"}, fence=old)
+    new = checkpoint.raise_fence(tmp_path)
+    assert new > old
+    half = tmp_path / f".step_000000009.{new}.1"  # the others are just writing it
+    half.mkdir()
+    with pytest.raises(CheckpointError, match="given up as lost"):
+        checkpoint.save(tmp_path, 2, {"x": torch.ones(1)}, {"spec_hash": "h"}, fence=old)
+    assert half.is_dir()
+    tensors, _, _ = checkpoint.load_newest(tmp_path, "h")
+    assert tensors["x"] == 0
+    checkpoint.save(tmp_path, 2, {"x": torch.ones(1)}, {"spec_hash": "h"}, fence=new)
+    assert checkpoint.load_newest(tmp_path, "h")[0]["x"] == 1

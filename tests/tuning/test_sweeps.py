@@ -15,6 +15,7 @@ from small_sweeps import SIMULATED, TRAINED
 from tests_support import until
 
 import kdlab
+from kdlab.cluster.security import remembered
 from kdlab.cluster.wire import ask
 from kdlab.errors import BadInput, RunFailed, RunStopped
 from kdlab.run.folder import RunFolder
@@ -317,10 +318,11 @@ def test_trials_share_one_pool_and_a_pruned_one_gives_its_teachers_back(sweeps):
     )
     (ready,) = until(lambda: list(select(sweep.folder.events, "pool_ready")))
     until(lambda: list(select(sweep.folder.events, "trial_started")))
-    until(lambda: ask(ready["address"], "kdlab_status")["students"])
+    tls = remembered(ready["address"])
+    until(lambda: ask(ready["address"], "kdlab_status", tls=tls)["students"])
     (first, *_) = until(lambda: list(select(sweep.folder.events, "trial_stopping")))
     name = f"small-{first['number']:04d}/served/seed0"
-    until(lambda: name not in ask(ready["address"], "kdlab_status")["students"])
+    until(lambda: name not in ask(ready["address"], "kdlab_status", tls=tls)["students"])
     assert sweep.state == "running"  # the others are still to come
     sweep.wait(timeout_s=600)
     assert counted(sweep) == [TrialState.PRUNED] * 12

@@ -7,14 +7,16 @@ over real wires, `kdlab/simulate` on a simulated clock, `kdlab.testing.replay` f
 
 It puts together
     hybrid_schedule   Algorithm 1: send, hold, one teacher more or less
-    in_flight         section 3.4: every sample exactly once
-    patience          deadlines, hedges, quarantine
+    supply            demand, latency, starvation: do the teachers suffice?
+    in_flight         section 3.4: every sample exactly once; whose turn it is
+    patience          what is known of each teacher: rate, deadlines, quarantine
+    spot_check        some answers are computed twice
     stability         Formula 2
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Literal
 
 from kdlab.papers.edl_dist.assignment import static_share
@@ -23,16 +25,18 @@ from kdlab.papers.edl_dist.hybrid_schedule import (
     Policy,
     Schedule,
     on_request_failed,
-    on_teachers_changed,
+    on_teacher_joined,
     on_volume,
 )
-from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent
+from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent, Speed
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.patience import Patience
 from kdlab.papers.edl_dist.reader_instructions import (
     AskTeacher,
+    Check,
     Complain,
     Deliver,
+    EndCheck,
     Fail,
     GiveBack,
     Instructions,
@@ -42,8 +46,14 @@ from kdlab.papers.edl_dist.reader_instructions import (
     Send,
     TakeCached,
 )
+from kdlab.papers.edl_dist.spot_check import SpotCheck, Witness
 from kdlab.papers.edl_dist.stability import Stability
+from kdlab.papers.edl_dist.supply import Short, Supply
 
+_SAID_AGAIN_S = 60.0  # between two words on thresholds that hold the student up
+_OVERDUE_S = 0.2  # between looks at all that is under way: no deadline is shorter than 1 s
+_HEDGE_GAIN = 2.0  # a second teacher must be done in half the time the first still needs
+_RELEASED_AT_ONCE = 0.5  # of what is spare: the rest after the next look
 _POLITE: tuple[Change, ...] = ("left", "released", "moved")  # its answers still come
 
 
@@ -54,13 +64,23 @@ class Teacher:
     address: str
     lease: int
     t_t: float  # samples/s
-    best_batch: int  # samples it computes best at once
+    best_batch: int  # samples it takes at once, at most
     draining: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)  # name, device: for people
+    least_batch: int = 1  # samples: its efficiency falls off below
 
     @property
     def name(self) -> str:
         return str(self.facts.get("name", self.address))
+
+
+@dataclass(slots=True)
+class _Trained:
+    """What was trained on of a teacher's answers under one lease."""
+
+    samples: int = 0
+    first: tuple[int, int] | None = None  # (epoch, batch)
+    last: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +94,15 @@ class Rules:
     settle_s: float = 3.0
     window_s: float = 10.0
     order: Literal["any", "strict"] = "any"
-    per_teacher: int = 2
-    slots: int = 4  # batches that lie ready for the trainer
+    per_teacher: int = 2  # parts in flight with each, at least
+    part_s: float = 0.5  # of a teacher's work in one part
+    most_in_flight: int | None = None  # samples: what their inputs may take of the memory
+    slots: int = 8  # batches that lie ready for the trainer
+    cache_views: int | None = (
+        None  # epoch e + cache_views needs the labels of epoch e again
+    )
     hedge: bool = True
+    check_share: float = 0.001  # of the answers: computed again by another teacher
     give_up_s: float = 30.0  # for one request
     wait_s: float = 120.0  # without any teacher, before the run fails
     sample_mb: float = 0.0  # of one stored input with its soft label, for Formula 2
@@ -115,28 +141,46 @@ class DistilReader:
             lt=rules.lt,
             ut=rules.ut,
             batch=largest,
+            most_in_flight=rules.most_in_flight,
             policy=rules.policy,
+        )
+        self.supply = Supply(
+            t_s=rules.t_s,
+            batch=largest,
             settle_s=rules.settle_s,
             window_s=rules.window_s,
         )
-        self.ledger = InFlight(limit=rules.per_teacher)
+        self.ledger = InFlight(limit=rules.per_teacher, part_s=rules.part_s)
         self.patience = Patience(give_up_s=rules.give_up_s)
+        self.check = SpotCheck(share=rules.check_share)
         self.stability = Stability()
         self.teachers: dict[str, Teacher] = {}
         self.unusable: set[tuple[str, int]] = set()  # (address, lease) given up on
         self.releasing: set[str] = set()
         self._fresh = self._fresh_parts()
         self._next: Part | None = next(self._fresh, None)
+        self._epoch_left: tuple[int, int] = (-1, 0)  # samples of an epoch not begun yet
         self._missing: dict[tuple[int, int], int] = {}  # samples still to arrive
+        # Batches whose latency is being measured: when their first part was sent, in order.
+        self._begun: dict[tuple[int, int], float] = {}
+        self._whole: set[tuple[int, int]] = set()  # of these, the complete ones
+        # Who answered what of the batches that are not delivered yet.
+        self._kept: dict[tuple[int, int], list[tuple[Part, Witness]]] = {}
+        self.trained_from: dict[Witness, _Trained] = {}
         self._ready: dict[int, list[int]] = {}  # complete batches by epoch, heaps
         self._expected = 0  # strict: the next batch of `epoch`
         self._hedged: set[Part] = set()
         self._to_hedge: list[Part] = []
+        self._said_limit_at, self._looked_at = float("-inf"), time  # limits, overdue parts
+        self._asked = False  # for a teacher that has not come yet
+        self._wants = False  # at the last look: the student starved for want of teachers
+        self._spare: list[Teacher] = []  # at the last look: those the others can replace
         self.unused = 0  # soft labels that arrived and were not trained on
         self.in_slots = 0  # of those, what lies in the trainer's slots
         self.slots_taken = 0
         self.batches_delivered = 0
-        self.volume_max = 0
+        self.volume_max = 0  # of the unused soft labels
+        self.room_max = rules.ut  # the most that was allowed to be unused or in flight
         self.announced = False  # the coordinator knows this student's demand
         self.without_teacher_since: float | None = time
         self._dry_since = time  # the first moment without a teacher since the last answer
@@ -172,10 +216,12 @@ class DistilReader:
                 continue
             before = self.teachers.get(teacher.address)
             self.teachers[teacher.address] = teacher
+            self._learn(teacher)
             if before is None or before.lease != teacher.lease:
                 if before is not None:  # lost and assigned again between two looks
                     self.ledger.on_teacher_lost(before.address, before.lease)
                 changed = True
+                self._joined(time)
                 self._say("teacher_joined", **teacher.facts, **_shown(teacher))
             elif teacher.draining and not before.draining:
                 changed = True
@@ -190,6 +236,7 @@ class DistilReader:
         if before is None or (address in given and given[address].lease == before.lease):
             return False
         del self.teachers[address]
+        self.ledger.on_unusable(address)
         if how in _POLITE or address in self.releasing:
             self.releasing.discard(address)
             if not before.draining:
@@ -198,6 +245,7 @@ class DistilReader:
         again = self.ledger.on_teacher_lost(address, before.lease)
         self.unusable.add((address, before.lease))
         self.patience.forget(address)
+        self._drop_checks(Witness(address, before.lease))
         why = "silent beyond its lease" if how == "expired" else "its connection broke"
         self._say("teacher_lost", teacher=before.name, why=why, resent=again)
         return True
@@ -206,10 +254,41 @@ class DistilReader:
         """Usable soft labels of a part have arrived."""
         sent = self.ledger.on_answer(part, teacher, lease)
         if sent is not None:
-            self.patience.on_answer(teacher, time - sent.time)
+            self.patience.on_answer(teacher, part.size, sent.time, time)
+            if teacher in self.teachers:
+                self._learn(self.teachers[teacher])
             self._is_dry = False
             self._told.append(Keep(part))
-            self._arrived(part)
+            self._kept.setdefault((part.epoch, part.batch), []).append(
+                (part, Witness(teacher, lease))
+            )
+            self._check(part, Witness(teacher, lease), time)
+            self._arrived(part, time)
+        return self._pump(time)
+
+    def on_compared(
+        self,
+        part: Part,
+        teacher: str,
+        lease: int,
+        agrees_with: Collection[tuple[str, int]],
+        time: float,
+    ) -> Instructions:
+        """A check's answer was compared with those kept: it equals these teachers' ones."""
+        asked = Witness(teacher, lease)
+        self.ledger.on_checked(part, teacher, lease)
+        found = self.check.on_compared(
+            part, asked, frozenset(Witness(*w) for w in agrees_with)
+        )
+        if found is not None:
+            self._distrust(found, part, time)
+        usable = {a: t.lease for a, t in self.teachers.items() if not t.draining}
+        witness = self.check.next_to_ask(part, usable)
+        if witness is None:
+            self.check.drop(part)
+            self._told.append(EndCheck(part))
+        else:
+            self._ask_to_check(part, witness, None, time)
         return self._pump(time)
 
     def on_trouble(
@@ -224,12 +303,20 @@ class DistilReader:
             unusable: it answered, and the answer cannot be used.
             time: now.
         """
+        self._trouble(teacher, lease, why, unusable=unusable, time=time)
+        return self._pump(time)
+
+    def _trouble(
+        self, teacher: str, lease: int, why: str, *, unusable: bool, time: float
+    ) -> None:
         first = (teacher, lease) not in self.unusable
         self.unusable.add((teacher, lease))
         again = self.ledger.on_teacher_lost(teacher, lease)
         facts = self.teachers.get(teacher)
         if facts is not None and facts.lease == lease:  # it may be back under a new one
             del self.teachers[teacher]
+            self.ledger.on_unusable(teacher)
+        self._drop_checks(Witness(teacher, lease))
         if first:
             self.last_trouble = why
             name = facts.name if facts else teacher
@@ -240,13 +327,15 @@ class DistilReader:
                 back_off_s = self.patience.on_failure(teacher)
                 self._told.append(GiveBack(teacher, lease, back_off_s))
             self._teachers_changed(time)
-        return self._pump(time)
 
     def on_slot_free(self, samples: int, time: float) -> Instructions:
         """The trainer has used a batch of so many samples."""
         self.slots_taken -= 1
         self.in_slots -= samples
         self.unused -= samples
+        self.supply.on_trained(samples, time)
+        if not self.slots_taken and self.work_is_open():
+            self.supply.on_waits(time)
         return self._pump(time)
 
     def on_thresholds(self, lt: int, ut: int, time: float) -> Instructions:
@@ -258,7 +347,7 @@ class DistilReader:
     def on_paused(self, paused: bool, time: float) -> None:  # one fact, recorded as it is
         """A student that stands still neither needs more teachers nor fewer."""
         self.paused = paused
-        self.schedule, _ = on_teachers_changed(self.schedule, time)  # looks begin anew
+        self.supply.on_paused(paused, time, waits=self.slots_taken == 0)
 
     def on_ask_failed(self) -> None:
         """The coordinator could not be asked; the next look may ask again."""
@@ -269,25 +358,38 @@ class DistilReader:
 
     def on_look(self, time: float) -> Instructions:
         """The monitoring task (Algorithm 1, line 3), every 50 ms or so."""
-        level = self.level(time)
-        self.stability.on_look(time, self.unused * self.rules.sample_mb, level.teachers)
+        usable = [t for t in self.teachers.values() if not t.draining]
+        self.supply.capacity = sum(self.patience.rate(t.address, t.t_t) for t in usable)
+        if not self.slots_taken and self.work_is_open():
+            self.supply.on_waits(time)
+        self.supply.on_look(time, held=self._thresholds_hold())
+        stored_mb = self.unused * self.rules.sample_mb
+        self.stability.on_look(time, stored_mb, len(usable))
         self._look_for_overdue(time)
+        self._look_for_blocked(time)
         self._look_for_teachers(time)
+        short = self.supply.short_of(time)
+        self._look_for_limits(short, time)
+        self.room_max = max(self.room_max, self.schedule.room(self.level()))
+        self._wants = not self.paused and short == "teachers"
+        self._spare = self._not_needed(time)
         return self._pump(time)
 
-    def level(self, time: float) -> Level:
+    def level(self) -> Level:
+        supply = self.supply
         return Level(
-            time=time,
             unused=self.unused,
             in_flight=self.ledger.samples,
-            teachers=sum(not t.draining for t in self.teachers.values()),
-            student_waits=self.slots_taken == 0,
+            lead=supply.lead,
+            credit=supply.credit,
+            wants_teacher=self._wants,
+            spares_teacher=bool(self._spare),
         )
 
     def figures(self) -> dict[str, float]:
         """What people and MLflow see, in the units of `Rules`."""
         return {
-            "volume": self.unused + self.ledger.samples,
+            "volume": self.unused,
             "in_flight": self.ledger.samples,
             "volume_max": self.volume_max,
             "teachers": len(self.teachers),
@@ -295,6 +397,10 @@ class DistilReader:
             "hedges": self.ledger.hedges,
             "stored_mb": self.unused * self.rules.sample_mb,
             "stability_mean": self.stability.mean,
+            "credit": self.supply.credit,
+            "latency_s": self.supply.latency_s,
+            "capacity": self.supply.capacity,
+            "starved_s": self.supply.waited_s,
         }
 
     def work_is_open(self) -> bool:
@@ -303,6 +409,9 @@ class DistilReader:
     # What time brings
 
     def _look_for_overdue(self, time: float) -> None:
+        if time - self._looked_at < _OVERDUE_S:
+            return
+        self._looked_at = time
         late: dict[tuple[str, int], Sent] = {}
         overdue: list[Part] = []
         for part, out in self.ledger.outstanding():
@@ -311,13 +420,15 @@ class DistilReader:
                 late[out.teacher, out.lease] = out
             elif waited > self.patience.deadline_s(out.teacher):
                 overdue.append(part)
+            if time - out.due > self.patience.floor_s:
+                self.ledger.on_doubt(out.teacher)
         for part in overdue if self.rules.hedge else ():
             if part in self.ledger.sent and part not in self._hedged:  # once
                 self._hedged.add(part)
                 self._to_hedge.append(part)
         for teacher, lease in late:
             why = f"no answer within {self.rules.give_up_s:g} s"
-            self._told += self.on_trouble(teacher, lease, why, unusable=False, time=time)
+            self._trouble(teacher, lease, why, unusable=False, time=time)
 
     def _look_for_teachers(self, time: float) -> None:
         # A student that still has labels, or needs no more, does not miss a teacher.
@@ -334,8 +445,102 @@ class DistilReader:
                 Fail(self.ledger.samples, self.batches_delivered, self.last_trouble)
             )
 
+    def _look_for_blocked(self, time: float) -> None:
+        """The student waits for a few late parts: ask those that would be done sooner."""
+        if self.slots_taken or self.paused or not self.rules.hedge:
+            return
+        names = list(self.ledger.names_with_room())  # in order, once for all parts
+        for part in self._blocking():
+            sent = self.ledger.sent[part]
+            first = sent[0]
+            if part in self._hedged or time - first.time < self.patience.floor_s / 4:
+                continue
+            left = max(first.due - time, time - first.due)  # late by so much: as much more
+            have = {s.teacher for s in sent}
+            other = next((name for name in names if name not in have), None)
+            if other is None:
+                return
+            if _HEDGE_GAIN * self.ledger.done_in_s(other, part.size) < left:
+                self._hedged.add(part)
+                self._to_hedge.append(part)
+
+    def _blocking(self) -> list[Part]:
+        """Parts under way that the next delivery waits for."""
+        if self.rules.order == "strict":
+            batch = self._expected
+            return [
+                part
+                for part in self.ledger.sent
+                if part.epoch == self.epoch and part.batch == batch
+            ]
+        if self._next is not None and self._next.epoch == self.epoch:
+            return []  # other batches of this epoch may come first
+        return [part for part in self.ledger.sent if part.epoch == self.epoch]
+
+    def _look_for_limits(self, short: Short, time: float) -> None:
+        """The user's own bound keeps the student waiting: say so, with what would do."""
+        if self.paused or short != "thresholds":
+            return
+        if time - self._said_limit_at < _SAID_AGAIN_S:
+            return
+        self._said_limit_at = time
+        level = self.level()
+        most = self.rules.most_in_flight
+        if most is not None and self.ledger.samples + self.schedule.batch > most:
+            self._say("memory_limits", limit=most, enough=level.credit)
+        else:
+            enough = 2 * max(self.schedule.room(level), self.unused + self.ledger.samples)
+            self._say("threshold_limits", ut=self.rules.ut, enough=enough)
+
+    def _thresholds_hold(self) -> bool:
+        """A teacher has nothing to do although there is work."""
+        if self._next is None or not self.ledger.has_room():
+            return False
+        whole = self._next
+        if self.ledger.waiting or whole.start:
+            return False
+        return not self.schedule.may_send(self.level(), whole.size)
+
+    def _not_needed(self, time: float) -> list[Teacher]:
+        """The slowest teachers that the others can do without, about half of them."""
+        whole = self.supply.spare(time)  # nothing while the student is paused
+        rate = whole * _RELEASED_AT_ONCE
+        if rate <= 0:
+            return []
+        usable = [
+            t
+            for t in self.teachers.values()
+            if not t.draining and t.address not in self.releasing
+        ]
+        speeds = sorted(
+            (self.patience.rate(t.address, t.t_t), t.address, t) for t in usable
+        )
+        spare: list[Teacher] = []
+        for speed, _, teacher in speeds[:-1]:  # the last one is never released
+            if speed > (rate if spare else whole):
+                break
+            spare.append(teacher)
+            rate, whole = rate - speed, whole - speed
+        return spare
+
+    def _learn(self, teacher: Teacher) -> None:
+        """What the ledger has to know of a teacher."""
+        if teacher.draining:
+            self.ledger.on_unusable(teacher.address)
+            return
+        rate = self.patience.rate(teacher.address, teacher.t_t)
+        self.ledger.on_speed(
+            teacher.address, Speed(rate, teacher.least_batch, teacher.best_batch)
+        )
+
+    def _joined(self, time: float) -> None:
+        """A teacher that was asked for: what it changes is looked at afresh."""
+        self.schedule = on_teacher_joined(self.schedule)
+        if self._asked:
+            self._asked = False
+            self.supply.begin(time)
+
     def _teachers_changed(self, time: float) -> None:
-        self.schedule, _ = on_teachers_changed(self.schedule, time)
         if self.teachers:
             self.without_teacher_since = None
         elif self.without_teacher_since is None:
@@ -344,6 +549,70 @@ class DistilReader:
             self._is_dry = True
             self.without_teacher_since = self._dry_since
             self._say("no_teacher", unplaced=self.ledger.samples, wait_s=self.rules.wait_s)
+
+    # Trust
+
+    def _check(self, part: Part, first: Witness, time: float) -> None:
+        if not self.check.on_answer() or part in self.check.cases:
+            return
+        others = (n for n in self.ledger.names_with_room() if n != first.teacher)
+        second = next(others, None)
+        if second is None:
+            return  # the next answer is as good
+        witness = Witness(second, self.teachers[second].lease)
+        self.check.open(part, first, witness)
+        self._ask_to_check(part, witness, first, time)
+
+    def _ask_to_check(
+        self, part: Part, witness: Witness, first: Witness | None, time: float
+    ) -> None:
+        self.ledger.on_check(part, witness.teacher, witness.lease, time)
+        given = None if first is None else (first.teacher, first.lease)
+        self._told.append(Check(part, witness.teacher, witness.lease, given))
+
+    def _drop_checks(self, witness: Witness) -> None:
+        before = set(self.check.cases)
+        self.check.on_gone(witness)
+        self._told += [EndCheck(part) for part in sorted(before - set(self.check.cases))]
+
+    def _distrust(self, wrong: Witness, part: Part, time: float) -> None:
+        """Its soft labels are wrong: none of them is trained on from here on."""
+        again = 0
+        for key, answered in list(self._kept.items()):
+            bad = [p for p, who in answered if who == wrong]
+            if bad:
+                self._kept[key] = [(p, who) for p, who in answered if who != wrong]
+                again += self._take_back(key, bad)
+        used = self.trained_from.pop(wrong, _Trained())
+        why = "its soft labels differ from those of the other teachers"
+        name = self.teachers[wrong.teacher].name if wrong.teacher in self.teachers else ""
+        self._say(
+            "teacher_lied",
+            teacher=name or wrong.teacher,
+            epoch=part.epoch,
+            batch=part.batch,
+            sent_again=again,
+            trained=used.samples,
+            first_trained=used.first,
+            last_trained=used.last,
+        )
+        self._trouble(wrong.teacher, wrong.lease, why, unusable=True, time=time)
+
+    def _take_back(self, key: tuple[int, int], parts: Collection[Part]) -> int:
+        """Answers that arrived count no more: their parts are sent again."""
+        samples = sum(p.size for p in parts)
+        if key not in self._missing:
+            self._missing[key] = 0
+            self._whole.discard(key)
+            ready = self._ready[key[0]]
+            ready.remove(key[1])
+            heapify(ready)
+            if not ready:
+                del self._ready[key[0]]
+        self._missing[key] += samples
+        self.unused -= samples
+        self.ledger.on_taken_back(parts)
+        return samples
 
     def _say_static_share(self) -> None:
         """Line 1 of Algorithm 1, once, for the record."""
@@ -359,27 +628,33 @@ class DistilReader:
 
     def _pump(self, time: float) -> Instructions:
         self._deliver()
+        if self.slots_taken:
+            self.supply.on_fed(time)
         self._schedule(time)
         self._send(time)
-        self.volume_max = max(self.volume_max, self.unused + self.ledger.samples)
+        self.volume_max = max(self.volume_max, self.unused)
         told, self._told = self._told, []
         return told
 
     def _schedule(self, time: float) -> None:
         if self.paused:
             return
-        self.schedule, told = on_volume(self.schedule, self.level(time))
+        self.schedule, told = on_volume(self.schedule, self.level())
         if "request_teacher" in told:
             if self.announced:
-                self._told.append(AskTeacher())
+                self._asked = True
+                self.supply.begin(time)
+                paper = self.rules.policy == "paper"
+                self._told.append(AskTeacher(0.0 if paper else self.supply.enough()))
             else:  # line 1 comes first
                 self.schedule = on_request_failed(self.schedule)
         if "release_teacher" in told:
-            spare = [t for t in self.teachers.values() if not t.draining]
-            slowest = min(spare, key=lambda t: (t.t_t, t.address), default=None)
-            if slowest is not None:
-                self.releasing.add(slowest.address)
-                self._told.append(Release(slowest.address))
+            need = self.supply.enough()
+            for teacher in self._spare:
+                self.releasing.add(teacher.address)
+                self._told.append(Release(teacher.address, teacher.lease, need))
+            self.supply.begin(time)
+        self._wants, self._spare = False, []
         # send_inputs and hold_inputs are states of the schedule, read by _send
 
     def _deliver(self) -> None:
@@ -388,6 +663,7 @@ class DistilReader:
             self.slots_taken += 1
             self.in_slots += size
             self.batches_delivered += 1
+            self._trust_no_more((self.epoch, batch))
             self._told.append(Deliver(self.epoch, batch))
             self.delivered.add(batch)
             if len(self.delivered) == len(self.sizes(self.epoch)):
@@ -409,30 +685,46 @@ class DistilReader:
         return batch
 
     def _send(self, time: float) -> None:
-        usable = {a: t.t_t for a, t in self.teachers.items() if not t.draining}
-        self._hedge(usable, time)
+        self._hedge(time)
         while True:
             self._take_cached()
-            address = self.ledger.pick(usable)
+            address = self._whose_turn(time)
             if address is None:
                 return
             teacher = self.teachers[address]
-            part = self.ledger.next_waiting(teacher.best_batch)
+            part = self.ledger.next_waiting(address)
             if part is None:
-                part = self._next_fresh(teacher.best_batch, time)
+                part = self._next_fresh(self.ledger.teachers[address], time)
             if part is None:
                 return
             self.ledger.on_sent(part, address, teacher.lease, time)
             self._told.append(Send(part, address, teacher.lease))
 
-    def _hedge(self, usable: Mapping[str, float], time: float) -> None:
+    def _whose_turn(self, time: float) -> str | None:
+        """The teacher for the next part; None when all are busy, or waiting is better."""
+        if self.ledger.waiting:  # lost before: whoever is done first
+            return self.ledger.pick(0.0)
+        ahead = self.unused + self.ledger.samples
+        if self.rules.order == "any" and self._next is not None:
+            ahead += self._left_of(self._next.epoch)  # other batches may come first
+        return self.ledger.pick(ahead / max(self.supply.demand, 1e-9))
+
+    def _left_of(self, epoch: int) -> int:
+        """Samples of an epoch of which nothing was sent yet."""
+        if self._epoch_left[0] != epoch:
+            done = self.delivered if epoch == self.epoch else ()
+            left = sum(size for b, size in enumerate(self.sizes(epoch)) if b not in done)
+            self._epoch_left = (epoch, left)
+        return self._epoch_left[1]
+
+    def _hedge(self, time: float) -> None:
         """Ask a second teacher for the parts that are overdue, as far as there is room."""
         waiting = []
         for part in self._to_hedge:
             if part not in self.ledger.sent:  # answered, or lost and sent again, meanwhile
                 self._hedged.discard(part)
                 continue
-            address = self.ledger.pick(usable, but_not=part)
+            address = self.ledger.pick(but_not=part)
             if address is None:
                 waiting.append(part)
                 continue
@@ -441,46 +733,77 @@ class DistilReader:
             self._told.append(Send(part, address, lease))
         self._to_hedge = waiting
 
-    def _next_fresh(self, largest: int, time: float) -> Part | None:
+    def _next_fresh(self, speed: Speed, time: float) -> Part | None:
         whole = self._next
         if whole is None:
             return None
         # A batch that was begun is finished, whatever the volume: it is counted as a whole
         # from its first part on, and half a batch could never be trained on.
         if whole.start == 0:
-            if not self.schedule.may_send(self.level(time), whole.size):
+            if not self.schedule.may_send(self.level(), whole.size):
+                return None
+            if self._is_asked_for_already(whole):
                 return None
             self._begin(whole)
-        part = whole._replace(stop=min(whole.stop, whole.start + largest))
+            self._begun[whole.epoch, whole.batch] = time
+        part = whole._replace(stop=whole.start + speed.part(whole.size, self.rules.part_s))
         rest = whole._replace(start=part.stop)
         self._next = rest if rest.size else next(self._fresh, None)
         return part
 
+    def _is_asked_for_already(self, whole: Part) -> bool:
+        """Labels of the same views are in the cache, or under way and will be soon."""
+        views = self.rules.cache_views
+        if views is not None and any(e <= whole.epoch - views for e, _ in self._missing):
+            return True
+        return self.cached(whole.epoch, whole.batch)
+
     def _take_cached(self) -> None:
         """Batches whose soft labels are known need no teacher."""
         while (part := self._next) is not None and part.start == 0:
-            room = self.unused + self.ledger.samples + part.size <= self.rules.ut
-            if not room or not self.cached(part.epoch, part.batch):
+            room = self.schedule.room(self.level())
+            full = self.unused + self.ledger.samples + part.size > room
+            if full or not self.cached(part.epoch, part.batch):
                 return
             self._begin(part)
             self.ledger.samples -= part.size
             self._told.append(TakeCached(part))
-            self._arrived(part)
+            self._arrived(part, 0.0)
             self._next = next(self._fresh, None)
             self._deliver()
 
     def _begin(self, whole: Part) -> None:
+        self._epoch_left = (whole.epoch, self._left_of(whole.epoch) - whole.size)
         self.ledger.on_fresh(whole)
         self._missing[whole.epoch, whole.batch] = whole.size
 
-    def _arrived(self, part: Part) -> None:
+    def _arrived(self, part: Part, time: float) -> None:
         key = (part.epoch, part.batch)
         self.unused += part.size
         self._missing[key] -= part.size
         self._hedged.discard(part)
         if not self._missing[key]:
             del self._missing[key]
+            self._whole.add(key)
+            self._measure_latency(time)
             heappush(self._ready.setdefault(part.epoch, []), part.batch)
+
+    def _trust_no_more(self, key: tuple[int, int]) -> None:
+        """A batch is handed over: what its soft labels came from is only counted now."""
+        for part, who in self._kept.pop(key, ()):
+            seen = self.trained_from.setdefault(who, _Trained(first=key))
+            seen.samples, seen.last = seen.samples + part.size, key
+
+    def _measure_latency(self, time: float) -> None:
+        """Of the batches that can be trained on now."""
+        strict = self.rules.order == "strict"
+        for key in list(self._begun) if strict else list(self._whole):
+            if key not in self._whole:
+                return  # those after it wait for it
+            self._whole.discard(key)
+            begun = self._begun.pop(key, None)
+            if begun is not None:  # else it was cached
+                self.supply.on_complete(time - begun)
 
     def _fresh_parts(self) -> Iterator[Part]:
         """Every batch from the start position to the end of training, in order."""

@@ -74,6 +74,7 @@ class Generations:
     without_step: int = 0  # generations in a row
     without_news: int = 0
     losses: int = 0
+    told_to_kill: set[str] = field(default_factory=set)  # survivors that did not let go
 
     def on_begin(self) -> list[Instruction]:
         return self._fill()
@@ -103,9 +104,12 @@ class Generations:
             self.ranks = tuple(r for r in self.ranks if r != rank)
         if self.state in ("done", "failed"):
             return []
+        killed = rank in self.told_to_kill
+        self.told_to_kill.discard(rank)
         if in_generation:
-            self.losses += 1
-            if not self.replace:
+            self.losses += not killed
+            # Who was killed for not letting go is no machine that was lost.
+            if not self.replace and not killed:
                 self.wanted = max(self.least, self.wanted - 1)
             if self.state != "regrouping":
                 self._break(time)
@@ -150,6 +154,7 @@ class Generations:
     def on_look(self, time: float) -> list[Instruction]:
         """What does not let go in time is killed."""
         if self.state == "regrouping" and time - self.regroup_since > self.let_go_s:
+            self.told_to_kill |= self.busy
             return [Kill(rank) for rank in sorted(self.busy)]
         return []
 

@@ -9,14 +9,18 @@ Teachers fill a buffer of soft labels, training steps drain it.
     7:   if volume == 0 then schedule an additional Teacher    -> request_teacher
     10:  if volume < lt then continue sending                  -> send_inputs
 
-Two deviations, both in docs/edl_dist.md:
-* The paper counts labels that have arrived. Requests under way become labels too, so
-  here `volume` counts both; else the buffer passes ut by all that is in flight.
-* Line 7 has two policies. `paper` is the printed line: every look at an empty buffer
-  asks for one more teacher. Since the buffer is empty until the first answers return,
-  this ends far above the n that suffices. `guarded` asks only when the student starved
-  after the last change had time to show, and releases a teacher when sending has been
-  held for long (the paper has no release).
+`paper` is these lines as printed. Two things follow from them at scale: the buffer passes
+ut by all that is in flight when sending stops, and every look at an empty buffer asks for
+one more teacher, from the start, when no answer can be there yet.
+
+`guarded` (the default) deviates in three places, all in docs/edl_dist.md:
+* Lines 4 and 10 look ahead. A label asked for now arrives after the time to answer L;
+  until then the student trains on demand x L samples (Little's law), its `lead`. So
+  unused + in flight is compared with thresholds that are raised by what is trained on
+  meanwhile: lt and ut mean the volume when the answer arrives. Where ut alone holds what
+  that takes, unused + in flight never passes ut; else it is the `credit`.
+* Line 7 asks when the student starved for want of teachers, not of thresholds (supply.py).
+* A teacher that is not needed is released (the paper has no release; supply.py).
 """
 
 from dataclasses import dataclass, replace
@@ -25,37 +29,36 @@ from typing import Literal
 Instruction = Literal["send_inputs", "hold_inputs", "request_teacher", "release_teacher"]
 Policy = Literal["paper", "guarded"]
 
+_LEAST_LT, _LEAST_UT = 256, 2048  # samples
+_LT_BATCHES, _UT_BATCHES = 2, 8
+
+
+def default_thresholds(batch: int) -> tuple[int, int]:
+    """(lt, ut) in samples when nobody chose them: one batch trained on, one ready."""
+    return max(_LEAST_LT, _LT_BATCHES * batch), max(_LEAST_UT, _UT_BATCHES * batch)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
     """What the monitoring task sees (line 3). All counts in samples."""
 
-    time: float  # seconds, any origin, never decreasing
-    unused: int  # soft labels that arrived and were not trained on yet
+    unused: int  # soft labels that arrived and were not trained on yet: the paper's volume
     in_flight: int  # sent to teachers, not answered yet
-    teachers: int  # assigned to this student and alive
-    student_waits: bool  # the student is idle for want of soft labels
-
-    @property
-    def volume(self) -> int:
-        return self.unused + self.in_flight
+    lead: int = 0  # trained on between asking and the answer: demand x time to answer
+    credit: int = 0  # unused + in flight that the rates and latencies call for
+    wants_teacher: bool = False  # guarded: the student starved for want of teachers
+    spares_teacher: bool = False  # guarded: the others would do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     lt: int  # samples: lower threshold
-    ut: int  # samples: upper threshold, bounds unused + in flight
-    batch: int = 1  # samples sent at once: sending one more must not pass ut
+    ut: int  # samples: upper threshold
+    batch: int = 1  # samples of the largest batch
+    most_in_flight: int | None = None  # samples: bound by memory, whatever the credit
     policy: Policy = "guarded"
-    settle_s: float = 3.0  # guarded: time a change of teachers takes to show
-    window_s: float = 10.0  # guarded: a release needs a look this long
     sending: bool = True
     request_open: bool = False  # a teacher was asked for and has not joined yet
-    changed_at: float | None = None  # last change of the teachers, or the start
-    held_s: float = 0.0  # time in hold since the last change settled
-    starved: bool = False  # the student waited since the last change settled
-    window_from: float | None = None
-    last_time: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.lt < self.ut:
@@ -67,8 +70,20 @@ class Schedule:
             )
 
     def may_send(self, level: Level, samples: int) -> bool:
-        """Whether `samples` more may go out now. Keeps volume <= ut at all times."""
-        return self.sending and level.volume + samples <= self.ut
+        """Whether `samples` more may go out now."""
+        if not self.sending or not self.fits_memory(level, samples):
+            return False
+        if self.policy == "paper":
+            return True
+        return level.unused + level.in_flight + samples <= self.room(level)
+
+    def room(self, level: Level) -> int:
+        """Samples that may be unused or in flight (guarded)."""
+        return max(self.ut, level.credit)
+
+    def fits_memory(self, level: Level, samples: int) -> bool:
+        most = self.most_in_flight
+        return most is None or not level.in_flight or level.in_flight + samples <= most
 
 
 Decision = tuple[Schedule, tuple[Instruction, ...]]
@@ -76,26 +91,23 @@ Decision = tuple[Schedule, tuple[Instruction, ...]]
 
 def on_volume(now: Schedule, level: Level) -> Decision:
     """Lines 3 to 12, once."""
-    now = _watch(now, level)
     told: list[Instruction] = []
-    if now.sending and level.volume + now.batch > now.ut:  # lines 4 to 6
+    if now.sending and _holds(now, level):  # lines 4 to 6
         now = replace(now, sending=False)
         told.append("hold_inputs")
-    if _wants_teacher(now, level):  # lines 7 to 9
+    if not now.request_open and _wants_teacher(now, level):  # lines 7 to 9
         now = replace(now, request_open=True)
         told.append("request_teacher")
-    if not now.sending and level.volume < max(now.lt, 1):  # lines 10 to 12
+    if not now.sending and _sends(now, level):  # lines 10 to 12
         now = replace(now, sending=True)
         told.append("send_inputs")
-    if _can_spare_teacher(now, level):
-        now = _changed(now, level.time)
+    if now.policy == "guarded" and level.spares_teacher:
         told.append("release_teacher")
     return now, tuple(told)
 
 
-def on_teachers_changed(now: Schedule, time: float) -> Decision:
-    """A teacher joined or was lost: look afresh once the change has settled."""
-    return _changed(replace(now, request_open=False), time), ()
+def on_teacher_joined(now: Schedule) -> Schedule:
+    return replace(now, request_open=False)
 
 
 def on_request_failed(now: Schedule) -> Schedule:
@@ -103,39 +115,24 @@ def on_request_failed(now: Schedule) -> Schedule:
     return replace(now, request_open=False)
 
 
-def _watch(now: Schedule, level: Level) -> Schedule:
-    """Keep the facts that `guarded` needs: hold time and starvation."""
-    if now.changed_at is None:
-        now = _changed(now, level.time)
-    before = level.time if now.last_time is None else now.last_time
-    settled = level.time - (now.changed_at or 0.0) >= now.settle_s
-    # Until the first answers are back, a full house of requests holds the sending too.
-    held = level.time - before if settled and not now.sending else 0.0
-    return replace(
-        now,
-        held_s=now.held_s + held,
-        last_time=level.time,
-        starved=now.starved or (settled and level.student_waits),
-    )
+def _holds(now: Schedule, level: Level) -> bool:
+    if now.policy == "paper":
+        return level.unused > now.ut
+    return level.unused + level.in_flight + now.batch > now.room(level)
 
 
-def _changed(now: Schedule, time: float) -> Schedule:
-    return replace(now, changed_at=time, window_from=time, held_s=0.0, starved=False)
+def _sends(now: Schedule, level: Level) -> bool:
+    if now.policy == "paper":
+        return level.unused < max(now.lt, 1)
+    if _holds(now, level):
+        return False
+    # Between the two nobody is asked; where the credit is no more than what is needed,
+    # that would waste teachers.
+    ahead = level.unused + level.in_flight
+    return level.credit >= now.ut or ahead < max(now.lt, 1) + level.lead
 
 
 def _wants_teacher(now: Schedule, level: Level) -> bool:
-    if now.request_open or not now.sending:
-        return False
     if now.policy == "paper":
         return level.unused == 0
-    return now.starved and level.unused == 0
-
-
-def _can_spare_teacher(now: Schedule, level: Level) -> bool:
-    """Held for more than 1.5/n of a window: n - 1 teachers would have sufficed."""
-    if now.policy == "paper" or level.teachers < 2 or now.window_from is None:
-        return False
-    watched = level.time - now.window_from - now.settle_s
-    if watched < now.window_s:
-        return False
-    return now.held_s > 1.5 / level.teachers * watched
+    return level.wants_teacher

@@ -5,16 +5,21 @@ Section 3.4 of EDL-Dist, the three ways a teacher is lost:
     case 2  scheduled, nothing in flight       nothing to re-send
     case 3  scheduled, an answer is awaited    its parts are sent to another teacher
 
-A part is a range of a batch: batches are cut to what a teacher computes best at once. It
+A part is a range of a batch, cut to what its teacher computes in about half a second. It
 is WAITING, then SENT to a teacher under that teacher's lease epoch, then DONE. A part
 that is overdue may be out with a second teacher too (a hedge); the first answer counts.
 A late answer (of a teacher given up on, or to a part answered by somebody else) is
 dropped by part and lease epoch.
+
+A part goes to whoever would have it done first: (owed + size) / rate. Two heaps keep
+that at log n for a thousand teachers.
 """
 
 from bisect import insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from math import ceil, inf
 from typing import NamedTuple
 
 
@@ -36,6 +41,50 @@ class Sent:
     teacher: str
     lease: int  # lease epoch of the teacher when it was sent
     time: float
+    due: float = inf  # when its answer is expected, from what the teacher owed
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What a teacher does in a second, and in which portions."""
+
+    rate: float  # samples/s, measured where it is known
+    least: int  # samples: its efficiency falls off below
+    most: int  # samples it takes at once
+
+    def part(self, rest: int, part_s: float) -> int:
+        """Samples of the next part out of `rest`: about `part_s` of work, in like pieces."""
+        aim = min(self.most, max(self.least, 1, self.rate * part_s))
+        pieces = max(1, round(rest / aim))
+        return min(rest, self.most, ceil(rest / pieces))
+
+
+class _Earliest:
+    """Names by a number, the smallest first; numbers change all the time."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, str]] = []
+        self._now: dict[str, float] = {}
+
+    def put(self, name: str, number: float) -> None:
+        if self._now.get(name) == number:
+            return
+        self._now[name] = number
+        heappush(self._heap, (number, name))
+        if len(self._heap) > 4 * len(self._now) + 64:  # mostly old numbers: begin anew
+            self._heap = [(number, name) for name, number in self._now.items()]
+            heapify(self._heap)
+
+    def drop(self, name: str) -> None:
+        self._now.pop(name, None)
+
+    def first(self) -> tuple[float, str] | None:
+        while self._heap and self._now.get(self._heap[0][1]) != self._heap[0][0]:
+            heappop(self._heap)
+        return self._heap[0] if self._heap else None
+
+    def __iter__(self) -> Iterator[tuple[float, str]]:
+        return iter(sorted((number, name) for name, number in self._now.items()))
 
 
 @dataclass(slots=True)
@@ -43,6 +92,9 @@ class InFlight:
     """Mutable, but pure: its state depends on the calls alone."""
 
     limit: int = 2  # parts per teacher: one computed, one queued hides the way there
+    ahead_s: float = 1.0  # or as many as it computes in so long: short parts, long ways
+    part_s: float = 0.5  # of a teacher's work in one part
+    teachers: dict[str, Speed] = field(default_factory=dict)  # those that may get parts
     waiting: list[Part] = field(default_factory=list)  # lost, sent first; sorted
     sent: dict[Part, list[Sent]] = field(default_factory=dict)
     # Answered by somebody else meanwhile: the teacher still has it, and no room for more.
@@ -53,31 +105,57 @@ class InFlight:
     resends: int = 0
     hedges: int = 0
     late_answers: int = 0
+    _with_room: _Earliest = field(default_factory=_Earliest)
+    _full: _Earliest = field(default_factory=_Earliest)
 
-    def pick(
-        self, teachers: Mapping[str, float], but_not: Part | None = None
-    ) -> str | None:
-        """The teacher that would be done first, None if all are at their limit.
+    def on_speed(self, teacher: str, speed: Speed) -> None:
+        """A teacher may get parts, or is known better now."""
+        if self.teachers.get(teacher) != speed:
+            self.teachers[teacher] = speed
+            self._place(teacher)
+
+    def on_doubt(self, teacher: str) -> None:
+        """It is late: nothing waits for it to have room. Its next answer ends that."""
+        self._full.drop(teacher)
+
+    def on_unusable(self, teacher: str) -> None:
+        """It gets no more; what it has is still awaited."""
+        self.teachers.pop(teacher, None)
+        self._with_room.drop(teacher)
+        self._full.drop(teacher)
+
+    def done_in_s(self, teacher: str, size: int) -> float:
+        """Seconds until a teacher would have done so many samples more."""
+        rate = max(self.teachers[teacher].rate, 1e-9)
+        return (self.owed.get(teacher, 0) + size) / rate
+
+    def has_room(self) -> bool:
+        return self._with_room.first() is not None
+
+    def pick(self, needed_in_s: float = inf, but_not: Part | None = None) -> str | None:
+        """The teacher that would be done first; None if it is better to wait.
 
         Args:
-            teachers: t_t in samples/s by name.
+            needed_in_s: when the student needs the part. A teacher that is later than that
+                is not taken if one that has no room now would be done before it.
             but_not: leave out those that have this part already.
         """
-        have = {s.teacher for s in self.sent.get(but_not, ())} if but_not else set()
-        best: tuple[float, str] | None = None
-        for name, t_t in teachers.items():
-            if self.loads.get(name, 0) >= self.limit or name in have:
-                continue
-            entry = (self.owed.get(name, 0) / max(t_t, 1e-9), name)
-            if best is None or entry < best:
-                best = entry
-        return best[1] if best else None
+        if but_not is not None:
+            have = {s.teacher for s in self.sent.get(but_not, ())}
+            return next((name for _, name in self._with_room if name not in have), None)
+        free = self._with_room.first()
+        if free is None:
+            return None
+        full = self._full.first()
+        if free[0] > needed_in_s and full is not None and full[0] < free[0]:
+            return None
+        return free[1]
 
-    def next_waiting(self, largest: int) -> Part | None:
+    def next_waiting(self, teacher: str) -> Part | None:
         """The oldest lost part, cut again if this teacher takes less at once."""
         if not self.waiting:
             return None
-        part = self.waiting.pop(0)
+        part, largest = self.waiting.pop(0), self.teachers[teacher].most
         if part.size > largest:
             insort(self.waiting, part._replace(start=part.start + largest))
             part = part._replace(stop=part.start + largest)
@@ -87,7 +165,7 @@ class InFlight:
         """A fresh part, or one that `next_waiting` gave."""
         if part in self.sent:
             raise ValueError(f"{part} is out already, with {self.sent[part]}")
-        self._out(part, Sent(teacher, lease, time))
+        self._out(part, teacher, lease, time)
 
     def on_fresh(self, part: Part) -> None:
         """A batch is begun: all of it counts from here on, out or not."""
@@ -95,7 +173,28 @@ class InFlight:
 
     def on_hedged(self, part: Part, teacher: str, lease: int, time: float) -> None:
         self.hedges += 1
-        self._out(part, Sent(teacher, lease, time))
+        self._out(part, teacher, lease, time)
+
+    def names_with_room(self) -> Iterator[str]:
+        """The one that would be done first comes first."""
+        return (name for _, name in self._with_room)
+
+    def on_check(self, part: Part, teacher: str, lease: int, time: float) -> None:
+        """A part that was answered is asked of another teacher too, for comparison."""
+        due = time + self.done_in_s(teacher, part.size)
+        self.overdue[part, teacher, lease] = Sent(teacher, lease, time, due)
+        self._count(teacher, part, 1)
+
+    def on_checked(self, part: Part, teacher: str, lease: int) -> None:
+        if self.overdue.pop((part, teacher, lease), None) is not None:
+            self._count(teacher, part, -1)
+
+    def on_taken_back(self, parts: Collection[Part]) -> None:
+        """Answers that had arrived cannot be used: as if their teacher had been lost."""
+        for part in parts:
+            insort(self.waiting, part)
+            self.samples += part.size
+        self.resends += len(parts)
 
     def on_answer(self, part: Part, teacher: str, lease: int) -> Sent | None:
         """The request it answers, exactly once per part; None for a late answer."""
@@ -148,12 +247,30 @@ class InFlight:
         for (part, _, _), out in self.overdue.items():
             yield part, out
 
-    def _out(self, part: Part, out: Sent) -> None:
-        self.sent.setdefault(part, []).append(out)
-        self._count(out.teacher, part, 1)
+    def _out(self, part: Part, teacher: str, lease: int, time: float) -> None:
+        due = time + self.done_in_s(teacher, part.size)
+        self.sent.setdefault(part, []).append(Sent(teacher, lease, time, due))
+        self._count(teacher, part, 1)
 
     def _count(self, teacher: str, part: Part, sign: int) -> None:
         self.loads[teacher] = self.loads.get(teacher, 0) + sign
         self.owed[teacher] = self.owed.get(teacher, 0) + sign * part.size
         if not self.loads[teacher]:
             del self.loads[teacher], self.owed[teacher]
+        self._place(teacher)
+
+    def _place(self, teacher: str) -> None:
+        """Among those with room or those without, by when its next part would be done."""
+        speed = self.teachers.get(teacher)
+        if speed is None:
+            return
+        usual = speed.part(speed.most, self.part_s)
+        owed = self.owed.get(teacher, 0)
+        room = self.loads.get(teacher, 0) < self.limit or (
+            owed + usual <= speed.rate * self.ahead_s
+        )
+        here, there = (
+            (self._with_room, self._full) if room else (self._full, self._with_room)
+        )
+        here.put(teacher, self.done_in_s(teacher, usual))
+        there.drop(teacher)

@@ -16,7 +16,12 @@ Several students (the paper has them, and no word on who comes first): a free te
 goes to the one whose need is covered least, the longest searching among equals (3.4,
 last paragraph). Without a free one, a teacher moves from the best covered student to
 the worst when that clearly lifts the worst: fair shares in the max-min sense. With fewer
-teachers than students, each has one for a few seconds in turn.
+teachers than students, each has one for a few seconds in turn. A student of priority 2
+counts as covered half as much as one of priority 1 with the same share; nobody is brought
+below its `floor` of teachers for somebody else who has one.
+
+A complaint names the lease it is about: one that comes late, when the teacher is another
+student's, changes nothing.
 """
 
 from collections import deque
@@ -52,13 +57,16 @@ class Demand:
     t_s: float  # samples/s to be covered by teachers
     at_most: int | None = None
     since: float = 0.0  # searching since
+    priority: float = 1.0  # a share of teachers in proportion, when they fall short
+    floor: int = 1  # teachers that are not moved away for others
     starved_at: float = 0.0  # its only teacher went to another student
     rate: float = 0.0  # samples/s of the teachers it holds
     held: dict[str, Lease] = field(default_factory=dict)
 
     @property
     def cover(self) -> float:
-        return self.rate / self.t_s if self.t_s > 0 else float("inf")
+        """Share of the need that is covered, by priority."""
+        return self.rate / (self.t_s * self.priority) if self.t_s > 0 else float("inf")
 
     @property
     def searching(self) -> bool:
@@ -167,39 +175,51 @@ class LeaseTable:
     # Students
 
     def on_demand(
-        self, student: str, t_s: float, time: float, at_most: int | None = None
+        self,
+        student: str,
+        t_s: float,
+        time: float,
+        at_most: int | None = None,
+        priority: float = 1.0,
+        floor: int = 1,
     ) -> None:
         """Algorithm 1, line 1: cover the rate t_s with teachers."""
         demand = self.demands.get(student)
         if demand is None:
-            self.demands[student] = Demand(student, t_s, at_most=at_most, since=time)
+            demand = self.demands[student] = Demand(student, t_s, since=time)
             self.changes.setdefault(student, deque(maxlen=_KEPT))
-        else:
-            demand.t_s, demand.at_most = t_s, at_most
+        demand.t_s, demand.at_most = t_s, at_most
+        demand.priority, demand.floor = priority, floor
         self._match(time)
 
-    def on_extra(self, student: str, time: float) -> bool:
+    def on_extra(self, student: str, time: float, need: float = 0.0) -> bool:
         """Algorithm 1, line 8: one additional teacher, as soon as one is free.
 
-        Returns whether it came now; if not, the student is searching.
+        With `need`, in samples/s, as many as cover that. Returns whether one came now; if
+        not, the student is searching.
         """
         demand = self.demands.get(student)
         if demand is None:  # not announced yet, or given up for silence
             return False
         before = len(demand.held)
         # A rate just above what it has is covered by one more teacher.
-        demand.t_s = max(demand.t_s, demand.rate * (1 + 1e-6) + 1e-6)
+        demand.t_s = max(demand.t_s, need, demand.rate * (1 + 1e-6) + 1e-6)
         self._match(time)
         return len(demand.held) > before
 
-    def on_release(self, student: str, teacher: str, time: float) -> None:
+    def on_release(
+        self, student: str, teacher: str, epoch: int, need: float, time: float
+    ) -> None:
+        """A student can do without this lease; `need` samples/s must stay covered."""
         lease = self.leases.get(teacher)
-        if lease is None or lease.student != student or lease.state != "assigned":
+        if lease is None or (lease.student, lease.epoch) != (student, epoch):
+            return
+        if lease.state != "assigned":
             return
         demand = self.demands.get(student)
         if demand is not None:
             # What is left covers the student's needs as it sees them now.
-            demand.t_s = max(0.0, demand.rate - lease.t_t)
+            demand.t_s = min(max(0.0, demand.rate - lease.t_t), need)
         self._take(lease, "released")
         self._match(time)
 
@@ -211,6 +231,13 @@ class LeaseTable:
         if lease.state == "assigned":
             self._take(lease, "released")
             self._match(time)
+
+    def on_complaint(self, student: str, teacher: str, epoch: int, time: float) -> bool:
+        """Its answers cannot be used. True if it is this student's, under this lease."""
+        lease = self.leases.get(teacher)
+        if lease is None or (lease.student, lease.epoch) != (student, epoch):
+            return False
+        return self.on_lost(teacher, time)
 
     def on_student_gone(self, student: str, time: float) -> None:
         demand = self.demands.pop(student, None)
@@ -234,7 +261,9 @@ class LeaseTable:
         """
         self.next_epoch = max(self.next_epoch, next_epoch)
         for kept in demands:
-            self.on_demand(kept.student, kept.t_s, kept.since, kept.at_most)
+            self.on_demand(
+                kept.student, kept.t_s, kept.since, kept.at_most, kept.priority, kept.floor
+            )
         for lease in leases:
             lease.renewed_at = time
             self.leases[lease.teacher] = lease
@@ -304,26 +333,37 @@ class LeaseTable:
 
     def _match(self, time: float) -> None:
         """Free teachers to the students that search; then, fair shares."""
-        while (poor := self._poorest()) is not None:
-            teacher = next_teacher(self.free, poor.t_s - poor.rate)
-            if teacher is not None:
-                self._assign(self.leases[teacher], poor, time)
-            elif not self._move_to(poor, time):
-                return
+        while any(self._help(demand, time) for demand in self._poorest()):
+            pass  # each turn gives one teacher to one student
 
-    def _poorest(self) -> Demand | None:
+    def _help(self, poor: Demand, time: float) -> bool:
+        teacher = next_teacher(self.free, poor.t_s - poor.rate)
+        if teacher is None:
+            return self._move_to(poor, time)
+        self._assign(self.leases[teacher], poor, time)
+        return True
+
+    def _poorest(self) -> list[Demand]:
+        """Who comes next: first whoever has less than its floor, then the least covered."""
         searching = [d for d in self.demands.values() if d.searching]
-        return min(searching, key=lambda d: (d.cover, d.since, d.student), default=None)
+        promised = [d for d in searching if len(d.held) < d.floor]
+        groups = [group for group in (promised, searching) if group]
+        return [min(g, key=lambda d: (d.cover, d.since, d.student)) for g in groups]
 
     def _move_to(self, poor: Demand, time: float) -> bool:
         """Whether a teacher of a better covered student is better used here."""
+        promised = 1 <= len(poor.held) < poor.floor
         for rich in sorted(self.demands.values(), key=lambda d: -d.cover):
-            if rich is poor or len(rich.held) < 2 or rich.cover <= poor.cover:
+            if rich is poor or (rich.cover <= poor.cover and not promised):
+                continue
+            kept = max(1, rich.floor) if poor.held else 1  # a first one comes before floors
+            if len(rich.held) <= kept:
                 continue
             lease = min(rich.held.values(), key=lambda le: (le.t_t, le.teacher))
-            worse = (rich.rate - lease.t_t) / rich.t_s if rich.t_s > 0 else float("inf")
-            better = (poor.rate + lease.t_t) / poor.t_s
-            if min(worse, better) > poor.cover * _LIFT:
+            needs = rich.t_s * rich.priority
+            worse = (rich.rate - lease.t_t) / needs if needs > 0 else float("inf")
+            better = (poor.rate + lease.t_t) / (poor.t_s * poor.priority)
+            if promised or min(worse, better) > poor.cover * _LIFT:
                 self._take(lease, "moved")
                 self._assign(lease, poor, time)
                 return True

@@ -22,6 +22,27 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """Ask this teacher for the same part, and compare with the answers kept for it.
+
+    Those are the one just given (`first`: keep it for this purpose) and what was asked for
+    in earlier checks of the part; `on_compared` hears which of them it equals.
+    """
+
+    part: Part
+    teacher: str
+    lease: int
+    first: tuple[str, int] | None  # (address, lease) of the answer just given
+
+
+@dataclass(frozen=True, slots=True)
+class EndCheck:
+    """The answers kept for this part are not needed any more."""
+
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
 class TakeCached:
     """The soft labels of this whole batch are in the cache: store them."""
 
@@ -38,12 +59,18 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class AskTeacher:
-    """Algorithm 1, line 8."""
+    """Algorithm 1, line 8: one more at least, and as many as `need` takes."""
+
+    need: float = 0.0  # samples/s
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
+    """The others do: `need` is what they must cover from now on."""
+
     teacher: str
+    lease: int
+    need: float  # samples/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +109,8 @@ class Fail:
 Instruction = (
     Send
     | Keep
+    | Check
+    | EndCheck
     | TakeCached
     | Deliver
     | AskTeacher

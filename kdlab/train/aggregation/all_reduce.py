@@ -20,17 +20,22 @@ class AllReduce(AggregationSpec):
     on_size_change: `keep_global_batch` cuts the same batches over fewer or more ranks, so
         the training does not depend on their number; `scale_lr` keeps each rank's rows,
         so batch and learning rate grow and shrink with the ranks.
+    batch_norm: `sync` takes mean and variance over the rows of all ranks, one message more
+        in each direction for each norm: without it a network with batch norm does depend
+        on the number of ranks. `local` is each rank's own rows, as plain DDP.
     shares: rows of a batch per rank: `equal`, or in proportion to the speed each rank
         measures at the start.
     replace_lost: start another rank for a lost one; else go on with fewer.
     least: the run fails with fewer ranks than this.
     standby: processes that have imported everything and wait to become a rank.
-    hang_s: a rank without a sign of life for so long is killed and replaced.
+    hang_s: a rank without a sign of life for so long is killed and replaced. Saving,
+        evaluating and the first step, which may compile, are alive however long they take.
     backend: of torch.distributed; auto is nccl where each rank has a GPU of its own.
     """
 
     ranks: Annotated[int, _AT_LEAST_1] = 2
     on_size_change: Literal["keep_global_batch", "scale_lr"] = "keep_global_batch"
+    batch_norm: Literal["sync", "local"] = "sync"
     shares: Literal["equal", "measured"] = "equal"
     replace_lost: bool = True
     least: Annotated[int, _AT_LEAST_1] = 1

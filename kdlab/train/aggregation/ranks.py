@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from kdlab.train.sync_norm import synchronise
+
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
@@ -50,6 +52,9 @@ class Ranks(Protocol):
     rank: int
     world: int
     lr_scale: float
+
+    def join_norms(self, model: nn.Module) -> None:
+        """Have its batch norms look at the rows of all ranks, where that was asked for."""
 
     def wrap(self, model: nn.Module) -> nn.Module: ...
 
@@ -86,6 +91,9 @@ class Solo:
         self._agreed: list[Agreed] = []
         self._losses: list[Tensor] = []
 
+    def join_norms(self, model: nn.Module) -> None:
+        return None
+
     def wrap(self, model: nn.Module) -> nn.Module:
         return model
 
@@ -120,12 +128,18 @@ class Solo:
 class Together:
     """A rank of the default process group of torch.distributed, which is up."""
 
-    def __init__(self, device: torch.device, lr_scale: float = 1.0) -> None:
+    def __init__(
+        self, device: torch.device, lr_scale: float = 1.0, *, sync_norms: bool = True
+    ) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self.device, self.lr_scale = device, lr_scale
+        self.device, self.lr_scale, self.sync_norms = device, lr_scale, sync_norms
         self._under_way: deque[tuple[Any, Tensor]] = deque()
         self._losses: list[Tensor] = []
         self._shown = 0  # of those under way: their losses were handed out already
+
+    def join_norms(self, model: nn.Module) -> None:
+        if self.sync_norms:
+            synchronise(model, None)
 
     def wrap(self, model: nn.Module) -> nn.Module:
         devices = [self.device.index or 0] if self.device.type == "cuda" else None

@@ -61,6 +61,7 @@ class Job:
         student: the whole, made of the pairs' students, with the teacher's statistics.
         shapes: of one row of each block's input.
         outputs: of one row of each block's output.
+        fence: of this generation of ranks; see kdlab/train/checkpoint.py.
         leave: whether to save and end this generation.
         pulse: a sign of life, with the step.
         steering: what the user changes while it trains; the master's counts.
@@ -86,6 +87,7 @@ class Job:
     rank: int
     device: torch.device
     emit: Emit
+    fence: int = 0
     stop: Callable[[], bool] = lambda: False
     leave: Callable[[], bool] = lambda: False
     pulse: Callable[[int], None] = lambda step: None
@@ -526,7 +528,8 @@ class BlockwiseLoop:
                 "spec_hash": job.spec_hash,
             }
             step = self.position.step
-            path = checkpoint.save(job.folder / "checkpoints", step, tensors, facts)
+            folder = job.folder / "checkpoints"
+            path = checkpoint.save(folder, step, tensors, facts, fence=job.fence)
             job.emit("checkpoint_saved", step=step, path=str(path))
         dist.barrier(group=self.talk)  # nobody goes on from what is not there
 

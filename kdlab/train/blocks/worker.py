@@ -26,8 +26,8 @@ from kdlab.papers.pipe_bd.relay import (
 )
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.train.blocks.pairs import BlockPair
-from kdlab.train.blocks.sync_norm import synchronise
 from kdlab.train.recipe import Stepper
+from kdlab.train.sync_norm import synchronise
 
 _MOST_SPANS = 20_000
 

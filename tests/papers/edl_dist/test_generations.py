@@ -121,6 +121,30 @@ def test_an_error_of_its_own_is_not_tried_again():
     assert machine.on_lost("p0", 1.0) == []
 
 
+def test_who_is_killed_for_not_letting_go_is_no_loss():
+    """The defect B7: four ranks, one dies, three are stuck; wanted went from 4 to 1."""
+    machine, _ = group(wanted=4, replace=False, standby=0, let_go_s=5.0)
+    machine.on_lost("p3", 1.0)
+    assert machine.wanted == 3
+    killed = [i.rank for i in machine.on_look(6.1)]
+    assert killed == ["p0", "p1", "p2"]
+    told = [i for name in killed for i in machine.on_lost(name, 6.2)]
+    assert machine.wanted == 3
+    assert told == [StartProcess()] * 3  # others in their place
+    for name in ("p4", "p5"):
+        assert machine.on_ready(name, 9.0) == []
+    assert machine.on_ready("p6", 9.0) == [StartGeneration(2, ("p4", "p5", "p6"))]
+    assert machine.losses == 1
+
+
+def test_a_second_machine_that_dies_meanwhile_is_a_loss():
+    machine, _ = group(wanted=4, replace=False, standby=0, let_go_s=5.0)
+    machine.on_lost("p3", 1.0)
+    machine.on_lost("p2", 1.5)  # nobody killed it
+    assert machine.wanted == 2
+    assert machine.losses == 2
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.integers(0, 2))
 def test_any_losses_end_in_training_again(seed, replace, standby):
@@ -128,6 +152,7 @@ def test_any_losses_end_in_training_again(seed, replace, standby):
     chance = random.Random(seed)
     machine = Generations(wanted=3, replace=replace, standby=standby)
     alive, starting, told, names = set(), 0, machine.on_begin(), iter(range(10**6))
+    died, killed, wanted = 0, set(), 3
     time, step, seen = 0.0, 0, []
     for move in range(400):
         time += 1.0
@@ -141,6 +166,7 @@ def test_any_losses_end_in_training_again(seed, replace, standby):
                 assert set(instruction.ranks) <= alive
             elif isinstance(instruction, Kill):
                 alive.discard(instruction.rank)
+                killed.add(instruction.rank)
                 told = [*told, *machine.on_lost(instruction.rank, time)]
         if machine.state == "training":
             step += 1
@@ -160,9 +186,15 @@ def test_any_losses_end_in_training_again(seed, replace, standby):
         elif kind == "lose" and alive:
             name = chance.choice(sorted(alive))
             alive.discard(name)
+            in_use = name in machine.ranks and machine.state in ("training", "saving")
+            died += in_use or name in machine.busy
             told = machine.on_lost(name, time)
         elif kind == "want":
-            told = machine.on_wanted(chance.randint(1, 4))
+            asked = chance.randint(1, 4)
+            wanted, died = asked, 0
+            told = machine.on_wanted(asked)
         told = [*told, *machine.on_look(time)]
     assert machine.state in ("training", "saving")
+    # It shrinks by those that died, and not by those it killed itself.
+    assert machine.wanted == (wanted if replace else max(1, wanted - died))
     assert [i.generation for i in seen] == list(range(1, len(seen) + 1))

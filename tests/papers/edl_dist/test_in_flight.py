@@ -4,13 +4,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdlab.papers.edl_dist.in_flight import InFlight, Part
+from kdlab.papers.edl_dist.in_flight import InFlight, Part, Speed
 
 A, B = Part(0, 0, 0, 5), Part(0, 1, 0, 5)
 
 
-def with_sent(*calls, limit=2):
-    ledger = InFlight(limit=limit)
+def ledger_of(rates=(), limit=2, most=9, **options):
+    ledger = InFlight(limit=limit, ahead_s=0.0, **options)
+    for name, rate in dict(rates).items():
+        ledger.on_speed(name, Speed(rate, 1, most))
+    return ledger
+
+
+def with_sent(*calls, limit=2, rates=()):
+    ledger = ledger_of(dict.fromkeys("tu", 1.0) | dict(rates), limit)
     for part, teacher, lease in calls:
         ledger.on_fresh(part)
         ledger.on_sent(part, teacher, lease, 0.0)
@@ -18,32 +25,33 @@ def with_sent(*calls, limit=2):
 
 
 def test_case_2_an_idle_teacher_leaves_nothing_to_send_again():
-    ledger = InFlight()
+    ledger = ledger_of({"t": 1.0})
     assert ledger.on_teacher_lost("t", 1) == 0
-    assert ledger.next_waiting(10) is None
+    assert ledger.next_waiting("t") is None
 
 
 def test_case_3_what_was_awaited_is_sent_again_oldest_first():
     ledger = with_sent((B, "t", 1), (A, "t", 1))
     assert ledger.on_teacher_lost("t", 1) == 2
     assert ledger.samples == 10  # lost samples still count as in flight
-    assert ledger.next_waiting(10) == A
-    assert ledger.next_waiting(10) == B
+    assert ledger.next_waiting("u") == A
+    assert ledger.next_waiting("u") == B
     assert ledger.resends == 2
 
 
 def test_a_lost_part_is_cut_again_for_a_teacher_that_takes_less():
     ledger = with_sent((A, "t", 1))
     ledger.on_teacher_lost("t", 1)
-    assert ledger.next_waiting(3) == Part(0, 0, 0, 3)
-    assert ledger.next_waiting(3) == Part(0, 0, 3, 5)
-    assert ledger.next_waiting(3) is None
+    ledger.on_speed("u", Speed(1.0, 1, 3))
+    assert ledger.next_waiting("u") == Part(0, 0, 0, 3)
+    assert ledger.next_waiting("u") == Part(0, 0, 3, 5)
+    assert ledger.next_waiting("u") is None
 
 
 def test_a_late_answer_is_dropped_by_teacher_and_by_lease():
     ledger = with_sent((A, "t", 1))
     ledger.on_teacher_lost("t", 1)
-    ledger.on_sent(ledger.next_waiting(9), "t", 2, 1.0)  # the same teacher, a new lease
+    ledger.on_sent(ledger.next_waiting("t"), "t", 2, 1.0)  # the same teacher, a new lease
     assert ledger.on_answer(A, "t", 1) is None
     assert ledger.on_answer(A, "t", 2).time == 1.0
     assert ledger.on_answer(A, "t", 2) is None
@@ -58,14 +66,17 @@ def test_a_loss_under_an_old_lease_leaves_the_new_one_alone():
 
 
 def test_of_a_hedge_the_first_answer_counts_and_the_slow_teacher_stays_busy():
-    ledger = with_sent((A, "slow", 1), limit=1)
+    ledger = ledger_of({"slow": 1.0, "quick": 9.0}, limit=1)
+    ledger.on_fresh(A)
+    ledger.on_sent(A, "slow", 1, 0.0)
     ledger.on_hedged(A, "quick", 2, 1.0)
     assert ledger.samples == 5  # once, not twice
     assert ledger.on_answer(A, "quick", 2)
-    assert ledger.pick({"slow": 1.0, "quick": 1.0}) == "quick"
-    assert ledger.pick({"slow": 1.0}) is None  # it still computes A
+    assert ledger.pick() == "quick"
+    ledger.on_unusable("quick")
+    assert ledger.pick() is None  # the slow one still computes A
     assert ledger.on_answer(A, "slow", 1) is None
-    assert ledger.pick({"slow": 1.0}) == "slow"
+    assert ledger.pick() == "slow"
 
 
 def test_a_hedged_part_is_not_sent_again_when_one_of_two_teachers_is_lost():
@@ -75,12 +86,48 @@ def test_a_hedged_part_is_not_sent_again_when_one_of_two_teachers_is_lost():
     assert ledger.on_teacher_lost("u", 2) == 1
 
 
-def test_picks_the_teacher_that_would_be_done_first():
-    ledger = with_sent((A, "quick", 1), (B, "slow", 1))
-    assert ledger.pick({"quick": 100.0, "slow": 10.0}) == "quick"
-    assert ledger.pick({"quick": 1.0, "idle": 0.1}) == "idle"
-    assert ledger.pick({}) is None
-    assert ledger.pick({"quick": 1.0}, but_not=A) is None
+def test_the_part_itself_counts_for_who_is_done_first():
+    """50 samples: an idle teacher of 1/s is done after 50 s, a busy one of 10/s after 10."""
+    part = Part(0, 0, 0, 50)
+    ledger = ledger_of(part_s=50.0)
+    ledger.on_speed("slow", Speed(1.0, 50, 50))
+    ledger.on_speed("busy", Speed(10.0, 50, 50))
+    ledger.on_fresh(part)
+    ledger.on_sent(part, "busy", 1, 0.0)
+    assert ledger.done_in_s("busy", 50) == 10.0
+    assert ledger.pick() == "busy"
+
+
+def test_a_slow_teacher_gets_what_is_needed_late_or_nothing():
+    ledger = ledger_of(limit=1, part_s=1.0)
+    ledger.on_speed("slow", Speed(1.0, 8, 8))  # a part takes it 8 s
+    ledger.on_speed("quick", Speed(8.0, 8, 8))
+    ledger.on_fresh(A)
+    ledger.on_sent(A, "quick", 1, 0.0)  # no room, and done with the next in 1.6 s
+    assert ledger.pick(needed_in_s=3.0) is None
+    assert ledger.pick(needed_in_s=9.0) == "slow"
+    ledger.on_doubt("quick")  # it is late: nobody waits for it
+    assert ledger.pick(needed_in_s=3.0) == "slow"
+    assert ledger_of().pick() is None
+
+
+def test_parts_take_about_half_a_second_and_are_alike():
+    assert Speed(38.0, 1, 256).part(256, 0.5) == 20
+    assert Speed(2000.0, 1, 4096).part(1024, 0.5) == 1024  # and not 1000 and 24
+    assert Speed(38.0, 64, 256).part(256, 0.5) == 64  # below, it would waste itself
+    assert Speed(1e6, 1, 100).part(1024, 0.5) <= 100
+    assert Speed(5.0, 1, 64).part(3, 0.5) == 3
+
+
+def test_a_quick_teacher_gets_as_many_short_parts_as_fill_a_second():
+    ledger = InFlight(limit=2, ahead_s=1.0)
+    ledger.on_speed("quick", Speed(80.0, 1, 8))
+    parts = [Part(0, i, 0, 8) for i in range(20)]
+    while ledger.pick() is not None:
+        part = parts.pop(0)
+        ledger.on_fresh(part)
+        ledger.on_sent(part, "quick", 1, 0.0)
+    assert len(parts) == 10
 
 
 def test_a_part_cannot_be_out_twice():
@@ -93,18 +140,19 @@ def test_a_part_cannot_be_out_twice():
 @given(st.randoms(use_true_random=False), st.integers(1, 12), st.integers(1, 4))
 def test_every_sample_is_delivered_exactly_once(chance, tasks, teachers):
     """Random losses, hedges, cuts and late answers; then the rest is answered."""
-    ledger = InFlight(limit=3)
+    ledger = ledger_of(limit=3)
     fresh = [Part(0, i, 0, chance.randint(1, 7)) for i in range(tasks)]
     wanted = sorted((p.batch, s) for p in fresh for s in range(p.stop))
     leases = {f"t{i}": i for i in range(teachers)}
-    rates = dict.fromkeys(leases, 1.0)
     calls, delivered = [], []
 
     def send(move):
-        teacher = ledger.pick(rates)
+        for name in leases:
+            ledger.on_speed(name, Speed(1.0, 1, chance.randint(1, 4)))
+        teacher = ledger.pick()
         if teacher is None:
             return
-        part = ledger.next_waiting(chance.randint(1, 4))
+        part = ledger.next_waiting(teacher)
         if part is None and fresh:
             part = fresh.pop(0)
             ledger.on_fresh(part)
@@ -124,7 +172,7 @@ def test_every_sample_is_delivered_exactly_once(chance, tasks, teachers):
             answer(chance.choice(calls))  # also calls that were given up on long ago
         elif kind == "hedge" and ledger.sent:
             part = chance.choice(list(ledger.sent))
-            other = ledger.pick(rates, but_not=part)
+            other = ledger.pick(but_not=part)
             if other is not None:
                 ledger.on_hedged(part, other, leases[other], float(move))
                 calls.append((part, other, leases[other]))

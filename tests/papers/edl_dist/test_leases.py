@@ -74,7 +74,7 @@ def test_line_8_one_additional_teacher_now_or_when_one_is_free():
 def test_a_released_teacher_does_not_come_back_by_itself():
     table = table_with("a", "b")
     table.on_demand("s", 15.0, 0.0)
-    table.on_release("s", "b", 1.0)
+    table.on_release("s", "b", table.leases["b"].epoch, 1e9, 1.0)
     assert names(table, "s") == ["a"]
 
 
@@ -268,7 +268,9 @@ class Random(RuleBasedStateMachine):
 
     @rule(student=students, teacher=teachers)
     def release(self, student, teacher):
-        self.table.on_release(student, teacher, self.time)
+        lease = self.table.leases.get(teacher)
+        epoch = -1 if lease is None else lease.epoch
+        self.table.on_release(student, teacher, epoch, 5.0, self.time)
 
     @rule(student=students)
     def leave(self, student):
@@ -319,3 +321,47 @@ class Random(RuleBasedStateMachine):
 
 TestRandom = Random.TestCase
 TestRandom.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+# Several runs, one pool
+
+
+def test_teachers_that_fall_short_are_shared_by_priority():
+    table = table_with(*"abcdefghi")
+    table.on_demand("first", 90.0, 0.0, priority=2.0)
+    table.on_demand("second", 90.0, 1.0)
+    assert [len(table.held_by(s)) for s in ("first", "second")] == [6, 3]
+
+
+def test_a_floor_is_kept_whatever_others_need():
+    table = table_with(*"abcdefgh")
+    table.on_demand("small", 30.0, 0.0, floor=3)
+    table.on_demand("large", 1000.0, 1.0, priority=50.0)
+    assert len(table.held_by("small")) == 3
+    table = table_with(*"abcdefgh")
+    table.on_demand("large", 1000.0, 0.0, priority=50.0)
+    table.on_demand("small", 30.0, 1.0, floor=3)  # comes later and is promised three
+    assert len(table.held_by("small")) == 3
+
+
+def test_a_floor_that_cannot_be_kept_blocks_nobody_else():
+    table = table_with("a", "b", "c", "d")
+    for number, name in enumerate("xyz"):
+        table.on_demand(name, 100.0, float(number), floor=3)
+    assert sorted(len(table.held_by(s)) for s in "xyz")[0] >= 1
+    table.on_ready("e", 10.0, 5.0)
+    assert sum(len(table.held_by(s)) for s in "xyz") == 5
+
+
+def test_a_complaint_that_comes_late_takes_nobodys_teacher():
+    """The defect B11: a stale complaint of one student removed another one's teacher."""
+    table = table_with("a")
+    table.on_demand("first", 5.0, 0.0)
+    stale = table.leases["a"].epoch
+    table.on_student_gone("first", 1.0)
+    table.on_demand("second", 5.0, 2.0)
+    assert not table.on_complaint("first", "a", stale, 3.0)
+    assert not table.on_complaint("second", "a", stale, 3.0)
+    assert [le.teacher for le in table.held_by("second")] == ["a"]
+    assert table.on_complaint("second", "a", table.leases["a"].epoch, 3.0)
+    assert table.held_by("second") == []

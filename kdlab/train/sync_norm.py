@@ -24,6 +24,7 @@ class GroupBatchNorm(nn.BatchNorm2d):
     """
 
     group: Any = None
+    alone = False  # for a copy that only one device computes with
     drop: nn.Module
     act: nn.Module
 
@@ -48,7 +49,8 @@ class GroupBatchNorm(nn.BatchNorm2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, C, H, W)."""
-        normal = self._normal(input) if self.training else super().forward(input)
+        together = self.training and not self.alone
+        normal = self._normal(input) if together else super().forward(input)
         result: Tensor = self.act(self.drop(normal))
         return result
 
@@ -131,6 +133,14 @@ class _Normalised(Function):
         return inner, of_weight, of_bias, None, None
 
 
+def leave_alone(module: nn.Module) -> nn.Module:
+    """The module, whose batch norms look at this device's rows only from now on."""
+    for child in module.modules():
+        if isinstance(child, GroupBatchNorm):
+            child.alone = True
+    return module
+
+
 def synchronise(module: nn.Module, group: Any) -> nn.Module:
     """The module with every batch norm taken over the group; parameters stay the same.
 
@@ -166,5 +176,6 @@ def check_norms(module: nn.Module) -> None:
         if isinstance(child, nn.modules.batchnorm._BatchNorm) and not known:
             raise ModelError(
                 f"{name} is a {type(child).__name__}, which cannot be taken over a group of "
-                "devices. Set method.bn=local, or a plan whose stages have one device each."
+                "devices. Set method.bn=local (Pipe-BD) or aggregation.batch_norm=local (a "
+                "student of several ranks), or use one device."
             )

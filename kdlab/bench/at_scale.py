@@ -1,0 +1,359 @@
+"""Flow control and elasticity at the scale they are for, with the shipped defaults.
+
+Students train by waiting, teachers compute by waiting; readers' decisions, coordinator, leases
+and wires are real, over real sockets. Each case stands beside its simulation, which runs the
+same machines with the same defaults. Longest time: about a minute for each case and part.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from kdlab.bench.real_teacher import deployment_of_model
+from kdlab.bench.scale import asked_of, emulated_students
+from kdlab.bench.students import Case as ImageCase
+from kdlab.bench.students import deployment_for, samples_of
+from kdlab.cluster.children import Child
+from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
+from kdlab.cluster.pool import send_weights, start_scheduler
+from kdlab.cluster.wire import ask
+from kdlab.errors import SchedulerUnreachable
+from kdlab.models.patch_net import PatchNet
+from kdlab.report.figures import Figure, figure
+from kdlab.simulate.edl_dist import (
+    Case,
+    EdlDist,
+    Fleet,
+    Outcome,
+    Simulation,
+    in_vain,
+    settled_at,
+)
+from kdlab.simulate.profile import Profile
+from kdlab.train.teacher import frozen
+
+_JITTER = 0.1  # of the teachers' service times
+_WARM_UP_S, _MEASURE_S = 15.0, 25.0
+_SIMULATED_S = 90.0
+_JOINING, _WEIGHTS_S = 8, 240.0
+_WIDTH, _LAYERS = 2048, 10  # of a model of 170 MB
+_UP_S = 0.5  # the leases that a scheduler brings back count from its start
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One student and its teachers: (how many, samples/s of each)."""
+
+    name: str
+    teachers: tuple[tuple[int, float], ...]
+    demand: float  # samples/s
+    batch: int
+    order: Literal["any", "strict"] = "any"
+
+    @property
+    def capacity(self) -> float:
+        return sum(count * rate for count, rate in self.teachers)
+
+
+SETTINGS = (
+    Setting("100x38_by_256", ((100, 38.0),), 2500.0, 256),
+    Setting("40x38_by_256", ((40, 38.0),), 1400.0, 256),
+    Setting("50x20_by_64", ((50, 20.0),), 950.0, 64),
+    Setting("8x2000_by_1024", ((8, 2000.0),), 15000.0, 1024),
+    Setting("mixed_10x110_2x4.5_strict", ((10, 110.0), (2, 4.5)), 1050.0, 64, "strict"),
+    Setting("mixed_10x110_4x4.5_any", ((10, 110.0), (4, 4.5)), 1060.0, 64),
+)
+
+
+def measure(say: Callable[[str], None]) -> list[Figure]:
+    figures = []
+    for setting in SETTINGS:
+        outcome = simulated(setting)
+        figures += _of_simulation(setting, outcome)
+        say(f"{setting.name}: simulated {outcome.samples_per_second / setting.demand:.3f}")
+        figures += real(setting, say)
+    return [*figures, *churn(say), *restart(say), *liar(say), *weights(say)]
+
+
+# Simulated
+
+
+def simulated(setting: Setting, **changed: Any) -> Outcome:
+    (count, rate), *more = setting.teachers
+    case = Case(
+        name=setting.name,
+        student=Profile(samples_per_second=setting.demand),
+        teacher=Profile(samples_per_second=rate),
+        teachers=count,
+        more=tuple(Fleet(teacher=Profile(samples_per_second=r), count=n) for n, r in more),
+        batch=setting.batch,
+        steps=max(20, round(_SIMULATED_S * setting.demand / setting.batch)),
+        order=setting.order,
+    )
+    spec = EdlDist(cases=(case,), jitter=_JITTER, best_batch=setting.batch, **changed)
+    return Simulation(spec, case).run()
+
+
+def _of_simulation(setting: Setting, outcome: Outcome) -> list[Figure]:
+    rate = outcome.samples_per_second / setting.demand
+    held, name = outcome.held_over_needed, setting.name
+    lost = [outcome.lost + outcome.repeated]
+    return [
+        figure(f"scale/simulated/rate_over_demand/{name}", [rate], "ratio", ">= 0.97"),
+        figure(
+            f"scale/simulated/teachers_held_over_needed/{name}", [held], "ratio", "<= 1.15"
+        ),
+        figure(f"scale/simulated/settle_s/{name}", [outcome.settle_s], "s", "<= 15"),
+        figure(
+            f"scale/simulated/released_in_vain/{name}",
+            [outcome.released_in_vain],
+            "teachers",
+            "<= 0",
+        ),
+        figure(f"scale/simulated/lost_or_repeated/{name}", lost, "samples", "<= 0"),
+    ]
+
+
+# Real processes
+
+
+@dataclass
+class Pair:
+    """A pool and its student, both up."""
+
+    setting: Setting
+    pool: RunningEmulatedPool
+    students: Child
+    folder: Path
+    began: float
+
+    def looked(self) -> dict[str, Any]:
+        found = asked_of(self.students)
+        if found["failed"]:
+            raise RuntimeError(f"the emulated student failed: {found['failed'][:2]}")
+        return found
+
+    def rate(self, seconds: float) -> tuple[float, dict[str, Any]]:
+        """Samples/s trained on in so long, and what was seen last."""
+        before = self.looked()
+        time.sleep(seconds)  # the time of the measurement
+        after = self.looked()
+        steps = sum(after["steps"]) - sum(before["steps"])
+        return self.setting.batch * steps / (after["time"] - before["time"]), after
+
+
+def _up(setting: Setting, stack: ExitStack, **how: Any) -> Pair:
+    samples = samples_of(ImageCase(8, 64, 1))
+    deployment = replace(deployment_for(samples), batch=setting.batch)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    (count, rate), *more = setting.teachers
+    pool = EmulatedPool(
+        teachers=count,
+        t_t=rate,
+        more=tuple((r, n) for n, r in more),
+        jitter=_JITTER,
+    ).start(deployment, folder)
+    stack.callback(pool.close)
+    pool.wait()
+    began = time.monotonic()
+    rules = {"order": setting.order} | how.pop("rules", {})
+    students = emulated_students(
+        pool,
+        samples.classes,
+        folder,
+        t_s=setting.demand,
+        batch=setting.batch,
+        rules=rules,
+        **how,
+    )
+    stack.callback(students.stop)
+    return Pair(setting, pool, students, folder, began)
+
+
+def real(setting: Setting, say: Callable[[str], None]) -> list[Figure]:
+    with ExitStack() as stack:
+        pair = _up(setting, stack)
+        time.sleep(_WARM_UP_S)
+        rate, seen = pair.rate(_MEASURE_S)
+    share, held = rate / setting.demand, sum(seen["held"]) / setting.demand
+    vain = sum(map(in_vain, seen["released"], seen["asked"]))
+    reach = min(setting.demand, setting.capacity)
+    settled = settled_at([pair.began, *seen["ended"][0]], setting.batch, reach) - pair.began
+    say(
+        f"{setting.name}: {share:.3f} of {setting.demand:g} samples/s, {held:.2f} of it held, "
+        f"settled after {settled:.1f} s, waited {seen['waited_s'][0]:.1f} s"
+    )
+    name = setting.name
+    return [
+        figure(f"scale/rate_over_demand/{name}", [share], "ratio", ">= 0.93"),
+        figure(f"scale/teachers_held_over_needed/{name}", [held], "ratio", "<= 1.15"),
+        figure(f"scale/settle_s/{name}", [settled], "s", "<= 15"),
+        figure(f"scale/released_in_vain/{name}", [vain], "teachers", "<= 0"),
+        figure(
+            f"scale/lost_or_repeated/{name}",
+            [seen["lost"] + seen["repeated"]],
+            "batches",
+            "<= 0",
+        ),
+    ]
+
+
+def churn(say: Callable[[str], None], seconds: float = 60.0) -> list[Figure]:
+    """One teacher ends without a word and one joins, each second."""
+    setting = SETTINGS[0]
+    with ExitStack() as stack:
+        pair = _up(setting, stack)
+        time.sleep(_WARM_UP_S)
+        calm, _ = pair.rate(_MEASURE_S)
+        before = pair.looked()
+        for _ in range(round(seconds)):
+            pair.pool.host.tell(lose=1, join=[38.0])
+            time.sleep(1.0)  # the pace of the churn
+        after = pair.looked()
+    steps = sum(after["steps"]) - sum(before["steps"])
+    rate = setting.batch * steps / (after["time"] - before["time"])
+    say(
+        f"churn: {rate:.0f} samples/s, calm {calm:.0f}; {after['resends']} parts sent again"
+    )
+    lost = [after["lost"] + after["repeated"]]
+    return [
+        figure("scale/churn_over_calm/100x38_by_256", [rate / calm], "ratio", ">= 0.95"),
+        figure("scale/churn_lost_or_repeated/100x38_by_256", lost, "batches", "<= 0"),
+    ]
+
+
+def restart(say: Callable[[str], None]) -> list[Figure]:
+    """The scheduler is killed and started again at its address."""
+    setting = SETTINGS[1]
+    with ExitStack() as stack:
+        pair = _up(setting, stack)
+        time.sleep(_WARM_UP_S)
+        calm, _ = pair.rate(10.0)
+        pool = pair.pool
+        pool.scheduler.process.kill()
+        pool.scheduler.stop()
+        killed = time.monotonic()
+        pool.scheduler, _ = start_scheduler(
+            replace(deployment_for(samples_of(ImageCase(8, 64, 1))), batch=setting.batch),
+            pool.folder,
+            ttl_s=6.0,
+            tls=pool.tls,
+            port=int(pool.address.rsplit(":", 1)[1]),
+        )
+        back = time.monotonic()
+        wanted = 0.9 * sum(n for n, _ in setting.teachers)
+        while (held := _renewed(pool, time.monotonic() - back)) < wanted:
+            if time.monotonic() - back > 60:
+                raise RuntimeError(f"{held} teachers serve a minute after the restart")
+            time.sleep(0.05)  # between looks
+        again_s = time.monotonic() - back
+        during, seen = pair.rate(15.0)
+    say(
+        f"scheduler killed, up after {back - killed:.1f} s, teachers serve {again_s:.1f} s "
+        f"later; {during / calm:.2f} of the calm rate, {seen['resends']} parts sent again"
+    )
+    lost = [seen["lost"] + seen["repeated"]]
+    return [
+        figure("scale/restart_s/scheduler", [again_s], "s", "<= 10"),
+        figure("scale/restart_rate_over_calm/scheduler", [during / calm], "ratio"),
+        figure("scale/restart_lost_or_repeated/scheduler", lost, "batches", "<= 0"),
+    ]
+
+
+def _renewed(pool: RunningEmulatedPool, up_s: float) -> int:
+    """Teachers that a student holds and that were heard of since the scheduler is back."""
+    try:
+        status = ask(pool.address, "kdlab_status", tls=pool.tls)
+    except SchedulerUnreachable:
+        return 0
+    return sum(
+        t["state"] == "assigned" and t["silent_s"] < up_s - _UP_S
+        for t in status["teachers"]
+    )
+
+
+def weights(say: Callable[[str], None]) -> list[Figure]:
+    """Eight real teachers fetch a large model at once, from the coordinator and each other."""
+    samples = samples_of(ImageCase(8, 16, 1))
+    model = PatchNet(patch=8, width=_WIDTH, depth=_LAYERS)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        built = frozen(model.build(samples.classes, samples.data.shape[0]))
+        deployment = deployment_of_model(model, built, samples, folder)
+        (member,) = deployment.members
+        there = Path(member["weights"])
+        size_mb = there.stat().st_size / 1e6
+        gone = replace(deployment, members=(member | {"weights": str(folder / "gone")},))
+        scheduler, address = start_scheduler(gone, folder / "pool", ttl_s=6.0)
+        stack.callback(scheduler.stop)
+        send_weights(address, there, member["sha256"], None)
+        there.unlink()
+        others = [
+            Child(
+                "kdlab.cluster.teacher_server",
+                {
+                    "scheduler": address,
+                    "name": f"teacher-{number}",
+                    "host": "127.0.0.1",
+                    "threads": 1,
+                    "scratch": str(folder / f"scratch{number}"),
+                    "device": "cpu",
+                },
+                folder / f"teacher-{number}.log",
+            )
+            for number in range(_JOINING)
+        ]
+        for child in others:
+            stack.callback(child.stop)
+        begin, peak, silent = time.monotonic(), 0.0, 0.0
+        process = psutil.Process(scheduler.pid)
+        while True:
+            status = ask(address, "kdlab_status")
+            ready = [t for t in status["teachers"] if t["state"] != "registered"]
+            peak = max(peak, process.memory_info().rss / 1e6)
+            silent = max([silent, *(t["silent_s"] for t in ready)])
+            if len(ready) == _JOINING or time.monotonic() - begin > _WEIGHTS_S:
+                break
+            time.sleep(0.1)  # between looks
+        took, expired = time.monotonic() - begin, status["expired"]
+    say(
+        f"{_JOINING} teachers with {size_mb:.0f} MB each were ready after {took:.0f} s; the "
+        f"scheduler took {peak:.0f} MB, no teacher was silent for more than {silent:.1f} s"
+    )
+    return [
+        figure("scale/weights/teachers_ready", [len(ready)], "teachers", f">= {_JOINING}"),
+        figure("scale/weights/scheduler_mb", [peak], "MB", "<= 400"),
+        figure("scale/weights/leases_lapsed", [expired], "leases", "<= 0"),
+        figure("scale/weights/silent_s", [silent], "s", "<= 6"),
+        figure("scale/weights/ready_s", [took], "s"),
+    ]
+
+
+def liar(say: Callable[[str], None]) -> list[Figure]:
+    """One teacher of four is wrong in 1 of 10 answers; 1 in 20 is computed again."""
+    setting = Setting("4x200_by_64", ((4, 200.0),), 700.0, 64)
+    with ExitStack() as stack:
+        pair = _up(setting, stack, rules={"check_share": 0.05})
+        pair.pool.host.tell(lie=[1, 0.1])
+        deadline = time.monotonic() + 180.0
+        while (seen := pair.looked())["lied_at"][0] is None:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.5)  # between looks
+    answers = seen["lied_at"][0]
+    of_all = seen["lied_of"][0]
+    say(
+        f"liar found after {answers} answers of its own, {of_all} of all four; "
+        f"{seen['again'][0]} samples were asked again"
+    )
+    own = float("inf") if answers is None else answers
+    return [
+        figure("scale/answers_until_liar_found", [own], "answers", "<= 1000"),
+        figure("scale/answers_of_all_until_liar_found", [of_all], "answers"),
+    ]

@@ -1,0 +1,203 @@
+"""Whether a student's teachers suffice: what it trains on, how often it waits, for what.
+
+The evidence behind the guarded policy (hybrid_schedule.py). The student's own pace shows
+while it is fed: samples trained on, over the time it did not wait. Teachers are held by
+their rates: one more is asked for when the student waited although nothing but teachers
+was short; one is released when the others' rates stayed above what the student uses for a
+whole window in which it did not wait. Teachers that come and go do not reset what was
+seen: only this student's own changes (a teacher asked for came, one was released) begin a
+new look, since they are the ones whose effect is to be judged.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+_WAITED = 0.02  # share of the time a student may wait and still count as fed
+_SPARE = 1.1  # the others must do so much more than the student uses
+_PEAK_WINDOWS = 6  # looks back for the student's pace: a busy machine lowers a few
+_PACE_S = 5.0  # so far back the pace of now reaches
+_BREAK_S, _BREAK_STEPS = 1.0, 10.0  # a longer gap is no step: it saves or evaluates
+_ENOUGH = 1.05  # of what it uses, a student asks for, and keeps after a release
+_CREDIT = 1.5  # times demand x latency: answers come unevenly
+_CREDIT_BATCHES = 2  # besides: one trained on, one that is being completed
+_LATENCY_NEW = 0.1  # weight of the newest batch in the mean time to its soft labels
+_SETTLE_LATENCIES = 3.0  # a change of teachers shows when their first answers are there
+_WINDOW_LATENCIES = 10.0
+_LOOKS_PER_WINDOW = 20  # at so many moments what was counted so far is kept
+
+Short = Literal["nothing", "teachers", "thresholds"]
+
+
+class _Count(NamedTuple):
+    """Everything so far, at a moment."""
+
+    time: float
+    trained: int
+    waited_s: float
+    held_s: float
+
+
+@dataclass(slots=True)
+class Supply:
+    t_s: float  # samples/s the student was measured at, without a teacher
+    batch: int  # samples of its largest batch
+    settle_s: float = 3.0  # at least; longer where answers take long
+    window_s: float = 10.0
+    # From a batch's first part sent until it can be trained on, the mean: until its last
+    # answer, and in strict order until the batches before it are complete too.
+    latency_s: float = 0.0
+    capacity: float = 0.0  # samples/s of its teachers together
+    trained: int = 0  # samples trained on
+    waited_s: float = 0.0  # the student stood still for want of soft labels
+    held_s: float = 0.0  # of that: while a teacher had room and sending was held
+    waits_since: float | None = None
+    last_look: float | None = None
+    look_from: float | None = None  # what was before belongs to other teachers
+    history: deque[_Count] = field(default_factory=deque)  # within the window
+    peaks: deque[float] = field(default_factory=lambda: deque(maxlen=_PEAK_WINDOWS))
+    peak_at: float | None = None  # when the newest was taken
+    paused: bool = False
+    last_step: float | None = None  # when the trainer was last seen to end a step
+    waited_before: float = 0.0  # waited_s at that time
+    step_s: float = 0.0  # between two steps without waiting, the mean
+    busy: float = 0.0  # samples of the steps seen, forgetting
+    busy_s: float = 0.0  # seconds they took
+
+    # Facts
+
+    def on_waits(self, time: float) -> None:
+        """The trainer has nothing left to train on."""
+        if self.waits_since is None and not self.paused:
+            self.waits_since = time
+
+    def on_fed(self, time: float) -> None:
+        """It has something again."""
+        if self.waits_since is not None:
+            self.waited_s += time - self.waits_since
+            self.waits_since = None
+
+    def on_trained(self, samples: int, time: float) -> None:
+        """The trainer has ended a step; several may be seen at once."""
+        self.trained += samples
+        before, self.last_step = self.last_step, time
+        waited = self.waited_s - self.waited_before
+        self.waited_before = self.waited_s
+        if before is None:
+            return
+        took = max(0.0, time - before - waited)
+        if self.busy_s and took > max(_BREAK_S, _BREAK_STEPS * self.step_s):
+            return
+        kept = max(0.0, 1 - took / max(_PACE_S, _BREAK_STEPS * self.step_s))
+        self.busy = kept * self.busy + samples
+        self.busy_s = kept * self.busy_s + took
+        self.step_s = self.busy_s * samples / self.busy
+
+    def on_complete(self, seconds: float) -> None:
+        """A batch can be trained on, so long after its first part was sent."""
+        before = self.latency_s or seconds
+        self.latency_s = before + _LATENCY_NEW * (seconds - before)
+
+    def on_paused(self, paused: bool, time: float, waits: bool) -> None:
+        self.on_fed(time)
+        self.paused = paused
+        if not paused and waits:
+            self.on_waits(time)
+        self.begin(time)
+
+    def on_look(self, time: float, *, held: bool) -> None:
+        """Time passes; `held`: a teacher had room and thresholds kept it idle."""
+        if self.look_from is None:
+            self.begin(time)
+        waiting = self.waits_since
+        if waiting is not None:
+            step = time - max(waiting, self.last_look or waiting)
+            self.held_s += step if held else 0.0
+            self.waited_s += time - waiting
+            self.waits_since = time
+        self.last_look = time
+        gap = self.window / _LOOKS_PER_WINDOW
+        if not self.history or time - self.history[-1].time >= gap:
+            self.history.append(self._count(time))
+        while len(self.history) > 1 and self.history[1].time <= time - self.window:
+            self.history.popleft()
+        if self.peak_at is None or time - self.peak_at >= self.window:
+            self.peaks.append(self.demand if self.pace_is_known else 0.0)
+            self.peak_at = time
+
+    def begin(self, time: float) -> None:
+        """This student's teachers are others by its own wish: look afresh."""
+        self.look_from = time + self.settle
+
+    # What follows
+
+    @property
+    def settle(self) -> float:
+        return max(self.settle_s, _SETTLE_LATENCIES * self.latency_s)
+
+    @property
+    def window(self) -> float:
+        return max(self.window_s, _WINDOW_LATENCIES * self.latency_s)
+
+    @property
+    def pace_is_known(self) -> bool:
+        return self.busy_s > 0 and self.trained >= 3 * self.batch
+
+    @property
+    def demand(self) -> float:
+        """Samples/s the student would train on if it never waited."""
+        return self.busy / self.busy_s if self.pace_is_known else self.t_s
+
+    @property
+    def lead(self) -> int:
+        """Samples trained on between asking and the answer (Little's law)."""
+        return int(min(self.demand, self.capacity) * self.latency_s)
+
+    @property
+    def credit(self) -> int:
+        """Samples that may be unused or in flight so that the student never waits."""
+        if not self.latency_s:
+            return 0
+        return int(_CREDIT * self.lead) + _CREDIT_BATCHES * self.batch
+
+    def used(self) -> float:
+        """Samples/s the student's steps need, the most of the last few windows."""
+        return max([*self.peaks, self.demand])
+
+    def short_of(self, time: float) -> Short:
+        """What the student waited for since the last look of its own began."""
+        past = self._since(time)
+        if past is None or time - past.time < self.settle or not self.latency_s:
+            return "nothing"  # before the first batch is there, rates are all there is
+        waited = self.waited_s - past.waited_s
+        begin = time - self.settle
+        lately = next((c for c in self.history if c.time >= begin), self.history[-1])
+        for since in (past, lately):  # what is over, a start or a loss, is no reason
+            if self.waited_s - since.waited_s <= _WAITED * (time - since.time):
+                return "nothing"
+        held = self.held_s - past.held_s
+        return "thresholds" if held > 0.5 * waited else "teachers"
+
+    def spare(self, time: float) -> float:
+        """Samples/s of its teachers that the student does not need, after a whole window."""
+        past = self._since(time)
+        if past is None or time - past.time < self.window * (1 - 1 / _LOOKS_PER_WINDOW):
+            return 0.0
+        idle = self.trained == past.trained  # it saves or evaluates: no evidence
+        waited = self.waited_s - past.waited_s > _WAITED * (time - past.time)
+        if idle or waited or self.paused or not self.pace_is_known:
+            return 0.0
+        return max(0.0, self.capacity - _SPARE * self.used())
+
+    def enough(self) -> float:
+        """Samples/s that teachers must cover, once rates alone turned out too exact."""
+        return _ENOUGH * self.used()
+
+    def _since(self, time: float) -> _Count | None:
+        """The oldest count of this look."""
+        if self.look_from is None or time < self.look_from:
+            return None
+        return next((c for c in self.history if c.time >= self.look_from), None)
+
+    def _count(self, time: float) -> _Count:
+        return _Count(time, self.trained, self.waited_s, self.held_s)

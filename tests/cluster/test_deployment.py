@@ -1,0 +1,102 @@
+"""What a teacher must be told and prove: the same weights and the same data."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.probe import difference_of, identity_of, other_data
+from kdlab.data.image_folder import ImageFolder
+from kdlab.errors import TeacherRefused
+
+
+@pytest.fixture
+def folder(tmp_path, kdlab_home):
+    chance = np.random.default_rng(0)
+    root = tmp_path / "photos"
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for number in range(40):
+            pixels = chance.integers(0, 256, (8, 8, 3), np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{number:03}.png")
+    return root
+
+
+def deployed(loaded, spec, **changed):
+    return Deployment(
+        **{
+            "members": (
+                {"model": {"type": "models/patch_net"}, "sha256": "a", "weight": 1.0},
+            ),
+            "teacher": "t",
+            "num_classes": 2,
+            "shape": loaded.shape,
+            "batch": 20,
+            "data": spec.to_dict(),
+            "identity": identity_of(loaded),
+            "by_reference": True,
+            "components": {},
+        }
+        | changed
+    )
+
+
+def test_a_teacher_whose_folder_lacks_one_file_is_refused(folder, tmp_path):
+    """The defect B1: the first sixteen views are alike, and 81 % of the ids are others."""
+    spec = ImageFolder(root=str(folder), size=8)
+    data = spec.load()
+    other = tmp_path / "elsewhere" / "photos"
+    shutil.copytree(folder, other)
+    sixteenth = data.train[15]
+    lacking = sorted(other.glob("*/*.png"))[int(sixteenth) + 5]
+    lacking.unlink()
+    there = replace(spec, root=str(other)).load()
+    assert np.array_equal(data.train[:16], there.train[:16])
+    mine, theirs = (d.views(data.train[:16], 0) for d in (data, there))
+    assert np.array_equal(mine, theirs)  # the old proof saw no difference
+    told = deployed(data, spec, data=replace(spec, root=str(other)).to_dict())
+    with pytest.raises(TeacherRefused, match="it has 79 images, the student 80"):
+        told.load_data()
+
+
+def test_other_pixels_labels_classes_and_augmentation_are_told_apart(folder):
+    data = ImageFolder(root=str(folder), size=8).load()
+    same = identity_of(data)
+    assert other_data(same, dict(same)) == ""
+    assert "classes" in other_data(same | {"classes": ["dog", "cat"]}, same)
+    assert "digest" in other_data(same | {"digest": "0"}, same)
+    assert "augments" in other_data(same | {"augment": "0"}, same)
+    assert "other views" in other_data(same | {"views": "0"}, same)
+
+
+def test_students_of_any_batch_loss_or_inputs_share_a_deployment(folder):
+    """The defect B10: train.batch=32 instead of 20 was another deployment."""
+    spec = ImageFolder(root=str(folder), size=8)
+    data = spec.load()
+    one = deployed(data, spec)
+    cell = {"losses/mine": {"source": "...", "sha256": "b"}}
+    for change in ({"batch": 32}, {"by_reference": False}, {"components": cell}):
+        assert replace(one, **change).fingerprint == one.fingerprint
+    own = {"models/patch_net": {"source": "...", "sha256": "c"}}
+    other_weights = ({**one.members[0], "sha256": "other"},)
+    for change in ({"components": own}, {"members": other_weights}, {"num_classes": 3}):
+        assert replace(one, **change).fingerprint != one.fingerprint
+
+
+def test_a_deployment_survives_the_wire(folder):
+    spec = ImageFolder(root=str(folder), size=8)
+    one = deployed(spec.load(), spec)
+    assert Deployment.from_json(one.to_json()) == one
+    assert Deployment.from_json(one.to_json()).fingerprint == one.fingerprint
+
+
+def test_answers_of_one_model_on_other_devices_agree_and_others_do_not():
+    logits = np.random.default_rng(0).normal(0, 3, (8, 10)).astype(np.float32)
+    half = logits.astype(np.float16).astype(np.float32)
+    assert difference_of(half, logits) == 0
+    assert difference_of(logits + 7, logits) == 0  # the same probabilities
+    assert difference_of(np.roll(logits, 1, axis=1), logits) > 0.5
+    assert difference_of(logits[:, :9], logits) > 0

@@ -1,0 +1,192 @@
+"""Pools as real clusters treat them: teachers start, fetch weights, die, and are hosted."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests_support import free_port, listens, trained_ids, until
+
+from kdlab.cluster.children import Child
+from kdlab.cluster.pool import send_weights, start_scheduler
+from kdlab.cluster.remote_pool import RemotePool
+from kdlab.cluster.wire import ask
+from kdlab.errors import TeacherLost
+from kdlab.models.model import file_sha256
+from kdlab.soft_labels.source import KnownPool
+
+pytestmark = pytest.mark.slow
+
+
+def status_of(address, tls=None):
+    return ask(address, "kdlab_status", tls=tls)
+
+
+def complete(source, samples, epochs):
+    ids = [(e, b.ids.copy()) for e in range(epochs) for b in source.epoch(e, ())]
+    for epoch in range(epochs):
+        assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
+
+
+def teacher(address, folder, name, **options):
+    config = {
+        "scheduler": address,
+        "name": name,
+        "host": "127.0.0.1",
+        "threads": 1,
+        "scratch": str(folder / name),
+        "device": "cpu",
+    } | options
+    return Child("kdlab.cluster.teacher_server", config, folder / f"{name}.log")
+
+
+@pytest.fixture
+def scheduled(tmp_path):
+    """Starts schedulers and teachers, and ends them whatever the test does."""
+    children = []
+
+    def scheduler(deployment, port=0):
+        child, address = start_scheduler(
+            deployment, tmp_path / "pool", ttl_s=6.0, port=port
+        )
+        children.append(child)
+        return child, address
+
+    def add(*args, **options):
+        children.append(teacher(*args, **options))
+        return children[-1]
+
+    yield scheduler, add
+    for child in children:
+        child.stop()
+
+
+def free(address):
+    return [t for t in status_of(address)["teachers"] if t["state"] == "free"]
+
+
+def test_weights_come_from_the_coordinator_and_then_from_teachers(
+    scheduled, deployment, served, tmp_path
+):
+    scheduler, add = scheduled
+    (member,) = deployment.members
+    gone = member | {"weights": str(tmp_path / "not" / "here")}
+    elsewhere = replace(deployment, members=(gone,))
+    first_scheduler, address = scheduler(elsewhere)
+    send_weights(address, Path(member["weights"]), member["sha256"], None)
+    add(address, tmp_path, "first")
+    until(lambda: free(address))
+    first_scheduler.process.kill()  # with it goes what the run had sent
+    first_scheduler.process.wait()
+    scheduler(elsewhere, port=int(address.rsplit(":", 1)[1]))
+    until(lambda: [t for t in free(address) if "weights" in t])
+    add(address, tmp_path, "second")  # only the first one has them now
+    until(lambda: len(free(address)) == 2)
+    fetched = list((tmp_path / "second").rglob("*.safetensors"))
+    assert [file_sha256(path) for path in fetched] == [member["sha256"]]
+    pool = KnownPool(address=address, teacher=deployment.teacher, tls=None)
+    source, samples, _ = served(pool, epochs=2)
+    complete(source, samples, 2)
+
+
+def test_labels_of_another_teacher_are_never_given(scheduled, deployment, served, tmp_path):
+    """A pool may serve something else by the time a reader asks."""
+    scheduler, add = scheduled
+    _, address = scheduler(deployment)
+    add(address, tmp_path, "one")
+    until(lambda: free(address))
+    pool = KnownPool(address=address, teacher="another", tls=None)
+    with pytest.raises(TeacherLost, match="it serves teacher"):
+        served(pool, epochs=1, wait_s=5.0)
+
+
+def test_exit_codes_tell_a_supervisor_what_happened(scheduled, deployment, tmp_path):
+    scheduler, add = scheduled
+    _, address = scheduler(deployment)
+    polite = add(address, tmp_path, "polite")
+    until(lambda: free(address))
+    polite.process.send_signal(signal.SIGTERM)
+    assert polite.process.wait(300) == 0
+    refused = add(address, tmp_path, "refused", sha256="0" * 64)  # has another model
+    assert refused.process.wait(300) == 2
+    assert "started for model 00000000" in refused.log.read_text()
+    alone = add(f"tcp://127.0.0.1:{free_port()}", tmp_path, "alone", patience_s=0.5)
+    assert alone.process.wait(300) == 3
+
+
+def test_other_data_is_refused_or_served_by_value(scheduled, deployment, served, tmp_path):
+    scheduler, add = scheduled
+    other = deployment.identity | {"digest": "0" * 16}
+    told = replace(deployment, identity=other, or_value=True)
+    _, address = scheduler(told)
+    add(address, tmp_path, "other")
+    until(lambda: free(address))
+    (teacher_,) = free(address)
+    assert teacher_["by_reference"] is False
+    pool = KnownPool(address=address, teacher=deployment.teacher, tls=None)
+    source, samples, events = served(pool, epochs=2, inputs="auto")
+    complete(source, samples, 2)
+    assert "teacher_lost" not in [name for name, _ in events]
+
+
+def test_a_fixed_pool_holds_its_number(pools, served, deployment):
+    pool = pools(deployment, teachers=2, replace_lost=True)
+    source, samples, _ = served(pool, rate=1e9, epochs=10)
+    os.kill(pool.teachers[0].pid, signal.SIGKILL)
+    complete(source, samples, 10)
+
+    def alive():
+        return sum(child.alive() for child in pool.teachers)
+
+    until(lambda: len(pool.teachers) == 3 and alive() == 2)
+    until(lambda: len(free_or_held(pool)) == 2)
+    polite = next(child for child in pool.teachers if child.alive())
+    polite.process.send_signal(signal.SIGTERM)
+    polite.process.wait(300)
+    until(lambda: len(free_or_held(pool)) == 1)
+    assert len(pool.teachers) == 3  # who was told to leave is not replaced
+
+
+def free_or_held(pool):
+    teachers = status_of(pool.address, pool.tls)["teachers"]
+    return [t for t in teachers if t["state"] in ("free", "assigned")]
+
+
+def test_any_dask_workers_can_host_teachers(deployment, served, tmp_path):
+    """Those with the resource do, the others do not; teachers go with their worker."""
+    port = free_port()
+    address = f"tcp://127.0.0.1:{port}"
+
+    def dask(*words):
+        return subprocess.Popen(
+            [sys.executable, "-m", "dask", *words, "--no-dashboard"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    processes = [dask("scheduler", "--host", "127.0.0.1", "--port", str(port))]
+    try:
+        until(lambda: listens(port))
+        common = ("--no-nanny", "--nthreads", "1", "--host", "127.0.0.1")
+        for name, more in (("host", ("--resources", "kdlab_teacher=1")), ("other", ())):
+            folder = ("--local-directory", str(tmp_path / name), "--name", name)
+            processes.append(dask("worker", address, *common, *folder, *more))
+        until(lambda: len(ask(address, "identity")["workers"]) == 2)
+        spec = RemotePool(address=address, insecure=True, workers=2)
+        pool = spec.start(deployment, tmp_path / "pool")
+        try:
+            until(lambda: len(free(address)) == 2)
+            source, samples, _ = served(pool, epochs=3)
+            complete(source, samples, 3)
+            source.close()
+            processes[1].kill()
+            until(lambda: not status_of(address)["teachers"])
+        finally:
+            pool.close()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
