@@ -17,8 +17,8 @@ one more teacher, from the start, when no answer can be there yet.
 * Lines 4 and 10 look ahead. A label asked for now arrives after the time to answer L;
   until then the student trains on demand x L samples (Little's law), its `lead`. So
   unused + in flight is compared with thresholds that are raised by what is trained on
-  meanwhile: lt and ut mean the volume when the answer arrives. Where ut alone holds what
-  that takes, unused + in flight never passes ut; else it is the `credit`.
+  meanwhile: lt and ut mean the volume when the answer arrives. Unused + in flight never
+  passes ut until the student waited for that (supply.py); then it is the `credit`.
 * Line 7 asks when the student starved for want of teachers, not of thresholds (supply.py).
 * A teacher that is not needed is released (the paper has no release; supply.py).
 """

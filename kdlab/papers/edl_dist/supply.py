@@ -11,6 +11,7 @@ new look, since they are the ones whose effect is to be judged.
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, NamedTuple
 
 _WAITED = 0.02  # share of the time a student may wait and still count as fed
@@ -50,9 +51,12 @@ class Supply:
     capacity: float = 0.0  # samples/s of its teachers together
     trained: int = 0  # samples trained on
     waited_s: float = 0.0  # the student stood still for want of soft labels
-    held_s: float = 0.0  # of that: while a teacher had room and sending was held
+    # Of that: for what sending was held back, while a teacher had room, one latency before.
+    held_s: float = 0.0
+    held_at: float = -inf  # when that was last so
+    paced_at: float | None = None  # its pace is known since: waiting is not the start's
+    ut_held_it_up: bool = False  # it waited for thresholds: Little's law may pass ut
     waits_since: float | None = None
-    last_look: float | None = None
     look_from: float | None = None  # what was before belongs to other teachers
     history: deque[_Count] = field(default_factory=deque)  # within the window
     peaks: deque[float] = field(default_factory=lambda: deque(maxlen=_PEAK_WINDOWS))
@@ -73,9 +77,8 @@ class Supply:
 
     def on_fed(self, time: float) -> None:
         """It has something again."""
-        if self.waits_since is not None:
-            self.waited_s += time - self.waits_since
-            self.waits_since = None
+        self._waited(time)
+        self.waits_since = None
 
     def on_trained(self, samples: int, time: float) -> None:
         """The trainer has ended a step; several may be seen at once."""
@@ -109,18 +112,19 @@ class Supply:
         """Time passes; `held`: a teacher had room and thresholds kept it idle."""
         if self.look_from is None:
             self.begin(time)
-        waiting = self.waits_since
-        if waiting is not None:
-            step = time - max(waiting, self.last_look or waiting)
-            self.held_s += step if held else 0.0
-            self.waited_s += time - waiting
-            self.waits_since = time
-        self.last_look = time
+        if held:
+            self.held_at = time
+        self._waited(time)
+        if self.paced_at is None and self.pace_is_known and self.latency_s:
+            self.paced_at = time
         gap = self.window / _LOOKS_PER_WINDOW
         if not self.history or time - self.history[-1].time >= gap:
             self.history.append(self._count(time))
         while len(self.history) > 1 and self.history[1].time <= time - self.window:
             self.history.popleft()
+        if not self.ut_held_it_up and self._was_held_up():
+            self.ut_held_it_up = True
+            self.begin(time)
         if self.peak_at is None or time - self.peak_at >= self.window:
             self.peaks.append(self.demand if self.pace_is_known else 0.0)
             self.peak_at = time
@@ -155,8 +159,11 @@ class Supply:
 
     @property
     def credit(self) -> int:
-        """Samples that may be unused or in flight so that the student never waits."""
-        if not self.latency_s:
+        """Samples that may be unused or in flight so that the student never waits.
+
+        0 until it has waited for thresholds: where ut suffices, ut holds.
+        """
+        if not self.ut_held_it_up or not self.latency_s:
             return 0
         return int(_CREDIT * self.lead) + _CREDIT_BATCHES * self.batch
 
@@ -192,6 +199,20 @@ class Supply:
     def enough(self) -> float:
         """Samples/s that teachers must cover, once rates alone turned out too exact."""
         return _ENOUGH * self.used()
+
+    def _waited(self, time: float) -> None:
+        """It waits, or waited until now."""
+        if self.waits_since is not None:
+            step = time - self.waits_since
+            self.waited_s += step
+            self.held_s += step if time - self.held_at <= self.latency_s else 0.0
+            self.waits_since = time
+
+    def _was_held_up(self) -> bool:
+        """Thresholds kept it waiting in its last window, and not by its start alone."""
+        paced = self.paced_at
+        past = next((c for c in self.history if paced is not None and c.time >= paced), None)
+        return past is not None and self.held_s - past.held_s > _WAITED * self.window
 
     def _since(self, time: float) -> _Count | None:
         """The oldest count of this look."""
