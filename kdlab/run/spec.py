@@ -65,13 +65,15 @@ class Workers(Spec):
 
     address: of its scheduler, such as tcp://10.0.0.1:8786 or tls://10.0.0.1:8786.
     tls: certificates; needed for a tls:// address.
+    insecure: plain TCP, where the network keeps others out.
     """
 
     address: str
     tls: Tls | None = None
+    insecure: bool = False
 
     def cross_faults(self) -> Iterator[Fault]:
-        yield from address_faults(self.address, self.tls, insecure=True)
+        yield from address_faults(self.address, self.tls, insecure=self.insecure)
 
     def certificates(self) -> Files | None:
         return None if self.tls is None else self.tls.files(Path())

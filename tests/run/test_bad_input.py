@@ -44,6 +44,7 @@ def refused(kdlab_cli, elsewhere, *words):
          "tcp://127.0.0.1:9"),
         (["smoke/served", "teacher_pool={type: cluster/remote_pool, address: 'tcp://127.0.0.1:9'}"],
          "insecure: true"),
+        ([SMOKE, "workers={address: 'tcp://127.0.0.1:9'}"], "insecure: true"),
     ],
     ids=lambda w: w[-1] if isinstance(w, list) else None,
 )  # fmt: skip

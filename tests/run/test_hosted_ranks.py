@@ -26,7 +26,7 @@ def started(address, *overrides):
         "smoke/blockwise",
         "tracking.enabled=false",
         "method.profile_s=0.5",
-        f"workers={{address: '{address}'}}",
+        f"workers={{address: '{address}', insecure: true}}",
         *overrides,
     ).start(lambda line: None)
 
@@ -92,7 +92,7 @@ def test_ranks_of_a_student_train_on_workers_as_one_process_does(
         "smoke/none",
         *common,
         "aggregation={type: train/aggregation/all_reduce, standby: 0}",
-        f"workers={{address: '{address}'}}",
+        f"workers={{address: '{address}', insecure: true}}",
     ).start(lambda line: None)
     until(lambda: list(select(run.folder.events, "checkpoint_saved")))
     assert all(children_of(worker) for worker in workers)  # one on each
@@ -131,7 +131,7 @@ def test_local_models_train_on_workers(cluster, kdlab_home, elsewhere):
         "aggregation={type: train/aggregation/ensemble, tau: 8, "
         "compression: {type: train/compression/distillation, p_iterations: 4}}",
         "train.epochs=60",
-        f"workers={{address: '{address}'}}",
+        f"workers={{address: '{address}', insecure: true}}",
     ).start(lambda line: None)
     until(lambda: all(children_of(worker) for worker in workers))  # one on each
     until(lambda: len(list(select(run.folder.events, "communication"))) > 1)
@@ -146,10 +146,10 @@ def test_local_models_train_on_workers(cluster, kdlab_home, elsewhere):
 
 def test_an_address_where_nobody_is(kdlab_cli, elsewhere):
     code, _, err = kdlab_cli(
-        "run", "smoke/blockwise", "workers={address: 'tcp://127.0.0.1:9'}"
+        "run", "smoke/blockwise", "workers={address: 'tcp://127.0.0.1:9', insecure: true}"
     )
     assert code == 2
     assert "tcp://127.0.0.1:9" in err
-    code, _, err = kdlab_cli("run", "smoke/none", "workers={address: 'tcp://127.0.0.1:9'}")
+    code, _, err = kdlab_cli("run", "smoke/none", "workers={address: 'tcp://127.0.0.1:9', insecure: true}")
     assert code == 2
     assert "has no ranks to start there" in err

@@ -260,7 +260,7 @@ def test_trials_on_a_dask_cluster_survive_the_loss_of_a_machine(sweeps, two_work
         overrides={"train.epochs": 12},
         trials=6,
         jobs=2,
-        workers={"address": address},
+        workers={"address": address, "insecure": True},
     )
     until(lambda: len(list(select(sweep.folder.events, "trial_done"))) > 1)
     machines[0].kill()

@@ -1,0 +1,123 @@
+"""Ranks on two machines that reach each other over a network alone (network namespaces)."""
+
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests_support import until
+
+from kdlab.bench.network import FAR, NEAR, Link, linked, why_not
+from kdlab.run.folder import RunFolder
+from kdlab.train.events import select
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(why_not() is not None, reason=f"{why_not()}"),
+]
+ADDRESS = f"tcp://{NEAR}:8786"  # a namespace has all ports to itself
+COMMON = [
+    "student={use: students/digits_tiny}",  # a residual network with batch norm
+    "train.epochs=4",
+    "train.evaluate_every=1000",
+    "train.log_every_steps=1",
+    "train.threads=1",
+    "tracking.enabled=false",
+]
+RUN = """
+import json, sys, kdlab
+run = kdlab.load("smoke/none", *json.loads(sys.argv[1])).start(lambda line: None)
+run.wait(timeout_s=900)
+print(json.dumps([str(run.path), run.state, str(run.status)]))
+"""
+
+
+def trained(*overrides, within=()):
+    """Events of a run whose supervisor sits on one of the hosts."""
+    done = subprocess.run(
+        [*within, sys.executable, "-c", RUN, json.dumps([*COMMON, *overrides])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    path, state, status = json.loads(done.stdout.splitlines()[-1])
+    assert state == "finished", status
+    return RunFolder(Path(path)).events
+
+
+def losses(events):
+    return {e["step"]: e["loss"] for e in select(events, "step")}
+
+
+@pytest.fixture(scope="module")
+def alone(kdlab_home, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("alone"))
+        return losses(trained())
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    """Starts a scheduler on the one and workers on both; the words that enter the one."""
+    with linked(Link(1000.0)) as (near, far), ExitStack() as processes:
+
+        def dask(within, role, *words):
+            command = [*within, sys.executable, "-m", "dask", role, *words]
+            log = processes.enter_context((tmp_path / f"{role}.log").open("ab"))
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+            processes.callback(process.wait)
+            processes.callback(process.kill)
+
+        def start(each):
+            dask(near, "scheduler", "--host", NEAR, "--port", "8786", "--no-dashboard")
+            for host, within in ((NEAR, near), (FAR, far)):
+                for number in range(each):
+                    folder = tmp_path / f"{host}-{number}"
+                    dask(
+                        within, "worker", ADDRESS, "--no-nanny", "--no-dashboard",
+                        "--nthreads", "1", "--host", host, "--local-directory", str(folder),
+                    )  # fmt: skip
+            until(lambda: count(near) == 2 * each)
+            return near
+
+        yield start
+
+
+COUNT = """
+import sys
+from distributed import Client
+try:
+    with Client(sys.argv[1], timeout="5s") as client:
+        print(len(client.scheduler_info(n_workers=-1)["workers"]))
+except OSError:
+    print(0)
+"""
+
+
+def count(within):
+    done = subprocess.run(
+        [*within, sys.executable, "-c", COUNT, ADDRESS],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_on_two_hosts_train_as_one_process_does(
+    hosts, kdlab_home, elsewhere, alone, ranks
+):
+    """With batch norm over the rows of all (the defect B12), whatever lies between them."""
+    near = hosts(ranks // 2)
+    events = trained(
+        f"aggregation={{type: train/aggregation/all_reduce, ranks: {ranks}, standby: 0}}",
+        f"workers={{address: '{ADDRESS}', insecure: true}}",
+        within=near,
+    )
+    (generation,) = select(events, "generation")
+    assert len(generation["ranks"]) == ranks
+    together = losses(events)
+    assert together.keys() == alone.keys()
+    assert max(abs(together[step] - alone[step]) for step in alone) < 5e-3
