@@ -212,7 +212,10 @@ def test_a_search_finds_a_network_and_trains_it(kdlab_cli, kdlab_home, elsewhere
         (["train.label_smoothing=0.1"], "train/blockwise does not have it"),
         (["train.checkpoint_every_steps=5"], "train/blockwise does not have it"),
         (
-            ["chaos={kill_rank: 1}", "workers={address: 'tcp://127.0.0.1:9', insecure: true}"],
+            [
+                "chaos={kill_rank: 1}",
+                "workers={address: 'tcp://127.0.0.1:9', insecure: true}",
+            ],
             "ranks on Dask workers cannot be hit",
         ),
         (["method.search={every: 2}"], "has nothing to choose from"),

@@ -150,6 +150,8 @@ def test_an_address_where_nobody_is(kdlab_cli, elsewhere):
     )
     assert code == 2
     assert "tcp://127.0.0.1:9" in err
-    code, _, err = kdlab_cli("run", "smoke/none", "workers={address: 'tcp://127.0.0.1:9', insecure: true}")
+    code, _, err = kdlab_cli(
+        "run", "smoke/none", "workers={address: 'tcp://127.0.0.1:9', insecure: true}"
+    )
     assert code == 2
     assert "has no ranks to start there" in err

@@ -211,7 +211,9 @@ class Supply:
     def _was_held_up(self) -> bool:
         """Thresholds kept it waiting in its last window, and not by its start alone."""
         paced = self.paced_at
-        past = next((c for c in self.history if paced is not None and c.time >= paced), None)
+        past = next(
+            (c for c in self.history if paced is not None and c.time >= paced), None
+        )
         return past is not None and self.held_s - past.held_s > _WAITED * self.window
 
     def _since(self, time: float) -> _Count | None:
