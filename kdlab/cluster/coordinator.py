@@ -36,7 +36,6 @@ _FORGIVEN_S = 600.0  # without a complaint: one of the earlier ones is forgotten
 _CHUNK = 1 << 20  # bytes of weights in one answer, so that no renewal waits for more
 _STREAMS = 2  # teachers that get weights from here at once; the others wait, or ask those
 _STREAM_S = 10.0  # without a question: that teacher is taken for gone
-_PEERS = 3  # teachers named to one that needs weights
 
 
 class Coordinator(SchedulerPlugin):
@@ -197,7 +196,7 @@ class Coordinator(SchedulerPlugin):
         return have
 
     async def weights_source(self, address: str, sha256: str) -> dict[str, Any]:
-        """Where a teacher gets weights: {"peers": [...]}, {"size": bytes} here, or {"wait_s"}.
+        """Where a teacher gets weights: {"peer": wire}, {"size": bytes} here, or {"wait_s"}.
 
         Few are served from here at once, so that leases come first; whoever has them serves
         others.
@@ -208,7 +207,7 @@ class Coordinator(SchedulerPlugin):
             if sha256 in facts.get("weights", ()) and teacher != address
         ]
         if peers:
-            return {"peers": random.sample(peers, min(_PEERS, len(peers)))}
+            return {"peer": random.choice(peers)}
         path = self._weights_path(sha256)
         if not path.is_file():
             raise FileNotFoundError(

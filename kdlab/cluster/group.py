@@ -68,6 +68,7 @@ class StudentGroup:
         self.ready: set[str] = set()  # that came up
         self.failed_starts = 0  # in a row
         self.killed: set[str] = set()  # for silence; their death is seen a moment later
+        self.last_words: dict[str, str] = {}  # of ranks whose machine failed them
         self.failovers: list[float] = []  # seconds from a loss to the next step
 
     def run(self) -> dict[str, Any]:
@@ -115,6 +116,8 @@ class StudentGroup:
         if "ready" in message:
             self.ready.add(name)
             self._do(machine.on_ready(name, now))
+        elif "lost" in message:  # its last word: the machine failed it
+            self.last_words[name] = message["lost"]
         elif "broken" in message:
             self.report("rank_gave_up", rank=name, why=message["broken"])
             self._do([*machine.on_broken(name, now), *machine.on_ready(name, now)])
@@ -140,7 +143,8 @@ class StudentGroup:
         was_rank = name in self.machine.ranks
         if was_rank:  # the others may have noticed first: whatever the state is by now
             self.lost_at = self.lost_at or now
-        self.report("rank_lost", rank=name, exit_code=code, was_rank=was_rank)
+        why = self.last_words.pop(name, f"exit code {code}")
+        self.report("rank_lost", rank=name, exit_code=code, was_rank=was_rank, why=why)
         if name in self.ready or was_rank:
             self.failed_starts = 0
         elif code not in (None, 0) and code > 0:

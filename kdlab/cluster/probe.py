@@ -90,9 +90,8 @@ def difference_of(answer: NDArray[np.float32], other: NDArray[np.float32]) -> fl
     if answer.shape != other.shape:
         return math.inf
     a, b = (x - x.mean(axis=1, keepdims=True) for x in (answer, other))
-    error = float(np.sqrt(np.mean((a - b) ** 2)))
-    size = float(np.sqrt(np.mean(b**2)))
-    return 0.0 if error <= _ALLOWED * size + 1e-3 else error / max(size, 1e-9)
+    error, size = _distance(a, b)
+    return 0.0 if _may_be_equal(error, size) else error / max(size, 1e-9)
 
 
 def disagreement(
@@ -107,20 +106,26 @@ def disagreement(
     shapes = [(len(rows), len(rows[0]) if rows else 0) for rows in (answer, reference)]
     if shapes[0] != shapes[1]:
         return f"its answer to the probe has shape {shapes[0]}, expected {shapes[1]}"
-    pairs = [
-        (a, b)
-        for mine, right in zip(answer, reference, strict=True)
-        for a, b in zip(mine, right, strict=True)
-    ]
-    bad = sum(not math.isfinite(a) for a, _ in pairs)
+    found, right = np.array(answer, np.float64), np.array(reference, np.float64)
+    bad = int((~np.isfinite(found)).sum())
     if bad:
-        return f"{bad} of {len(pairs)} numbers of its answer to the probe are not finite"
-    size = math.sqrt(sum(b * b for _, b in pairs) / len(pairs))
-    error = math.sqrt(sum((a - b) ** 2 for a, b in pairs) / len(pairs))
-    if error <= _ALLOWED * size + 1e-3:
+        return f"{bad} of {found.size} numbers of its answer to the probe are not finite"
+    error, size = _distance(found, right)
+    if _may_be_equal(error, size):
         return ""
     return (
         f"its answer to the probe differs by {error:.4g} (root mean square) from the "
         f"reference of size {size:.4g}; {_ALLOWED:.0%} is allowed. It has other weights, or "
         "computes in a precision that is too low"
     )
+
+
+def _distance(answer: NDArray[Any], reference: NDArray[Any]) -> tuple[float, float]:
+    """Root mean squares of the difference and of the reference."""
+    error = np.sqrt(np.mean((answer - reference) ** 2))
+    return float(error), float(np.sqrt(np.mean(reference**2)))
+
+
+def _may_be_equal(error: float, size: float) -> bool:
+    """Another device or precision makes no more than this."""
+    return error <= _ALLOWED * size + 1e-3

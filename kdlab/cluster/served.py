@@ -125,13 +125,7 @@ class Served(SourceSpec):
             unit = 1e6 / sample_bytes
         elif self.thresholds_in == "memory_share":
             unit = free_memory() / sample_bytes
-        lt, ut = default_thresholds(largest)
-        if self.ut is not None:
-            ut = int(self.ut * unit)
-            lt = min(lt, ut // 4)
-        if self.lt is not None:
-            lt = int(self.lt * unit)
-            ut = ut if self.ut is not None else max(ut, 2 * lt)
+        lt, ut = (int(bound) for bound in self.bounds(largest, unit))
         if ut <= largest:
             assert self.ut is not None
             raise BadInput(
@@ -140,6 +134,17 @@ class Served(SourceSpec):
                 "would fit. Raise ut, or lower train.batch."
             )
         return min(lt, ut - 1), ut
+
+    def bounds(self, largest: int, unit: float = 1.0) -> tuple[float, float]:
+        """Chosen lt and ut, times `unit`; one that nobody chose suits batch and other."""
+        lt, ut = map(float, default_thresholds(largest))
+        if self.ut is not None:
+            ut = self.ut * unit
+            lt = min(lt, ut // 4)
+        if self.lt is not None:
+            lt = self.lt * unit
+            ut = ut if self.ut is not None else max(ut, 2 * lt)
+        return lt, ut
 
     def build(self, context: SourceContext) -> "ServedSource":
         return ServedSource(self, context)

@@ -337,8 +337,8 @@ class TeacherServer:
         arrived.replace(path)
 
     async def _pieces(self, sha256: str, source: dict[str, Any]) -> AsyncIterator[bytes]:
-        if "peers" in source:
-            address, port = source["peers"][0]
+        if "peer" in source:
+            address, port = source["peer"]
             peer = await connect(urlsplit(address).hostname or "", int(port))
             try:
                 got, size = 0, 1

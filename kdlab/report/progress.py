@@ -62,7 +62,7 @@ _WORTH_A_LINE = {
     "methods_compared": "compared in {artifacts}",
     "architecture_found": "the search found {choices}",
     "whole_student": "training the whole student ({epochs} epochs)",
-    "rank_lost": "{rank} is lost (exit code {exit_code})",
+    "rank_lost": "{rank} is lost: {why}",
     "look": (
         "  {member}: {iterations} iterations  test error local {chosen:.2f} %, global "
         "{global_:.2f} %  after {parallel_s:.1f} s side by side"

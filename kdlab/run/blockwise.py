@@ -16,7 +16,6 @@ from kdlab.models.exported import load_exported, spec_of
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.models.proxyless import Proxyless, mixed_blocks
-from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.pipe_bd.block_cost import Costs, Profile
 from kdlab.papers.pipe_bd.programme import NoPlan, Programme, programme
 from kdlab.run.ingredients import Ingredients
@@ -162,7 +161,7 @@ def _check_prefix(prefix: ServedPrefix, width: int) -> None:
     assert isinstance(source, Served)
     if source.thresholds_in != "samples":  # these are bounds of memory already
         return
-    ut = source.ut or default_thresholds(1)[1]
+    ut = source.bounds(1)[1]
     needed, free = 4 * width * ut, psutil.virtual_memory().available
     if needed > free:
         raise BadInput(

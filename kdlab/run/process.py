@@ -31,7 +31,6 @@ from kdlab.data.images import ImageData
 from kdlab.errors import RunStopped
 from kdlab.models.exported import load_exported
 from kdlab.models.model import parameters, read_card
-from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.report.local_curves import local_curves
 from kdlab.report.machine import git_commit, machine, versions
 from kdlab.report.model_card import model_card
@@ -465,8 +464,4 @@ def _thresholds(spec: ExperimentSpec) -> list[float | None]:
     source = spec.soft_labels
     if not isinstance(source, Served):
         return [None, None]
-    chosen = default_thresholds(spec.train.batch)
-    return [
-        own if own is not None else default
-        for own, default in zip((source.lt, source.ut), chosen, strict=True)
-    ]
+    return list(source.bounds(spec.train.batch))
