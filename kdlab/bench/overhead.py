@@ -108,7 +108,7 @@ def _bare_rate(recipe: Recipe, model: Normalised, samples: PlannedSamples) -> fl
             views = torch.from_numpy(samples.views(ids, epoch))
             labels = torch.from_numpy(samples.labels(ids))
             for group in optimizer.param_groups:
-                group["lr"] = lr_at(recipe, step, steps_per_epoch)
+                group["lr"] = lr_at(recipe, step / steps_per_epoch, steps_per_epoch)
             loss = cross_entropy(model(views), labels)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()

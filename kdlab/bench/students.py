@@ -1,7 +1,7 @@
 """Students and teachers of a wanted cost, for benchmarks."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from kdlab.train.recipe import Recipe
 from kdlab.train.student import Job, StudentLoop
 
 _EPOCHS = 1_000_000  # slices never come to an end
+_MOST_LAYERS = 2048  # of a student that is slow enough for any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,27 @@ def calibrated(case: Case, samples: PlannedSamples) -> tuple[PatchNet, float]:
             spec = PatchNet(patch=patch, depth=depth)
             return loop_of(spec, samples, Path(folder)).measure_rate(0.3)
 
-    one, many = (1000 * case.batch / rate_of(depth) for depth in (1, 9))
-    depth = max(1, 1 + round((case.step_ms - one) / max(1e-3, (many - one) / 8)))
+    depth = depth_for(case.step_ms, lambda depth: 1000 * case.batch / rate_of(depth))
     return PatchNet(patch=patch, depth=depth), rate_of(depth)
+
+
+def depth_for(step_ms: float, measure: Callable[[int], float]) -> int:
+    """Layers with which a step takes about so long, between two depths that were measured.
+
+    Depths are doubled until a step takes longer: a probe that a busy machine disturbs costs
+    accuracy, and never makes a student of thousands of layers.
+
+    Args:
+        step_ms: wanted, in milliseconds.
+        measure: milliseconds of a step with so many layers.
+    """
+    depth, below = 1, measure(1)
+    while below < step_ms and depth < _MOST_LAYERS:
+        above = measure(2 * depth)
+        if above >= step_ms:
+            return depth + round(depth * (step_ms - below) / (above - below))
+        depth, below = 2 * depth, max(above, below)
+    return depth
 
 
 def deployment_for(samples: PlannedSamples) -> Deployment:

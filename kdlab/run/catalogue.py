@@ -75,8 +75,8 @@ def _parts() -> dict[str, list[Row]]:
         if title not in ("configs", "sweeps")
     }
     for name in registry.known_names():
-        room = sections.setdefault(name.split("/", 1)[0], [])
         if all(name != known for rows in sections.values() for _, known, _ in rows):
+            room = sections.setdefault(name.split("/", 1)[0], [])
             room.append(("type", name, "defined here"))
     return sections
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from kdlab.cli import _parser
+from kdlab.run import load
 from kdlab.run.folder import RunFolder
 from kdlab.run.handle import Run
+from kdlab.run.preflight import preflight
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -30,6 +32,25 @@ def test_every_kdlab_command_in_the_docs_is_accepted(page):
                 continue
             words = shlex.split(command)[1:]
             _parser().parse_args(words)  # exits when the command line is wrong
+
+
+NEEDS = ("10.0.0.1", "birds.zip", "redis://")  # what a reader has and a test does not
+
+
+def documented_runs():
+    for page in PAGES:
+        for block in blocks(page, "sh"):
+            for line in block.splitlines():
+                command = line.split(" #")[0].strip()
+                if command.startswith("kdlab run ") and not any(n in line for n in NEEDS):
+                    yield command
+
+
+@pytest.mark.parametrize("command", sorted(set(documented_runs())))
+def test_every_documented_run_could_start(command):
+    """Up to the data, the models and the addresses."""
+    words = _parser().parse_args(shlex.split(command)[1:])
+    preflight(load(words.experiment, *words.overrides).spec, lambda line: None)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -79,6 +79,7 @@ def test_the_registry_is_browsable(elsewhere):
     assert ("temperature", "4.0", "> 0") in sheet.rows
     assert "&gt; 0" in sheet._repr_html_()
     assert "digits_resnet" in kdlab.registry._repr_html_()
+    assert "digits_resnet" in repr(kdlab.registry)
     with pytest.raises(NotFoundError, match="Nearest: losses/hinton"):
         kdlab.registry["losses/hintn"]
     with pytest.raises(NotFoundError, match=r'kdlab\.load\("quickstart"\)'):
