@@ -49,6 +49,10 @@ class EventWriter:
     def done(self) -> bool:
         return bool(self.state["done"])
 
+    def go_on(self) -> None:
+        """What had ended was resumed: there are events after the end."""
+        self.state["done"] = False
+
     @property
     def client(self) -> MlflowClient:
         if self._client is None:

@@ -29,6 +29,7 @@ def main() -> None:
 def follow(writer: "EventWriter") -> None:
     """Until it is done; what MLflow does not take is tried again for a while."""
     failing_since: float | None = None
+    writer.go_on()
     while not writer.done:
         try:
             writer.step()

@@ -5,6 +5,7 @@ import json
 import pytest
 from mlflow import MlflowClient
 
+from kdlab.tracking.follow import follow
 from kdlab.tracking.writer import Writer
 from kdlab.train.events import EventLog
 
@@ -161,6 +162,21 @@ def test_follows_a_run_step_by_step_and_a_resumed_one_goes_on(folder):
     assert len(found) == 1
     assert found["r1"].info.status == "FINISHED"
     assert json.loads((folder / "tracking.json").read_text())["done"]
+
+
+def test_what_a_resumed_run_trains_on_reaches_mlflow(folder):
+    """The defect D1: the follower of a resumed run read that it was done, and ended."""
+    tell(folder, ["served/seed0"], state="stopped")
+    follow(Writer(folder))
+    log = EventLog(folder / "events.jsonl")
+    log.emit("run_started", **started(uri_of(folder), ["served/seed0"]))
+    log.emit("step", member="served/seed0", epoch=1, step=21, loss=0.5, lr=0.1)
+    log.emit("run_done", state="finished")
+    follow(Writer(folder))
+    client, found = all_runs(folder)
+    history = client.get_metric_history(found["r1"].info.run_id, "loss")
+    assert [m.step for m in history] == list(range(1, 22))
+    assert found["r1"].info.status == "FINISHED"
 
 
 def test_no_tracking_writes_nothing(folder):
