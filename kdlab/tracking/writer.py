@@ -20,10 +20,19 @@ _STEP_METRICS = (
     "loss",
     "lr",
     "samples_per_second",
+    "samples_seen",
     "volume",
+    "volume_max",
     "in_flight",
     "teachers",
     "resends",
+    "hedges",
+    "stored_mb",
+    "stability_mean",
+    "credit",
+    "latency_s",
+    "capacity",
+    "starved_s",
 )
 _EPOCH_METRICS = (
     "validation_top1",
@@ -97,6 +106,8 @@ class Writer(EventWriter):
 
     def _on_epoch_done(self, event: dict[str, Any]) -> None:
         self._collect(event, _EPOCH_METRICS)
+        rate = {"epoch/samples_per_second": event.get("samples_per_second")}
+        self._collect(event | rate, tuple(rate))
 
     def _on_look(self, event: dict[str, Any]) -> None:
         run = self.state["runs"][event["member"]]

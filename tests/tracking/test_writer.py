@@ -5,6 +5,7 @@ import json
 import pytest
 from mlflow import MlflowClient
 
+from kdlab.cluster.student_reader import FIGURES
 from kdlab.tracking.follow import follow
 from kdlab.tracking.writer import Writer
 from kdlab.train.events import EventLog
@@ -177,6 +178,20 @@ def test_what_a_resumed_run_trains_on_reaches_mlflow(folder):
     history = client.get_metric_history(found["r1"].info.run_id, "loss")
     assert [m.step for m in history] == list(range(1, 22))
     assert found["r1"].info.status == "FINISHED"
+
+
+def test_all_that_a_reader_counts_reaches_mlflow(folder):
+    log = EventLog(folder / "events.jsonl")
+    log.emit("run_started", **started(uri_of(folder), ["served/seed0"]))
+    log.emit("member_started", member="served/seed0", source="served", seed=0)
+    counted = {name: number + 1.0 for number, name in enumerate(FIGURES)}
+    log.emit("step", member="served/seed0", epoch=0, step=1, samples_seen=64, **counted)
+    log.emit("epoch_done", member="served/seed0", epoch=1, step=1, samples_per_second=99.0)
+    log.emit("run_done", state="finished")
+    Writer(folder).step()
+    metrics = all_runs(folder)[1]["r1"].data.metrics
+    expected = counted | {"samples_seen": 64, "epoch/samples_per_second": 99.0}
+    assert expected.items() <= metrics.items()
 
 
 def test_no_tracking_writes_nothing(folder):
