@@ -431,8 +431,8 @@ class StudentLoop:
                 f"The loss is {loss} near step {self.position.step} (epoch "
                 f"{self.position.epoch}, lr {lr:g}). Training cannot go on from here. The "
                 "usual causes are a learning rate that is too high, or weights and "
-                "temperature of the loss that blow it up; lower train.lr or set "
-                "train.clip_grad_norm=5."
+                "temperature of the loss that blow it up. A resumed run keeps its recipe: "
+                "start it anew with a lower train.lr, or with train.clip_grad_norm=5."
             )
         return loss
 
