@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kdlab.cli import _parser
+from kdlab.cli import parser
 from kdlab.run import load
 from kdlab.run.folder import RunFolder
 from kdlab.run.handle import Run
@@ -31,7 +31,7 @@ def test_every_kdlab_command_in_the_docs_is_accepted(page):
             if not command.startswith("kdlab "):
                 continue
             words = shlex.split(command)[1:]
-            _parser().parse_args(words)  # exits when the command line is wrong
+            parser().parse_args(words)  # exits when the command line is wrong
 
 
 NEEDS = ("10.0.0.1", "birds.zip", "redis://")  # what a reader has and a test does not
@@ -49,7 +49,7 @@ def documented_runs():
 @pytest.mark.parametrize("command", sorted(set(documented_runs())))
 def test_every_documented_run_could_start(command):
     """Up to the data, the models and the addresses."""
-    words = _parser().parse_args(shlex.split(command)[1:])
+    words = parser().parse_args(shlex.split(command)[1:])
     preflight(load(words.experiment, *words.overrides).spec, lambda line: None)
 
 

@@ -1,0 +1,109 @@
+"""What a file of this room offers, and what several commands share."""
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+
+class Command(Protocol):
+    """A module of this room; its name is that of the command."""
+
+    ABOUT: str
+
+    def options(self, parser: argparse.ArgumentParser) -> None:
+        """Add what can be said behind the command's name."""
+
+    def do(self, arguments: argparse.Namespace) -> int:
+        """Exit code. Errors of kdlab are raised."""
+
+
+def say(line: str) -> None:
+    """To people: stdout is for results."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def json_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="end stdout with one JSON object on one line",
+    )
+
+
+def show(text: str, found: Mapping[str, Any] | list[Any], *, as_json: bool) -> None:
+    """A result as a text; with --json the text goes to stderr, and the object to stdout."""
+    print(text, file=sys.stderr if as_json else sys.stdout)
+    if as_json:
+        print(json.dumps(found, default=str))
+
+
+def found(name: str) -> Any:
+    """A run, or a sweep as sweeps/NAME."""
+    if name.startswith("sweeps/"):
+        from kdlab.tuning import attach_sweep
+
+        return attach_sweep(name.removeprefix("sweeps/"))
+    from kdlab.run import attach
+
+    return attach(name)
+
+
+def started(
+    start: Callable[[], Any], see: Callable[[dict[str, Any]], None], *, detach: bool
+) -> tuple[Any, int]:
+    """Start and watch to the end; how often Ctrl-C was pressed. None when it is detached.
+
+    Ctrl-C stops softly, a second one ends it at once.
+    """
+    run: Any = None
+    pressed = 0
+
+    def on_interrupt(*_: Any) -> None:
+        nonlocal pressed
+        if run is None:  # nothing was started yet
+            raise KeyboardInterrupt
+        pressed += 1
+        if pressed == 1:
+            say("stopping: what is under way is saved; Ctrl-C again ends it at once")
+            run.stop()
+        else:
+            run.kill()
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        run = start()
+        if detach:
+            print(json.dumps({"run_id": run.id, "run_dir": str(run.path)}))
+            say(f"watch it with: kdlab attach {run.name}")
+            return None, 0
+        run.wait(see)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return run, pressed
+
+
+def start_run(start: Callable[[], Any], arguments: argparse.Namespace) -> int:
+    """Start, watch and report a run; `arguments` has detach and json."""
+    from kdlab.report.progress import Progress
+
+    with Progress() as progress:
+        run, pressed = started(start, progress.see, detach=arguments.detach)
+    if run is None:
+        return 0
+    if pressed > 1:
+        say(f"ended at once; go on from its last checkpoint with: kdlab resume {run.id}")
+        return 130
+    return report_run(run, as_json=arguments.json)
+
+
+def report_run(run: Any, *, as_json: bool) -> int:
+    """What came of it. Raises RunFailed or RunStopped with the reason."""
+    result = run.result
+    show(f"\n{run.table()}\n", result, as_json=as_json)
+    if result["tracking_uri"]:
+        say("Compare in MLflow: kdlab ui")
+    say(f"Student: {result['run_dir']}/members  ·  kdlab export {run.id}")
+    return 0

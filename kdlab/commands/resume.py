@@ -1,0 +1,24 @@
+"""`kdlab resume RUN`."""
+
+import argparse
+
+from kdlab.commands.command import json_flag, start_run
+
+ABOUT = "go on from the newest checkpoint"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run")
+    parser.add_argument(
+        "--trust-components",
+        action="store_true",
+        help="run the source of components that came from a notebook cell",
+    )
+    parser.add_argument("--detach", action="store_true")
+    json_flag(parser)
+
+
+def do(arguments: argparse.Namespace) -> int:
+    from kdlab.run.handle import resume
+
+    return start_run(lambda: resume(arguments.run, arguments.trust_components), arguments)
