@@ -85,6 +85,8 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
             found[f"resend_s/{name}"] = _resent_after(source, batches, at)
             if number == signal.SIGSTOP:
                 child.process.kill()
+        # A hedge came first: what else the stopped one had is sent again when it is lost.
+        _until(lambda: _losses(source) >= len(found), lambda: _take(batches, 5))
         before = source.figures()["resends"]
         pool.teachers[2].process.terminate()
         _until(lambda: not pool.teachers[2].alive(), lambda: _take(batches, 5))
@@ -128,8 +130,16 @@ def _sends_again(entry: dict[str, Any]) -> bool:
     kinds = [i["is"] for i in entry["told"] or []]
     if entry["on"] == "on_look":
         return "Send" in kinds
-    lost = [i for i in entry["told"] or [] if i["is"] == "Say"]
-    return any(i["of"]["event"] == "teacher_lost" for i in lost)
+    return _is_loss(entry)
+
+
+def _is_loss(entry: dict[str, Any]) -> bool:
+    said = [i for i in entry["told"] or [] if i["is"] == "Say"]
+    return any(i["of"]["event"] == "teacher_lost" for i in said)
+
+
+def _losses(source: ServedSource) -> int:
+    return sum(map(_is_loss, _recorded(source)))
 
 
 def _used_after(
