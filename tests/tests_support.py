@@ -21,6 +21,11 @@ def until(condition, seconds=300.0, every_s=0.02):
     return found
 
 
+def run_folders(folder):
+    """Of all runs started there; beside them lie MLflow's files, a journal among them."""
+    return [spec.parent for spec in (folder / "runs").glob("*-*/spec.yaml")]
+
+
 def answers(url):
     """Whether a server is up."""
     try:

@@ -87,6 +87,7 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
                 child.process.kill()
         # A hedge came first: what else the stopped one had is sent again when it is lost.
         _until(lambda: _losses(source) >= len(found), lambda: _take(batches, 5))
+        time.sleep(0.2)  # figures follow with the reader's next look
         before = source.figures()["resends"]
         pool.teachers[2].process.terminate()
         _until(lambda: not pool.teachers[2].alive(), lambda: _take(batches, 5))

@@ -36,8 +36,9 @@ class Served(SourceSpec):
 
     policy: when to ask for one more teacher; `paper` is Algorithm 1 as printed.
     lt, ut: lower and upper threshold of unused soft labels, as they will be when what is
-        asked for now arrives. What is in flight besides follows from measured rates and
-        latencies. null: 256 and 2048 samples, or two and eight batches if that is more.
+        asked for now arrives. Once a student waited for what they held back, what is in
+        flight follows from measured rates and latencies. null: 256 and 2048 samples, or
+        two and eight batches if that is more.
     thresholds_in: what lt and ut count: samples, megabytes (inputs and soft labels
         together), or shares of the host memory that is free when the run starts.
     inputs: `reference` sends sample ids (teachers must be able to read the data),

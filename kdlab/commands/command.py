@@ -37,7 +37,7 @@ def show(text: str, found: Mapping[str, Any] | list[Any], *, as_json: bool) -> N
     """A result as a text; with --json the text goes to stderr, and the object to stdout."""
     print(text, file=sys.stderr if as_json else sys.stdout)
     if as_json:
-        print(json.dumps(found, default=str))
+        print(json.dumps(found))
 
 
 def found(name: str) -> Any:

@@ -1,8 +1,10 @@
 """`kdlab sweep SWEEP`."""
 
 import argparse
+import json
+import sys
 
-from kdlab.commands.command import json_flag, say, show, started
+from kdlab.commands.command import json_flag, say, started
 
 ABOUT = "search keys of an experiment with Optuna"
 
@@ -45,11 +47,13 @@ def do(arguments: argparse.Namespace) -> int:
         say("ended at once; the same command goes on with the study")
         return 130
     result = sweep.result  # raises with the reason
-    show(f"\n{printed(result)}\n", result, as_json=arguments.json)
+    print(f"\n{printed(result)}\n", file=sys.stderr if arguments.json else sys.stdout)
     if result["tracking_uri"]:
         say("Compare in MLflow: kdlab ui")
     say(f"Pictures: {sweep.path}/figures  ·  optuna-dashboard {result['storage']}")
     if arguments.save:
         for path in sweep.save(arguments.save):
             say(f"saved {path}")
+    if arguments.json:
+        print(json.dumps(result, default=str))
     return 0

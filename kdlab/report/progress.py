@@ -154,10 +154,10 @@ class Progress:
 
     def _volume(self, now: dict[str, Any]) -> Text:
         """Unused soft labels and requests in flight, with the lower threshold marked."""
-        lt, ut = self.thresholds
-        size = max(1, ut or 1)
-        bar = _bar(now["volume"] / size, mark=(lt or 0) / size)
-        return Text(f"volume [{bar}] {now['volume']:.0f} of {ut} (lt {lt})")
+        lt, ut = (bound or 0 for bound in self.thresholds)
+        size = max(1, ut)
+        bar = _bar(now["volume"] / size, mark=lt / size)
+        return Text(f"volume [{bar}] {now['volume']:.0f} of {ut:g} (lt {lt:g})")
 
     def _teachers(self, now: dict[str, Any]) -> Text:
         alive, again = now.get("teachers", 0), now.get("resends", 0)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests_support import until
+from tests_support import run_folders, until
 
 from kdlab.run.folder import RunFolder
 from kdlab.train.events import select
@@ -47,7 +47,7 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     page.goto(jupyter(notebook))
     page.wait_for_function(IDLE)
     page.evaluate(RUN_ALL)
-    run = RunFolder(until(lambda: list((elsewhere / "runs").glob("*-*")))[0])
+    run = RunFolder(until(lambda: run_folders(elsewhere))[0])
 
     def events(kind):
         return list(select(run.events, kind))
@@ -76,7 +76,7 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
 
     def killed():
         """One that serves now: what was chosen may be a spare by the time of the click."""
-        if any(e["by"] == "user" for e in events("chaos")):
+        if events("teacher_lost"):
             return True
         if not chosen.input_value():
             chosen.select_option(index=0)
@@ -118,7 +118,7 @@ def test_a_run_is_watched_in_notebook_7(jupyter, notebook, page, picture, elsewh
     page.evaluate(RUN_ALL)
     canvas = page.locator("canvas.kdlab-curves").first
     canvas.wait_for()
-    run = RunFolder(until(lambda: list((elsewhere / "runs").glob("*-*")))[0])
+    run = RunFolder(until(lambda: run_folders(elsewhere))[0])
     until(lambda: len(list(select(run.events, "step"))) > 5)
     before = canvas.screenshot()
     until(lambda: canvas.screenshot() != before)  # it moves

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from small_sweeps import TRAINED
-from tests_support import until
+from tests_support import run_folders, until
 
 from kdlab.run.folder import RunFolder
 from kdlab.train.events import select
@@ -92,7 +92,7 @@ def test_a_spec_is_put_together_with_the_messages_of_the_command_line(
     saved = until(lambda: list((elsewhere / "configs").rglob("*.yaml")))[0]
     until(lambda: "temperature: 3" in saved.read_text())
     button(page, "start").click()
-    run = RunFolder(until(lambda: list((elsewhere / "runs").glob("*-*")))[0])
+    run = RunFolder(until(lambda: run_folders(elsewhere))[0])
     until(lambda: run.status().get("state") == "finished")
 
 
@@ -106,7 +106,7 @@ def test_a_pipeline_is_watched_and_paused(opened, page, picture, elsewhere):
     picture("pipeline")
     button(page, "pause").click()
     button(page, "go on").wait_for()
-    run = RunFolder(next((elsewhere / "runs").glob("*-*")))
+    run = RunFolder(run_folders(elsewhere)[0])
     assert list(select(run.events, "paused"))
     button(page, "stop").click()
     until(lambda: run.status().get("state") == "stopped")

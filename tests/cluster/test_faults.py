@@ -65,7 +65,7 @@ def kill(child):
 def sends(source, address=None):
     """(time, teacher) of every part that was sent, from the reader's record."""
     found = []
-    for line in source.log.with_suffix(".jsonl").read_text().splitlines():
+    for line in record(source).splitlines():
         entry = json.loads(line)
         for told in entry.get("told") or []:
             if told["is"] == "Send" and address in (None, told["of"]["teacher"]):
@@ -91,8 +91,13 @@ def test_case_1_a_teacher_nobody_was_given_is_not_missed(pools, served, deployme
     assert source.figures()["resends"] == 0
 
 
+def record(source):
+    """What the reader has written of its events so far."""
+    return source.log.with_suffix(".jsonl").read_text()
+
+
 def looks(source):
-    return source.log.with_suffix(".jsonl").read_text().count('"on": "on_look"')
+    return record(source).count('"on": "on_look"')
 
 
 def test_case_2_an_idle_teacher_has_nothing_to_send_again(pools, served, deployment):
@@ -108,6 +113,9 @@ def test_case_2_an_idle_teacher_has_nothing_to_send_again(pools, served, deploym
             assert time.monotonic() < deadline  # the buffer fills up while we wait
             time.sleep(0.02)
         kill(pool.teachers[0])
+        while '"teacher_lost"' not in record(source):  # else it may be asked once more
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         pool.add_teacher()
 
     train(source, samples, 30, act)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests_support import run_folders
 
 from kdlab.cli import parser
 from kdlab.run import load
@@ -88,7 +89,7 @@ def test_python_of_a_page_runs_from_its_first_line_to_its_last(page, elsewhere, 
         [sys.executable, "page.py"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    runs = list((elsewhere / "runs").glob("*-*"))
+    runs = run_folders(elsewhere)
     assert runs
     for path in runs:
         assert Run(RunFolder(path)).wait(timeout_s=600).state == "finished"

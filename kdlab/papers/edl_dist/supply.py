@@ -122,7 +122,8 @@ class Supply:
             self.history.append(self._count(time))
         while len(self.history) > 1 and self.history[1].time <= time - self.window:
             self.history.popleft()
-        if not self.ut_held_it_up and self._was_held_up():
+        held_up = self._was_held_up() or self.short_of(time) == "thresholds"
+        if held_up and not self.ut_held_it_up:
             self.ut_held_it_up = True
             self.begin(time)
         if self.peak_at is None or time - self.peak_at >= self.window:
