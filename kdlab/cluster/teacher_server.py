@@ -152,7 +152,8 @@ class TeacherServer:
                 inputs,
                 deployment.shape,
                 deployment.num_classes,
-                inference.best_batch,
+                # A hedge or a check was cut for a teacher that takes more at once.
+                deployment.batch,
                 None if data is None else len(data.labels),
             )
         except (TeacherRefused, ValueError) as error:
@@ -193,8 +194,8 @@ class TeacherServer:
         """Bytes: the images of its largest batch as float32, and no more."""
         if self.inference is None:
             return 0
-        inference = self.inference
-        return 4 * inference.best_batch * prod(inference.deployment.shape) + 4096
+        deployment = self.inference.deployment
+        return 4 * deployment.batch * prod(deployment.shape) + 4096
 
     async def partition(self, seconds: float) -> None:
         """Chaos: neither answers nor renewals leave this teacher for so long."""
