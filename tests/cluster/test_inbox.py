@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from kdlab.cluster.inference import Inbox, Request
+from kdlab.cluster.teacher_server import TeacherServer
 
 
 def request(model, size):
@@ -38,3 +39,17 @@ def test_the_end_comes_after_what_was_asked_before():
     inbox.put(None)
     assert len(inbox.take(1.0)) == 1
     assert inbox.take(1.0) is None
+
+
+def test_a_part_that_was_cut_for_another_teacher_is_taken_too():
+    """A hedge or a check of 64 samples, at a teacher that is quickest with 32."""
+    deployment = SimpleNamespace(teacher="t", shape=(1, 8, 8), num_classes=10, batch=64)
+    model = SimpleNamespace(deployment=deployment, data=None, best_batch=32)
+    server = SimpleNamespace(inference=model, open_requests=0, requests=Inbox())
+    asked, refused = {"serves": "t", "epoch": 0, "replies": "full"}, []
+    views = np.zeros((65, 1, 8, 8), np.uint8)
+    TeacherServer.infer(server, asked, {"views": views[:64]}, refused.append)
+    assert [one.size for one in server.requests.take(1.0)] == [64]
+    assert refused == []
+    TeacherServer.infer(server, asked, {"views": views}, refused.append)
+    assert "65 samples at once; at most 64 are taken" in str(refused)
