@@ -62,8 +62,8 @@ def test_a_sweep_is_watched_and_stopped(opened, page, picture):
     page.locator("td", has_text="complete").nth(3).wait_for()
     chart = page.locator("img[alt=validation_top1]").first
     chart.wait_for()
-    place = page.locator(".jp-OutputArea-output").last.bounding_box()
-    box = chart.bounding_box()
+    place = until(page.locator(".jp-OutputArea-output").last.bounding_box)
+    box = until(chart.bounding_box)  # none while it is replaced by a newer picture
     assert box["x"] + box["width"] <= place["x"] + place["width"] + 1  # nothing is cut off
     picture("sweep")
     page.locator("button", has_text="stop softly").click()  # it has an icon, too
