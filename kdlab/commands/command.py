@@ -33,9 +33,14 @@ def json_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def show(text: str, found: Mapping[str, Any] | list[Any], *, as_json: bool) -> None:
-    """A result as a text; with --json the text goes to stderr, and the object to stdout."""
+def tell(text: str, *, as_json: bool) -> None:
+    """A text of a result; stdout belongs to the object where --json asks for one."""
     print(text, file=sys.stderr if as_json else sys.stdout)
+
+
+def show(text: str, found: Mapping[str, Any] | list[Any], *, as_json: bool) -> None:
+    """A result as a text, and with --json as an object after it."""
+    tell(text, as_json=as_json)
     if as_json:
         print(json.dumps(found))
 

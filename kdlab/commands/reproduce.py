@@ -2,9 +2,8 @@
 
 import argparse
 import json
-import sys
 
-from kdlab.commands.command import json_flag, say
+from kdlab.commands.command import json_flag, say, tell
 from kdlab.errors import BadInput
 
 ABOUT = "a table or figure of the papers; without NAME a list"
@@ -52,7 +51,7 @@ def do(arguments: argparse.Namespace) -> int:
     )
     told = []
     for result in results:
-        print(result.table(), file=sys.stderr if arguments.json else sys.stdout)
+        tell(result.table(), as_json=arguments.json)
         for path in result.files:
             say(str(path))
         told.append(result.facts() | {"figures": [str(p) for p in result.figures]})

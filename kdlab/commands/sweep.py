@@ -2,9 +2,8 @@
 
 import argparse
 import json
-import sys
 
-from kdlab.commands.command import json_flag, say, started
+from kdlab.commands.command import json_flag, say, started, tell
 
 ABOUT = "search keys of an experiment with Optuna"
 
@@ -47,7 +46,7 @@ def do(arguments: argparse.Namespace) -> int:
         say("ended at once; the same command goes on with the study")
         return 130
     result = sweep.result  # raises with the reason
-    print(f"\n{printed(result)}\n", file=sys.stderr if arguments.json else sys.stdout)
+    tell(f"\n{printed(result)}\n", as_json=arguments.json)
     if result["tracking_uri"]:
         say("Compare in MLflow: kdlab ui")
     say(f"Pictures: {sweep.path}/figures  ·  optuna-dashboard {result['storage']}")

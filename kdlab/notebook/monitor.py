@@ -17,6 +17,7 @@ from IPython.display import HTML, display
 from kdlab.errors import KdlabError
 from kdlab.notebook import picture
 from kdlab.notebook.curves import CurvesWidget
+from kdlab.notebook.follower import follower
 from kdlab.notebook.watch import Watch
 from kdlab.report.page import table
 from kdlab.run.folder import ENDED
@@ -70,7 +71,7 @@ class Monitor:
             ]
         )
         self._look()
-        self._thread = threading.Thread(target=self._follow, name="kdlab-live", daemon=True)
+        self._thread = follower(self._follow, "kdlab-live")
 
     # Showing
 

@@ -7,6 +7,7 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import HTML, display
 
+from kdlab.notebook.follower import follower
 from kdlab.run.folder import ENDED
 from kdlab.run.watched import Watched
 
@@ -31,9 +32,7 @@ class SweepView:
         self.box = widgets.VBox([self.view, self.button])
         self._snapshot: Any = None
         self._look()
-        self._thread = threading.Thread(
-            target=self._follow, name="kdlab-sweep", daemon=True
-        )
+        self._thread = follower(self._follow, "kdlab-sweep")
 
     def show(self) -> "SweepView":
         display(self.box)

@@ -1,5 +1,6 @@
 """A student of several ranks: killed, stopped, left and joined for real; all counted."""
 
+import contextlib
 import json
 import os
 import signal
@@ -84,16 +85,12 @@ def same(one, two, tolerance=1e-5):
 def undisturbed(kdlab_home, tmp_path_factory):
     """The losses of two ranks that nobody touches, and of one process."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
+    with contextlib.chdir(folder):
         group = start()
         result = finished(group)
         assert result["samples_rolled_back"] == 0
         alone = start("aggregation={type: train/aggregation/none}")
         finished(alone)
-    finally:
-        os.chdir(before)
     return losses(group), losses(alone)
 
 
@@ -109,14 +106,9 @@ WITH_NORMS = "student={use: students/digits_tiny}"  # a residual network with ba
 
 @pytest.fixture(scope="module")
 def alone_with_norms(kdlab_home, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("norms")
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
+    with contextlib.chdir(tmp_path_factory.mktemp("norms")):
         run = start("aggregation={type: train/aggregation/none}", WITH_NORMS, epochs=4)
         finished(run)
-    finally:
-        os.chdir(before)
     return losses(run)
 
 

@@ -187,7 +187,6 @@ class DistilReader:
         self._is_dry = True
         self.last_trouble = ""
         self._said_share = False
-        self.paused = False  # the student stands still
         self._told: Instructions = []
 
     # Facts
@@ -346,7 +345,6 @@ class DistilReader:
 
     def on_paused(self, paused: bool, time: float) -> None:  # one fact, recorded as it is
         """A student that stands still neither needs more teachers nor fewer."""
-        self.paused = paused
         self.supply.on_paused(paused, time, waits=self.slots_taken == 0)
 
     def on_ask_failed(self) -> None:
@@ -371,7 +369,7 @@ class DistilReader:
         short = self.supply.short_of(time)
         self._look_for_limits(short, time)
         self.room_max = max(self.room_max, self.schedule.room(self.level()))
-        self._wants = not self.paused and short == "teachers"
+        self._wants = not self.supply.paused and short == "teachers"
         self._spare = self._not_needed(time)
         return self._pump(time)
 
@@ -447,7 +445,7 @@ class DistilReader:
 
     def _look_for_blocked(self, time: float) -> None:
         """The student waits for a few late parts: ask those that would be done sooner."""
-        if self.slots_taken or self.paused or not self.rules.hedge:
+        if self.slots_taken or self.supply.paused or not self.rules.hedge:
             return
         names = list(self.ledger.names_with_room())  # in order, once for all parts
         for part in self._blocking():
@@ -479,7 +477,7 @@ class DistilReader:
 
     def _look_for_limits(self, short: Short, time: float) -> None:
         """The user's own bound keeps the student waiting: say so, with what would do."""
-        if self.paused or short != "thresholds":
+        if self.supply.paused or short != "thresholds":
             return
         if time - self._said_limit_at < _SAID_AGAIN_S:
             return
@@ -637,7 +635,7 @@ class DistilReader:
         return told
 
     def _schedule(self, time: float) -> None:
-        if self.paused:
+        if self.supply.paused:
             return
         self.schedule, told = on_volume(self.schedule, self.level())
         if "request_teacher" in told:

@@ -61,7 +61,7 @@ class Supply:
     history: deque[_Count] = field(default_factory=deque)  # within the window
     peaks: deque[float] = field(default_factory=lambda: deque(maxlen=_PEAK_WINDOWS))
     peak_at: float | None = None  # when the newest was taken
-    paused: bool = False
+    paused: bool = False  # it stands still, and needs neither more teachers nor fewer
     last_step: float | None = None  # when the trainer was last seen to end a step
     waited_before: float = 0.0  # waited_s at that time
     step_s: float = 0.0  # between two steps without waiting, the mean
@@ -122,8 +122,7 @@ class Supply:
             self.history.append(self._count(time))
         while len(self.history) > 1 and self.history[1].time <= time - self.window:
             self.history.popleft()
-        held_up = self._was_held_up() or self.short_of(time) == "thresholds"
-        if held_up and not self.ut_held_it_up:
+        if not self.ut_held_it_up and self._was_held_up(time):
             self.ut_held_it_up = True
             self.begin(time)
         if self.peak_at is None or time - self.peak_at >= self.window:
@@ -209,8 +208,10 @@ class Supply:
             self.held_s += step if time - self.held_at <= self.latency_s else 0.0
             self.waits_since = time
 
-    def _was_held_up(self) -> bool:
-        """Thresholds kept it waiting in its last window, and not by its start alone."""
+    def _was_held_up(self, time: float) -> bool:
+        """Thresholds kept it waiting, in its look or in its window and not by its start."""
+        if self.short_of(time) == "thresholds":
+            return True
         paced = self.paced_at
         past = next(
             (c for c in self.history if paced is not None and c.time >= paced), None
