@@ -41,8 +41,8 @@ def attach_sweep(study: str = "last") -> Any:
 
 
 def chaos(run: Run, **spec: Any) -> Any:
-    """Trouble for a running run; see `kdlab.run.unrest.chaos`."""
-    from kdlab.run.unrest import chaos as begin  # imports distributed
+    """Trouble for a running run; see `kdlab.run.chaos_outside.chaos`."""
+    from kdlab.run.chaos_outside import chaos as begin  # imports distributed
 
     return begin(run, **spec)
 

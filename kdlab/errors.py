@@ -8,7 +8,7 @@ before anything started, 1 for a run that failed, 130 for one stopped by its use
 import errno
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, largest file
@@ -42,6 +42,10 @@ class Fault:
     key: str  # dotted path, for example "loss.temperature"
     message: str
     origin: str = ""  # "configs/quickstart.yaml:12", "override", or "" in Python
+
+    def under(self, path: str) -> "Fault":
+        """The same, of a part that lies at `path` of something larger."""
+        return replace(self, key=f"{path}.{self.key}" if self.key else path)
 
     def __str__(self) -> str:
         where = f"{self.origin}: " if self.origin else ""

@@ -37,7 +37,7 @@ def elsewhere(tmp_path, monkeypatch):
     yield tmp_path
     left = [p for p in (tmp_path / "runs").glob("*") if (p / "status.json").is_file()]
     if left:
-        from kdlab.run.folder import RunFolder
+        from kdlab.experiment.folder import RunFolder
         from kdlab.run.handle import Run
 
         for path in left:

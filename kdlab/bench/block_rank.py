@@ -21,6 +21,12 @@ from torch import nn
 from kdlab.bench.block_workloads import Workload, workload
 from kdlab.cluster.children import announce, configured
 from kdlab.data.samples import PlannedSamples
+from kdlab.methods.blockwise import planning
+from kdlab.methods.blockwise.cutting import Cutting
+from kdlab.methods.blockwise.loader import Loader
+from kdlab.methods.blockwise.pairs import BlockPair
+from kdlab.methods.blockwise.profiling import Paths, feasible_rows, paths_of, profiled
+from kdlab.methods.blockwise.stage import Job, Worker, stage_groups
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.proxyless import draw_paths
 from kdlab.papers.pipe_bd.block_cost import Costs, Profile
@@ -31,12 +37,6 @@ from kdlab.papers.pipe_bd.programme import (
     programme,
 )
 from kdlab.papers.pipe_bd.stages import Plan, Stage
-from kdlab.train.blocks import planning
-from kdlab.train.blocks.cutting import Cutting
-from kdlab.train.blocks.loader import Loader
-from kdlab.train.blocks.pairs import BlockPair
-from kdlab.train.blocks.profiling import Paths, feasible_rows, paths_of, profiled
-from kdlab.train.blocks.worker import Job, Worker, stage_groups
 from kdlab.train.recipe import make_optimizer
 
 Variant = Literal["dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"]

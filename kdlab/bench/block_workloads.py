@@ -7,13 +7,12 @@ import torch
 
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.data.synthetic import Synthetic
+from kdlab.methods.blockwise.cutting import Cuts, Cutting, cut_both
 from kdlab.models.cifar_vgg import CifarVgg
 from kdlab.models.model import ModelSpec
 from kdlab.models.proxyless import Proxyless
 from kdlab.models.proxyless_supernet import ProxylessSupernet
 from kdlab.models.separable import Separable
-from kdlab.train.blocks.cutting import Cutting, cut_both
-from kdlab.train.blockwise import Blockwise
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import frozen
 
@@ -28,14 +27,14 @@ class Workload:
     name: Name
     teacher: ModelSpec
     student: ModelSpec
-    method: Blockwise
+    cuts: Cuts
     recipe: Recipe
 
     def cutting(self, device: torch.device) -> Cutting:
         torch.manual_seed(0)
         teacher = frozen(self.teacher.build(10, 3))
         student = self.student.build(10, 3)
-        return cut_both(self.method, teacher, student, self.student, (3, 32, 32), device)
+        return cut_both(self.cuts, teacher, student, self.student, (3, 32, 32), device)
 
     def samples(self, batch: int) -> PlannedSamples:
         data = Synthetic(samples=max(400, 10 * batch), size=32)
@@ -45,11 +44,14 @@ class Workload:
 def workload(name: Name) -> Workload:
     """VGG-16 to depthwise-separable blocks, or MobileNetV2 to the search space."""
     if name == "compression":
-        cuts = tuple(f"features.{end}" for end in _VGG_ENDS)
+        ends = tuple(f"features.{end}" for end in _VGG_ENDS)
         recipe = Recipe(lr=0.1, epochs=1, threads=1, weight_decay=5e-4)
-        method = Blockwise(teacher_cuts=cuts, student_cuts=cuts)
         return Workload(
-            name, CifarVgg(depth=16), Separable(of=CifarVgg(depth=16)), method, recipe
+            name,
+            CifarVgg(depth=16),
+            Separable(of=CifarVgg(depth=16)),
+            _cuts(ends),
+            recipe,
         )
     ends = tuple(f"stages.{stage}" for stage in range(5))
     recipe = Recipe(lr=0.005, epochs=1, threads=1, nesterov=True, weight_decay=5e-4)
@@ -57,6 +59,11 @@ def workload(name: Name) -> Workload:
         name,
         Proxyless(small=True),
         ProxylessSupernet(small=True),
-        Blockwise(teacher_cuts=ends, student_cuts=ends),
+        _cuts(ends),
         recipe,
     )
+
+
+def _cuts(ends: tuple[str, ...]) -> Cuts:
+    """Both networks cut at the same modules."""
+    return Cuts(ends, ends, len(ends) + 1, "soft_cross_entropy")

@@ -61,7 +61,7 @@ class Case:
     """A method with its settings."""
 
     name: str
-    contender: dict[str, Any]
+    variant: dict[str, Any]
 
 
 def measure(
@@ -166,7 +166,7 @@ def _ec(
 
 
 def _job(case: Case, seed: int) -> dict[str, Any]:
-    return {"what": "train", "contender": case.contender, "seed": seed}
+    return {"what": "train", "variant": case.variant, "seed": seed}
 
 
 class _Jobs:
@@ -257,7 +257,7 @@ def _figures(
     found.append(_worse("ensemble", [*results["ec"], *results["e"]], "<= 0"))
     found.append(_worse("model_average", results["ma"], None))
     for name, case in chosen.items():
-        tau = case.contender["aggregation"].get("tau")
+        tau = case.variant["aggregation"].get("tau")
         if tau is not None:
             found.append(figure(f"tau/{name}", [tau], "iterations"))
         found.append(figure(f"parallel_s/{name}", last(name, "parallel_s"), "s"))
@@ -265,7 +265,7 @@ def _figures(
         accounts = [result["account"] for result in results[name]]
         for part in ("relabel_s", "communication_s"):
             found.append(figure(f"{part}/{name}", [a[part] for a in accounts], "s"))
-    aggregation = chosen["ec"].contender["aggregation"]
+    aggregation = chosen["ec"].variant["aggregation"]
     compression = aggregation["compression"]
     found.append(figure("alpha/ec", [aggregation["diversity_weight"]], ""))
     found.append(figure("p/ec", [compression["p_fraction"]], "share"))

@@ -2,7 +2,7 @@
 
 import time
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ import torch
 from kdlab.bench.ec_dnn import Costs
 from kdlab.cluster.children import announce, configured
 from kdlab.config.load import spec_hash
-from kdlab.run.ensemble import Contest
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.methods.ensemble.crew import InProcess
+from kdlab.methods.ensemble.direction import Direction
+from kdlab.methods.ensemble.ensemble_run import EnsembleRun
+from kdlab.methods.ensemble.method import Ensemble
+from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.run.experiment import load
-from kdlab.run.ingredients import Ingredients
-from kdlab.train.local.crew import InProcess
-from kdlab.train.local.direction import Direction
-from kdlab.train.local.worker import LocalWorker
 
 _STEPS = 40
 _ROWS = 2048
@@ -25,14 +26,14 @@ _ROWS = 2048
 
 def main() -> None:
     config = configured()
-    contender = config.get("contender") or {
+    variant = config.get("variant") or {
         "aggregation": {"type": "train/aggregation/none"},
         "iterations": 1,
     }
-    own = {"method.compare": {"own": contender}, "method.processes": False}
+    own = {"method.compare": {"own": variant}, "method.processes": False}
     experiment = load(config["experiment"], *config["overrides"], own)
     spec = experiment.spec
-    ingredients = Ingredients(
+    setup = TrainingSetup(
         spec,
         spec_hash(spec.to_dict()),
         emit=_unsaid,
@@ -41,16 +42,19 @@ def main() -> None:
     )
     member = next(m for m in spec.members() if m.source_name == "own")
     seed = int(config.get("seed", 0))
-    contest = Contest(ingredients, type(member)(member.name, "own", member.source, seed))
+    assert isinstance(spec.method, Ensemble)
+    ensemble_run = EnsembleRun(
+        spec.method, setup, replace(member, source_name="own", seed=seed)
+    )
     folder = Path(config["folder"])
     if config["what"] == "costs":
-        announce(done=asdict(_costs(contest, folder)))
+        announce(done=asdict(_costs(ensemble_run, folder)))
         return
     crew = InProcess(
-        lambda number: contest.worker(number, folder, _unsaid),
-        lambda worker: contest.source(worker, "bench", None),
+        lambda number: ensemble_run.worker(number, folder, _unsaid),
+        lambda worker: ensemble_run.source(worker, "bench", None),
     )
-    outcome = Direction(contest.training(folder, _unsaid), crew).run()
+    outcome = Direction(ensemble_run.training(folder, _unsaid), crew).run()
     facts = {
         "looks": [asdict(look) for look in outcome.looks],
         "account": asdict(outcome.account),
@@ -58,10 +62,10 @@ def main() -> None:
     announce(done=facts)
 
 
-def _costs(contest: Contest, folder: Path) -> Costs:
+def _costs(ensemble_run: EnsembleRun, folder: Path) -> Costs:
     """Medians of processor seconds, on the images themselves."""
-    worker = contest.worker(0, folder, _unsaid)
-    with closing(contest.source(worker, "bench", None)) as source:
+    worker = ensemble_run.worker(0, folder, _unsaid)
+    with closing(ensemble_run.source(worker, "bench", None)) as source:
         steps = []
         worker.model.train()
         for batch in worker.stream.take(source, _STEPS):
@@ -71,8 +75,8 @@ def _costs(contest: Contest, folder: Path) -> Costs:
     return Costs(
         step_s=float(np.median(steps[5:])),
         row_s=_forward_s(worker),
-        batch=contest.recipe.batch,
-        workers=contest.method.workers,
+        batch=ensemble_run.recipe.batch,
+        workers=ensemble_run.method.workers,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kdlab.cluster.chaos import Target
 from kdlab.cluster.pulse import Sign
 from kdlab.cluster.rank_child import RankChild
 from kdlab.errors import ClusterError, RunStopped
@@ -70,6 +71,15 @@ class StudentGroup:
         self.killed: set[str] = set()  # for silence; their death is seen a moment later
         self.last_words: dict[str, str] = {}  # of ranks whose machine failed them
         self.failovers: list[float] = []  # seconds from a loss to the next step
+
+    def targets(self) -> list[Target]:
+        """The ranks of the generation that trains: whom chaos can hit."""
+        children = dict(self.children)
+        return [
+            Target(name, children[name].pid)
+            for name in self.machine.ranks
+            if name in children
+        ]
 
     def run(self) -> dict[str, Any]:
         """Until the master has finished; its result.

@@ -67,6 +67,7 @@ class Served(SourceSpec):
     """
 
     needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "served"
+
     policy: Policy = "guarded"
     lt: Annotated[float, NOT_NEGATIVE] | None = None
     ut: Annotated[float, POSITIVE] | None = None
@@ -103,6 +104,37 @@ class Served(SourceSpec):
                 "ut",
                 f"is {self.ut:g} of the free memory; at most {_MOST_MEMORY:g} may be used",
             )
+
+    @property
+    def bytes_per_output(self) -> int:
+        return 2 if self.replies == "half" else 4
+
+    def batch_faults(self, batch: int) -> Iterator[Fault]:
+        """In other units than samples it is known only when the run begins."""
+        if self.thresholds_in == "samples" and self.ut is not None and self.ut <= batch:
+            yield Fault(
+                "ut",
+                f"is {self.ut:g} samples and train.batch is {batch}; ut must hold more than "
+                "one batch",
+            )
+
+    def output_faults(self) -> Iterator[Fault]:
+        if self.replies == "top_k":
+            yield Fault("replies", "is top_k; here all outputs are needed")
+        if self.cache_views is not None:
+            yield Fault("cache_views", "keeps soft labels; these change, or are none")
+
+    def adjustable(self, batch: int) -> dict[str, float]:
+        return dict(zip(("lt", "ut"), self.bounds(batch), strict=True))
+
+    def samples_held(self, largest: int) -> float | None:
+        return self.bounds(largest)[1] if self.thresholds_in == "samples" else None
+
+    def ways(self) -> dict[str, bool]:
+        return {
+            "by_reference": self.inputs in ("reference", "auto"),
+            "or_value": self.inputs == "auto",
+        }
 
     def check(self, classes: int) -> None:
         if self.replies == "top_k" and self.top_k >= classes:

@@ -1,4 +1,5 @@
-"""Components by name. The name is the path: `losses/hinton` is kdlab/losses/hinton.py.
+"""Components by name. The name is the path: `losses/hinton` is kdlab/losses/hinton.py, and
+`methods/student` the folder kdlab/methods/student.
 
 Closed: a name reaches kdlab's own component rooms, an installed entry point of the
 group `kdlab.components`, or a component registered in this process (a notebook cell).
@@ -33,6 +34,11 @@ class Registered:
 
 
 _registered: dict[str, Registered] = {}
+_RENAMED = {  # names of version 0.1
+    "train/student": "methods/student",
+    "train/blockwise": "methods/blockwise",
+    "train/ensemble": "methods/ensemble",
+}
 
 
 def register(name: str) -> Callable[[SpecClass], SpecClass]:
@@ -85,6 +91,8 @@ def find(name: str) -> tuple[type[Spec], str | None]:
         cls = _load(candidate)
         if cls is not None and (rest is None or rest):
             return cls, rest
+    if name in _RENAMED:
+        raise NotFoundError(f"{name!r} is called {_RENAMED[name]!r} since version 0.2.")
     raise NotFoundError(
         f"there is no component named {name!r}.{nearest(name, known_names())} "
         "Names are registered components, never import paths."

@@ -14,6 +14,7 @@ ROOMS = (
     "models",
     "data",
     "soft_labels",
+    "methods",
     "train",
     "cluster",
     "simulate",

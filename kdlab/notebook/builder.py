@@ -18,11 +18,11 @@ from kdlab.config import load as loader
 from kdlab.config.spec import Range
 from kdlab.config.yaml_text import parse_value
 from kdlab.errors import BadInput, KdlabError, NotFoundError, SpecError
+from kdlab.experiment.spec import ExperimentSpec
 from kdlab.notebook import form
 from kdlab.notebook.form import Field
 from kdlab.run.experiment import Experiment
 from kdlab.run.experiment import load as load_experiment
-from kdlab.run.spec import ExperimentSpec
 
 if TYPE_CHECKING:
     from kdlab.run.handle import Run

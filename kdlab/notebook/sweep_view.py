@@ -7,8 +7,8 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import HTML, display
 
+from kdlab.experiment.folder import ENDED
 from kdlab.notebook.follower import follower
-from kdlab.run.folder import ENDED
 from kdlab.run.watched import Watched
 
 _LOOK_S = 0.5

@@ -11,7 +11,7 @@ _WORSE, _BETTER = "#c0392b", "#2471a3"  # than the local models are on average
 
 
 class Look(Protocol):
-    """Of `kdlab/train/local/direction.py`."""
+    """Of `kdlab/methods/ensemble/direction.py`."""
 
     @property
     def parallel_s(self) -> float: ...

@@ -21,7 +21,7 @@ _COLOURS = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
 class Course:
     """One training of one method, as its direction.json has it.
 
-    looks: what was seen at communications (`kdlab/train/local/direction.py`).
+    looks: what was seen at communications (`kdlab/methods/ensemble/direction.py`).
     account: what it cost, in seconds on machines side by side.
     """
 

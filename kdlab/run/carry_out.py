@@ -4,17 +4,15 @@ However the work ends, the folder says so: its status has the state, the exit co
 if it went wrong, words of what to do. An error is never left to a process that dies.
 """
 
-import json
-import os
 import time
 import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kdlab.cluster import notebook_components
 from kdlab.config.home import write_json
 from kdlab.errors import KdlabError, RunStopped, is_full
-from kdlab.run.folder import RunFolder
+from kdlab.experiment.components import accept_components
+from kdlab.experiment.folder import RunFolder
 
 
 class Work(Protocol):
@@ -30,17 +28,6 @@ class Work(Protocol):
     def go_on(self) -> str:
         """What is kept after a fault, and the command that goes on from it."""
         ...
-
-
-def accept_components(folder: RunFolder) -> None:
-    """Define notebook components, if they are those the starting process named."""
-    components = json.loads((folder.path / "components.json").read_text())
-    named = json.loads(os.environ.get("KDLAB_COMPONENTS", "{}"))
-    trusted = {
-        name: {"source": entry["source"], "sha256": named.get(name, "nobody named it")}
-        for name, entry in components.items()
-    }
-    notebook_components.accept(trusted)
 
 
 def carry_out(

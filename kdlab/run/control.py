@@ -12,18 +12,15 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from kdlab.cluster.served import Served
 from kdlab.config import Range
 from kdlab.config.check import construct
 from kdlab.config.folders import nearest
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput
-from kdlab.run.folder import ENDED, RunFolder
-from kdlab.run.spec import ExperimentSpec
-from kdlab.train.blockwise import Blockwise
+from kdlab.experiment.folder import ENDED, RunFolder
+from kdlab.experiment.spec import ExperimentSpec
 from kdlab.train.events import read_all, select
-from kdlab.train.steering import CONTROL, LR_FACTOR, THRESHOLDS, knobs_of
-from kdlab.train.student import StudentMethod
+from kdlab.train.steering import CONTROL, LR_FACTOR, knobs_of
 
 _LR = Range(gt=0, le=100)
 TRAINING = ("pause", "go_on", "checkpoint", "set")
@@ -85,18 +82,16 @@ def knobs(run: RunFolder) -> list[Knob]:
     """
     spec, now = _spec(run), _member(run)
     source = next((m.source for m in spec.members() if m.name == now), spec.soft_labels)
-    blocks = isinstance(spec.method, Blockwise)  # their loss has no numbers
-    taught = source.needs_teacher != "none" and not blocks
+    taught = source.needs_teacher != "none" and spec.method.steers_loss
     values = knobs_of(spec.loss if taught else None)
     ranges = {LR_FACTOR: _LR}
     for name in values:
         if name != LR_FACTOR:
             ranges[name] = _range(type(spec.loss), name.removeprefix("loss."))
-    single = isinstance(spec.method, StudentMethod)
-    if isinstance(source, Served) and single and now is not None:
-        for name in THRESHOLDS:
-            values[f"soft_labels.{name}"] = float(getattr(source, name))
-            ranges[f"soft_labels.{name}"] = _range(Served, name)
+    if spec.method.steers_thresholds and now is not None:
+        for name, value in source.adjustable(spec.train.batch).items():
+            values[f"soft_labels.{name}"] = value
+            ranges[f"soft_labels.{name}"] = _range(type(source), name)
     values |= _set_so_far(run)
     return [Knob(name, values[name], allowed) for name, allowed in ranges.items()]
 

@@ -19,6 +19,9 @@ from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import ImageData, by_class
 from kdlab.errors import BadInput, NotFoundError
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.exported import load_exported
 from kdlab.report import page
 from kdlab.report.calibration import (
@@ -30,9 +33,6 @@ from kdlab.report.calibration import (
 )
 from kdlab.report.page import Panel, Rows
 from kdlab.report.table import text_table_left
-from kdlab.run.folder import RunFolder
-from kdlab.run.ingredients import Ingredients
-from kdlab.run.spec import ExperimentSpec
 
 Split = Literal["test", "validation"]
 TEACHER = "teacher"
@@ -87,7 +87,7 @@ def show_batch(
     """
     if count < 1:
         raise BadInput(f"{count} images are none; ask for one at least.")
-    own = _ingredients(spec, say)
+    own = _setup_of(spec, say)
     data = own.data
     ids = own.samples(spec.members()[0]).batches(0)[0][:count]
     views = data.views(ids, 0)
@@ -230,7 +230,7 @@ def examine(run: RunFolder, split: Split, most: int) -> Examination:
     """
     spec = yaml.safe_load((run.path / "spec.yaml").read_text())
     tree = from_dict(spec, run.run_id)
-    own = _ingredients(construct(ExperimentSpec, tree), _unheard)
+    own = _setup_of(construct(ExperimentSpec, tree), _unheard)
     data = own.data
     ids = getattr(data, split)
     if not len(ids):
@@ -272,12 +272,12 @@ def _probabilities(
     return np.concatenate(found)
 
 
-def _ingredients(spec: ExperimentSpec, say: Callable[[str], None]) -> Ingredients:
+def _setup_of(spec: ExperimentSpec, say: Callable[[str], None]) -> TrainingSetup:
     def heard(event: str, /, **data: Any) -> None:
         if event in ("note", "teacher_training"):
             say(str(data.get("message", "the teacher is trained first")))
 
-    return Ingredients(spec, "", emit=heard, emit_teacher=heard, stop=lambda: False)
+    return TrainingSetup(spec, "", emit=heard, emit_teacher=heard, stop=lambda: False)
 
 
 def _unheard(line: str) -> None:

@@ -14,10 +14,10 @@ from kdlab.report import page
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from kdlab.experiment.spec import ExperimentSpec
     from kdlab.notebook.builder import Builder
     from kdlab.run.examination import Pictures
     from kdlab.run.handle import Run
-    from kdlab.run.spec import ExperimentSpec
 
 
 def load(name: str | Path, *overrides: str | Mapping[str, Any]) -> "Experiment":
@@ -52,7 +52,7 @@ class Experiment:
 
     @cached_property
     def spec(self) -> "ExperimentSpec":
-        from kdlab.run.spec import ExperimentSpec  # imports torch
+        from kdlab.experiment.spec import ExperimentSpec  # imports torch
 
         return construct(ExperimentSpec, self.composed)
 

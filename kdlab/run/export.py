@@ -10,9 +10,9 @@ import yaml
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import NotFoundError
+from kdlab.experiment import folder as folders
 from kdlab.models.model import ModelSpec
 from kdlab.report.costs import cost_table
-from kdlab.run import folder as folders
 
 _RUNS = {
     "pt2": """\
@@ -95,7 +95,7 @@ def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
         return f"{name}\n{target}\n\nLoad it:\n{_how(card, target)}"
     if not ensemble.is_file():
         raise NotFoundError(
-            f"{name} of run {run.run_id} has no global model; only runs of train/ensemble "
+            f"{name} of run {run.run_id} has no global model; only runs of methods/ensemble "
             "have one. Leave --global away for its student."
         )
     target = Path(out or "ensemble").resolve()

@@ -13,8 +13,8 @@ from kdlab.config.home import locked, runs_folder, write_json
 from kdlab.config.load import spec_hash
 from kdlab.config.registry import component_names
 from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
-from kdlab.run import folder as folders
-from kdlab.run.folder import RunFolder
+from kdlab.experiment import folder as folders
+from kdlab.experiment.folder import RunFolder
 from kdlab.run.result import Result
 from kdlab.run.watched import Watched, in_a_notebook, spawn
 
@@ -297,7 +297,7 @@ class Run(Watched):
         """
         import yaml
 
-        from kdlab.run.rank_orders import ask_for_ranks
+        from kdlab.methods.student.resizing import ask_for_ranks
 
         spec = yaml.safe_load((self.path / "spec.yaml").read_text())
         ask_for_ranks(self.folder, spec, ranks)

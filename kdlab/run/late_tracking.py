@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kdlab.config.home import runs_folder
-from kdlab.run import folder as folders
+from kdlab.experiment import folder as folders
 
 
 def sync_all() -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from kdlab.run.spec import ExperimentSpec
+from kdlab.experiment.spec import ExperimentSpec
 
 COUNTS = ("samples_seen", "samples_lost", "samples_repeated", "samples_rolled_back")
 

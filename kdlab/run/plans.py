@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kdlab.errors import NotFoundError
+from kdlab.experiment.folder import RunFolder
 from kdlab.report import page
-from kdlab.run.folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def plans(run: RunFolder) -> PlanSheets:
         found.append(PlanSheet(member, table, gantt if gantt.is_file() else None))
     if not found:
         raise NotFoundError(
-            f"Run {run.run_id} has no plan; only method train/blockwise makes one, after its "
+            f"Run {run.run_id} has no plan; only method methods/blockwise makes one, after its "
             "profile."
         )
     return found

@@ -8,13 +8,10 @@ import torch
 from kdlab.cluster import notebook_components
 from kdlab.config.registry import component_names
 from kdlab.errors import BadInput, DataError
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.model import check_fit
-from kdlab.run import blockwise, ensemble
-from kdlab.run.ingredients import Ingredients
-from kdlab.run.spec import ExperimentSpec
 from kdlab.train import teacher
-from kdlab.train.blockwise import Blockwise
-from kdlab.train.ensemble import Ensemble
 
 
 def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
@@ -25,7 +22,9 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
     """
     say("checking data, models and addresses")
     needs = {member.source.needs_teacher for member in spec.members()}
-    if ("served" in needs or _other_pool(spec)) and spec.teacher_pool is not None:
+    if (
+        "served" in needs or spec.method.needs_pool(spec)
+    ) and spec.teacher_pool is not None:
         spec.teacher_pool.check()  # first: the cheapest, and the likeliest to be wrong
     if spec.workers is not None:
         spec.workers.check()
@@ -50,23 +49,11 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
             teacher.check(member, data)
         student = spec.student.build(len(data.classes), data.shape[0])
         check_fit(student, data.shape, len(data.classes), "the student")
-        if isinstance(spec.method, Blockwise):
-            blockwise.check(spec, data)
-        if isinstance(spec.method, Ensemble):
-            quiet = Ingredients(
-                spec, "", emit=_unsaid, emit_teacher=_unsaid, stop=lambda: False
-            )
-            quiet.data = data
-            ensemble.check(spec, quiet)
-
-
-def _other_pool(spec: ExperimentSpec) -> bool:
-    """Whether a pool serves something besides soft labels of the teacher."""
-    method = spec.method
-    if isinstance(method, Ensemble):
-        contenders = method.contenders(spec.aggregation).values()
-        return any(getattr(c.aggregation, "relabel", None) for c in contenders)
-    return isinstance(method, Blockwise) and method.prefix is not None
+        setup = TrainingSetup(
+            spec, "", emit=_unsaid, emit_teacher=_unsaid, stop=lambda: False
+        )
+        setup.data = data
+        spec.method.check(setup)
 
 
 def _unsaid(event: str, /, **data: Any) -> None:

@@ -18,12 +18,12 @@ from torch import nn
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput, KdlabError, ModelError
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.cost import cost_of
 from kdlab.models.exported import load_exported
 from kdlab.models.model import Normalised
 from kdlab.run.examination import was_taught
-from kdlab.run.folder import RunFolder
-from kdlab.run.spec import ExperimentSpec
 from kdlab.train.events import select
 from kdlab.train.teacher import PreparedTeachers, prepared
 

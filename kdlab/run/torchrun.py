@@ -24,14 +24,15 @@ import torch.distributed as dist
 from kdlab.cluster.pool import Pool
 from kdlab.config.home import locked, write_json
 from kdlab.errors import BadInput, KdlabError, RunStopped
-from kdlab.run import folder as folders
-from kdlab.run.carry_out import accept_components, carry_out
-from kdlab.run.folder import RunFolder
+from kdlab.experiment import folder as folders
+from kdlab.experiment.components import accept_components
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.groups import pool_facts
+from kdlab.experiment.rank_process import is_broken_group
+from kdlab.experiment.spec import Member
+from kdlab.methods.student.rank import Rank
+from kdlab.run.carry_out import carry_out
 from kdlab.run.process import RunProcess
-from kdlab.run.rank import Rank
-from kdlab.run.rank_orders import pool_facts
-from kdlab.run.rank_process import is_broken_group
-from kdlab.run.spec import Member
 from kdlab.run.stop_request import StopRequest
 from kdlab.train import checkpoint
 from kdlab.train.events import MemberLog

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import psutil
 
-from kdlab.run.folder import ENDED, RunFolder
+from kdlab.experiment.folder import ENDED, RunFolder
 
 _LOOK_S = 0.1
 _Watcher = Callable[[dict[str, Any]], None]

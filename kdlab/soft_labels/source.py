@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kdlab.config import Fault
 from kdlab.config.spec import Spec
 
 
@@ -131,7 +132,18 @@ class SourceContext:
 
 
 class SourceSpec(Spec, ABC):
+    """A source, as a spec names it.
+
+    Attributes:
+        needs_teacher: nowhere, in the student's process, or in a pool.
+    """
+
     needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "none"
+
+    @property
+    def bytes_per_output(self) -> int:
+        """Of one number that a teacher answers, on its way."""
+        return 4
 
     @abstractmethod
     def build(self, context: SourceContext) -> SoftLabelSource: ...
@@ -142,6 +154,32 @@ class SourceSpec(Spec, ABC):
         Raises:
             BadInput: what, in one message.
         """
+
+    def bounds(
+        self, largest: int, unit: float = 1.0
+    ) -> tuple[float, float] | tuple[None, None]:
+        """Thresholds of the volume (lt, ut), for batches of at most so many samples."""
+        return None, None
+
+    def adjustable(self, batch: int) -> dict[str, float]:
+        """Fields that can be set while a student trains, as they are at the start."""
+        return {}
+
+    def samples_held(self, largest: int) -> float | None:
+        """The most that wait for the student; None where memory bounds them, or nothing."""
+        return None
+
+    def ways(self) -> dict[str, bool]:
+        """How inputs go to teachers, as the fields of a deployment."""
+        return {"by_reference": False, "or_value": False}
+
+    def batch_faults(self, batch: int) -> Iterator[Fault]:
+        """What is too small for batches of so many samples."""
+        yield from ()
+
+    def output_faults(self) -> Iterator[Fault]:
+        """Why it cannot fetch outputs that are no soft labels, and change while it trains."""
+        yield Fault("", f"is {self.component}; it must be of a pool: cluster/served")
 
 
 def local_batch(samples: Samples, index: int, ids: NDArray[Any], epoch: int) -> Batch:

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from kdlab.config import register
 from kdlab.data.samples import PlannedSamples
 from kdlab.errors import BadInput, ClusterError, KdlabError, RunStopped
 from kdlab.losses.soft_loss import LossSpec
@@ -34,7 +33,6 @@ from kdlab.train.aggregation.ranks import Agreed, GenerationEnds, Ranks, Solo, W
 from kdlab.train.alive import alive
 from kdlab.train.events import Emit
 from kdlab.train.lineage import Lineage, Odometer
-from kdlab.train.method import MethodSpec
 from kdlab.train.position import Position, StudentResult
 from kdlab.train.recipe import Recipe, lr_at
 from kdlab.train.results import Results
@@ -43,15 +41,6 @@ from kdlab.train.step import Descent
 from kdlab.train.sync_norm import leave_alone
 
 _LOG_EVERY_S = 0.2
-
-
-@register("train/student")
-@dataclass(frozen=True, kw_only=True)
-class StudentMethod(MethodSpec):
-    """One student, batch by batch, with soft labels from any source (EDL-Dist)."""
-
-    def build(self) -> type["StudentLoop"]:
-        return StudentLoop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

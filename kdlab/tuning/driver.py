@@ -16,7 +16,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from kdlab.errors import ClusterError, KdlabError, RunStopped
-from kdlab.run.folder import RunFolder
+from kdlab.experiment.folder import RunFolder
 from kdlab.train.events import Emit, EventReader, read_all
 from kdlab.tuning import metrics
 from kdlab.tuning.crew import Crew, Done, Lost

@@ -27,7 +27,7 @@ from optuna.storages.journal import JournalFileBackend
 from kdlab.config.folders import nearest
 from kdlab.config.home import runs_folder
 from kdlab.errors import BadInput, NotFoundError
-from kdlab.run.folder import RunFolder
+from kdlab.experiment.folder import RunFolder
 from kdlab.tuning import samplers
 from kdlab.tuning.spec import SweepSpec
 

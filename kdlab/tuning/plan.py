@@ -5,8 +5,7 @@ import os
 from kdlab.cluster.emulated_pool import EmulatedPool
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.config.home import runs_folder
-from kdlab.run.spec import ExperimentSpec
-from kdlab.train.student import StudentMethod
+from kdlab.experiment.spec import ExperimentSpec
 from kdlab.tuning.space import Space
 from kdlab.tuning.spec import SweepSpec
 
@@ -78,7 +77,7 @@ def shares_pool(spec: SweepSpec, space: Space) -> bool:
         return False
     if not isinstance(base.teacher_pool, LocalPool | EmulatedPool):
         return False  # a remote one is shared by itself
-    if not isinstance(base.method, StudentMethod) or spec.workers is not None:
+    if not base.method.shares_pools or spec.workers is not None:
         return False
     if base.chaos is not None:  # it hits the teachers of one run
         return False

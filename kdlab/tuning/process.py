@@ -19,12 +19,12 @@ from kdlab.config.check import construct
 from kdlab.config.home import locked
 from kdlab.config.load import from_dict, spec_hash
 from kdlab.errors import SchedulerUnreachable
+from kdlab.experiment.pools import Pools
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.spec import ExperimentSpec
 from kdlab.run.carry_out import carry_out
 from kdlab.run.experiment import Experiment
 from kdlab.run.handle import made
-from kdlab.run.ingredients import Ingredients
-from kdlab.run.pools import Pools
-from kdlab.run.spec import ExperimentSpec
 from kdlab.run.tracker import Tracker
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.train.events import EventLog, MemberLog
@@ -163,14 +163,14 @@ class SweepProcess:
         path = self.folder.path / "pool" / f"{int(self.begin)}"
         run, _ = made(Experiment(replace(tree, name=self.name)), "pool", path)
         spec = construct(ExperimentSpec, tree)
-        ingredients = Ingredients(
+        setup = TrainingSetup(
             spec,
             spec_hash(spec.to_dict()),
             emit=self.log.emit,
             emit_teacher=MemberLog(self.log, "teacher").emit,
             stop=self.stop,
         )
-        pools = Pools(run, ingredients, self.log.emit, self.stop)
+        pools = Pools(run, setup, self.log.emit, self.stop)
         stack.callback(pools.close)
         pool = pools.whole()
         self.pool = {"address": pool.address, "teacher": pool.teacher, "tls": pool.tls}

@@ -15,8 +15,8 @@ from kdlab.config import load as loader
 from kdlab.config.folders import nearest
 from kdlab.config.home import write_json
 from kdlab.errors import BadInput, ClusterError, RunStopped
+from kdlab.experiment.folder import RunFolder
 from kdlab.run.experiment import load
-from kdlab.run.folder import RunFolder
 from kdlab.run.handle import Run, start
 from kdlab.train.events import read_all
 from kdlab.tuning import metrics

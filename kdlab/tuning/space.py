@@ -18,7 +18,7 @@ from kdlab.config.folders import nearest
 from kdlab.config.load import Composed
 from kdlab.config.spec import Range, Spec, hints_of
 from kdlab.errors import Fault, NotFoundError, SpecError
-from kdlab.run.spec import ExperimentSpec
+from kdlab.experiment.spec import ExperimentSpec
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.tuning.spec import Dimension, SweepSpec
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from kdlab.cluster.security import Files
 from kdlab.cluster.wire import ask
-from kdlab.run.folder import RunFolder
+from kdlab.experiment.folder import RunFolder
 from kdlab.run.process import RunProcess
 
 

@@ -85,8 +85,8 @@ def _trainer(stop: Stop) -> Callable[[dict[str, Any]], dict[str, Any]]:
     import torch
     import torchvision  # noqa: F401
 
+    from kdlab.experiment.folder import RunFolder
     from kdlab.run.carry_out import carry_out
-    from kdlab.run.folder import RunFolder
     from kdlab.tuning.trial import TrialProcess
 
     threads = torch.get_num_threads()

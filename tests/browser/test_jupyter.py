@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests_support import run_folders, until
 
-from kdlab.run.folder import RunFolder
+from kdlab.experiment.folder import RunFolder
 from kdlab.train.events import select
 
 playwright = pytest.importorskip("playwright.sync_api")

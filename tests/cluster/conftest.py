@@ -11,7 +11,7 @@ from kdlab.cluster.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.data.samples import planned
-from kdlab.run.deployed import deployment_of
+from kdlab.experiment.deployed import deployment_of
 from kdlab.soft_labels.source import SourceContext
 from kdlab.train.teacher import PreparedTeachers, TeacherSpec, prepare
 

@@ -21,8 +21,8 @@ from kdlab.cluster.notebook_components import accept
 from kdlab.cluster.wire import ask
 from kdlab.config import registry
 from kdlab.errors import TeacherLost
+from kdlab.experiment.chaos_targets import OwnTargets
 from kdlab.models.model import file_sha256
-from kdlab.run.unrest import OwnTargets
 
 pytestmark = pytest.mark.slow
 

@@ -120,8 +120,8 @@ def test_families_keep_their_variant(elsewhere):
 
 
 LEGAL = {
-    "train/student": {"none", "all_reduce"},
-    "train/ensemble": {"none", "model_average", "ensemble"},
+    "methods/student": {"none", "all_reduce"},
+    "methods/ensemble": {"none", "model_average", "ensemble"},
 }
 
 

@@ -7,10 +7,10 @@ from tests_support import until
 import kdlab
 from kdlab.cluster.served import Served
 from kdlab.errors import BadInput
+from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.model import ModelSpec
 from kdlab.notebook import form
 from kdlab.notebook.builder import Builder, Draft
-from kdlab.run.spec import ExperimentSpec
 
 
 def test_fields_come_with_ranges_choices_and_words():

@@ -10,8 +10,8 @@ import pytest
 from tests_support import run_folders
 
 from kdlab.cli import parser
+from kdlab.experiment.folder import RunFolder
 from kdlab.run import load
-from kdlab.run.folder import RunFolder
 from kdlab.run.handle import Run
 from kdlab.run.preflight import preflight
 

@@ -53,5 +53,5 @@ def test_the_scheduler_needs_no_torch():
 
 def test_a_run_loads_what_it_may_not_need_only_when_it_does():
     """timm and torchvision take 2 s, matplotlib and MLflow 1 s each, of every process."""
-    loaded = modules_after("import kdlab.run.process, kdlab.run.block_rank")
+    loaded = modules_after("import kdlab.run.process, kdlab.methods.blockwise.rank")
     assert not {"timm", "torchvision", "matplotlib", "mlflow", "torch._dynamo"} & loaded

@@ -38,7 +38,7 @@ def apart(one, two):
 def test_a_run_trains_every_sample_once_and_shows_its_plan(kdlab_home, elsewhere):
     run = started("train.epochs=2", "train.log_every_steps=1").wait(timeout_s=600)
     result = run.result
-    assert result["method"] == "train/blockwise"
+    assert result["method"] == "methods/blockwise"
     assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
     dataset = next(iter(select(run.folder.events, "run_started")))["dataset"]
     assert result["samples_seen"] == 2 * dataset["train"]
@@ -209,8 +209,8 @@ def test_a_search_finds_a_network_and_trains_it(kdlab_cli, kdlab_home, elsewhere
         (["aggregation.type=train/aggregation/all_reduce"], "shares gradients itself"),
         (["compare=[none]"], "compare plans with method.compare"),
         (["teacher=null"], "needs one, block by block"),
-        (["train.label_smoothing=0.1"], "train/blockwise does not have it"),
-        (["train.checkpoint_every_steps=5"], "train/blockwise does not have it"),
+        (["train.label_smoothing=0.1"], "methods/blockwise does not have it"),
+        (["train.checkpoint_every_steps=5"], "methods/blockwise does not have it"),
         (
             [
                 "chaos={kill_rank: 1}",

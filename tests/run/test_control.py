@@ -266,7 +266,7 @@ def test_the_learning_rate_of_a_pipeline_turns_for_all_blocks(kdlab_home, elsewh
 @pytest.mark.parametrize("processes", [True, False])
 def test_local_models_pause_turn_and_save(kdlab_home, elsewhere, processes):
     own = {
-        "method": {"type": "train/ensemble", "workers": 2, "processes": processes},
+        "method": {"type": "methods/ensemble", "workers": 2, "processes": processes},
         "aggregation": {"type": "train/aggregation/model_average", "tau": 8},
         "train.epochs": 2000,
         "tracking.enabled": False,

@@ -15,9 +15,9 @@ import kdlab
 from kdlab.errors import BadInput, NotFoundError, SpecError
 from kdlab.models.ensemble import combined
 from kdlab.models.exported import load_exported
+from kdlab.run.chaos_outside import OtherTargets
 from kdlab.run.export import export_global
 from kdlab.run.handle import resume
-from kdlab.run.unrest import OtherTargets
 from kdlab.train.evaluate import evaluate
 from kdlab.train.events import select
 
@@ -298,8 +298,11 @@ FAULTS = {
         "give it mu below 1",
     ),
     "one_student": (
-        ("method={type: train/student}", "aggregation={type: train/aggregation/ensemble}"),
-        "method: {type: train/ensemble} trains those",
+        (
+            "method={type: methods/student}",
+            "aggregation={type: train/aggregation/ensemble}",
+        ),
+        "method: {type: methods/ensemble} trains those",
     ),
 }
 

@@ -10,7 +10,7 @@ import pytest
 from tests_support import until
 
 from kdlab.bench.network import FAR, NEAR, Link, linked, why_not
-from kdlab.run.folder import RunFolder
+from kdlab.experiment.folder import RunFolder
 from kdlab.train.events import select
 
 pytestmark = [

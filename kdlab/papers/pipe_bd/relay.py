@@ -13,7 +13,7 @@ A receive is posted a step ahead, so that it goes on under the student's work; a
 on under it as well, and its buffer is free again `plan.lead` steps later at the latest.
 That bounds how far a stage runs ahead of the next: with DPU nothing else would.
 
-The same instructions are carried out over real devices (kdlab/train/blocks) and on a
+The same instructions are carried out over real devices (kdlab/methods/blockwise) and on a
 simulated clock (kdlab/simulate/pipe_bd.py).
 """
 

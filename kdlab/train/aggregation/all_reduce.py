@@ -47,5 +47,10 @@ class AllReduce(AggregationSpec):
         if self.least > self.ranks:
             yield Fault("least", f"is {self.least} and ranks is {self.ranks}; at most that")
 
+    @property
+    def smallest_batch(self) -> int:
+        """Two samples for each rank, so that the plan is the same whatever their number."""
+        return 2 * self.ranks
+
     def build(self) -> "AllReduce":
         return self

@@ -35,18 +35,13 @@ class EnsembleAggregation(AggregationSpec):
     def cross_faults(self) -> Iterator[Fault]:
         if self.compression is None and self.compress_last:
             yield Fault("compress_last", "is true, and there is no compression")
-        source = self.relabel
-        if source is None:
-            return
-        if source.needs_teacher != "served":
-            yield Fault(
-                "relabel",
-                f"is {source.component}; it must be of a pool: cluster/served",
-            )
-        elif getattr(source, "replies", "") == "top_k":
-            yield Fault("relabel.replies", "is top_k; an average needs all classes")
-        if getattr(source, "cache_views", None) is not None:
-            yield Fault("relabel.cache_views", "keeps soft labels; these change every time")
+        if self.relabel is not None:
+            yield from (fault.under("relabel") for fault in self.relabel.output_faults())
+
+    @property
+    def compresses_in_line(self) -> bool:
+        """Whether compressions take their batches from those of the training."""
+        return self.compression is not None and self.compression.in_line
 
     def build(self) -> "EnsembleAggregation":
         return self

@@ -13,6 +13,11 @@ class CompressionSpec(Spec, ABC):
     p_iterations: Annotated[int, Range(ge=1)] | None
     p_fraction: float
 
+    @property
+    def in_line(self) -> bool:
+        """Whether it takes its batches from those of the training."""
+        return False
+
     @abstractmethod
     def weights(self) -> Rising:
         """Beta of Eq. 6 by compression."""

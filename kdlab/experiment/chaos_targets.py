@@ -1,0 +1,49 @@
+"""Whom chaos can hit: the processes of a run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kdlab.cluster.chaos import Target
+from kdlab.cluster.local_pool import RunningLocalPool
+from kdlab.cluster.pool import Pool
+from kdlab.cluster.wire import ask
+from kdlab.errors import SchedulerUnreachable
+
+
+@dataclass(slots=True)
+class OwnTargets:
+    """The processes of the run that carries out the chaos itself.
+
+    pool: of teachers; only those of a pool of this run can be hit.
+    ranks: the processes that train.
+    """
+
+    pool: Pool | None = None
+    ranks: Callable[[], list[Target]] = list
+
+    def teachers(self) -> list[Target]:
+        """Those that serve or load; one that just ended is none."""
+        if not isinstance(self.pool, RunningLocalPool):
+            return []
+        known = by_pid(self.pool.address, self.pool.tls)
+        alive = [child for child in list(self.pool.teachers) if child.alive()]
+        return [known[c.pid] for c in alive if c.pid in known]
+
+    def add_teacher(self) -> None:
+        if isinstance(self.pool, RunningLocalPool):
+            self.pool.add_teacher()
+
+
+def by_pid(address: str, tls: dict[str, str] | None) -> dict[int, Target]:
+    """The teachers of a pool that are processes of this machine."""
+    try:
+        status: dict[str, Any] = ask(address, "kdlab_status", tls=tls)
+    except SchedulerUnreachable:
+        return {}  # the pool is gone; so are its teachers
+    return {
+        t["pid"]: Target(str(t.get("name", t["address"])), t["pid"], t["address"])
+        for t in status["teachers"]
+        # A pid means something on its own machine only; an emulated one is of them all.
+        if "pid" in t and "://127." in t["address"] and t.get("device") != "emulated"
+    }

@@ -1,0 +1,43 @@
+"""From prepared teachers to what a pool serves."""
+
+from typing import Any
+
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.probe import identity_of
+from kdlab.data.images import ImageData
+from kdlab.train.teacher import PreparedTeachers
+
+
+def deployment_of(
+    teachers: PreparedTeachers,
+    data: ImageData,
+    *,
+    data_spec: dict[str, Any],
+    batch: int,
+    by_reference: bool = True,
+    or_value: bool = False,
+    components: dict[str, dict[str, str]] | None = None,
+    reference: tuple[tuple[float, ...], ...] = (),
+) -> Deployment:
+    """What the teachers of a pool must know; see `Deployment` for the fields."""
+    return Deployment(
+        members=tuple(
+            {
+                "model": member.weightless().to_dict(),
+                "weights": str(member.weights),
+                "sha256": member.sha256,
+                "weight": member.spec.weight,
+            }
+            for member in teachers.members
+        ),
+        teacher=teachers.fingerprint,
+        num_classes=len(data.classes),
+        shape=data.shape,
+        batch=batch,
+        data=data_spec,
+        identity=identity_of(data),
+        by_reference=by_reference,
+        or_value=or_value,
+        components=components or {},
+        reference=reference,
+    )

@@ -1,0 +1,82 @@
+"""Ranks of one member: how a run starts them, and what it tells them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kdlab.cluster.group import StudentGroup
+from kdlab.cluster.hosted_ranks import HostedRank
+from kdlab.cluster.pool import Pool
+from kdlab.cluster.rank_child import RankChild, start_here
+from kdlab.experiment.method import MemberTraining
+from kdlab.papers.edl_dist.generations import Generations, StartGeneration
+from kdlab.train import checkpoint
+
+
+def rank_group(
+    machine: Generations,
+    training: MemberTraining,
+    *,
+    module: str,
+    shared: dict[str, Any],
+    hang_s: float,
+    wanted: Callable[[], int | None],
+) -> StudentGroup:
+    """The ranks of one member, each a process that runs `module`; `run()` it.
+
+    Args:
+        machine: how many there are to be, and what happens when one is lost.
+        training: whose ranks they are.
+        module: with a `RankProcess` as its main.
+        shared: what each is told beside its place in the group.
+        hang_s: a rank without a sign of life for so long is killed and replaced.
+        wanted: how many somebody asked for since; None if nobody did.
+    """
+    hosts, folder = training.hosts, training.folder
+    rendezvous = folder / "group"
+    rendezvous.mkdir(parents=True, exist_ok=True)
+    for old in rendezvous.glob("generation-*"):  # of a session before this one
+        old.unlink()
+
+    def start(name: str, pulse: Path) -> RankChild:
+        config = {
+            "run": str(training.run.path),
+            "member": training.member.name,
+            "name": name,
+        }
+        log = folder / f"{name}.log"
+        if hosts is not None:
+            return hosts.start(module, config, log, pulse)
+        return start_here(module, config, log, pulse)
+
+    def order(generation: StartGeneration) -> dict[str, Any]:
+        meeting = f"file://{rendezvous / f'generation-{generation.generation}'}"
+        first = group.children[generation.ranks[0]]
+        if hosts is not None and isinstance(first, HostedRank):
+            meeting = hosts.meeting(first)
+        return shared | {
+            "generation": generation.generation,
+            "fence": checkpoint.raise_fence(folder / "checkpoints"),
+            "world": len(generation.ranks),
+            "meet_at": meeting,
+            "from_step": checkpoint.newest_step(folder / "checkpoints"),
+        }
+
+    group = StudentGroup(
+        machine,
+        start=start,
+        order=order,
+        folder=rendezvous,
+        hang_s=hang_s,
+        report=training.emit,
+        stop=training.setup.stop,
+        wanted=wanted,
+    )
+    return group
+
+
+def pool_facts(pool: Pool | None) -> dict[str, Any] | None:
+    """What a rank must know of a pool that somebody else keeps."""
+    if pool is None:
+        return None
+    return {"address": pool.address, "teacher": pool.teacher, "tls": pool.tls}

@@ -1,0 +1,185 @@
+"""What every method of training is: a folder under kdlab/methods, or a user's own package.
+
+An experiment names its method; nothing outside the method's folder knows more of it than
+stands here. `faults` are found from the spec alone, `check` with data and models at hand,
+both before anything starts; `train` is given a `MemberTraining` and makes a student of it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kdlab.cluster.chaos import Target
+from kdlab.config import Fault
+from kdlab.config.spec import Spec
+from kdlab.models.model import parameters
+from kdlab.soft_labels.source import SourceContext, SourceSpec
+from kdlab.train.events import Emit
+from kdlab.train.recipe import Recipe
+from kdlab.train.steering import CONTROL, Steering
+from kdlab.train.student import StudentLoop
+
+if TYPE_CHECKING:
+    from kdlab.cluster.hosted_ranks import Hosts
+    from kdlab.cluster.pool import Pool
+    from kdlab.experiment.chaos_targets import OwnTargets
+    from kdlab.experiment.folder import RunFolder
+    from kdlab.experiment.pools import Pools
+    from kdlab.experiment.setup import TrainingSetup
+    from kdlab.experiment.spec import ExperimentSpec, Member
+
+Ranks = Callable[[], list[Target]]  # processes of a member that chaos can hit
+Chaos = Callable[["Pool | None", Ranks], AbstractContextManager["OwnTargets | None"]]
+MemberResult = dict[str, Any]  # keys: kdlab/run/outcome.py
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberTraining:
+    """One training of a run, as its method gets it.
+
+    Attributes:
+        setup: spec, data, teacher, loops.
+        member: what is trained: name, soft labels, seed.
+        run, folder: of the run, and of this member in it.
+        emit: events of this member.
+        pools: of teachers, started when they are asked for.
+        hosts: where processes are started; None is this machine.
+        chaos: the trouble that the spec asks for, while its block goes on; takes the pool
+            and the processes that can be hit.
+    """
+
+    setup: "TrainingSetup"
+    member: "Member"
+    run: "RunFolder"
+    folder: Path
+    emit: Emit
+    pools: "Pools"
+    hosts: "Hosts | None"
+    chaos: Chaos
+
+    @property
+    def spec(self) -> "ExperimentSpec":
+        return self.setup.spec
+
+    @property
+    def steering(self) -> Steering:
+        """What somebody asks of this member while it trains."""
+        return Steering(self.run.path / CONTROL, self.member.name, self.run.since)
+
+    @property
+    def pool(self) -> "Pool | None":
+        """Of whole teachers, if this member's soft labels are served."""
+        served = self.member.source.needs_teacher == "served"
+        return self.pools.whole() if served else None
+
+    def train_here(self, loop: StudentLoop, folder: Path) -> MemberResult:
+        """A loop to its end in this process, from its newest checkpoint in `folder`."""
+        loop.resume()
+        source = self.member.source.build(
+            SourceContext(
+                samples=loop.job.samples,
+                student=f"{self.run.run_id}/{self.member.name}",
+                folder=folder,
+                load_teacher=self.setup.load_teacher,
+                pool=self.pool,
+                report=self.emit,
+                stop=self.setup.stop,
+                student_rate=loop.measure_rate,
+                start=loop.start(),
+            )
+        )
+        with closing(source):
+            return asdict(loop.run(source)) | {"parameters": parameters(loop.model)}
+
+
+class MethodSpec(Spec, ABC):
+    """A method, as a spec names it.
+
+    Attributes:
+        needs_teacher: whatever the soft labels need.
+        steers_loss: weights and temperature of the loss can be set while it trains.
+        steers_thresholds: so can the thresholds of served soft labels.
+        shares_pools: trials of a sweep can learn from the same pool.
+    """
+
+    needs_teacher: ClassVar[bool] = False
+    steers_loss: ClassVar[bool] = True
+    steers_thresholds: ClassVar[bool] = False
+    shares_pools: ClassVar[bool] = False
+
+    def build(self) -> "MethodSpec":
+        return self
+
+    # From the spec alone
+
+    def faults(self, spec: "ExperimentSpec") -> Iterator[Fault]:
+        """What the experiment around this method has that it cannot use, or lacks."""
+        yield from ()
+
+    def compared(self, spec: "ExperimentSpec") -> Mapping[str, SourceSpec]:
+        """What is trained for each seed: by name, where its soft labels come from."""
+        return {short_name(spec.soft_labels): spec.soft_labels}
+
+    def described(self, names: list[str]) -> str:
+        """Of those compared the one that the top-level keys of the result are of."""
+        return "served" if "served" in names else names[-1]
+
+    def labelled(self, spec: "ExperimentSpec") -> Recipe:
+        """The training that soft labels are for."""
+        return spec.train
+
+    def has_ranks(self, spec: "ExperimentSpec") -> bool:
+        """Whether a member is trained in processes of its own."""
+        return False
+
+    def needs_pool(self, spec: "ExperimentSpec") -> bool:
+        """Whether a pool serves something besides the soft labels."""
+        return False
+
+    # With data and models at hand
+
+    def check(self, setup: "TrainingSetup") -> None:  # some have nothing to check
+        """All that can be wrong before a start.
+
+        Raises:
+            BadInput: what, in one message.
+        """
+
+    def prepare(self, training: MemberTraining) -> None:
+        """What must stand before a member's time counts: its pools."""
+        _ = training.pool
+
+    @abstractmethod
+    def train(self, training: MemberTraining) -> MemberResult:
+        """One member, from its newest checkpoint to its end.
+
+        Raises:
+            RunStopped: the user asked to stop; the state is saved.
+            KdlabError: as training does.
+        """
+
+    # Afterwards
+
+    def artifacts(self, folder: Path) -> list[str]:
+        """Files of a member beside its student, for MLflow."""
+        return []
+
+    def summarise(self, spec: "ExperimentSpec", run: "RunFolder") -> list[Path]:
+        """Files over all members of a run."""
+        return []
+
+
+def short_name(source: SourceSpec) -> str:
+    return str(source.component).rsplit("/", 1)[-1]
+
+
+def recipe_faults(recipe: Recipe, unused: tuple[str, ...], why: str) -> Iterator[Fault]:
+    """Keys of `train` that a method does not have, where they are not the defaults."""
+    plain = Recipe()
+    for name in unused:
+        value = getattr(recipe, name)
+        if value != getattr(plain, name):
+            yield Fault(f"train.{name}", f"is {value}; {why}")

@@ -1,0 +1,95 @@
+"""The teacher pools of a run."""
+
+import json
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kdlab.cluster import notebook_components
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.local_pool import RunningLocalPool
+from kdlab.cluster.pool import Pool
+from kdlab.cluster.probe import probe_images, proof_of
+from kdlab.experiment.deployed import deployment_of
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.pool_orders import PoolOrders
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.soft_labels.source import SourceSpec
+from kdlab.train.events import Emit
+from kdlab.train.steering import CONTROL
+
+
+class Pools:
+    """Each is started for the first member of the run that needs it.
+
+    Args:
+        run: its folder.
+        setup: teacher and data.
+        emit: events for people.
+        stop: whether the user asked to stop.
+        shared: serves the teacher already, and is not closed here.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        setup: TrainingSetup,
+        emit: Emit,
+        stop: Callable[[], bool],
+        shared: Pool | None = None,
+    ) -> None:
+        self.run, self.setup, self.spec = run, setup, setup.spec
+        self._emit, self._stop = emit, stop
+        self._up: dict[str, Pool] = {}
+        self._shared = shared
+        self._orders: list[PoolOrders] = []
+
+    def whole(self) -> Pool:
+        """Serves soft labels."""
+        if self._shared is not None:
+            return self._shared
+        return self.started("pool", self._deployment)
+
+    def started(self, folder: str, deployment: Callable[[], Deployment]) -> Pool:
+        """The pool that lies in this folder of the run, once a teacher of it serves."""
+        if folder not in self._up:
+            assert self.spec.teacher_pool is not None
+            self._emit("pool_starting", pool=self.spec.teacher_pool.component)
+            pool = self.spec.teacher_pool.start(deployment(), self.run.path / folder)
+            self._up[folder] = pool
+            if isinstance(pool, RunningLocalPool):
+                path = self.run.path / CONTROL
+                self._orders.append(PoolOrders(path, pool, self._emit, self.run.since))
+            status = pool.wait(self._stop)
+            self._emit("pool_ready", address=pool.address, teachers=status["teachers"])
+        return self._up[folder]
+
+    def _deployment(self) -> Deployment:
+        with torch.random.fork_rng():
+            answers = self.setup.load_teacher().infer
+        batch = self.spec.method.labelled(self.spec).batch
+        return self.deployment(answers, batch, self.spec.soft_labels)
+
+    def deployment(
+        self, answers: Callable[[Tensor], Tensor], batch: int, source: SourceSpec
+    ) -> Deployment:
+        """The teacher, with the proof of a model that answers so."""
+        data = self.setup.data
+        reference = answers(torch.from_numpy(probe_images(data.shape)))
+        named = json.loads((self.run.path / "components.json").read_text())
+        return deployment_of(
+            self.setup.teacher,
+            data,
+            data_spec=self.spec.data.to_dict(),
+            batch=batch,
+            **source.ways(),
+            components=notebook_components.pack(set(named)),
+            reference=tuple(map(tuple, proof_of(reference.numpy()))),
+        )
+
+    def close(self) -> None:
+        for orders in self._orders:
+            orders.close()
+        for pool in self._up.values():
+            pool.close()

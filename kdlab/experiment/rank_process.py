@@ -1,0 +1,214 @@
+"""What every rank of a group is: a process that waits for orders and carries them out.
+
+It imports everything, says it is ready, and waits. Told to train, it meets the others,
+loads the newest checkpoint and trains until the training, the generation or it itself
+ends; then it waits again. So a process may be a rank of many generations, and one that
+stands by takes over within the time of a rendezvous.
+"""
+
+import logging
+import os
+import queue
+import signal
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import yaml
+
+from kdlab.cluster.children import announce, configured
+from kdlab.cluster.pulse import Pulse
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict, spec_hash
+from kdlab.errors import KdlabError, RunStopped
+from kdlab.experiment.components import accept_components
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.spec import ExperimentSpec, Member
+from kdlab.train.aggregation.ranks import GenerationEnds
+from kdlab.train.events import EventLog, MemberLog
+
+PATIENCE = timedelta(minutes=30)  # for the others; the supervisor sees a hang much sooner
+_LOST = 70  # exit code of a rank whose machine failed it
+_TOLD_BY_ALL = ("teacher_lost", "no_teacher", "warning", "teacher_joined", "teacher_left")
+
+
+class RankProcess(ABC):
+    """A process that can be a rank of one member's training.
+
+    Args:
+        run: its folder.
+        member: of the run.
+        beat: called with (generation, step) as a sign of life.
+        stop: whether the user asked this process to stop.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        member: str,
+        beat: Callable[[int, int], None],
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.run, self.beat, self._stop = run, beat, stop
+        self.stopping = self.saving = self.leaving = False
+        tree = from_dict(yaml.safe_load((run.path / "spec.yaml").read_text()), run.run_id)
+        self.spec = construct(ExperimentSpec, tree)
+        self.member: Member = next(m for m in self.spec.members() if m.name == member)
+        self.folder = run.member(member)
+        self.log = MemberLog(EventLog(run.events), member)
+        self.hash = spec_hash(self.spec.to_dict())
+        self.setup = TrainingSetup(
+            self.spec,
+            self.hash,
+            emit=self.log.emit,
+            emit_teacher=_unsaid,
+            stop=self.stops,
+        )
+
+    @abstractmethod
+    def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
+        """One generation, to its end; the master's result.
+
+        Args:
+            order: "generation", "rank", "world", "meet_at"; "local_rank" among the ranks of
+                this machine, "local_world" the most on any one; what else was shared.
+
+        Raises:
+            GenerationEnds: a rank comes or goes; all have saved.
+            RunStopped, KdlabError, RuntimeError: as the training loop and gloo do.
+        """
+
+    def stops(self) -> bool:
+        return self.stopping or self._stop()
+
+    def backend(self, device: torch.device, on_this_machine: int) -> str:
+        """What the group speaks: NCCL when every rank here has a GPU of its own."""
+        enough = torch.cuda.device_count() >= on_this_machine
+        return "nccl" if device.type == "cuda" and enough else "gloo"
+
+    def meet(self, order: dict[str, Any], device: torch.device) -> None:
+        """Have the default process group up; `dist.destroy_process_group` ends it."""
+        dist.init_process_group(
+            self.backend(device, order["local_world"]),
+            init_method=order["meet_at"],
+            rank=order["rank"],
+            world_size=order["world"],
+            timeout=PATIENCE,
+        )
+
+    def device(self, local_rank: int) -> torch.device:
+        if self.spec.train.chosen_device() == "cpu":
+            return torch.device("cpu")
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        return device
+
+    def report(self, rank: int) -> Callable[..., None]:
+        """Events of rank 0, and what is news from any."""
+
+        def report(event: str, /, **data: Any) -> None:
+            if rank == 0:
+                self.log.emit(event, **data)
+            elif event in _TOLD_BY_ALL:
+                self.log.emit(event, rank=rank, **data)
+
+        return report
+
+    def warm_up(self) -> None:
+        """Load what the first generation needs, so that it begins at once."""
+        data = self.setup.data
+        self.spec.student.build(len(data.classes), data.shape[0])
+
+
+def _unsaid(event: str, /, **data: Any) -> None:
+    """The run's process has told of the teacher already."""
+
+
+def is_broken_group(error: Exception) -> bool:
+    """Whether a collective failed because another rank is gone, rather than by itself."""
+    if isinstance(error, dist.DistError | ConnectionError):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        word in str(error) for word in ("gloo", "Gloo", "NCCL", "ProcessGroup", "peer")
+    )
+
+
+def is_machines_fault(error: Exception) -> bool:
+    """Whether it happened for reasons of this machine: another rank may do without.
+
+    A full memory is not among them: the same batch fills the next one's, too.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return False
+    if isinstance(error, OSError) or type(error).__name__ == "AcceleratorError":
+        return True
+    cuda = ("CUDA error", "cuDNN error", "CUBLAS", "device-side")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in cuda)
+
+
+def serve(rank: RankProcess, orders: "queue.SimpleQueue[dict[str, Any]]") -> None:
+    """Carry out orders until the end; every way a generation ends is announced."""
+    announce(ready=True)
+    while True:
+        order = orders.get()
+        if "end" in order:
+            return
+        if "train" not in order:
+            continue
+        try:
+            announce(done=rank.generation(order["train"]))
+        except GenerationEnds:
+            announce(saved=True, leaving=rank.leaving)
+            if rank.leaving:
+                return
+        except RunStopped as error:
+            announce(stopped=str(error))
+        except KdlabError as error:
+            traceback.print_exc()
+            announce(error=str(error), exit_code=error.exit_code)
+        except Exception as error:  # whatever the models and gloo raise
+            traceback.print_exc()
+            why = f"{type(error).__name__}: {error}"
+            if is_broken_group(error):
+                announce(broken=why[:300])
+            elif is_machines_fault(error):
+                # A rank that is lost: another process, maybe elsewhere, takes its place.
+                announce(lost=why[:300])
+                os._exit(_LOST)
+            else:
+                announce(error=why, exit_code=1)
+
+
+def main(kind: type[RankProcess]) -> None:
+    """The whole life of a rank's process."""
+    orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    made: list[RankProcess] = []
+
+    def hear(order: dict[str, Any]) -> None:
+        for rank in made:
+            rank.stopping |= bool(order.get("stop"))
+            rank.saving |= bool(order.get("save"))
+        orders.put(order)
+
+    config = configured(hear)
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    run = RunFolder(Path(config["run"]))
+    accept_components(run)
+    rank = kind(run, config["member"], Pulse(Path(config["pulse"])).beat)
+    made.append(rank)
+
+    def leave(*_: Any) -> None:
+        rank.leaving = True  # a polite goodbye: all save first
+        if not dist.is_initialized():
+            os._exit(0)
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run's process says what to do
+    rank.warm_up()
+    serve(rank, orders)

@@ -1,0 +1,130 @@
+"""What a training is made of, from a resolved spec: data, teacher, model, loop.
+
+Used by the run's own process and, when a student has several ranks, by each of them.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kdlab.data.images import ImageData
+from kdlab.data.samples import Part, PlannedSamples, Shard, planned
+from kdlab.experiment.spec import ExperimentSpec, Member
+from kdlab.models.pixel_mean import fit_pixel_mean
+from kdlab.soft_labels.source import LoadedTeacher
+from kdlab.train.evaluate import evaluate
+from kdlab.train.events import Emit
+from kdlab.train.student import Job, StudentLoop
+from kdlab.train.teacher import PreparedTeachers, prepare
+
+
+class TrainingSetup:
+    """Made when they are first asked for, and then kept.
+
+    Args:
+        spec: the resolved experiment.
+        spec_hash: of it, for checkpoints.
+        emit: for notes on the data.
+        emit_teacher: for the training of a teacher that is not there yet.
+        stop: whether the user asked to stop.
+    """
+
+    def __init__(
+        self,
+        spec: ExperimentSpec,
+        spec_hash: str,
+        *,
+        emit: Emit,
+        emit_teacher: Emit,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.spec, self.spec_hash, self.stop = spec, spec_hash, stop
+        self._emit, self._emit_teacher = emit, emit_teacher
+
+    @cached_property
+    def data(self) -> ImageData:
+        return self.spec.data.load(lambda line: self._emit("note", message=line))
+
+    @cached_property
+    def teacher(self) -> PreparedTeachers:
+        threads = torch.get_num_threads()
+        specs = self.spec.teachers()
+        made = [prepare(spec, self._emit_teacher, self.stop) for spec in specs]
+        torch.set_num_threads(threads)  # their recipes may have had another number
+        return PreparedTeachers(tuple(made))
+
+    @cached_property
+    def teacher_top1(self) -> float | None:
+        """Percent on test; an ensemble is tested here, as one."""
+        teacher, data = self.teacher, self.data
+        if len(teacher.members) == 1:
+            return teacher.top1
+        with torch.random.fork_rng():
+            model = teacher.build(len(data.classes), data.shape[0])
+        return evaluate(model, data, data.test, self.spec.train.evaluate_batch).top1
+
+    def prepare_teacher(self) -> None:
+        """Train the teacher now, where that has not been done yet."""
+        _ = self.teacher
+
+    def load_teacher(self) -> LoadedTeacher:
+        # Fresh weights are drawn before the file's are loaded; the student's chance must
+        # not depend on whether that happened before or after a resume.
+        with torch.random.fork_rng():
+            return self.teacher.load(self.data, self.spec.train.chosen_device())
+
+    def samples(
+        self,
+        member: Member,
+        part: Part | None = None,
+        shard: Shard | None = None,
+        **plan: int,
+    ) -> PlannedSamples:
+        """The samples of a member; `plan` replaces keys of `Plan`."""
+        spec, aggregation = self.spec, self.spec.aggregation
+        keys: dict[str, Any] = {
+            "batch": spec.train.batch,
+            "seed": member.seed,
+            "epochs": spec.train.epochs,
+        }
+        if aggregation.smallest_batch is not None:
+            keys["smallest"] = aggregation.smallest_batch
+        return planned(
+            self.data, spec.data.to_dict(), part=part, shard=shard, **keys | plan
+        )
+
+    def loop(
+        self,
+        member: Member,
+        folder: Path,
+        emit: Emit,
+        *,
+        samples: PlannedSamples | None = None,
+        **rest: Any,
+    ) -> StudentLoop:
+        """A fresh loop; `rest` are fields of `Job`."""
+        spec, data = self.spec, self.data
+        torch.manual_seed(member.seed)
+        model_spec = rest.pop("model_spec", spec.student)
+        model = model_spec.build(len(data.classes), data.shape[0])
+        fit_pixel_mean(model, data.inputs, data.train)
+        fields: dict[str, Any] = {
+            "recipe": spec.train,
+            "model": model,
+            "stop": self.stop,
+        }
+        return StudentLoop(
+            Job(
+                model_spec=model_spec,
+                samples=samples or self.samples(member),
+                loss=spec.loss,
+                seed=member.seed,
+                folder=folder,
+                spec_hash=self.spec_hash,
+                emit=emit,
+                **fields | rest,
+            )
+        )

@@ -1,0 +1,216 @@
+"""The whole experiment as one spec: what a file under configs/ describes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from kdlab.cluster.chaos import Chaos
+from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.pool import PoolSpec
+from kdlab.cluster.security import Files, Tls, address_faults
+from kdlab.cluster.wire import check_address
+from kdlab.config import Fault, Range, Spec
+from kdlab.config.registry import find
+from kdlab.data.images import DataSpec
+from kdlab.experiment.method import MethodSpec
+from kdlab.losses.hinton import Hinton
+from kdlab.losses.soft_loss import LossSpec
+from kdlab.models.model import ModelSpec
+from kdlab.soft_labels.none import NoTeacher
+from kdlab.soft_labels.source import SourceSpec
+from kdlab.train.aggregation.kind import AggregationSpec
+from kdlab.train.aggregation.none import NoAggregation
+from kdlab.train.recipe import Recipe
+from kdlab.train.teacher import TeacherSpec
+
+SourceName = Literal["none", "in_process", "cached", "served"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracking(Spec):
+    """Where MLflow keeps the run.
+
+    experiment: runs are grouped under it; null is the config's name.
+    uri: of the MLflow store; null is an SQLite file beside the run folders.
+    """
+
+    experiment: str | None = None
+    uri: str | None = None
+    enabled: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers(Spec):
+    """A Dask cluster on whose workers the ranks of a student are started.
+
+    The run folder and the data must be at the same paths on all of its machines.
+
+    address: of its scheduler, such as tcp://10.0.0.1:8786 or tls://10.0.0.1:8786.
+    tls: certificates; needed for a tls:// address.
+    insecure: plain TCP, where the network keeps others out.
+    """
+
+    address: str
+    tls: Tls | None = None
+    insecure: bool = False
+
+    def cross_faults(self) -> Iterator[Fault]:
+        yield from address_faults(self.address, self.tls, insecure=self.insecure)
+
+    def certificates(self) -> Files | None:
+        return None if self.tls is None else self.tls.files(Path())
+
+    def check(self) -> None:
+        """Whether its scheduler answers.
+
+        Raises:
+            SchedulerUnreachable: it does not.
+        """
+        check_address(self.address, tls=self.certificates())
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One training of a run: one of those that the method compares, with a seed."""
+
+    name: str  # "served/seed0"
+    source_name: str  # what the method compares: a source, a plan, a variant
+    source: SourceSpec
+    seed: int
+
+
+def _one_student() -> MethodSpec:
+    """The method of an experiment that names none: found by its name, as any other is."""
+    method, _ = find("methods/student")
+    found = method()
+    assert isinstance(found, MethodSpec)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentSpec(Spec):
+    """An experiment. `compare` runs it once per named soft-label source.
+
+    workers: of a Dask cluster, where a student with several ranks is trained; null is this
+        machine.
+    """
+
+    about: str = ""
+    method: MethodSpec = field(default_factory=_one_student)
+    data: DataSpec
+    teacher: TeacherSpec | tuple[TeacherSpec, ...] | None = None
+    teacher_pool: PoolSpec | None = None
+    student: ModelSpec
+    loss: LossSpec = field(default_factory=Hinton)
+    soft_labels: SourceSpec = field(default_factory=NoTeacher)
+    aggregation: AggregationSpec = field(default_factory=NoAggregation)
+    train: Recipe = field(default_factory=Recipe)
+    seeds: tuple[Annotated[int, Range(ge=0)], ...] = (0,)
+    compare: tuple[SourceName, ...] = ()
+    tracking: Tracking = field(default_factory=Tracking)
+    chaos: Chaos | None = None
+    workers: Workers | None = None
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            yield Fault("seeds", f"is {list(self.seeds)}; give at least one, each once")
+        if len(set(self.compare)) < len(self.compare):
+            yield Fault("compare", f"is {list(self.compare)}; name each source once")
+        if "served" in self.compare and self.soft_labels.needs_teacher != "served":
+            yield Fault(
+                "compare",
+                "names served, but soft_labels is "
+                f"{self.soft_labels.component}; describe the served source there "
+                "(type: cluster/served)",
+            )
+        needs = {member.source.needs_teacher for member in self.members()}
+        if needs - {"none"} and not self.teachers() and not self.method.needs_teacher:
+            yield Fault("teacher", f"is missing; {self._who_needs()} needs one")
+        if "served" in needs and self.teacher_pool is None:
+            yield Fault(
+                "teacher_pool",
+                "is missing; served soft labels need one (use: teacher_pools/local)",
+            )
+        batch = self.method.labelled(self).batch
+        for fault in self.soft_labels.batch_faults(batch):
+            yield fault.under("soft_labels")
+        yield from self.method.faults(self)
+        yield from self._chaos_faults()
+        if self.workers is not None and not self.method.has_ranks(self):
+            yield Fault(
+                "workers",
+                "is set, and one student in one process has no ranks to start there; "
+                "aggregation.type=train/aggregation/all_reduce",
+            )
+
+    def second_pool_faults(self, source: SourceSpec, at: str, what: str) -> Iterator[Fault]:
+        """A pool that serves `what` for `at`, and maybe the teacher's soft labels too."""
+        if self.teacher_pool is None:
+            yield Fault("teacher_pool", f"is missing; {at} needs one (teacher_pools/local)")
+        elif self.soft_labels.needs_teacher == "served" and not isinstance(
+            self.teacher_pool, LocalPool
+        ):
+            yield Fault(
+                "teacher_pool",
+                f"would serve the whole teacher for soft_labels and {what} for {at}; only "
+                "cluster/local_pool can do both",
+            )
+        yield from (fault.under(at) for fault in source.batch_faults(self.train.batch))
+
+    def _chaos_faults(self) -> Iterator[Fault]:
+        if self.chaos is None:
+            return
+        asked = [kind for kind, weight in self.chaos.weights().items() if weight > 0]
+        pool = self.teacher_pool
+        if any(kind.endswith("teacher") for kind in asked) and not isinstance(
+            pool, LocalPool
+        ):
+            yield Fault(
+                "chaos",
+                f"asks for {', '.join(asked)}, and only teachers of cluster/local_pool can "
+                "be hit; use: teacher_pools/local",
+            )
+        if any(kind.endswith("rank") for kind in asked) and not self.method.has_ranks(self):
+            yield Fault(
+                "chaos",
+                f"asks for {', '.join(asked)}, and one student in one process has no ranks; "
+                "aggregation.type=train/aggregation/all_reduce",
+            )
+        if any(kind.endswith("rank") for kind in asked) and self.workers is not None:
+            yield Fault(
+                "chaos",
+                f"asks for {', '.join(asked)}, and ranks on Dask workers cannot be hit from "
+                "here; only those of this machine can",
+            )
+        if "partition_teacher" in asked and isinstance(pool, LocalPool) and not pool.chaos:
+            yield Fault("teacher_pool.chaos", "is false; partition_teacher needs it true")
+
+    def _who_needs(self) -> str:
+        return next(
+            str(m.source.component)
+            for m in self.members()
+            if m.source.needs_teacher != "none"
+        )
+
+    def teachers(self) -> tuple[TeacherSpec, ...]:
+        """None, one, or the members of an ensemble."""
+        if self.teacher is None:
+            return ()
+        return self.teacher if isinstance(self.teacher, tuple) else (self.teacher,)
+
+    def sources(self) -> dict[str, SourceSpec]:
+        """What is trained for each seed, by name, and where its soft labels come from."""
+        return dict(self.method.compared(self))
+
+    def described(self) -> str:
+        """Of those the one that the top-level keys of the result describe."""
+        return self.method.described(list(self.sources()))
+
+    def members(self) -> list[Member]:
+        """Seed by seed, so that the first rows of a comparison come early."""
+        return [
+            Member(f"{name}/seed{seed}", name, source, seed)
+            for seed in self.seeds
+            for name, source in self.sources().items()
+        ]

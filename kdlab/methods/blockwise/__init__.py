@@ -1,0 +1,1 @@
+"""Pipe-BD: each block of the student learns from its block of the teacher, in a pipeline."""

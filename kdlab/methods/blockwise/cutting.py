@@ -1,0 +1,178 @@
+"""From two networks to pairs of blocks, as an experiment asks for them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from kdlab.errors import ModelError
+from kdlab.methods.blockwise.pairs import BlockPair, as_adapted, is_adapted, pairs_of
+from kdlab.models.blocks import Cut, Cuttable, check_composition, operations
+from kdlab.models.model import ModelSpec, Normalised
+
+_PROBE = 2  # images the blocks are checked on
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Where two networks are to be cut.
+
+    Attributes:
+        teacher, student: modules the blocks end with; empty is `blocks` of them, chosen here.
+        blocks: how many, where no modules are named.
+        last_loss: of the last block.
+    """
+
+    teacher: tuple[str, ...]
+    student: tuple[str, ...]
+    blocks: int
+    last_loss: Literal["soft_cross_entropy", "mse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """Both networks in pairs of blocks, ready to be trained.
+
+    Attributes:
+        pairs: on the device they were asked for.
+        shapes: of one row of each block's input.
+        outputs: of one row of each teacher block's output.
+        student: all student blocks as one model, with the teacher's statistics.
+        spec: of that model, which has adapters if there are any.
+        works: multiplications of each teacher block for one image.
+        teacher_cuts, student_cuts: modules the blocks end with.
+    """
+
+    pairs: list[BlockPair]
+    shapes: list[tuple[int, ...]]
+    outputs: list[tuple[int, ...]]
+    student: Normalised
+    spec: ModelSpec
+    works: list[float]
+    teacher_cuts: tuple[str, ...]
+    student_cuts: tuple[str, ...]
+
+
+def cut_both(
+    cuts: Cuts,
+    teacher: Normalised,
+    student: Normalised,
+    spec: ModelSpec,
+    shape: Sequence[int],
+    device: torch.device,
+) -> Cutting:
+    """Cut both networks and put the pairs on a device.
+
+    Args:
+        cuts: where.
+        teacher: with its weights.
+        student: to be trained.
+        spec: of the student.
+        shape: (C, H, W) of an image.
+        device: that trains.
+
+    Raises:
+        ModelError: a network that cannot be cut so, or blocks that cannot meet.
+    """
+    teacher, student = teacher.to(device), student.to(device)
+    raw = torch.linspace(0, 255, _PROBE * shape[0] * shape[1] * shape[2])
+    raw = raw.view(_PROBE, *shape).to(device)
+    views = (raw - teacher.mean) / teacher.std
+    teacher.eval()
+    ours, theirs = Cuttable(student.net), Cuttable(teacher.net)
+    if cuts.teacher:
+        at_teacher, at_student = theirs.named(cuts.teacher), ours.named(cuts.student)
+    else:
+        at_teacher, at_student = _automatic(cuts.blocks, theirs, ours, views)
+    teachers, students = theirs.blocks(at_teacher), ours.blocks(at_student)
+    check_composition(teacher.net, teachers, views)
+    check_composition(student.net, students, views)
+    names = tuple(cut.after for cut in at_student)
+    pairs = pairs_of(teachers, students, views, last_loss=cuts.last_loss)
+    net: nn.Module = student.net
+    mean, std = ((s.flatten() / 255).tolist() for s in (teacher.mean, teacher.std))
+    spec = replace(spec, mean=tuple(mean), std=tuple(std))
+    if is_adapted(pairs):
+        net, spec = as_adapted(pairs, spec, names)
+    whole = Normalised(net, mean, std, student.num_classes).to(device)
+    inputs = _shapes([*teachers, nn.Identity()], views)
+    return Cutting(
+        pairs,
+        inputs[:-1],
+        inputs[1:],
+        whole,
+        spec,
+        operations(teachers, views[:1]),
+        tuple(cut.after for cut in at_teacher),
+        names,
+    )
+
+
+@torch.no_grad()
+def _shapes(blocks: Sequence[nn.Module], views: Tensor) -> list[tuple[int, ...]]:
+    found = []
+    for block in blocks:
+        found.append(tuple(views.shape[1:]))
+        views = block(views)
+    return found
+
+
+def _automatic(
+    count: int, teacher: Cuttable, student: Cuttable, views: Tensor
+) -> tuple[list[Cut], list[Cut]]:
+    """Teacher blocks of about the same work, and the student cut where images are alike.
+
+    Behind a student's cut the image has the size it has behind the teacher's; among all
+    such cuts those that leave about as much of the student's work behind them.
+    """
+    chosen = teacher.balanced(count, lambda pieces: operations(pieces, views))
+    ends, own = teacher.blocks(chosen), student.distinct()
+    pieces = student.blocks(own)
+    wanted = list(zip(_sizes(ends, views), _depths(ends, views), strict=True))
+    places = list(zip(_sizes(pieces, views), _depths(pieces, views), strict=True))
+    found = _nearest(wanted[:-1], places[:-1])
+    if found is None:
+        sizes = ", ".join(_said(size) for size, _ in wanted[:-1])
+        raise ModelError(
+            f"The student cannot be cut where images are {sizes}, as behind the {count} blocks "
+            f"of the teacher ({', '.join(cut.after for cut in chosen)}). Name teacher_cuts and "
+            f"student_cuts, or take fewer than {count} blocks."
+        )
+    return chosen, [own[k] for k in found]
+
+
+_Place = tuple[tuple[int, ...], float]  # size of the image there, share of the work before
+
+
+def _nearest(wanted: Sequence[_Place], places: Sequence[_Place]) -> list[int] | None:
+    """Ascending places of the wanted sizes whose shares differ least in sum, or None."""
+    best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by last place taken
+    for size, share in wanted:
+        best = {
+            k: min(
+                (cost + abs(at - share), [*taken, k])
+                for last, (cost, taken) in best.items()
+                if last < k
+            )
+            for k, (here, at) in enumerate(places)
+            if here == size and any(last < k for last in best)
+        }
+    return min(best.values())[1] if best else None
+
+
+def _depths(blocks: Sequence[nn.Module], views: Tensor) -> list[float]:
+    """Share of all work that is done behind each block."""
+    done = list(accumulate(operations(blocks, views)))
+    return [work / done[-1] for work in done]
+
+
+def _sizes(blocks: Sequence[nn.Module], views: Tensor) -> list[tuple[int, ...]]:
+    """Height and width behind each block; empty where there is no image any more."""
+    return [tuple(shape[1:]) for shape in _shapes([*blocks, nn.Identity()], views)][1:]
+
+
+def _said(size: tuple[int, ...]) -> str:
+    return "×".join(map(str, size)) if size else "flat"

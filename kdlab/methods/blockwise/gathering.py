@@ -1,0 +1,83 @@
+"""Every block's newest state, brought to the master: what it validates and what it saves."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from kdlab.methods.blockwise.pairs import BlockPair
+from kdlab.methods.blockwise.stage import Worker
+from kdlab.papers.pipe_bd.programme import Programme
+from kdlab.train import checkpoint
+from kdlab.train.recipe import Stepper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathering:
+    """Of one device.
+
+    Attributes:
+        optimizers: of each block's student.
+        workers: of this device.
+        norm: how batch norm in shared stages is kept.
+        talk: process group of all devices, by processor.
+    """
+
+    pairs: Sequence[BlockPair]
+    optimizers: Sequence[Stepper]
+    workers: Sequence[Worker]
+    programme: Programme
+    norm: Literal["sync", "local"]
+    rank: int
+    talk: Any
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """To the master, as plain tensors; all devices take part."""
+        self._average_statistics()
+        for block, pair in enumerate(self.pairs):
+            owner = self.programme.owner(block)
+            if owner == 0:
+                continue
+            if self.rank == owner:
+                tensors, facts = self.packed(block)
+                self._send(to_bytes(tensors))
+                self._send(json.dumps(facts).encode())
+            elif self.rank == 0:
+                tensors = from_bytes(self._receive(owner))
+                facts = json.loads(self._receive(owner))
+                checkpoint.unpack(
+                    tensors, facts, pair.student, self.optimizers[block], rank=-1
+                )
+
+    def packed(self, block: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """A block's student and optimiser, without the random state."""
+        tensors, facts = checkpoint.pack(self.pairs[block].student, self.optimizers[block])
+        kept = {k: v for k, v in tensors.items() if not k.startswith("random.")}
+        return {k: v.detach().contiguous().cpu() for k, v in kept.items()}, facts
+
+    def _average_statistics(self) -> None:
+        """Of batch norm in shared stages, where each device saw its own rows."""
+        if self.norm == "sync":
+            return
+        for worker in self.workers:
+            if len(worker.stage.devices) > 1:
+                worker.average_statistics()
+
+    def _send(self, content: bytes) -> None:
+        data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        dist.send(torch.tensor([len(content)]), 0, group=self.talk)
+        dist.send(data, 0, group=self.talk)
+
+    def _receive(self, sender: int) -> bytes:
+        size = torch.zeros(1, dtype=torch.int64)
+        dist.recv(size, sender, group=self.talk)
+        data = torch.empty(int(size), dtype=torch.uint8)
+        dist.recv(data, sender, group=self.talk)
+        return data.numpy().tobytes()

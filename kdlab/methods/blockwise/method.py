@@ -1,0 +1,228 @@
+"""`method: {type: methods/blockwise}`: what a blockwise distillation can be told."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from kdlab.cluster.pool import Pool
+from kdlab.config import Fault, Range, register
+from kdlab.config.spec import POSITIVE
+from kdlab.experiment.groups import pool_facts, rank_group
+from kdlab.experiment.method import MemberResult, MemberTraining, MethodSpec, recipe_faults
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.spec import ExperimentSpec
+from kdlab.methods.blockwise.cutting import Cuts
+from kdlab.methods.blockwise.prefix_pool import prefix_deployment
+from kdlab.methods.blockwise.search import Search
+from kdlab.methods.blockwise.served_prefix import ServedPrefix
+from kdlab.methods.blockwise.setup import check
+from kdlab.methods.blockwise.whole import train_whole
+from kdlab.papers.edl_dist.generations import Generations
+from kdlab.papers.pipe_bd.programme import RELAYED, PlanName
+from kdlab.papers.pipe_bd.stages import LEAD
+from kdlab.soft_labels.none import NoTeacher
+from kdlab.soft_labels.source import SourceSpec
+from kdlab.train.aggregation.none import NoAggregation
+from kdlab.train.recipe import Recipe
+
+_AT_LEAST_1 = Range(ge=1)
+_FILES = ("plan.json", "trace.json", "gantt.png", "breakdown.png", "architecture.yaml")
+
+# Blocks are trained in float32, without labels, and saved after each epoch.
+_NOT_BLOCKWISE = (
+    "precision",
+    "compile",
+    "channels_last",
+    "label_smoothing",
+    "checkpoint_every_steps",
+)
+
+
+@register("methods/blockwise")
+@dataclass(frozen=True, kw_only=True)
+class Blockwise(MethodSpec):
+    """Each student block learns from its teacher block, in a pipeline of devices (Pipe-BD).
+
+    plan: `ahd` searches the best pipeline, `tr` gives each stage one device, `ir` has every
+        device train all blocks; `dp` and `ls` are the baselines.
+    compare: the same training once for each of these plans.
+    decoupled: DPU; false waits for all devices before each update.
+    lead: steps a stage may be ahead of the next; each costs the memory of what is relayed.
+    devices: ranks, each a process.
+    teacher_cuts, student_cuts: modules the blocks end with, the last block being the rest;
+        of both networks, or of neither.
+    blocks: without cuts, as many blocks as this, of about the same work in the teacher.
+    last_loss: of the last block; the others minimise the mean squared error.
+    bn: `sync` takes batch statistics over the whole batch of a shared stage.
+    profile: a profile.json of an earlier run; null measures.
+    profile_steps: timed for each block and number of rows, fewer when profile_s is over.
+    profile_s: seconds for measuring, about.
+    memory_gb: of each device; null is what it has.
+    fine_tune: afterwards the whole student is trained so, in one process, with the
+        experiment's soft_labels and loss.
+    prefix: the teacher's first blocks are served by `teacher_pool`; plans tr, ahd and ir.
+    search: architecture search; the student is a supernet.
+    retrain: after a search the network that was found is trained so from fresh weights,
+        in one process, with the experiment's soft_labels and loss.
+    standby: processes that have imported everything and wait to replace a lost rank.
+    hang_s: a rank without a sign of life for so long is killed and replaced.
+    """
+
+    needs_teacher: ClassVar[bool] = True
+    steers_loss: ClassVar[bool] = False  # that of blocks has no numbers
+
+    plan: PlanName = "ahd"
+    compare: tuple[PlanName, ...] = ()
+    decoupled: bool = True
+    lead: Annotated[int, Range(ge=1, le=64)] = LEAD
+    devices: Annotated[int, Range(ge=1, le=64)] = 2
+    teacher_cuts: tuple[str, ...] = ()
+    student_cuts: tuple[str, ...] = ()
+    blocks: Annotated[int, _AT_LEAST_1] = 4
+    last_loss: Literal["soft_cross_entropy", "mse"] = "soft_cross_entropy"
+    bn: Literal["sync", "local"] = "sync"
+    profile: str | None = None
+    profile_steps: Annotated[int, _AT_LEAST_1] = 100
+    profile_s: Annotated[float, POSITIVE] = 20.0
+    memory_gb: Annotated[float, POSITIVE] | None = None
+    fine_tune: Recipe | None = None
+    prefix: ServedPrefix | None = None
+    search: Search | None = None
+    retrain: Recipe | None = None
+    standby: Annotated[int, Range(ge=0, le=4)] = 0
+    hang_s: Annotated[float, POSITIVE] = 60.0
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if bool(self.teacher_cuts) != bool(self.student_cuts):
+            missing = "student_cuts" if self.teacher_cuts else "teacher_cuts"
+            yield Fault(missing, "is empty; cut both networks, or neither")
+        elif len(self.teacher_cuts) != len(self.student_cuts):
+            yield Fault(
+                "student_cuts",
+                f"has {len(self.student_cuts)} modules and teacher_cuts "
+                f"{len(self.teacher_cuts)}; blocks are trained in pairs",
+            )
+        if self.prefix is not None:
+            yield from self._prefix_faults(self.prefix)
+        if self.retrain is not None and self.search is None:
+            yield Fault("retrain", "is set without search; fine_tune trains the student on")
+        if self.fine_tune is not None and self.search is not None:
+            yield Fault("fine_tune", "is of no use after a search; retrain what was found")
+        if len(set(self.compare)) < len(self.compare):
+            yield Fault("compare", f"is {list(self.compare)}; name each plan once")
+
+    def _prefix_faults(self, prefix: ServedPrefix) -> Iterator[Fault]:
+        blocks = len(self.teacher_cuts) + 1 if self.teacher_cuts else self.blocks
+        if prefix.blocks > blocks:
+            yield Fault(
+                "prefix.blocks", f"is {prefix.blocks}, and the teacher has {blocks} blocks"
+            )
+        if not set(self.plans()) & RELAYED:
+            yield Fault(
+                "prefix",
+                f"is set, and plan: {', '.join(self.plans())} runs every teacher block on "
+                "the devices; tr, ahd and ir can have the first ones served",
+            )
+
+    @property
+    def cuts(self) -> Cuts:
+        """Where both networks are cut."""
+        return Cuts(self.teacher_cuts, self.student_cuts, self.blocks, self.last_loss)
+
+    def serves(self, plan: str) -> bool:
+        """Whether teacher blocks of this plan may be served."""
+        return self.prefix is not None and plan in RELAYED
+
+    @property
+    def afterwards(self) -> Recipe | None:
+        """How the whole student is trained in the end, if it is."""
+        return self.fine_tune or self.retrain
+
+    def plans(self) -> tuple[PlanName, ...]:
+        return self.compare or (self.plan,)
+
+    # As kdlab/experiment/method.py wants it
+
+    def faults(self, spec: ExperimentSpec) -> Iterator[Fault]:
+        count = len(spec.teachers())
+        if count != 1:
+            has = "is missing" if not count else f"has {count} members"
+            yield Fault("teacher", f"{has}; methods/blockwise needs one, block by block")
+        if not isinstance(spec.aggregation, NoAggregation):
+            yield Fault(
+                "aggregation",
+                f"is {spec.aggregation.component}; methods/blockwise shares gradients itself",
+            )
+        if spec.compare:
+            yield Fault("compare", "is of soft labels; compare plans with method.compare")
+        if self.prefix is not None:
+            what, source = "the teacher's first blocks", self.prefix.source
+            yield from spec.second_pool_faults(source, "method.prefix.source", what)
+        if self.afterwards is None and spec.soft_labels != NoTeacher():
+            yield Fault(
+                "soft_labels",
+                f"is {spec.soft_labels.component}, and only method.fine_tune or "
+                "method.retrain would use it",
+            )
+        why = "methods/blockwise does not have it (method.fine_tune and method.retrain do)"
+        yield from recipe_faults(spec.train, _NOT_BLOCKWISE, why)
+
+    def compared(self, spec: ExperimentSpec) -> dict[str, SourceSpec]:
+        return dict.fromkeys(self.plans(), spec.soft_labels)
+
+    def described(self, names: list[str]) -> str:
+        return self.plan if self.plan in names else super().described(names)
+
+    def labelled(self, spec: ExperimentSpec) -> Recipe:
+        return self.afterwards or spec.train
+
+    def has_ranks(self, spec: ExperimentSpec) -> bool:
+        return True
+
+    def needs_pool(self, spec: ExperimentSpec) -> bool:
+        return self.prefix is not None
+
+    def check(self, setup: TrainingSetup) -> None:
+        check(self, setup)
+
+    def prepare(self, training: MemberTraining) -> None:
+        super().prepare(training)
+        if self.serves(training.member.source_name):
+            self._prefix_pool(training)
+
+    def train(self, training: MemberTraining) -> MemberResult:
+        """The blocks in a group of ranks; then, if it is asked for, the whole student."""
+        serves = self.serves(training.member.source_name)
+        pool = self._prefix_pool(training) if serves else None
+        # A plan is for all of its devices: a lost rank is replaced, nobody trains before.
+        machine = Generations(
+            wanted=self.devices, least=self.devices, replace=True, standby=self.standby
+        )
+        group = rank_group(
+            machine,
+            training,
+            module="kdlab.methods.blockwise.rank",
+            shared={"pool": pool_facts(pool)},
+            hang_s=self.hang_s,
+            wanted=lambda: None,
+        )
+        with training.chaos(pool, group.targets):
+            distilled = group.run() | {"failovers": group.failovers}
+        if self.afterwards is None:
+            return distilled
+        searched = self.search is not None
+        return train_whole(self.afterwards, training, distilled, searched=searched)
+
+    def _prefix_pool(self, training: MemberTraining) -> Pool:
+        """Serves the outputs of the teacher's first blocks."""
+        served = self.prefix
+        assert served is not None
+        return training.pools.started(
+            "pool_of_blocks",
+            lambda: prefix_deployment(self.cuts, served, training.pools),
+        )
+
+    def artifacts(self, folder: Path) -> list[str]:
+        files = [folder / name for name in _FILES]
+        return [str(path) for path in files if path.is_file()]

@@ -1,0 +1,253 @@
+"""What blocks cost on this device: the profile a plan is made from (section IV-C).
+
+Each block is run at each feasible batch share, some steps to warm up and then
+`steps` (100 in the paper, section V-B), and the median counts. Sizes take turns, so a
+machine that drifts does not make one of them look better. A supernet's steps differ by the
+path they draw; what a stage does in many of them is the mean of what its candidates take.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean, median
+
+import torch
+from torch import Tensor, nn
+
+from kdlab.methods.blockwise.pairs import BlockPair
+from kdlab.models.proxyless import mixed_blocks, paths_in_turn
+from kdlab.papers.pipe_bd.block_cost import Block
+from kdlab.papers.pipe_bd.stages import even_rows
+from kdlab.train.recipe import Stepper
+
+_WARM_UP = 2
+_COPIES = 3  # weights, gradients, momentum
+
+
+def feasible_rows(batch: int, devices: int) -> list[int]:
+    """Rows a device may get when up to `devices` share a batch; the fewest first."""
+    widths = range(1, min(batch, devices) + 1)
+    return sorted({rows for width in widths for rows in even_rows(batch, width)})
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Of a network whose steps differ.
+
+    choose: called with the number of each step.
+    turn: steps after which all comes again: as many are for warming up, and whole turns
+        are timed.
+    """
+
+    choose: Callable[[int], None]
+    turn: int = 1
+
+
+def paths_of(student: nn.Module) -> Paths | None:
+    """How a supernet's steps are measured: each candidate about as often as the others.
+
+    So a few steps have the mean of many drawn ones. None for any other network.
+    """
+    mixed = mixed_blocks(student)
+    if not mixed:
+        return None
+    return Paths(partial(paths_in_turn, student), max(len(m.candidates) for m in mixed))
+
+
+def profiled(
+    pairs: Sequence[BlockPair],
+    views: Tensor,
+    rows: Sequence[int],
+    *,
+    steps: int = 100,
+    optimizer: Callable[[nn.Module], Stepper],
+    most_s: float = 60.0,
+    alive: Callable[[], None] = lambda: None,
+    paths: Paths | None = None,
+) -> list[Block]:
+    """Costs of each pair, measured on copies of nothing: weights come back as they were.
+
+    Args:
+        pairs: on the device that is measured.
+        views: (N, C, H, W) normalised, N at least the largest of `rows`.
+        rows: sizes to measure.
+        steps: timed for each block and size, fewer when `most_s` is over.
+        optimizer: a fresh one for a student block, as in training.
+        most_s: for all of it, in seconds.
+        alive: called before each step.
+        paths: of a supernet; then the mean over a turn counts, of medians over all turns.
+    """
+    found = []
+    per_block_s = most_s / max(1, len(pairs))
+    turn = 1 if paths is None else paths.turn
+    for pair in pairs:
+        with torch.no_grad():
+            output = pair.teacher(views)
+        timing = _Timing(steps, per_block_s, paths or Paths(lambda step: None), alive)
+        teacher, student = timing.of(pair, views, output, rows, optimizer)
+        times = {
+            "teacher_s": {r: median(s) for r, s in teacher.items()},
+            "student_s": {r: _typical(s, turn) for r, s in student.items()},
+        }
+        found.append(_sized(pair, views, output, **times))
+        views = output
+    return found
+
+
+def _typical(seconds: Sequence[float], turn: int) -> float:
+    """The median of each step of a turn, over all turns; of these the mean."""
+    return fmean(median(seconds[place::turn]) for place in range(turn))
+
+
+@dataclass(frozen=True, slots=True)
+class _Timing:
+    steps: int
+    most_s: float
+    paths: Paths
+    alive: Callable[[], None]
+
+    def of(
+        self,
+        pair: BlockPair,
+        views: Tensor,
+        output: Tensor,
+        rows: Sequence[int],
+        optimizer: Callable[[nn.Module], Stepper],
+    ) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+        """Seconds of the teacher and of the student by rows, each time they were timed."""
+        student = pair.student
+        kept = {k: v.clone() for k, v in student.state_dict().items()}
+        student.train()
+        stepper = optimizer(student)
+        teacher: dict[int, list[float]] = {r: [] for r in rows}
+        whole: dict[int, list[float]] = {r: [] for r in rows}
+        for step in self._numbers():
+            self.alive()
+            self.paths.choose(step if step >= 0 else step + self.paths.turn)
+            for r in rows:
+                taken = _seconds(lambda r=r: _forward(pair, views[:r]), views)  # type: ignore[misc]
+                spent = _seconds(
+                    lambda r=r: _train(pair, stepper, views[:r], output[:r]),  # type: ignore[misc]
+                    views,
+                )
+                if step >= 0:
+                    teacher[r].append(taken)
+                    whole[r].append(spent)
+        student.load_state_dict(kept)
+        stepper.zero_grad(set_to_none=True)
+        return teacher, whole
+
+    def _numbers(self) -> Iterator[int]:
+        """Of steps; those that warm up are below 0. Whole turns, two steps at least."""
+        turn, begin = self.paths.turn, time.perf_counter()
+        yield from range(-max(_WARM_UP, turn), 0)
+        step, last = 0, -(-self.steps // turn) * turn
+        while step < last:
+            late = time.perf_counter() - begin > self.most_s
+            if late and step >= 2 and step % turn == 0:
+                return
+            yield step
+            step += 1
+
+
+def unmeasured(
+    pairs: Sequence[BlockPair], shapes: Sequence[Sequence[int]], batch: int
+) -> list[Block]:
+    """Blocks with their sizes and made-up times: enough to see whether plans fit.
+
+    Args:
+        pairs: of blocks.
+        shapes: of one row of each one's input.
+        batch: rows.
+    """
+    found = []
+    for pair, shape in zip(pairs, shapes, strict=True):
+        reference = next(pair.teacher.parameters(), torch.zeros(1))
+        views = torch.zeros((1, *shape), dtype=reference.dtype, device=reference.device)
+        with torch.no_grad():
+            output = pair.teacher(views)
+        alike = {batch: 1.0}
+        found.append(_sized(pair, views, output, teacher_s=alike, student_s=alike))
+    return found
+
+
+def _sized(
+    pair: BlockPair, views: Tensor, output: Tensor, **times: dict[int, float]
+) -> Block:
+    student, teacher = pair.student, pair.teacher
+    parameters = sum(p.numel() * p.element_size() for p in student.parameters())
+    frozen = sum(p.numel() * p.element_size() for p in teacher.parameters())
+    return Block(
+        **times,
+        output_bytes=output[0].numel() * output.element_size(),
+        gradient_bytes=parameters,
+        fixed_bytes=frozen + _COPIES * parameters,
+        row_bytes=_activation_bytes(pair, views[:1]),
+        norms=_norms(student, views[:1]),
+    )
+
+
+@torch.no_grad()
+def _forward(pair: BlockPair, views: Tensor) -> None:
+    pair.teacher(views)
+
+
+def _train(pair: BlockPair, stepper: Stepper, views: Tensor, target: Tensor) -> None:
+    stepper.zero_grad(set_to_none=True)
+    loss = pair.loss(pair.student(views), target)
+    if loss.requires_grad:  # of a supernet's block a path of skips may be drawn
+        loss.backward()
+    stepper.step()
+
+
+def _seconds(work: Callable[[], None], views: Tensor) -> float:
+    if views.is_cuda:
+        torch.cuda.synchronize(views.device)
+    begin = time.perf_counter()
+    work()
+    if views.is_cuda:
+        torch.cuda.synchronize(views.device)
+    return time.perf_counter() - begin
+
+
+@torch.no_grad()
+def _norms(student: nn.Module, views: Tensor) -> int:
+    """Batch norms that are passed: of a supernet those on one path."""
+    passed: list[nn.Module] = []
+    handles = [
+        m.register_forward_hook(lambda module, inputs, output: passed.append(module))
+        for m in student.modules()
+        if isinstance(m, nn.BatchNorm2d)
+    ]
+    mode = student.training
+    student.eval()
+    student(views)
+    student.train(mode)
+    for handle in handles:
+        handle.remove()
+    return len(passed)
+
+
+def _activation_bytes(pair: BlockPair, views: Tensor) -> float:
+    """Of one row: what the layers put out; the student's twice, with their gradients."""
+    total = float(views.numel() * views.element_size())
+
+    def count(factor: int) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            nonlocal total
+            if isinstance(output, Tensor) and next(module.children(), None) is None:
+                total += factor * output[0].numel() * output.element_size()
+
+        return hook
+
+    for block, factor in ((pair.teacher, 1), (pair.student, 2)):
+        handles = [m.register_forward_hook(count(factor)) for m in block.modules()]
+        mode = block.training
+        block.eval()
+        with torch.no_grad():
+            block(views)
+        block.train(mode)
+        for handle in handles:
+            handle.remove()
+    return total

@@ -1,0 +1,375 @@
+"""One device of a pipeline, as a process: `python -m kdlab.methods.blockwise.rank`."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from kdlab.config.home import write_json
+from kdlab.data.samples import PlannedSamples
+from kdlab.errors import BadInput
+from kdlab.experiment.rank_process import RankProcess, main
+from kdlab.methods.blockwise import planning
+from kdlab.methods.blockwise.cutting import Cutting
+from kdlab.methods.blockwise.loader import Loader
+from kdlab.methods.blockwise.loop import BlockwiseLoop, Job
+from kdlab.methods.blockwise.method import Blockwise
+from kdlab.methods.blockwise.profiling import feasible_rows, paths_of, profiled
+from kdlab.methods.blockwise.served_prefix import (
+    MEASURED,
+    measured_supply,
+    together,
+    width_of,
+)
+from kdlab.methods.blockwise.setup import (
+    cutting_of,
+    identity_of,
+    memory_of,
+    smallest_batch,
+    write_architecture,
+)
+from kdlab.models.model import parameters
+from kdlab.models.proxyless import derived
+from kdlab.papers.pipe_bd.block_cost import Costs, Profile, at
+from kdlab.papers.pipe_bd.programme import NoPlan, PlanName, Programme, programme
+from kdlab.papers.pipe_bd.relay import Span
+from kdlab.papers.pipe_bd.served_prefix import Supply, served_profile, with_supply
+from kdlab.report import trace
+from kdlab.report.plan_table import plan_table
+from kdlab.soft_labels.source import KnownPool, SoftLabelSource, SourceContext
+from kdlab.train import checkpoint
+from kdlab.train.recipe import make_optimizer
+from kdlab.train.steering import CONTROL, Steering
+
+_PATIENT_S = 5.0  # a step may take so long before a stop is one of this rank alone
+_OFF = 0.2  # measured step time this far from the predicted one is worth a warning
+
+
+class BlockRank(RankProcess):
+    """A rank that trains the blocks of its stage."""
+
+    @property
+    def method(self) -> Blockwise:
+        method = self.spec.method
+        assert isinstance(method, Blockwise)
+        return method
+
+    _trained = (0, 0.0)  # last step, and when
+
+    def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
+        self.saving = False
+        self.beat(order["generation"], 0)
+        device = self.device(order["local_rank"])
+        if self.spec.train.threads is not None:
+            torch.set_num_threads(self.spec.train.threads)
+        data = self.setup.data
+        teacher = self.setup.teacher.members[0].build(len(data.classes), data.shape[0])
+        cutting = cutting_of(
+            self.method.cuts, self.spec, teacher, data, self.member.seed, device
+        )
+        self.meet(order, device)
+        try:
+            return self._train(order, cutting, device)
+        finally:
+            dist.destroy_process_group()
+
+    def _train(
+        self, order: dict[str, Any], cutting: Cutting, device: torch.device
+    ) -> dict[str, Any] | None:
+        number, rank = order["generation"], order["rank"]
+        self.beat(number, 0)
+        report = self.report(rank)
+        found = checkpoint.load_newest(self.folder / "checkpoints", self.hash)
+        chosen = self._programme(order, cutting, device)
+        samples = self.setup.samples(self.member, smallest=smallest_batch(chosen))
+        loop = BlockwiseLoop(
+            Job(
+                recipe=self.spec.train,
+                model_spec=cutting.spec,
+                student=cutting.student,
+                pairs=cutting.pairs,
+                shapes=cutting.shapes,
+                outputs=cutting.outputs,
+                samples=samples,
+                programme=chosen,
+                norm=self.method.bn,
+                seed=self.member.seed,
+                folder=self.folder,
+                spec_hash=self.hash,
+                fence=int(order.get("fence", 0)),
+                rank=rank,
+                device=device,
+                emit=report,
+                stop=self.stops,
+                leave=lambda: self.saving or self.leaving,
+                pulse=lambda step: self._pulse(number, step),
+                steering=Steering(
+                    self.run.path / CONTROL, self.member.name, self.run.since
+                ),
+                search=self.method.search,
+                works=cutting.works,
+                opened=lambda own, start: self._opened(
+                    order, own, start, len(own.batches(0)[0]) / chosen.predicted_s, cutting
+                ),
+                on_trace=self._write_trace,
+            )
+        )
+        loop.go_to(found)
+        self.beat(number, loop.position.step)
+        loop.train()
+        if rank:
+            return None
+        self._compare(chosen, loop)
+        result = asdict(loop.finish()) | {"parameters": parameters(cutting.student)}
+        if self.method.search is not None:
+            small = bool(getattr(self.spec.student, "small", False))
+            network = derived(cutting.student, small=small)
+            result["architecture"] = write_architecture(network, self.folder)
+            self.log.emit("architecture_found", choices=list(network.choices))
+        return result
+
+    # The plan
+
+    def _programme(
+        self, order: dict[str, Any], cutting: Cutting, device: torch.device
+    ) -> Programme:
+        """The plan of this member: kept, or made from a profile that all measure together."""
+        path = self.folder / "plan.json"
+        profile = supply = None
+        if not path.is_file():  # else of a generation or a session before
+            profile = self._with_memory(
+                self._profile(order, cutting, device), device, order["local_world"]
+            )
+            if self.method.serves(self.plan):
+                supply = self._supply(order, cutting, profile, device)
+        told: list[Any] = [None]
+        if order["rank"] == 0:  # one plans for all: another's memory may look different
+            told = [self._planned(profile, supply, path, cutting)]
+        dist.broadcast_object_list(told, 0)
+        if "refused" in told[0]:
+            raise BadInput(told[0]["refused"])
+        return Programme.from_facts(told[0])
+
+    def _planned(
+        self, profile: Profile | None, supply: Supply | None, path: Path, cutting: Cutting
+    ) -> dict[str, Any]:
+        """Facts of the programme, or why there is none."""
+        if profile is None:
+            kept: dict[str, Any] = json.loads(path.read_text())["programme"]
+            return kept
+        sync = self.method.bn == "sync"
+        known: dict[str, Any] = {"sync_norms": sync, "lead": self.method.lead}
+        costs = Costs(profile, self.spec.train.batch, **known)
+        decoupled, prefix = self.method.decoupled, self.method.prefix
+        try:
+            if prefix is not None and supply is not None:
+                always = prefix.serve == "always"
+                chosen = with_supply(
+                    self.plan, costs, supply, decoupled=decoupled, always=always
+                )
+            else:
+                chosen = programme(self.plan, costs, decoupled=decoupled)
+        except NoPlan as error:
+            return {"refused": str(error)}
+        if chosen.served and supply is not None:
+            served = served_profile(profile, supply)
+            costs = Costs(served, self.spec.train.batch, **known)
+        table = plan_table(chosen, costs, cutting.student_cuts)
+        ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
+        facts = {"programme": chosen.facts(), "table": table, "ideal_s": ideal}
+        write_json(path, facts)
+        self.log.emit("plan", **facts)
+        return chosen.facts()
+
+    def _with_memory(
+        self, profile: Profile, device: torch.device, local_world: int
+    ) -> Profile:
+        """With what each device says it has, or what all are allowed."""
+        allowed = self.method.memory_gb
+        own = memory_of(allowed, device, local_world)
+        everyone: list[Any] = [None] * len(profile.devices)
+        dist.all_gather_object(everyone, own)
+        return replace(profile, memory_bytes=tuple(everyone))
+
+    @property
+    def plan(self) -> PlanName:
+        return next(p for p in self.method.plans() if p == self.member.source_name)
+
+    def _profile(
+        self, order: dict[str, Any], cutting: Cutting, device: torch.device
+    ) -> Profile:
+        """The given one, that of this run, or what all ranks measure now."""
+        of = identity_of(self.spec, cutting, self.setup.data)
+        own, given = self.run.path / "profile.json", self.method.profile
+        if given is not None:
+            return planning.read_profile(Path(given), of)
+        if own.is_file():
+            return planning.read_profile(own, of)
+        profile = self._measured(order, cutting, device)
+        if order["rank"] == 0:
+            planning.write_profile(profile, of, own)
+        return profile
+
+    def _measured(
+        self, order: dict[str, Any], cutting: Cutting, device: torch.device
+    ) -> Profile:
+        if order["rank"] == 0:
+            self.log.emit("note", message="measuring the blocks on all devices")
+        recipe, world = self.spec.train, order["world"]
+        samples = self.setup.samples(self.member)
+        loader = Loader(samples, cutting.student, device)
+        loader.begin(0, 0)
+        rows = min(recipe.batch, len(loader.ids[0]))
+        views = loader(0, 0, rows)
+        dist.barrier()  # all measure at the same time, as all train at the same time
+        blocks = profiled(
+            cutting.pairs,
+            views,
+            [r for r in feasible_rows(recipe.batch, world) if r <= rows],
+            steps=self.method.profile_steps,
+            optimizer=lambda block: make_optimizer(recipe, block),
+            most_s=self.method.profile_s,
+            alive=lambda: self.beat(order["generation"], 0),
+            paths=paths_of(cutting.student),
+        )
+        load_s = planning.loading_s(
+            lambda step: loader(step, 0, len(loader.ids[step])), len(loader.ids), device
+        )
+        loader.close()
+        link = planning.measured_link(device)
+        return planning.gathered(blocks, planning.kind_of(device), link, load_s)
+
+    # The teacher's first blocks from a pool
+
+    def _supply(
+        self,
+        order: dict[str, Any],
+        cutting: Cutting,
+        profile: Profile,
+        device: torch.device,
+    ) -> Supply | None:
+        """What the pool delivers while the devices compute; rank 0 gets to know it."""
+        prefix, batch = self.method.prefix, self.spec.train.batch
+        assert prefix is not None
+        views = torch.zeros((batch, *cutting.shapes[0]), device=device)
+
+        @torch.no_grad()
+        def work() -> None:
+            self.beat(order["generation"], 0)
+            output = views
+            for pair in cutting.pairs:
+                output = pair.teacher(output)
+
+        def measure() -> tuple[float, float]:
+            self.log.emit(
+                "note", message="measuring what the pool of first blocks delivers"
+            )
+            batches = len(self.setup.samples(self.member).batches(0))
+            epochs = -(-MEASURED // batches)
+            samples = self.setup.samples(self.member, epochs=epochs)
+            rate = batch / Costs(profile, batch).ideal_s()
+            start = {"epoch": 0, "done": []}
+            shapes = cutting.outputs[: prefix.blocks]
+            with closing(self._opened(order, samples, start, rate, cutting)) as source:
+                return measured_supply(source, samples, shapes, device)
+
+        return together(None if order["rank"] else measure, work, prefix.blocks)
+
+    def _opened(
+        self,
+        order: dict[str, Any],
+        samples: PlannedSamples,
+        start: dict[str, Any],
+        rate: float,
+        cutting: Cutting,
+    ) -> SoftLabelSource:
+        """The outputs of the first blocks for this device's rows."""
+        prefix, number, rank = self.method.prefix, order["generation"], order["rank"]
+        assert prefix is not None
+        folder = self.folder / f"blocks{rank}"
+        folder.mkdir(exist_ok=True)
+        return prefix.source.build(
+            SourceContext(
+                samples=samples,
+                student=f"{self.run.run_id}/{self.member.name}/blocks{rank}.{number}",
+                folder=folder,
+                pool=KnownPool(**order["pool"]),
+                report=self.report(rank),
+                stop=lambda: self._waits(number),
+                student_rate=lambda: rate,
+                start=start,
+                in_group=True,
+                outputs=width_of(cutting.outputs[: prefix.blocks]),
+            )
+        )
+
+    def _pulse(self, generation: int, step: int) -> None:
+        self.beat(generation, step)
+        self._trained = step, time.monotonic()
+
+    def _waits(self, generation: int) -> bool:
+        """Asked by a source that waits: this rank is alive, it has nothing to train on.
+
+        All stop together at a step soon; only when none comes it must not wait for it.
+        """
+        step, at = self._trained
+        self.beat(generation, step)
+        return self.stops() and time.monotonic() - at > _PATIENT_S
+
+    # What became of it
+
+    def _compare(self, chosen: Programme, loop: BlockwiseLoop) -> None:
+        """The prediction with what was measured."""
+        if not loop.step_s:
+            return
+        measured = median(loop.step_s)
+        ratio = chosen.predicted_s / measured
+        self.log.emit(
+            "plan_measured",
+            predicted_s=chosen.predicted_s,
+            measured_s=measured,
+            predicted_over_measured=ratio,
+        )
+        if abs(ratio - 1) > _OFF:
+            self.log.emit(
+                "warning",
+                message=f"A step took {1e3 * measured:.1f} ms, {1e3 * chosen.predicted_s:.1f} "
+                f"ms were predicted ({ratio:.2f} of it): the plan may not be the best one. "
+                "Other work on these devices, or a profile measured at another time, are "
+                "the usual causes; delete profile.json to measure again.",
+            )
+
+    def _write_trace(self, spans: list[Span]) -> None:
+        """For whoever watches after every epoch, as pictures after the first."""
+        origin = min((span.begin for span in spans), default=0.0)
+        rows = [
+            [s.device, s.part, s.step, round(s.begin - origin, 5), round(s.end - origin, 5)]
+            for s in spans
+        ]
+        self.log.emit("trace", spans=rows)
+        if (self.folder / "trace.json").exists():
+            return
+        trace.write_chrome_trace(spans, self.folder / "trace.json")
+        title = f"{self.member.name}: the last steps of the first epoch"
+        trace.gantt(spans, self.folder / "gantt.png", title)
+        ideal = json.loads((self.folder / "plan.json").read_text())["ideal_s"]
+        trace.breakdown(spans, ideal, self.folder / "breakdown.png", title)
+
+
+def _alone(costs: Costs) -> Iterator[tuple[str, float]]:
+    """Each part of the whole work on one device (Fig. 2's ideal times their number)."""
+    blocks = costs.profile.types[costs.profile.devices[0]]
+    yield "load", costs.profile.load_s
+    yield "teacher", sum(at(b.teacher_s, costs.batch) for b in blocks)
+    yield "student", sum(at(b.student_s, costs.batch) for b in blocks)
+
+
+if __name__ == "__main__":
+    main(BlockRank)

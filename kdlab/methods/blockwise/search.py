@@ -1,0 +1,192 @@
+"""Architecture search while distilling: rounds of weights and rounds of the architecture.
+
+Every so many steps one is a round of the architecture instead of the weights (Pipe-BD,
+section VI-A: each is one step of training): two paths of each place are drawn, and Adam
+moves their probabilities. A block's loss is then multiplied by the work that is to be
+expected of it, so that a cheaper block wins against one that is hardly better
+(ProxylessNAS, the authors' option mul#log; beta 0 leaves it out).
+
+    loss * (log(expected work) / log(work of the teacher's block)) ^ beta
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Range, Spec
+from kdlab.errors import ModelError
+from kdlab.methods.blockwise.pairs import BlockLoss, BlockPair
+from kdlab.models.proxyless import MixedBlock, mixed_blocks
+from kdlab.train.recipe import Recipe, Stepper, make_optimizer
+
+Round = Literal["weights", "architecture"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search(Spec):
+    """How architecture parameters are learned beside the weights.
+
+    every: steps of which one is a round of the architecture.
+    warm_up: share of all steps before the first one.
+    lr: of Adam on the architecture parameters (betas 0 and 0.999).
+    work_power: how much expected work counts; 0 leaves it out.
+    """
+
+    every: Annotated[int, Range(ge=2)] = 5
+    warm_up: Annotated[float, SHARE] = 0.25
+    lr: Annotated[float, POSITIVE] = 1e-3
+    work_power: Annotated[float, NOT_NEGATIVE] = 3.6
+
+    def round_of(self, step: int, of_steps: int) -> Round:
+        """Of a step counted over all epochs."""
+        if step < self.warm_up * of_steps:
+            return "weights"
+        return "architecture" if step % self.every == self.every - 1 else "weights"
+
+
+class Alternating:
+    """The recipe's optimiser for weights and Adam for the architecture, taking turns.
+
+    Satisfies `recipe.Stepper`; `round` says whose turn it is.
+    """
+
+    def __init__(self, recipe: Recipe, search: Search, block: nn.Module) -> None:
+        self._mixed = mixed_blocks(block)
+        own = {id(mixed.alpha) for mixed in self._mixed}
+        self.round: Round = "weights"
+        self._weights = make_optimizer(recipe, _Only(block, lambda p: id(p) not in own))
+        alphas = [p for p in block.parameters() if id(p) in own]
+        self._alphas = torch.optim.Adam(alphas, lr=search.lr, betas=(0.0, 0.999))
+        # The loop sets learning rates of these; Adam keeps its own.
+        self.param_groups: list[dict[str, Any]] = self._weights.param_groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._weights.zero_grad(set_to_none)
+        self._alphas.zero_grad(set_to_none)
+
+    def step(self) -> None:
+        if self.round == "weights":
+            self._weights.step()
+            return
+        before = [block.drawn_share() for block in self._mixed]
+        self._alphas.step()
+        for block, share in zip(self._mixed, before, strict=True):
+            block.keep_share(share)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both, one behind the other."""
+        weights, alphas = self._weights.state_dict(), self._alphas.state_dict()
+        shift = _count(weights)
+        return {
+            "state": weights["state"] | {shift + k: v for k, v in alphas["state"].items()},
+            "param_groups": [*weights["param_groups"], *alphas["param_groups"]],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        *groups, last = state_dict["param_groups"]
+        shift = _count({"param_groups": groups})
+        state = state_dict["state"]
+        self._weights.load_state_dict(
+            {
+                "state": {k: v for k, v in state.items() if k < shift},
+                "param_groups": groups,
+            }
+        )
+        self._alphas.load_state_dict(
+            {
+                "state": {k - shift: v for k, v in state.items() if k >= shift},
+                "param_groups": [last],
+            }
+        )
+        self.param_groups = self._weights.param_groups
+
+
+def _count(state: dict[str, Any]) -> int:
+    return sum(len(group["params"]) for group in state["param_groups"])
+
+
+class _Only(nn.Module):
+    """Some of a module's parameters, for `make_optimizer`."""
+
+    def __init__(self, module: nn.Module, belongs: Callable[[nn.Parameter], bool]) -> None:
+        super().__init__()
+        for number, parameter in enumerate(module.parameters()):
+            if belongs(parameter):
+                self.register_parameter(f"p{number}", parameter)
+
+
+@dataclass(slots=True)
+class WorkAware:
+    """A block's loss, times its expected work in rounds of the architecture."""
+
+    loss: BlockLoss
+    mixed: list[MixedBlock]
+    reference: float  # multiplications of the teacher's block
+    power: float
+    architecture: bool = False
+
+    def __call__(self, student: Tensor, teacher: Tensor) -> Tensor:
+        loss = self.loss(student, teacher)
+        if not self.architecture or not self.power:
+            return loss
+        work = torch.stack([block.expected_work() for block in self.mixed]).sum()
+        factor = (work.clamp_min(2.0).log() / math.log(self.reference)) ** self.power
+        return loss * factor
+
+
+class Rounds:
+    """Tells the blocks of a device whose turn it is, and draws their paths.
+
+    Args:
+        search: how.
+        pairs: of all blocks; their losses are wrapped here.
+        works: multiplications of each teacher block for one image.
+        seed: of the paths, which are the same on all devices.
+        of_steps: in all epochs.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        pairs: Sequence[BlockPair],
+        works: Sequence[float],
+        *,
+        seed: int,
+        of_steps: int,
+    ) -> None:
+        self.search, self.seed, self.of_steps = search, seed, of_steps
+        self.mixed = [mixed_blocks(pair.student) for pair in pairs]
+        if not any(self.mixed):
+            raise ModelError(
+                "method.search is set and the student has nothing to choose from; use a "
+                "supernet, such as models/proxyless_supernet."
+            )
+        self.losses: list[WorkAware] = []
+        for pair, mixed, work in zip(pairs, self.mixed, works, strict=True):
+            if mixed:
+                aware = WorkAware(pair.loss, mixed, max(work, 3.0), search.work_power)
+                pair.loss = aware
+                self.losses.append(aware)
+
+    def optimizer(self, recipe: Recipe, block: nn.Module) -> Stepper:
+        """For a student block: alternating where there is something to choose."""
+        if mixed_blocks(block):
+            return Alternating(recipe, self.search, block)
+        return make_optimizer(recipe, block)
+
+    def begin(self, step: int, optimizers: Sequence[Stepper]) -> None:
+        """Before a step, counted over all epochs."""
+        turn = self.search.round_of(step, self.of_steps)
+        for loss in self.losses:
+            loss.architecture = turn == "architecture"
+        for optimizer in optimizers:
+            if isinstance(optimizer, Alternating):
+                optimizer.round = turn
+        chance = torch.Generator().manual_seed((self.seed * 1_000_003 + step) % 2**63)
+        for mixed in self.mixed:
+            for block in mixed:
+                block.draw(chance, architecture=turn == "architecture")

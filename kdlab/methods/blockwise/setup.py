@@ -1,0 +1,156 @@
+"""What a blockwise experiment needs before and around its ranks."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import torch
+import yaml
+
+from kdlab.data.images import ImageData
+from kdlab.errors import BadInput
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.spec import ExperimentSpec
+from kdlab.methods.blockwise import planning
+from kdlab.methods.blockwise.cutting import Cuts, Cutting, cut_both
+from kdlab.methods.blockwise.profiling import unmeasured
+from kdlab.methods.blockwise.served_prefix import ServedPrefix, width_of
+from kdlab.models.model import Normalised
+from kdlab.models.pixel_mean import fit_pixel_mean
+from kdlab.models.proxyless import Proxyless, mixed_blocks
+from kdlab.papers.pipe_bd.block_cost import Costs, Profile
+from kdlab.papers.pipe_bd.programme import NoPlan, Programme, programme
+from kdlab.train.sync_norm import check_norms
+
+if TYPE_CHECKING:
+    from kdlab.methods.blockwise.method import Blockwise
+
+_CPU = torch.device("cpu")
+
+
+def cutting_of(
+    cuts: Cuts,
+    spec: ExperimentSpec,
+    teacher: Normalised,
+    data: ImageData,
+    seed: int,
+    device: torch.device,
+) -> Cutting:
+    """Both networks in pairs of blocks; the same student in every rank.
+
+    Raises:
+        ModelError: they cannot be cut so.
+    """
+    torch.manual_seed(seed)
+    student = spec.student.build(len(data.classes), data.shape[0])
+    fit_pixel_mean(student, data.inputs, data.train)
+    return cut_both(cuts, teacher, student, spec.student, data.shape, device)
+
+
+def identity_of(
+    spec: ExperimentSpec, cutting: Cutting, data: ImageData
+) -> planning.Identity:
+    """Of the profile that this experiment needs."""
+    model = {
+        "teacher": spec.teachers()[0].model.to_dict() | {"weights": None, "sha256": None},
+        "student": spec.student.to_dict() | {"weights": None, "sha256": None},
+        "cuts": [cutting.teacher_cuts, cutting.student_cuts],
+        "shape": data.shape,
+        "optimizer": spec.train.optimizer,
+    }
+    return planning.identity(model, spec.train.batch, spec.train.threads)
+
+
+def memory_of(allowed_gb: float | None, device: torch.device, devices: int) -> float:
+    """Bytes a device has, or is allowed, when so many share this machine."""
+    if allowed_gb is not None:
+        return 1e9 * allowed_gb
+    return planning.device_memory(device, devices)
+
+
+def smallest_batch(chosen: Programme) -> int:
+    """A smaller rest of an epoch joins the batch before: two rows for each device."""
+    return 2 * chosen.widest
+
+
+def check(method: "Blockwise", setup: TrainingSetup) -> None:
+    """All that can be wrong with cuts, devices, memory and profile, before a start.
+
+    Raises:
+        BadInput: what, in one message.
+    """
+    spec, data = setup.spec, setup.data
+    with torch.random.fork_rng():
+        teacher = spec.teachers()[0].model.build(len(data.classes), data.shape[0])
+        cutting = cutting_of(method.cuts, spec, teacher, data, 0, _CPU)
+    if method.search is not None and not mixed_blocks(cutting.student):
+        raise BadInput(
+            f"method.search is set, and {spec.student.component} has nothing to choose from. "
+            "Use a supernet as student, such as models/proxyless_supernet."
+        )
+    if method.profile is not None:
+        found = planning.read_profile(
+            Path(method.profile),
+            identity_of(spec, cutting, data),
+            # Workers may be other machines; their ranks look again.
+            any_machine=spec.workers is not None,
+        )
+        if len(found.devices) != method.devices:
+            raise BadInput(
+                f"{method.profile} was measured on {len(found.devices)} devices, "
+                f"method.devices is {method.devices}."
+            )
+    if method.prefix is not None:
+        _check_prefix(method.prefix, width_of(cutting.outputs[: method.prefix.blocks]))
+    blocks = unmeasured(cutting.pairs, cutting.shapes, spec.train.batch)
+    profile = Profile(
+        types={"any": blocks},
+        devices=("any",) * method.devices,
+        memory_bytes=_known_memory(method, spec),
+    )
+    costs = Costs(profile, spec.train.batch, lead=method.lead)
+    if method.bn == "sync":
+        for pair in cutting.pairs:
+            check_norms(pair.student)
+    for name in method.plans():
+        try:
+            made = programme(name, costs)
+        except NoPlan as error:
+            raise BadInput(str(error)) from error
+        least = smallest_batch(made)
+        if spec.train.batch < least:
+            raise BadInput(
+                f"train.batch is {spec.train.batch} and plan: {name} may share a batch by "
+                f"{made.widest} devices; each needs at least two rows: {least}."
+            )
+
+
+def _known_memory(method: "Blockwise", spec: ExperimentSpec) -> tuple[float, ...] | None:
+    """Of each device, as far as it is known here: workers are looked at when they start."""
+    if spec.workers is not None and method.memory_gb is None:
+        return None
+    device = torch.device(spec.train.chosen_device())
+    return (memory_of(method.memory_gb, device, method.devices),) * method.devices
+
+
+def _check_prefix(prefix: ServedPrefix, width: int) -> None:
+    """Whether what the reader holds of block outputs fits into this machine's memory."""
+    ut = prefix.source.samples_held(1)
+    if ut is None:  # a bound of memory already
+        return
+    needed, free = 4 * width * ut, psutil.virtual_memory().available
+    if needed > free:
+        raise BadInput(
+            f"method.prefix.source.ut is {ut:g} samples, and the first {prefix.blocks} "
+            f"blocks put out {4e-6 * width:.3g} MB for each: {needed / 1e9:.3g} GB, of which "
+            f"{free / 1e9:.3g} GB are free. Lower ut and lt, or serve fewer blocks."
+        )
+
+
+def write_architecture(found: Proxyless, folder: Path) -> str:
+    """What a search found, as a card of a model: copy it into a project's registry."""
+    path = folder / "architecture.yaml"
+    head = "about: Found by a search of kdlab; teacher and data are in its run.\n"
+    body = {k: v for k, v in found.to_dict().items() if v is not None}
+    path.write_text(head + yaml.safe_dump(body, sort_keys=False), encoding="utf-8")
+    return str(path)

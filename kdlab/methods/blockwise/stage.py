@@ -1,0 +1,330 @@
+"""One device of a plan: carries out what kdlab/papers/pipe_bd/relay.py says, for real.
+
+Sends and receives go on in the background (isend, irecv); a receive is posted one step
+ahead into a buffer of its own, a send keeps its tensor until it has left. What the last
+instructions took is kept for the trace.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from kdlab.methods.blockwise.pairs import BlockPair
+from kdlab.papers.pipe_bd import relay
+from kdlab.papers.pipe_bd.relay import (
+    Part,
+    Span,
+    Transfer,
+    edges,
+    instructions,
+    part_of,
+)
+from kdlab.papers.pipe_bd.stages import Plan
+from kdlab.train.recipe import Stepper
+from kdlab.train.sync_norm import synchronise
+
+_MOST_SPANS = 20_000
+
+
+@dataclass(slots=True)
+class Job:
+    """What a device is told besides the plan.
+
+    Attributes:
+        pairs: of its own stage's blocks, in order; on the device's memory.
+        optimizers: one for each pair.
+        load: the normalised views of a step's rows [start, stop), for the first stage.
+        served: the outputs of the first teacher blocks for the rows that were loaded last,
+            when somebody else computes them.
+        prefix: the teacher's blocks before a first stage that does not begin with block 0.
+        batch_of: rows of a step's batch; None is the plan's for every step.
+        schedule: sets learning rates before a step.
+        on_step: told of each step's losses, one per block, averaged over its own rows.
+        before_block: called before a student block's forward with the step, the block's
+            place among `pairs`, and the first row: for chances that depend on these alone.
+        clip_norm: largest 2-norm of a block's gradients.
+        norm: `sync` takes batch statistics over a shared stage's whole batch.
+        relay: process group of the transfers; None is the default one. Two plans that are
+            under way at the same time need one each.
+    """
+
+    pairs: Sequence[BlockPair]
+    optimizers: Sequence[Stepper]
+    load: Callable[[int, int, int], Tensor]
+    served: Callable[[], Sequence[Tensor]] = tuple
+    prefix: Sequence[nn.Module] = ()
+    batch_of: Callable[[int], int] | None = None
+    schedule: Callable[[int], None] = lambda step: None
+    on_step: Callable[[int, Sequence[Tensor]], None] = lambda step, losses: None
+    before_block: Callable[[int, int, int], None] | None = None
+    clip_norm: float | None = None
+    norm: Literal["sync", "local"] = "sync"
+    relay: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A device's part of a batch of one size, and what of it comes and goes."""
+
+    batch: int
+    start: int
+    stop: int
+    incoming: list[Transfer]
+    outgoing: list[Transfer]
+
+
+@dataclass(slots=True)
+class _Buffers:
+    """What is under way, by step: tensors must live until then."""
+
+    receives: dict[int, tuple[Tensor, list[Any]]] = field(default_factory=dict)
+    sends: dict[int, list[Any]] = field(default_factory=dict)
+
+
+class Worker:
+    """Rank `device` of the default process group, which has a rank for each device."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        device: int,
+        job: Job,
+        groups: Mapping[tuple[int, ...], Any],
+        shape: Sequence[int],
+    ) -> None:
+        """A device that has not begun.
+
+        Args:
+            plan: for all.
+            device: this one's number, which is its rank.
+            job: models and data.
+            groups: process groups by their devices, as `stage_groups` makes them.
+            shape: of one row of what this stage receives; ignored by the first.
+        """
+        number = plan.stage_of(device)
+        self.plan, self.device, self.job = plan, device, job
+        self.stage = plan.stages[number]
+        self.group = groups.get(self.stage.devices)  # none for a device alone
+        self.shape = tuple(shape)
+        self._rows: dict[int, _Rows] = {}
+        self.spans: deque[Span] = deque(maxlen=_MOST_SPANS)
+        self.exact = False  # spans end when a GPU has done the work, not when it was told
+        self._kept = _Buffers()
+        self._input: Tensor | None = None
+        self._targets: list[Tensor] = []
+        self._losses: list[Tensor] = []
+        if job.norm == "sync" and len(self.stage.devices) > 1:
+            for pair in job.pairs:
+                pair.student = synchronise(pair.student, self.group)
+        self.students = [pair.student for pair in job.pairs]
+        parts = [m for pair in job.pairs for m in (pair.student, pair.teacher)]
+        found = [p for part in parts for p in part.parameters()]
+        self.dtype = found[0].dtype if found else torch.float32
+        self.memory = found[0].device if found else torch.device("cpu")
+        # gloo carries what is in the host's memory.
+        by_host = dist.get_backend(job.relay) == "gloo"
+        self.wire = torch.device("cpu") if by_host else self.memory
+        self._begin_alike()
+
+    @torch.no_grad()
+    def _begin_alike(self) -> None:
+        """A group has one model: that of its first device."""
+        if len(self.stage.devices) == 1:
+            return
+        for student in self.students:
+            for tensor in (*student.parameters(), *student.buffers()):
+                dist.broadcast(tensor, self.stage.devices[0], group=self.group)
+
+    def run(self, steps: int) -> None:
+        for _ in self.advance(steps):
+            pass
+
+    def advance(self, steps: int | Callable[[], int]) -> Iterator[int]:
+        """Do `steps` steps; yields the number of each that is finished.
+
+        A function may let it end early, see `relay.instructions`.
+        """
+        for student in self.students:
+            student.train()
+        for instruction in instructions(self.plan, self.device, steps):
+            begin = time.monotonic()  # one clock for all processes of a machine
+            self._carry_out(instruction)
+            part = part_of(instruction)
+            if part is not None and part != "student":  # that has noted its own
+                self._note(part, instruction.step, begin)
+            if isinstance(instruction, relay.Update):
+                self.job.on_step(instruction.step, self._losses)
+                yield instruction.step
+
+    def _note(self, part: Part, step: int, begin: float) -> float:
+        if self.exact and self.memory.type == "cuda":
+            torch.cuda.current_stream(self.memory).synchronize()
+        now = time.monotonic()
+        self.spans.append(Span(self.device, part, step, begin, now))
+        return now
+
+    def rows(self, step: int) -> _Rows:
+        """Of this step's batch."""
+        batch = self.plan.batch if self.job.batch_of is None else self.job.batch_of(step)
+        if batch not in self._rows:
+            plan = self.plan.of_batch(batch)
+            stage, own = plan.stages[plan.stage_of(self.device)], edges(plan)
+            self._rows[batch] = _Rows(
+                batch,
+                *stage.interval(self.device),
+                incoming=[t for t in own if t.receiver == self.device],
+                outgoing=[t for t in own if t.sender == self.device],
+            )
+        return self._rows[batch]
+
+    def _carry_out(self, instruction: relay.Instruction) -> None:
+        match instruction:
+            case relay.Load(step):
+                self._load(step)
+            case relay.PostReceive(step):
+                self._post_receive(step)
+            case relay.AwaitReceive(step):
+                received, works = self._kept.receives.pop(step)
+                _wait(works)
+                self._input = received.to(self.memory)
+            case relay.AwaitSends(step):
+                _wait(self._kept.sends.pop(step))
+            case relay.Teacher():
+                self._teacher()
+            case relay.Send(step):
+                self._send(step)
+            case relay.Student(step):
+                self.job.schedule(step)
+                self._student(step)
+            case relay.AllReduce():
+                self._all_reduce()
+            case relay.Barrier():
+                dist.barrier(group=self.job.relay)
+            case relay.Update():
+                self._update()
+
+    def _post_receive(self, step: int) -> None:
+        """Line 9, before its time: all rows of this device, from everybody who has some."""
+        rows = self.rows(step)
+        start, size = rows.start, rows.stop - rows.start
+        buffer = torch.empty((size, *self.shape), dtype=self.dtype, device=self.wire)
+        works = [
+            dist.irecv(
+                buffer[t.start - start : t.stop - start],
+                t.sender,
+                group=self.job.relay,
+                tag=_tag(step, self.plan.lead),
+            )
+            for t in rows.incoming
+        ]
+        self._kept.receives[step] = (buffer, works)
+
+    def _load(self, step: int) -> None:
+        rows = self.rows(step)
+        self._input = self.job.load(step, rows.start, rows.stop)
+
+    @torch.no_grad()
+    def _teacher(self) -> None:
+        """Line 10: the outputs of all its blocks, each the next one's input."""
+        for block in self.job.prefix:  # a baseline's: what others have done already
+            self._input = block(self._input)
+        self._targets = list(self.job.served())
+        output = self._targets[-1] if self._targets else self._input
+        for pair in self.job.pairs[len(self._targets) :]:
+            output = pair.teacher(output)
+            assert output is not None
+            self._targets.append(output)
+
+    def _send(self, step: int) -> None:
+        """Line 11, while the student works. The targets are never written again."""
+        rows = self.rows(step)
+        output = self._targets[-1].contiguous().to(self.wire)
+        works: list[Any] = [output]  # alive until it has left
+        for t in rows.outgoing:
+            part = output[t.start - rows.start : t.stop - rows.start]
+            tag = _tag(step, self.plan.lead)
+            works.append(dist.isend(part, t.receiver, group=self.job.relay, tag=tag))
+        self._kept.sends[step] = works
+
+    def _student(self, step: int) -> None:
+        """Lines 12 and 13 for each of its blocks; each has a graph of its own."""
+        rows, source = self.rows(step), self._input
+        share = (rows.stop - rows.start) / rows.batch
+        self._losses = []
+        every = zip(self.job.pairs, self.job.optimizers, self._targets, strict=True)
+        now = time.monotonic()
+        for number, (pair, optimizer, target) in enumerate(every):
+            if self.job.before_block is not None:
+                self.job.before_block(step, number, rows.start)
+            optimizer.zero_grad(set_to_none=True)
+            loss = pair.loss(pair.student(source), target)
+            now = self._note("student", step, now)
+            # The sum over the group is then the mean over the whole batch. A path of
+            # skips alone has nothing to learn.
+            if loss.requires_grad:
+                (loss * share if share < 1 else loss).backward()
+            now = self._note("backward", step, now)
+            self._losses.append(loss.detach())
+            source = target
+
+    def _update(self) -> None:
+        """Line 16, for each of its blocks."""
+        for student, optimizer in zip(self.students, self.job.optimizers, strict=True):
+            if self.job.clip_norm is not None:
+                nn.utils.clip_grad_norm_(student.parameters(), self.job.clip_norm)
+            optimizer.step()
+
+    @torch.no_grad()
+    def average_statistics(self) -> None:
+        """Running statistics that each device of a shared stage took of its own rows."""
+        share = self.stage.rows[self.stage.devices.index(self.device)] / self.plan.batch
+        for student in self.students:
+            for buffer in student.buffers():
+                if buffer.is_floating_point():
+                    buffer.mul_(share)
+                    dist.all_reduce(buffer, group=self.group)
+
+    def _all_reduce(self) -> None:
+        """Line 14: all gradients of the stage in one go."""
+        gradients = [
+            p.grad
+            for student in self.students
+            for p in student.parameters()
+            if p.grad is not None
+        ]
+        if not gradients:
+            return
+        flat = torch.cat([g.reshape(-1) for g in gradients])
+        dist.all_reduce(flat, group=self.group)
+        at = 0
+        for gradient in gradients:
+            gradient.copy_(flat[at : at + gradient.numel()].view_as(gradient))
+            at += gradient.numel()
+
+
+def stage_groups(plans: Sequence[Plan]) -> dict[tuple[int, ...], Any]:
+    """A process group for each set of devices that share a stage.
+
+    Every rank must call this, at the same time, with the same plans.
+    """
+    shared = dict.fromkeys(
+        stage.devices for plan in plans for stage in plan.stages if len(stage.devices) > 1
+    )
+    return {devices: dist.new_group(list(devices)) for devices in shared}
+
+
+def _tag(step: int, lead: int) -> int:
+    """Steps that can be under way at the same time differ; pairs of ranks do anyway."""
+    return step % (lead + 2)
+
+
+def _wait(works: Sequence[Any]) -> None:
+    for work in works:
+        if not isinstance(work, Tensor):
+            work.wait()

@@ -1,0 +1,64 @@
+"""After the blocks: the whole student, in one process, with the experiment's soft labels."""
+
+from pathlib import Path
+
+import torch
+import yaml
+
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
+from kdlab.experiment.method import MemberResult, MemberTraining
+from kdlab.models.exported import load_exported, spec_of
+from kdlab.models.model import ModelSpec
+from kdlab.train.recipe import Recipe
+
+_OF_THE_DISTILLATION = (
+    "samples_per_second",
+    "train_seconds",
+    "epochs",
+    "steps",
+    "figures",
+    "seen",
+    "lost",
+    "repeated",
+    "rolled_back",
+    "failovers",
+)
+
+
+def train_whole(
+    recipe: Recipe, training: MemberTraining, distilled: MemberResult, *, searched: bool
+) -> MemberResult:
+    """Train on from the distilled weights, or what a search found from fresh ones.
+
+    Returns:
+        Weights and accuracy of the end, times and counts of the distillation.
+    """
+    training.emit("whole_student", epochs=recipe.epochs, distilled=distilled["last"])
+    setup, member, folder = training.setup, training.member, training.folder / "whole"
+    data, path = setup.data, Path(distilled["model_path"])
+    if not searched:
+        spec, model = spec_of(path), load_exported(path)
+    else:
+        found = yaml.safe_load(Path(distilled["architecture"]).read_text())
+        found.pop("about")
+        spec = construct(ModelSpec, from_dict(found, "the network that was found"))
+        torch.manual_seed(member.seed)
+        model = spec.build(len(data.classes), data.shape[0])
+    loop = setup.loop(
+        member,
+        folder,
+        training.emit,
+        model_spec=spec,
+        model=model,
+        recipe=recipe,
+        samples=setup.samples(member, epochs=recipe.epochs, batch=recipe.batch),
+        steering=training.steering,
+    )
+    whole = training.train_here(loop, folder)
+    return (
+        distilled
+        | whole
+        | {name: distilled[name] for name in _OF_THE_DISTILLATION}
+        | {"distilled": distilled["last"], "whole_seconds": whole["train_seconds"]}
+    )

@@ -1,0 +1,1 @@
+"""EC-DNN and what it is compared with: local models on local data that become one."""

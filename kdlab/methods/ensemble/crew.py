@@ -1,0 +1,164 @@
+"""The workers as whoever directs them sees them: told what to do, and heard.
+
+`InProcess` has all of them in this process, one after the other; `processes.py` has each in
+a process of its own. The results are the same.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.data.images import ImageData
+from kdlab.methods.ensemble.exchange import ModelFile
+from kdlab.methods.ensemble.worker import Done, LocalWorker
+from kdlab.papers.ec_dnn.timetable import Round
+from kdlab.soft_labels.source import KnownPool, SoftLabelSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What one worker is to do.
+
+    Attributes:
+        what: train a round, or combine models.
+        round: of the timetable.
+        models: to be combined, or those whose mean is z-bar.
+        look: where to write what the model then says of validation and test images.
+        final: measure the training loss of the local data too.
+        keep: what the worker is reset to, on disk.
+        pool: address, teacher and tls of the pool that serves these models, if one does.
+    """
+
+    what: str  # "train" or "combine"
+    worker: int
+    round: Round
+    models: tuple[ModelFile, ...]
+    look: str | None = None
+    final: bool = False
+    keep: bool = True
+    pool: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Did:
+    """An order was carried out."""
+
+    worker: int
+    what: str
+    done: Done
+    train_loss: float | None = None  # mean cross entropy on the local data, if asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    worker: int
+    why: str
+
+
+Event = Ready | Did | Lost
+
+
+class Crew(Protocol):
+    def start(self, worker: int) -> None:
+        """Have a worker; `Ready` follows."""
+
+    def tell(self, order: Order) -> None: ...
+
+    def events(self) -> Iterator[Event]:
+        """What has happened since; waits for something, or for a moment."""
+
+    def close(self) -> None: ...
+
+
+def carry_out(worker: LocalWorker, order: Order, source: SoftLabelSource) -> Did:
+    """An order, in whatever process the worker is.
+
+    Raises:
+        RunStopped, KdlabError: as the worker does.
+    """
+    pool = None if order.pool is None else KnownPool(**order.pool)
+    if order.what == "train":
+        done = worker.train(order.round, order.models, source, pool)
+    else:
+        done = worker.combine(order.round, order.models, order.keep, pool)
+    if order.look is not None:
+        look(worker, Path(order.look))
+    loss = worker.train_loss() if order.final else None
+    return Did(order.worker, order.what, done, loss)
+
+
+def look(worker: LocalWorker, path: Path) -> None:
+    """Write what its model says of all images that are looked at."""
+    data = worker.job.samples.data
+    said = worker.probabilities(data.inputs[looked_at(data)]).numpy()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".half")
+    with temporary.open("wb") as file:
+        np.save(file, said.astype(np.float32))
+    temporary.rename(path)
+
+
+def looked_at(data: ImageData) -> NDArray[Any]:
+    """Validation images first, then test images."""
+    return np.concatenate([data.validation, data.test])
+
+
+class InProcess:
+    """All workers here, one after the other.
+
+    Args:
+        make: a worker by its number, with whatever it left in its folder.
+        source: of a worker's batches.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], LocalWorker],
+        source: Callable[[LocalWorker], SoftLabelSource],
+    ) -> None:
+        self._make, self._source = make, source
+        self.workers: dict[int, LocalWorker] = {}
+        self._sources: dict[int, SoftLabelSource] = {}
+        self._orders: deque[Order] = deque()
+        self._news: deque[Event] = deque()
+
+    def start(self, worker: int) -> None:
+        self.workers[worker] = self._make(worker)
+        self._news.append(Ready(worker))
+
+    def tell(self, order: Order) -> None:
+        self._orders.append(order)
+
+    def events(self) -> Iterator[Event]:
+        while self._news:
+            yield self._news.popleft()
+        if self._orders:
+            order = self._orders.popleft()
+            worker = self.workers[order.worker]
+            yield carry_out(worker, order, self._source_of(worker, order))
+
+    def _source_of(self, worker: LocalWorker, order: Order) -> SoftLabelSource:
+        number = worker.job.worker
+        if number not in self._sources:
+            worker.go_to(order.round.number)
+            self._sources[number] = self._source(worker)
+        return self._sources[number]
+
+    def close(self) -> None:
+        for source in self._sources.values():
+            source.close()
+        self._sources.clear()
+
+
+def files(facts: Sequence[dict[str, Any]]) -> tuple[ModelFile, ...]:
+    return tuple(ModelFile(**f) for f in facts)

@@ -1,0 +1,461 @@
+"""Algorithm 1 from above: tells the workers, hears them, and measures as the paper does.
+
+Carries out kdlab/papers/ec_dnn/rounds.py with a crew of whatever kind. All time counts but
+for the looks at validation and test images, as section 5.3 has it, relabelling included.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kdlab.config.home import write_json
+from kdlab.data.images import ImageData
+from kdlab.errors import ClusterError, RunStopped
+from kdlab.losses.local import log_loss
+from kdlab.methods.ensemble.crew import (
+    Crew,
+    Did,
+    Event,
+    Lost,
+    Order,
+    Ready,
+    files,
+    looked_at,
+)
+from kdlab.methods.ensemble.exchange import ModelFile
+from kdlab.papers.ec_dnn import metrics
+from kdlab.papers.ec_dnn.parallel import Busy, Combining, Network, round_s
+from kdlab.papers.ec_dnn.rounds import (
+    Combine,
+    Communicated,
+    Finish,
+    Instruction,
+    Restart,
+    Rounds,
+    Train,
+)
+from kdlab.papers.ec_dnn.timetable import Timetable
+from kdlab.train.events import Emit
+
+_MOST_LOSSES = 3  # of one worker, without anything done in between
+_KEPT_ROUNDS = 2  # whose models stay on disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Errors in percent on test images, at a communication.
+
+    Attributes:
+        round: its number.
+        iterations: local ones of a worker until then.
+        parallel_s: overall time on machines side by side (4.3).
+        locals: error of each local model, before anything is combined.
+        global_: of the global model.
+        compressed: of each local model after its reset; empty without one.
+        chosen: error of the local model with the smallest training loss (_L).
+        validation_locals, validation_global: the same on validation images.
+        local_losses, global_loss: mean cross entropy on test images; by Eq. 3 an ensemble's
+            is never above the mean of its models'.
+        models: K' workers.
+    """
+
+    round: int
+    iterations: int
+    parallel_s: float
+    locals: list[float]
+    global_: float
+    compressed: list[float]
+    chosen: float
+    validation_locals: list[float]
+    validation_global: float
+    local_losses: list[float]
+    global_loss: float
+    models: list[int]
+
+    @property
+    def diff_lg(self) -> float:
+        """Eq. 7."""
+        return metrics.better_than_locals(self.locals, self.global_)
+
+    @property
+    def diff_lc(self) -> float | None:
+        """Eq. 8; None where nothing was compressed."""
+        if len(self.compressed) != len(self.locals):
+            return None
+        return metrics.compression_gain(self.locals, self.compressed)
+
+
+@dataclass(slots=True)
+class Account:
+    """What a training has cost so far. Seconds on machines side by side."""
+
+    parallel_s: float = 0.0
+    communication_s: float = 0.0
+    relabel_s: float = 0.0  # the slowest worker's, of each round
+    compress_s: float = 0.0
+    train_s: float = 0.0
+    fetched_bytes: int = 0
+    samples: int = 0
+    steps: int = 0
+    iterations: int = 0  # local ones of each worker: t
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The end of a training."""
+
+    models: list[ModelFile]  # local models, by worker
+    losses: dict[int, float]  # of each on its local data
+    looks: list[Look]
+    account: Account
+
+
+@dataclass(slots=True)
+class _Round:
+    """What is known of the round under way."""
+
+    trained: dict[int, Did] = field(default_factory=dict)
+    combined: dict[int, Did] = field(default_factory=dict)
+    members: tuple[int, ...] = ()
+    serve_s: float = 0.0  # until a pool served the models; everybody waited
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """One member of a run.
+
+    Attributes:
+        workers: K.
+        timetable: of all.
+        combining: how the global model is made.
+        data: with validation and test images.
+        folder: of the member.
+        emit: events for people.
+        stop: whether the user asked to stop.
+        network: between machines, for the time of a communication.
+        looks: how often the models are looked at, spread over all rounds.
+        keep_every_s: seconds between reset points that a resume can go back to.
+        serve: has a pool serve these models; address, teacher and tls of the pool. None has
+            the workers load them.
+    """
+
+    workers: int
+    timetable: Timetable
+    combining: Combining
+    data: ImageData
+    folder: Path
+    emit: Emit
+    stop: Callable[[], bool] = lambda: False
+    network: Network = field(default_factory=Network)
+    looks: int = 20
+    keep_every_s: float = 5.0
+    serve: Callable[[Sequence[ModelFile]], dict[str, Any]] | None = None
+
+
+class Direction:
+    """Has a training carried out by a crew; `run` it once."""
+
+    def __init__(self, training: Training, crew: Crew) -> None:
+        self.training, self.crew = training, crew
+        self.timetable, self.emit = training.timetable, training.emit
+        self.account, self.looks = Account(), list[Look]()
+        self.latest: dict[int, ModelFile] = {}
+        self._kept = training.folder / "direction.json"
+        self._round = _Round()
+        self._losses = dict.fromkeys(range(training.workers), 0)
+        self._final: dict[int, float] = {}
+        self._kept_at = time.monotonic()
+        self._keeps: set[int] = set()  # rounds after which all is kept
+        number = len(self.timetable.rounds)
+        every = max(1, round(number / max(1, training.looks)))
+        self._looked_at = {r for r in range(number) if (number - 1 - r) % every == 0}
+        first, latest = self._resume(), tuple(sorted(self.latest))
+        self.machine = Rounds(training.workers, self.timetable.rounds, first, latest)
+        self.labels = training.data.labels[looked_at(training.data)]
+
+    def _resume(self) -> int:
+        """The round to go on with; what was counted before it is known again."""
+        if not self._kept.is_file():
+            return 0
+        kept = json.loads(self._kept.read_text())
+        self.account = Account(**kept["account"])
+        self.looks = [Look(**look) for look in kept["looks"]]
+        self.latest = {f.worker: f for f in files(kept["latest"])}
+        first = int(kept["round"])
+        self.emit("resumed", epoch=first, step=self.account.steps, rolled_back=0)
+        return first
+
+    def run(self) -> Outcome:
+        """To the end.
+
+        Raises:
+            RunStopped: the user asked; workers have kept their state.
+            ClusterError: a worker is lost again and again.
+            KdlabError: as a worker says.
+        """
+        if self.machine.first == len(self.timetable.rounds):
+            raise ClusterError("This training has ended already; its result is missing.")
+        try:
+            for worker in range(self.training.workers):
+                self.crew.start(worker)
+            finished: Finish | None = None
+            while finished is None:
+                if self.training.stop():
+                    raise RunStopped(
+                        "stopped by the user; all workers have kept their state"
+                    )
+                for event in self.crew.events():
+                    finished = self._carry_out(self._hear(event)) or finished
+        finally:
+            self.crew.close()
+        return self._ended(finished)
+
+    def _hear(self, event: Event) -> Iterable[Instruction]:
+        match event:
+            case Ready(worker):
+                return self.machine.on_ready(worker)
+            case Lost(worker, why):
+                self.emit("worker_lost", worker=worker, why=why)
+                self._losses[worker] += 1
+                if self._losses[worker] > _MOST_LOSSES:
+                    raise ClusterError(
+                        f"Worker {worker} was lost {self._losses[worker]} times in a row "
+                        f"without ending anything. The last time: {why}"
+                    )
+                return self.machine.on_lost(worker)
+            case Did(worker, what):
+                self._losses[worker] = 0
+                self._count(event)
+                if event.train_loss is not None:
+                    self._final[worker] = event.train_loss
+                if what == "train":
+                    self._round.trained[worker] = event
+                    return self.machine.on_trained(worker)
+                self._round.combined[worker] = event
+                return self.machine.on_combined(worker)
+
+    def _count(self, did: Did) -> None:
+        done = did.done
+        self.account.samples += done.samples
+        self.account.steps += done.steps
+        self.account.fetched_bytes += done.fetched_bytes
+        facts = done.facts()
+        del facts["model"]
+        self.emit("worker_done", worker=did.worker, what=did.what, **facts)
+
+    def _carry_out(self, instructions: Iterable[Instruction]) -> Finish | None:
+        finished = None
+        for instruction in instructions:
+            match instruction:
+                case Train(worker, round_, latest):
+                    self._close_round(round_.number)
+                    models = tuple(self.latest[k] for k in latest if k in self.latest)
+                    self._tell("train", worker, round_.number, models)
+                case Combine(worker, round_, members):
+                    models = tuple(self._round.trained[k].done.model for k in members)
+                    self._decide_to_keep(round_.number)
+                    self._tell("combine", worker, round_.number, models)
+                case Restart(worker):
+                    self.crew.start(worker)
+                case Communicated(number, members):
+                    self._round.members = members
+                    missing = self.training.workers - len(members)
+                    if missing:
+                        self.emit("round_incomplete", round=number, models=list(members))
+                case Finish():
+                    self._close_round(len(self.timetable.rounds))
+                    finished = instruction
+        return finished
+
+    def _tell(
+        self, what: str, worker: int, number: int, models: Sequence[ModelFile]
+    ) -> None:
+        last = number == len(self.timetable.rounds) - 1
+        round_ = self.timetable.rounds[number]
+        ends = what == "combine" or not round_.combines
+        look, pool = None, None
+        relabels = round_.compress_steps if what == "combine" else round_.diversity_weight
+        if self.training.serve is not None and models and relabels:
+            begin = time.perf_counter()
+            pool = self.training.serve(models)
+            self._round.serve_s += time.perf_counter() - begin
+        if number in self._looked_at:
+            look = str(self._look_path(number, worker, what))
+        self.crew.tell(
+            Order(
+                what=what,
+                worker=worker,
+                round=round_,
+                models=tuple(models),
+                look=look,
+                final=last and ends,
+                keep=number in self._keeps or not round_.combines,
+                pool=pool,
+            )
+        )
+
+    def _look_path(self, number: int, worker: int, what: str) -> Path:
+        return (
+            self.training.folder
+            / "rounds"
+            / f"{number:05d}"
+            / f"worker-{worker}.{what}.npy"
+        )
+
+    def _decide_to_keep(self, number: int) -> None:
+        """Once for a round, and for all: a resume goes back to where everybody was kept.
+
+        Often enough not to lose more than a moment; with a communication every few steps
+        writing everything each time would take longer than the steps.
+        """
+        if number in self._keeps:
+            return
+        last = number == len(self.timetable.rounds) - 1
+        if last or time.monotonic() - self._kept_at >= self.training.keep_every_s:
+            self._keeps.add(number)
+            self._kept_at = time.monotonic()
+
+    # Between rounds
+
+    def _close_round(self, following: int) -> None:
+        """Once, before the first order of the next round: count, look, keep."""
+        own = self._round
+        if not own.members:
+            return
+        number = following - 1
+        round_ = self.timetable.rounds[number]
+        seconds = self._time(own, round_.communicates)
+        self.account.iterations += round_.train_steps
+        made = own.combined or own.trained
+        self.latest = {k: did.done.model for k, did in made.items()}
+        facts = {"parallel_s": self.account.parallel_s, "round_s": seconds}
+        self.emit(
+            "communication",
+            round=number,
+            of_rounds=len(self.timetable.rounds),
+            models=list(own.members),
+            iterations=self.account.iterations,
+            loss=fmean(did.done.loss for did in own.trained.values()),
+            **facts,
+        )
+        if number in self._looked_at:
+            self._look(number, own)
+        self._round = _Round()
+        if number in self._keeps or not round_.combines:
+            self._keep(following)
+
+    def _time(self, own: _Round, communicates: bool) -> float:
+        """Of this round, on machines side by side."""
+        busy = []
+        for worker, did in own.trained.items():
+            after = own.combined.get(worker)
+            busy.append(
+                Busy(
+                    did.done.train_s + did.done.relabel_s,
+                    after.done.relabel_s if after else 0.0,
+                    after.done.compress_s if after else 0.0,
+                )
+            )
+        size = max(did.done.model.bytes for did in own.trained.values())
+        over = 0.0
+        if communicates:
+            over = self.training.network.communication_s(
+                self.training.combining, len(own.members), size
+            )
+            if any(did.done.fetched_bytes for did in own.trained.values()):  # z-bar
+                over *= 2
+        account = self.account
+        account.communication_s += over
+        account.train_s += max(did.done.train_s for did in own.trained.values())
+        account.relabel_s += own.serve_s + max(b.relabel for b in busy)
+        account.relabel_s += max(did.done.relabel_s for did in own.trained.values())
+        account.compress_s += max(b.compress for b in busy)
+        seconds = round_s(busy, over) + own.serve_s
+        account.parallel_s += seconds
+        return seconds
+
+    def _look(self, number: int, own: _Round) -> None:
+        """Errors of all models, from what the workers wrote."""
+        members = own.members
+        said = {k: self._said(number, k, "train") for k in members}
+        after = {k: self._said(number, k, "combine") for k in own.combined}
+        if self.training.combining == "model_average" and after:
+            whole = after[min(after)]
+        else:
+            whole = np.mean(list(said.values()), axis=0)
+        compressed = after if self.training.combining == "ensemble" else {}
+        # The running mean of its steps; in the end, that of its whole local data.
+        final = {
+            k: did.done.loss if did.train_loss is None else did.train_loss
+            for k, did in own.trained.items()
+        }
+        chosen = min(final, key=lambda k: (final[k], k))
+        local = {k: self._errors(p) for k, p in said.items()}
+        both = self._errors(whole)
+        found = Look(
+            round=number,
+            iterations=self.account.iterations,
+            parallel_s=self.account.parallel_s,
+            locals=[test for _, test in local.values()],
+            global_=both[1],
+            compressed=[self._errors(p)[1] for p in compressed.values()],
+            chosen=local[chosen][1] if chosen in local else both[1],
+            validation_locals=[validation for validation, _ in local.values()],
+            validation_global=both[0],
+            local_losses=[self._loss(p) for p in said.values()],
+            global_loss=self._loss(whole),
+            models=list(members),
+        )
+        self.looks.append(found)
+        self.emit("look", **asdict(found), diff_lg=found.diff_lg, diff_lc=found.diff_lc)
+        for path in (self.training.folder / "rounds" / f"{number:05d}").glob("*.npy"):
+            path.unlink()
+
+    def _said(self, number: int, worker: int, what: str) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = np.load(self._look_path(number, worker, what))
+        return found
+
+    def _errors(self, probabilities: NDArray[Any]) -> tuple[float, float]:
+        """(validation, test) in percent."""
+        wrong = probabilities.argmax(1) != self.labels
+        count = len(self.training.data.validation)
+        parts = wrong[:count], wrong[count:]
+        validation, test = (100.0 * p.mean() if len(p) else float("nan") for p in parts)
+        return float(validation), float(test)
+
+    def _loss(self, probabilities: NDArray[Any]) -> float:
+        count = len(self.training.data.validation)
+        said = torch.from_numpy(np.asarray(probabilities[count:]))
+        return log_loss(said, torch.from_numpy(self.labels[count:]))
+
+    def _keep(self, following: int) -> None:
+        """What a resumed run needs; then models of long ago can go."""
+        write_json(
+            self._kept,
+            {
+                "round": following,
+                "latest": [asdict(f) for f in self.latest.values()],
+                "account": asdict(self.account),
+                "looks": [asdict(look) for look in self.looks],
+            },
+        )
+        for old in sorted((self.training.folder / "rounds").glob("*")):
+            if int(old.name) < following - _KEPT_ROUNDS:
+                shutil.rmtree(old)
+
+    def _ended(self, finished: Finish) -> Outcome:
+        return Outcome(
+            models=[self.latest[k] for k in finished.models],
+            losses=dict(self._final),
+            looks=self.looks,
+            account=self.account,
+        )

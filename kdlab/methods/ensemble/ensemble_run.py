@@ -1,0 +1,370 @@
+"""One member of an ensemble experiment: what it needs before, around and after its workers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import torch
+import yaml
+
+from kdlab.data.samples import PlannedSamples, Shard
+from kdlab.errors import BadInput
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.spec import ExperimentSpec, Member
+from kdlab.methods.ensemble.direction import Outcome, Training
+from kdlab.methods.ensemble.exchange import ModelFile
+from kdlab.methods.ensemble.variant import Variant, combining_of, relabel_of, timetable_of
+from kdlab.methods.ensemble.worker import LocalJob, LocalWorker, Opened
+from kdlab.models.ensemble import combined
+from kdlab.models.model import (
+    ModelSpec,
+    Normalised,
+    export,
+    load_weights,
+    parameters,
+)
+from kdlab.models.pixel_mean import fit_pixel_mean
+from kdlab.papers.ec_dnn.parallel import Network
+from kdlab.papers.ec_dnn.timetable import Timetable
+from kdlab.soft_labels.source import (
+    SoftLabelSource,
+    SourceContext,
+    SourceSpec,
+    TeacherPool,
+)
+from kdlab.train.aggregation.ensemble import EnsembleAggregation
+from kdlab.train.aggregation.model_average import ModelAverage
+from kdlab.train.compression.kind import CompressionSpec
+from kdlab.train.evaluate import Accuracy, evaluate
+from kdlab.train.events import Emit
+from kdlab.train.recipe import Recipe
+from kdlab.train.steering import Steering
+
+if TYPE_CHECKING:
+    from kdlab.methods.ensemble.method import Ensemble
+
+_AS_FAST_AS_CAN_BE = 1e6  # samples/s that are asked of a pool while everybody waits
+_TOLD = ("teacher_lost", "no_teacher", "warning")  # of what a relabelling meets
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleRun:
+    """One member of a run: a variant with a seed."""
+
+    method: "Ensemble"
+    setup: TrainingSetup
+    member: Member
+
+    @property
+    def spec(self) -> ExperimentSpec:
+        return self.setup.spec
+
+    @property
+    def variant(self) -> Variant:
+        return self.method.variants(self.spec.aggregation)[self.member.source_name]
+
+    @property
+    def workers(self) -> int:
+        return self.method.workers_of(self.variant)
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.method.recipe_of(self.variant, self.spec.train)
+
+    def samples(self, worker: int, epochs: int | None = None) -> PlannedSamples:
+        """A worker's local data."""
+        shard = Shard(self.method.shards, worker, self.workers, self.recipe.batch)
+        return self.setup.samples(
+            self.member,
+            shard=shard,
+            epochs=epochs or self.recipe.epochs,
+            seed=self.method.shards.order(self.member.seed, worker),
+        )
+
+    @property
+    def timetable(self) -> Timetable:
+        """The same for all workers: iterations of the smallest local data set."""
+        batches = min(self.samples(k).plan.batches for k in range(self.workers))
+        iterations = self.variant.iterations or self.recipe.epochs * batches
+        return timetable_of(self.variant.aggregation, iterations, self.method.looks)
+
+    def unseen_classes(self) -> dict[int, int]:
+        """Workers whose local data lacks some classes, and how many."""
+        data = self.setup.data
+        seen = {
+            k: len(set(data.labels[self.samples(k).plan.ids].tolist()))
+            for k in range(self.workers)
+        }
+        return {k: len(data.classes) - n for k, n in seen.items() if n < len(data.classes)}
+
+    def model_spec(self, worker: int) -> ModelSpec:
+        models = self.method.models
+        return models[worker] if models else self.spec.student
+
+    def fresh(self, worker: int) -> Normalised:
+        """A worker's model with its first weights."""
+        equal = self.method.starts_equal(self.variant.aggregation)
+        data = self.setup.data
+        with torch.random.fork_rng():
+            torch.manual_seed(self.member.seed + (0 if equal else 1_000_003 * worker))
+            model = self.model_spec(worker).build(len(data.classes), data.shape[0])
+        fit_pixel_mean(model, data.inputs, data.train)  # alike, whatever each one's data
+        return model
+
+    def scratch(self, device: torch.device) -> Callable[[int], Normalised]:
+        """One place for models of others; made anew only when they are of another kind."""
+        data = self.setup.data
+        held: dict[str, Normalised] = {}
+
+        def give(worker: int) -> Normalised:
+            spec = self.model_spec(worker)
+            name = repr(spec)
+            if name not in held:
+                held.clear()
+                with torch.random.fork_rng():
+                    held[name] = spec.build(len(data.classes), data.shape[0]).to(device)
+            return held[name]
+
+        return give
+
+    def worker(
+        self,
+        number: int,
+        folder: Path,
+        emit: Emit,
+        steering: Steering | None = None,
+        pulse: Callable[[int], None] = lambda step: None,
+    ) -> LocalWorker:
+        """A worker as it begins; what it left in its folder is loaded with its first order."""
+        recipe, table = self.recipe, self.timetable
+        plan = self.samples(number).plan
+        epochs = max(recipe.epochs, ceil(table.steps / plan.batches))
+        served = self.member.source.needs_teacher != "none"
+        return LocalWorker(
+            LocalJob(
+                worker=number,
+                recipe=recipe,
+                model=self.fresh(number),
+                scratch=self.scratch(torch.device(recipe.chosen_device())),
+                samples=self.samples(number, epochs),
+                timetable=table,
+                aggregation=self.variant.aggregation,
+                loss=self.spec.loss if served else None,
+                seed=self.member.seed,
+                folder=folder,
+                spec_hash=self.setup.spec_hash,
+                emit=emit,
+                stop=self.setup.stop,
+                pulse=pulse,
+                steering=steering or Steering(None, ""),
+                opened=self._opened(number, folder, emit, pulse),
+            )
+        )
+
+    @property
+    def relabels(self) -> SourceSpec | None:
+        """How workers ask for the outputs of others' models; None: they compute them."""
+        return relabel_of(self.variant.aggregation)
+
+    def _opened(
+        self, worker: int, folder: Path, emit: Emit, pulse: Callable[[int], None]
+    ) -> Opened:
+        """Soft labels of the local models, from the pool that serves them."""
+        own = folder / f"worker-{worker}" / "relabel"
+
+        def stop() -> bool:
+            pulse(0)
+            return self.setup.stop()
+
+        def report(event: str, /, **data: Any) -> None:
+            if event in _TOLD:
+                emit(event, **data)
+
+        def opened(
+            pool: TeacherPool, samples: PlannedSamples, start: dict[str, Any], outputs: int
+        ) -> SoftLabelSource:
+            assert self.relabels is not None
+            own.mkdir(parents=True, exist_ok=True)
+            return self.relabels.build(
+                SourceContext(
+                    samples=samples,
+                    student=f"{own}/{pool.teacher}",
+                    folder=own,
+                    pool=pool,
+                    report=report,
+                    stop=stop,
+                    student_rate=lambda: _AS_FAST_AS_CAN_BE,
+                    start=start,
+                    in_group=True,  # in the plan's order
+                    outputs=outputs,
+                )
+            )
+
+        return opened
+
+    def source(
+        self,
+        worker: LocalWorker,
+        run_id: str,
+        pool: TeacherPool | None,
+        stop: Callable[[], bool] | None = None,
+    ) -> SoftLabelSource:
+        """Of a worker's batches, from where it stands."""
+        job = worker.job
+        folder = job.folder / f"worker-{job.worker}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return self.member.source.build(
+            SourceContext(
+                samples=job.samples,
+                student=f"{run_id}/{self.member.name}/worker{job.worker}",
+                folder=folder,
+                load_teacher=self.setup.load_teacher,
+                pool=pool,
+                report=job.emit,
+                stop=stop or self.setup.stop,
+                student_rate=worker.measure_rate,
+                start=worker.stream.start(),
+                in_group=True,
+            )
+        )
+
+    def training(
+        self,
+        folder: Path,
+        emit: Emit,
+        serve: Callable[[Sequence[ModelFile]], dict[str, Any]] | None = None,
+    ) -> Training:
+        return Training(
+            workers=self.workers,
+            timetable=self.timetable,
+            combining=combining_of(self.variant.aggregation),
+            data=self.setup.data,
+            folder=folder,
+            emit=emit,
+            stop=self.setup.stop,
+            network=Network(bytes_per_s=self.method.gbit_per_s * 1.25e8),
+            looks=self.method.looks,
+            serve=serve,
+        )
+
+    # What became of it
+
+    def result(self, outcome: Outcome, folder: Path) -> dict[str, Any]:
+        """Test, export, and put together what a member reports."""
+        data, recipe = self.setup.data, self.recipe
+        by_worker = {file.worker: file for file in outcome.models}
+        last = outcome.looks[-1]
+        smallest = min(by_worker, key=lambda k: (outcome.losses.get(k, float("inf")), k))
+        validated = dict(zip(last.models, last.validation_locals, strict=True))
+        best = min(by_worker, key=lambda k: (validated.get(k, float("inf")), k))
+        chosen = best if self.method.final == "validation" else smallest
+
+        def tested(worker: int) -> tuple[Normalised, Accuracy]:
+            model = self.loaded(by_worker[worker])
+            batch = recipe.evaluate_batch
+            return model, evaluate(model, data, data.test, batch)
+
+        model, accuracy = tested(chosen)
+        facts: dict[str, object] = {"worker": chosen, "test_top1": accuracy.top1}
+        path, best_path = folder / "student.safetensors", folder / "best.safetensors"
+        export(model, self.model_spec(chosen), path, facts)
+        best_model, best_accuracy = tested(best)
+        export(best_model, self.model_spec(best), best_path, {"worker": best})
+        whole = self._global(list(by_worker.values()), folder)
+        global_ = evaluate(whole, data, data.test, recipe.evaluate_batch)
+        account, table = outcome.account, self.timetable
+        missed = self.workers * table.steps - account.steps
+        return {
+            "last": asdict(accuracy),
+            "best": asdict(best_accuracy),
+            "validation_last": 100 - validated.get(chosen, float("nan")),
+            "validation_best": 100 - validated.get(best, float("nan")),
+            "best_epoch": recipe.epochs,
+            "epochs": recipe.epochs,
+            "steps": table.steps,
+            "samples_per_second": account.samples / max(1e-9, account.parallel_s),
+            "train_seconds": account.parallel_s,
+            "seen": account.samples,
+            "lost": missed * recipe.batch,
+            "repeated": 0,
+            "rolled_back": 0,
+            "figures": {k: float(v) for k, v in asdict(account).items()},
+            "model_path": str(path),
+            "best_path": str(best_path),
+            "parameters": parameters(model),
+            "global_top1": global_.top1,
+            "global_top5": global_.top5,
+            "workers": self.workers,
+            "diff_lg": fmean(look.diff_lg for look in outcome.looks),
+        }
+
+    def loaded(self, file: ModelFile) -> Normalised:
+        """A local model with its final weights."""
+        data = self.setup.data
+        with torch.random.fork_rng():
+            model = self.model_spec(file.worker).build(len(data.classes), data.shape[0])
+        load_weights(model.net, Path(file.path), file.sha256)
+        return model.to(self.recipe.chosen_device()).eval()
+
+    def _global(self, models: list[ModelFile], folder: Path) -> torch.nn.Module:
+        """The global model: exported as one network, or as a list of teachers."""
+        if isinstance(self.variant.aggregation, ModelAverage):
+            only = self.loaded(models[0])  # after the last average all are the same
+            export(only, self.model_spec(0), folder / "global.safetensors", {})
+            return only
+        members = []
+        for file in models:
+            path = folder / "ensemble" / f"worker-{file.worker}.safetensors"
+            path.parent.mkdir(exist_ok=True)
+            model, spec = self.loaded(file), self.model_spec(file.worker)
+            export(model, spec, path, {"worker": file.worker})
+            known = {k: v for k, v in spec.to_dict().items() if v is not None}
+            members.append({"model": known | {"weights": str(path)}})
+        card = {"teacher": members}
+        (folder / "ensemble.yaml").write_text(yaml.safe_dump(card, sort_keys=False))
+        whole = combined([self.loaded(file) for file in models], [1.0] * len(models))
+        return whole.to(self.recipe.chosen_device()).eval()
+
+
+def check(own: EnsembleRun) -> None:
+    """All that can be wrong with workers, data and timetable, before a start.
+
+    Raises:
+        BadInput: what, in one message.
+    """
+    _check_sizes([own.samples(k) for k in range(own.workers)])
+    name, table, aggregation = (
+        own.member.source_name,
+        own.timetable,
+        own.variant.aggregation,
+    )
+    if table.tau is not None and table.tau > table.iterations:
+        raise BadInput(
+            f"{name}: tau is {table.tau}, and each worker has {table.iterations} local "
+            "iterations: no communication would happen before the end. Lower tau, or train "
+            "longer."
+        )
+    if isinstance(aggregation, EnsembleAggregation) and aggregation.compression is not None:
+        _check_p(aggregation.compression, table, name)
+
+
+def _check_p(spec: CompressionSpec, table: Timetable, name: str) -> None:
+    if spec.p_iterations is not None and spec.p_iterations > table.iterations:
+        raise BadInput(
+            f"{name}: compression.p_iterations is {spec.p_iterations}, longer than the whole "
+            f"training of {table.iterations} iterations. Lower it."
+        )
+
+
+def _check_sizes(parts: list[PlannedSamples]) -> None:
+    """All do as many iterations as the smallest local data set allows."""
+    sizes = [len(part.plan.ids) for part in parts]
+    if min(sizes) * 20 < max(sizes):
+        raise BadInput(
+            f"The local data sets have {min(sizes)} to {max(sizes)} images; all workers do as "
+            "many iterations as the smallest allows, so nearly all data would go unused. Raise "
+            "method.shards.concentration."
+        )

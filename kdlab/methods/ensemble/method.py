@@ -1,0 +1,244 @@
+"""`method: {type: methods/ensemble}`: several local models that become one."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+
+from kdlab.config import Fault, Range, register
+from kdlab.config.spec import POSITIVE
+from kdlab.data.shards import Shards
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.method import (
+    MemberResult,
+    MemberTraining,
+    MethodSpec,
+    Ranks,
+    recipe_faults,
+)
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.spec import ExperimentSpec
+from kdlab.methods.ensemble.crew import Crew, InProcess
+from kdlab.methods.ensemble.direction import Direction
+from kdlab.methods.ensemble.ensemble_run import EnsembleRun, check
+from kdlab.methods.ensemble.processes import Processes
+from kdlab.methods.ensemble.served_models import ServedModels
+from kdlab.methods.ensemble.variant import Variant, name_of, relabel_of
+from kdlab.models.model import ModelSpec, check_fit
+from kdlab.report.local_curves import local_curves
+from kdlab.report.methods import Course, markdown, picture, rows
+from kdlab.report.table import METHODS
+from kdlab.soft_labels.source import SourceSpec
+from kdlab.train.aggregation.ensemble import EnsembleAggregation
+from kdlab.train.aggregation.kind import AggregationSpec
+from kdlab.train.aggregation.model_average import ModelAverage
+from kdlab.train.aggregation.none import NoAggregation
+from kdlab.train.recipe import Recipe
+
+_AT_LEAST_1 = Range(ge=1)
+_FILES = (
+    "direction.json",
+    "curves.png",
+    "histograms.png",
+    "ensemble.yaml",
+    "global.safetensors",
+    "global.json",
+)
+
+# A worker's step is in float32 or bfloat16, and it saves itself at each reset point.
+_NOT_LOCAL = ("compile", "channels_last", "label_smoothing", "checkpoint_every_steps")
+
+
+@register("methods/ensemble")
+@dataclass(frozen=True, kw_only=True)
+class Ensemble(MethodSpec):
+    """Local models on local data, made one by `aggregation` (EC-DNN, MA-DNN, E-DNN, S-DNN).
+
+    workers: K, each with an equal part of the training images unless `shards` says
+        otherwise.
+    compare: the same training once for each of these, by name; instead of `aggregation`.
+    start: first weights of all workers `equal`, or each its `own`; null is equal where
+        weights are averaged and own elsewhere (Algorithm 1).
+    models: networks of the workers where they differ; as many as workers.
+    final: the student is the local model with the smallest loss on its own training data
+        (the paper), or the most accurate one on `validation`.
+    looks: how often local and global models are tested while they train.
+    processes: each worker in a process of its own; false trains them one after the other
+        in the run's process. Results are the same.
+    gbit_per_s: between machines, for the modelled time of a communication.
+    hang_s: a worker without a sign of life for so long is killed and started again.
+    """
+
+    workers: Annotated[int, Range(ge=1, le=64)] = 4
+    shards: Shards = field(default_factory=Shards)
+    compare: Mapping[str, Variant] = field(default_factory=dict)
+    start: Literal["equal", "own"] | None = None
+    models: tuple[ModelSpec, ...] = ()
+    final: Literal["training_loss", "validation"] = "training_loss"
+    looks: Annotated[int, _AT_LEAST_1] = 20
+    processes: bool = True
+    gbit_per_s: Annotated[float, POSITIVE] = 1.0
+    hang_s: Annotated[float, POSITIVE] = 60.0
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.models and len(self.models) != self.workers:
+            yield Fault(
+                "models", f"has {len(self.models)} networks for {self.workers} workers"
+            )
+        for name, variant in self.compare.items():
+            yield from self.faults_of(variant, f"compare.{name}.")
+
+    def faults_of(self, variant: Variant, at: str = "") -> Iterator[Fault]:
+        aggregation = variant.aggregation
+        if not isinstance(aggregation, NoAggregation | ModelAverage | EnsembleAggregation):
+            yield Fault(
+                f"{at}aggregation",
+                f"is {aggregation.component}; local models are averaged "
+                "(train/aggregation/model_average), made an ensemble of "
+                "(train/aggregation/ensemble), or left alone (train/aggregation/none)",
+            )
+        if isinstance(aggregation, ModelAverage) and len(set(self.models)) > 1:
+            unlike = ", ".join(dict.fromkeys(str(m.component) for m in self.models))
+            yield Fault(
+                f"{at}aggregation",
+                f"averages the weights of unlike networks ({unlike}); only the outputs of "
+                "these can be averaged: train/aggregation/ensemble",
+            )
+        if self.models and (variant.workers or self.workers) != self.workers:
+            yield Fault(f"{at}workers", f"is not that of models ({len(self.models)})")
+
+    def variants(self, aggregation: AggregationSpec) -> dict[str, Variant]:
+        """What is trained, by name; without `compare` the experiment's own aggregation."""
+        if self.compare:
+            return dict(self.compare)
+        own = Variant(aggregation=aggregation)
+        return {name_of(own, self.workers): own}
+
+    def workers_of(self, variant: Variant) -> int:
+        return variant.workers or self.workers
+
+    def recipe_of(self, variant: Variant, recipe: Recipe) -> Recipe:
+        return recipe if variant.epochs is None else replace(recipe, epochs=variant.epochs)
+
+    def starts_equal(self, aggregation: AggregationSpec) -> bool:
+        if self.start is None:
+            return isinstance(aggregation, ModelAverage)
+        return self.start == "equal"
+
+    # As kdlab/experiment/method.py wants it
+
+    def faults(self, spec: ExperimentSpec) -> Iterator[Fault]:
+        if spec.compare:
+            yield Fault("compare", "is of soft labels; compare with method.compare")
+        if self.compare and not isinstance(spec.aggregation, NoAggregation):
+            yield Fault(
+                "aggregation", "is of one method, and method.compare names its own for each"
+            )
+        if not self.compare:
+            yield from self.faults_of(Variant(aggregation=spec.aggregation))
+        if spec.workers is not None and not self.processes:
+            yield Fault("method.processes", "is false, and workers are to be started")
+        served = spec.soft_labels.needs_teacher == "served"
+        for name, variant in self.variants(spec.aggregation).items():
+            aggregation = variant.aggregation
+            if not isinstance(aggregation, EnsembleAggregation):
+                continue
+            if aggregation.relabel is not None:
+                path = f"method.compare.{name}." if self.compare else ""
+                at = f"{path}aggregation.relabel"
+                what = "the local models"
+                yield from spec.second_pool_faults(aggregation.relabel, at, what)
+            if served and aggregation.compresses_in_line:
+                yield Fault(
+                    "soft_labels",
+                    f"are served batch by batch, and {name} compresses on the batches of its "
+                    "training in between (mu: 1); give it mu below 1",
+                )
+        if spec.train.precision == "fp16":
+            yield Fault("train.precision", "is fp16; local models take fp32 or bf16")
+        yield from recipe_faults(
+            spec.train, _NOT_LOCAL, "methods/ensemble does not have it"
+        )
+
+    def compared(self, spec: ExperimentSpec) -> dict[str, SourceSpec]:
+        return dict.fromkeys(self.variants(spec.aggregation), spec.soft_labels)
+
+    def has_ranks(self, spec: ExperimentSpec) -> bool:
+        return True
+
+    def needs_pool(self, spec: ExperimentSpec) -> bool:
+        each = self.variants(spec.aggregation).values()
+        return any(relabel_of(v.aggregation) is not None for v in each)
+
+    def check(self, setup: TrainingSetup) -> None:
+        for member in setup.spec.members():
+            check(EnsembleRun(self, setup, member))
+        data = setup.data
+        for model in self.models:
+            with torch.random.fork_rng():
+                built = model.build(len(data.classes), data.shape[0])
+                what = f"{model.component} of a worker"
+                check_fit(built, data.shape, len(data.classes), what)
+
+    def train(self, training: MemberTraining) -> MemberResult:
+        """Several local models, in processes of their own or one after the other here."""
+        own = EnsembleRun(self, training.setup, training.member)
+        _warn_of_unseen(own.unseen_classes(), training)
+        crew: Crew
+        ranks: Ranks = list
+        if self.processes:
+            crew = Processes(training, self.hang_s)
+            ranks = crew.targets
+        else:
+            crew = InProcess(
+                lambda number: own.worker(
+                    number, training.folder, training.emit, training.steering
+                ),
+                lambda worker: own.source(worker, training.run.run_id, training.pool),
+            )
+        with ExitStack() as stack:
+            serve = None
+            if own.relabels is not None:
+                serve = ServedModels(own, training, own.relabels)
+                stack.callback(serve.close)
+            targets = stack.enter_context(training.chaos(training.pool, ranks))
+            if serve is not None:
+                serve.targets = targets
+            job = own.training(training.folder, training.emit, serve)
+            outcome = Direction(job, crew).run()
+        result = own.result(outcome, training.folder)
+        local_curves(outcome.looks, training.folder, training.member.name)
+        return result
+
+    def artifacts(self, folder: Path) -> list[str]:
+        own = [folder / name for name in _FILES]
+        return [str(path) for path in own if path.is_file()]
+
+    def summarise(self, spec: ExperimentSpec, run: RunFolder) -> list[Path]:
+        """comparison.png and comparison.md over the variants, if there are several."""
+        courses: dict[str, list[Course]] = {}
+        for member in spec.members():
+            kept = json.loads((run.member(member.name) / "direction.json").read_text())
+            own = courses.setdefault(member.source_name, [])
+            own.append(Course(kept["looks"], kept["account"]))
+        if len(courses) < 2:
+            return []
+        picture(courses, run.path / "comparison.png")
+        (run.path / METHODS).write_text(markdown(rows(courses)), encoding="utf-8")
+        return [run.path / "comparison.png", run.path / METHODS]
+
+
+def _warn_of_unseen(unseen: dict[int, int], training: MemberTraining) -> None:
+    if not unseen:
+        return
+    each = ", ".join(f"worker {k} {n}" for k, n in unseen.items())
+    training.emit(
+        "warning",
+        message=f"Of {len(training.setup.data.classes)} classes some are not in the "
+        f"local data: {each}. Those models cannot know them by themselves; their "
+        "ensemble can. Raise method.shards.concentration for more even shares.",
+    )

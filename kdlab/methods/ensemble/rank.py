@@ -1,0 +1,64 @@
+"""One worker with its local model, as a process: `python -m kdlab.methods.ensemble.rank`."""
+
+from dataclasses import asdict
+from typing import Any
+
+from kdlab.experiment.rank_process import RankProcess, main
+from kdlab.methods.ensemble.crew import Order, carry_out, files
+from kdlab.methods.ensemble.ensemble_run import EnsembleRun
+from kdlab.methods.ensemble.method import Ensemble
+from kdlab.methods.ensemble.worker import LocalWorker
+from kdlab.papers.ec_dnn.timetable import Round
+from kdlab.soft_labels.source import KnownPool, SoftLabelSource
+from kdlab.train.steering import CONTROL, Steering
+
+
+class LocalRank(RankProcess):
+    """Carries out the orders of kdlab/methods/ensemble/processes.py."""
+
+    _worker: LocalWorker | None = None
+    _source: SoftLabelSource | None = None
+
+    def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
+        """One order; what it came to, as plain values."""
+        told = Order(
+            **order["order"]
+            | {
+                "round": Round(**order["order"]["round"]),
+                "models": files(order["order"]["models"]),
+            }
+        )
+        worker = self._of(told)
+        if self._source is None:
+            pool = None if order["pool"] is None else KnownPool(**order["pool"])
+            self._source = self._ensemble_run.source(
+                worker, self.run.run_id, pool, self._waits
+            )
+        did = carry_out(worker, told, self._source)
+        return asdict(did)
+
+    @property
+    def _ensemble_run(self) -> EnsembleRun:
+        method = self.spec.method
+        assert isinstance(method, Ensemble)
+        return EnsembleRun(method, self.setup, self.member)
+
+    def _of(self, order: Order) -> LocalWorker:
+        if self._worker is None:
+            self._worker = self._ensemble_run.worker(
+                order.worker,
+                self.folder,
+                self.log.emit,
+                Steering(self.run.path / CONTROL, self.member.name, self.run.since),
+                lambda step: self.beat(1, step),
+            )
+            self._worker.go_to(order.round.number)
+        return self._worker
+
+    def _waits(self) -> bool:
+        self.beat(1, self._worker.steps if self._worker else 0)
+        return self.stops()
+
+
+if __name__ == "__main__":
+    main(LocalRank)

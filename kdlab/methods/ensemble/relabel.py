@@ -1,0 +1,166 @@
+"""Algorithm 2, first half: the mean of several models' outputs on some views.
+
+One model after another is loaded into the same place, so memory holds one foreign model
+and the sums, whatever their number (section 4.2).
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kdlab.data.samples import PlannedSamples
+from kdlab.errors import KdlabError
+from kdlab.losses.local import log_loss
+from kdlab.methods.ensemble.exchange import ModelFile, fetch
+from kdlab.methods.ensemble.stream import Place
+from kdlab.models.model import Normalised
+from kdlab.soft_labels.source import SoftLabelSource
+
+
+@dataclass(slots=True)
+class Relabelled:
+    """Mean probabilities of some batches' rows.
+
+    Attributes:
+        mean: (n, C), row by row of the batches one after the other.
+        model_losses: mean cross entropy of each model with the true labels.
+        loss: that of the mean.
+        starts: first row of each batch.
+    """
+
+    mean: Tensor
+    model_losses: list[float]
+    loss: float
+    starts: list[int] = field(default_factory=list)
+
+    def of(self, batch: int, size: int) -> Tensor:
+        """(size, C) of batch number `batch` of those that were relabelled."""
+        start = self.starts[batch]
+        return self.mean[start : start + size]
+
+
+@torch.no_grad()  # not inference_mode: what comes out is trained on
+def relabel(
+    places: Sequence[Place],
+    samples: PlannedSamples,
+    models: Sequence[ModelFile],
+    scratch: Callable[[int], Normalised],
+    batch: int,
+    alive: Callable[[], None] = lambda: None,
+) -> Relabelled:
+    """The mean of the models' probabilities on the views of these batches.
+
+    Args:
+        places: batches of the plan.
+        samples: they are of.
+        models: to be averaged.
+        scratch: gives a model on the device for this worker's weights, to be overwritten.
+        batch: rows that are computed together.
+        alive: called between batches.
+    """
+    sizes = [len(place.ids) for place in places]
+    starts = [int(s) for s in np.cumsum([0, *sizes[:-1]])]
+    rows = sum(sizes)
+    labels = torch.from_numpy(samples.labels(_ids(places)))
+    total = torch.zeros((rows, samples.classes))
+    losses = []
+    for file in models:
+        model = scratch(file.worker)
+        model.net.load_state_dict(fetch(file))
+        model.eval()
+        own = _probabilities(model, _chunks(places, batch), samples, alive)
+        losses.append(log_loss(own, labels))
+        total += own
+    total /= max(1, len(models))
+    return Relabelled(total, losses, log_loss(total, labels), starts)
+
+
+@torch.no_grad()
+def relabel_served(
+    places: Sequence[Place],
+    samples: PlannedSamples,
+    models: int,
+    opened: Callable[[PlannedSamples, dict[str, Any], int], SoftLabelSource],
+    alive: Callable[[], None] = lambda: None,
+) -> Relabelled:
+    """The same from a pool that answers with the logits of each model side by side.
+
+    Args:
+        places: batches of the plan, one after the other.
+        samples: they are of.
+        models: how many answer.
+        opened: a source of these samples, from {"epoch", "done"} on, with so many outputs
+            for each.
+        alive: called between batches.
+
+    Raises:
+        KdlabError: it delivered other rows than were asked for.
+        TeacherLost, ClusterError: as the source does.
+    """
+    first, last = places[0], places[-1]
+    done = list(range(first.index))
+    if first.epoch == last.epoch:  # nothing is asked for that is not needed
+        done += range(last.index + 1, samples.plan.batches)
+    asked = replace(samples, plan=replace(samples.plan, epochs=last.epoch + 1))
+    labels = torch.from_numpy(samples.labels(_ids(places)))
+    sizes = [len(place.ids) for place in places]
+    rows = [int(s) for s in np.cumsum([0, *sizes[:-1]])]
+    mean = torch.zeros((sum(sizes), samples.classes))
+    losses = [0.0] * models  # sums
+    start, outputs = {"epoch": first.epoch, "done": done}, models * samples.classes
+    with closing(opened(asked, start, outputs)) as source:
+        batches = (
+            batch
+            for epoch in range(first.epoch, last.epoch + 1)
+            for batch in source.epoch(epoch, done if epoch == first.epoch else ())
+        )
+        for place, row in zip(places, rows, strict=True):
+            alive()
+            batch = next(batches)
+            if not np.array_equal(batch.ids, place.ids):
+                raise KdlabError(
+                    f"The pool delivered other rows than batch {place.index} of epoch "
+                    f"{place.epoch} has. This is a defect of kdlab."
+                )
+            assert batch.soft is not None
+            size = len(batch.ids)
+            each = batch.soft.float().view(size, models, samples.classes).softmax(2)
+            mean[row : row + size] = each.mean(1)
+            for k in range(models):
+                losses[k] += size * log_loss(each[:, k], labels[row : row + size])
+    model_losses = [loss / sum(sizes) for loss in losses]
+    return Relabelled(mean, model_losses, log_loss(mean, labels), rows)
+
+
+def _ids(places: Sequence[Place]) -> NDArray[Any]:
+    return np.concatenate([place.ids for place in places])
+
+
+def _chunks(places: Sequence[Place], batch: int) -> list[tuple[int, NDArray[Any]]]:
+    """Large pieces of one epoch each: views depend on it."""
+    found: list[tuple[int, NDArray[Any]]] = []
+    for epoch in dict.fromkeys(place.epoch for place in places):
+        ids = _ids([place for place in places if place.epoch == epoch])
+        found += [(epoch, ids[at : at + batch]) for at in range(0, len(ids), batch)]
+    return found
+
+
+def _probabilities(
+    model: Normalised,
+    chunks: Sequence[tuple[int, NDArray[Any]]],
+    samples: PlannedSamples,
+    alive: Callable[[], None],
+) -> Tensor:
+    device = next(model.parameters()).device
+    found = []
+    for epoch, ids in chunks:
+        alive()
+        views = torch.from_numpy(samples.views(ids, epoch)).to(device)
+        found.append(model(views).float().softmax(1).cpu())
+    return torch.cat(found)

@@ -1,0 +1,130 @@
+"""Local models as teachers of a pool: what it serves changes with every communication."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from kdlab.cluster import notebook_components
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.local_pool import LocalPool
+from kdlab.cluster.pool import Pool, deploy
+from kdlab.cluster.probe import identity_of, probe_images, proof_of
+from kdlab.experiment.chaos_targets import OwnTargets
+from kdlab.experiment.groups import pool_facts
+from kdlab.experiment.method import MemberTraining
+from kdlab.methods.ensemble.ensemble_run import EnsembleRun
+from kdlab.methods.ensemble.exchange import ModelFile
+from kdlab.soft_labels.source import SourceSpec
+
+_PATIENCE_S = 30.0  # until the readers of the communication before have said goodbye
+
+
+class ServedModels:
+    """Has a pool serve these models, each one's logits beside the others'.
+
+    Args:
+        ensemble_run: whose models they are.
+        training: the member of the run that they are of.
+        source: how workers ask.
+    """
+
+    def __init__(
+        self,
+        ensemble_run: EnsembleRun,
+        training: MemberTraining,
+        source: SourceSpec,
+    ) -> None:
+        self.ensemble_run, self.run, self.source = ensemble_run, training.run, source
+        self._emit, self._stop = training.emit, training.setup.stop
+        self.targets: OwnTargets | None = None  # of chaos, which the pool becomes one of
+        self._pool: Pool | None = None
+        self._served = ""
+        self._facts: dict[str, Any] = {}
+
+    def __call__(self, models: Sequence[ModelFile]) -> dict[str, Any]:
+        """What workers must know of the pool, once a teacher has loaded all of them.
+
+        Raises:
+            TeacherRefused, ClusterError, RunStopped: as pools do.
+        """
+        wanted = "+".join(file.sha256 for file in models)
+        if wanted != self._served:
+            pool = self._with(self._deployment(models))
+            status = pool.wait(self._stop)
+            if not self._served:
+                self._emit("pool_ready", address=pool.address, teachers=status["teachers"])
+            self._emit(
+                "models_served",
+                models=[file.worker for file in models],
+                teachers=len(status["teachers"]),
+            )
+            self._served, self._facts = wanted, pool_facts(pool) or {}
+        return self._facts
+
+    def _with(self, deployment: Deployment) -> Pool:
+        """The pool, with this deployment."""
+        spec = self.ensemble_run.spec.teacher_pool
+        assert spec is not None
+        if self._pool is None:
+            folder = self.run.path / "pool_of_models"
+            self._emit("pool_starting", pool=spec.component)
+            self._pool = spec.start(deployment, folder)
+            if self.targets is not None:
+                self.targets.pool = self._pool
+            return self._pool
+        deploy(
+            self._pool.address,
+            deployment,
+            tls=self._pool.tls,
+            with_weights=not isinstance(spec, LocalPool),
+            stop=self._stop,
+            wait_s=_PATIENCE_S,
+        )
+        self._pool.teacher = deployment.teacher
+        return self._pool
+
+    def _deployment(self, models: Sequence[ModelFile]) -> Deployment:
+        data, spec = self.ensemble_run.setup.data, self.ensemble_run.spec
+        named = json.loads((self.run.path / "components.json").read_text())
+        together = hashlib.sha256("+".join(f.sha256 for f in models).encode())
+        return Deployment(
+            members=tuple(
+                {
+                    "model": self.ensemble_run.model_spec(file.worker).to_dict()
+                    | {"weights": None, "sha256": None},
+                    "weights": file.path,
+                    "sha256": file.sha256,
+                    "weight": 1.0,
+                }
+                for file in models
+            ),
+            teacher=together.hexdigest()[:16],
+            num_classes=len(data.classes) * len(models),
+            shape=data.shape,
+            batch=spec.train.batch,
+            data=spec.data.to_dict(),
+            identity=identity_of(data),
+            **self.source.ways(),
+            components=notebook_components.pack(set(named)),
+            reference=tuple(map(tuple, proof_of(self._answers(models)))),
+            answers="each",
+        )
+
+    @torch.inference_mode()
+    def _answers(self, models: Sequence[ModelFile]) -> np.ndarray[Any, Any]:
+        """Right ones to the probe images, one model after the other."""
+        images = torch.from_numpy(probe_images(self.ensemble_run.setup.data.shape))
+        device = self.ensemble_run.recipe.chosen_device()
+        each = [
+            self.ensemble_run.loaded(f)(images.to(device)).float().cpu() for f in models
+        ]
+        found: np.ndarray[Any, Any] = torch.cat(each, dim=1).numpy()
+        return found
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()

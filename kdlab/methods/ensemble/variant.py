@@ -1,0 +1,90 @@
+"""One of the ways to make local models one: what is compared, by name."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from kdlab.config import Fault, Range
+from kdlab.config.spec import Spec
+from kdlab.papers.ec_dnn.parallel import Combining
+from kdlab.papers.ec_dnn.timetable import Timetable
+from kdlab.soft_labels.source import SourceSpec
+from kdlab.train.aggregation.ensemble import EnsembleAggregation
+from kdlab.train.aggregation.kind import AggregationSpec
+from kdlab.train.aggregation.model_average import ModelAverage
+from kdlab.train.compression.kind import CompressionSpec
+
+_AT_LEAST_1 = Range(ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant(Spec):
+    """One of several methods that are compared.
+
+    aggregation: how its global model is made.
+    workers: null takes method.workers; 1 is training on one machine.
+    epochs: over the local data; null takes train.epochs. So all can be given the same time.
+    iterations: of each worker, instead of whole epochs.
+    """
+
+    aggregation: AggregationSpec
+    workers: Annotated[int, _AT_LEAST_1] | None = None
+    epochs: Annotated[int, _AT_LEAST_1] | None = None
+    iterations: Annotated[int, _AT_LEAST_1] | None = None
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.epochs is not None and self.iterations is not None:
+            yield Fault("epochs", "has no effect with iterations")
+
+
+def name_of(variant: Variant, workers: int) -> str:
+    """As the paper calls it."""
+    if (variant.workers or workers) == 1:
+        return "s_dnn"
+    match variant.aggregation:
+        case ModelAverage():
+            return "ma_dnn"
+        case EnsembleAggregation(compression=None):
+            return "e_dnn"
+        case EnsembleAggregation():
+            return "ec_dnn"
+    return "e_dnn"
+
+
+def combining_of(aggregation: AggregationSpec) -> Combining:
+    """How models are made one, of one's own aggregations too."""
+    match aggregation:
+        case ModelAverage():
+            return "model_average"
+        case EnsembleAggregation():
+            return "ensemble"
+    return "none"
+
+
+def timetable_of(aggregation: AggregationSpec, iterations: int, looks: int) -> Timetable:
+    """Of so many local iterations."""
+    if isinstance(aggregation, ModelAverage):
+        return Timetable(iterations=iterations, tau=aggregation.tau, averages=True)
+    if not isinstance(aggregation, EnsembleAggregation):
+        return Timetable(iterations=iterations, tau=None, looks=looks)
+    spec: CompressionSpec | None = aggregation.compression
+    if spec is None:
+        return Timetable(iterations=iterations, tau=aggregation.tau, looks=looks)
+    return Timetable(
+        iterations=iterations,
+        tau=aggregation.tau,
+        looks=looks,
+        compresses=True,
+        p_iterations=spec.p_iterations,
+        p_fraction=spec.p_fraction,
+        compression_weight=spec.weights(),
+        diversity_weight=aggregation.diversity_weight,
+        compress_last=aggregation.compress_last,
+    )
+
+
+def relabel_of(aggregation: AggregationSpec) -> SourceSpec | None:
+    """How workers ask for the outputs of others' models; None: they compute them."""
+    if isinstance(aggregation, EnsembleAggregation):
+        return aggregation.relabel
+    return None

@@ -1,0 +1,1 @@
+"""EDL-Dist: one student, with soft labels from anywhere, in one process or several ranks."""

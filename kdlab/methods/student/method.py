@@ -1,0 +1,95 @@
+"""`method: {type: methods/student}`: one student learns from a source of soft labels."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kdlab.cluster.group import StudentGroup
+from kdlab.config import Fault, register
+from kdlab.experiment.groups import pool_facts, rank_group
+from kdlab.experiment.method import MemberResult, MemberTraining, MethodSpec, short_name
+from kdlab.experiment.spec import ExperimentSpec
+from kdlab.methods.student.resizing import wanted_ranks
+from kdlab.papers.edl_dist.generations import Generations
+from kdlab.soft_labels.cached import Cached
+from kdlab.soft_labels.in_process import InProcess
+from kdlab.soft_labels.none import NoTeacher
+from kdlab.soft_labels.source import SourceSpec
+from kdlab.train.aggregation.all_reduce import AllReduce
+from kdlab.train.aggregation.none import NoAggregation
+
+
+@register("methods/student")
+@dataclass(frozen=True, kw_only=True)
+class StudentMethod(MethodSpec):
+    """One student, batch by batch, with soft labels from any source (EDL-Dist)."""
+
+    steers_thresholds: ClassVar[bool] = True
+    shares_pools: ClassVar[bool] = True
+
+    def faults(self, spec: ExperimentSpec) -> Iterator[Fault]:
+        aggregation = spec.aggregation
+        if not isinstance(aggregation, NoAggregation | AllReduce):
+            yield Fault(
+                "aggregation",
+                f"is {aggregation.component}, which is of several local models; "
+                "method: {type: methods/ensemble} trains those",
+            )
+        smallest = aggregation.smallest_batch
+        if smallest is not None and spec.train.batch < smallest:
+            yield Fault(
+                "train.batch",
+                f"is {spec.train.batch}, and {aggregation.component} needs batches of at "
+                f"least {smallest}: two samples for each rank",
+            )
+
+    def compared(self, spec: ExperimentSpec) -> dict[str, SourceSpec]:
+        """The soft-label sources by their short names."""
+        own = {short_name(spec.soft_labels): spec.soft_labels}
+        if not spec.compare:
+            return own
+        known: dict[str, SourceSpec] = {
+            "none": NoTeacher(),
+            "in_process": InProcess(),
+            "cached": Cached(),
+            "served": spec.soft_labels,
+        }
+        return {name: (known | own)[name] for name in spec.compare}
+
+    def has_ranks(self, spec: ExperimentSpec) -> bool:
+        return isinstance(spec.aggregation, AllReduce)
+
+    def train(self, training: MemberTraining) -> MemberResult:
+        setup, folder, pool = training.setup, training.folder, training.pool
+        if not self.has_ranks(training.spec):
+            with training.chaos(pool, list):
+                loop = setup.loop(
+                    training.member, folder, training.emit, steering=training.steering
+                )
+                return training.train_here(loop, folder)
+        group = _group(training)
+        with training.chaos(pool, group.targets):
+            return group.run() | {"failovers": group.failovers}
+
+
+def _group(training: MemberTraining) -> StudentGroup:
+    """The ranks that train one student together, each a process; `run()` it."""
+    aggregation = training.spec.aggregation
+    assert isinstance(aggregation, AllReduce)
+    machine = Generations(
+        wanted=wanted_ranks(training.run) or aggregation.ranks,
+        least=aggregation.least,
+        replace=aggregation.replace_lost,
+        standby=aggregation.standby,
+    )
+    return rank_group(
+        machine,
+        training,
+        module="kdlab.methods.student.rank",
+        shared={
+            "pool": pool_facts(training.pool),
+            "spec_hash": training.setup.spec_hash,
+        },
+        hang_s=aggregation.hang_s,
+        wanted=lambda: wanted_ranks(training.run),
+    )

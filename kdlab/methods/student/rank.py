@@ -1,0 +1,155 @@
+"""One rank of a student, as a process that a group starts."""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from kdlab.data.samples import Part
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.rank_process import RankProcess, main
+from kdlab.models.model import parameters
+from kdlab.papers.shares import shared_rows
+from kdlab.soft_labels.source import KnownPool, SourceContext
+from kdlab.train import checkpoint
+from kdlab.train.aggregation.all_reduce import AllReduce
+from kdlab.train.aggregation.ranks import Ranks, Solo, Together
+from kdlab.train.position import Position
+from kdlab.train.steering import CONTROL, Steering
+
+
+class Rank(RankProcess):
+    """A rank of a student that is trained by all-reduce."""
+
+    def __init__(
+        self,
+        run: RunFolder,
+        member: str,
+        beat: Callable[[int, int], None],
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        super().__init__(run, member, beat, stop)
+        assert isinstance(self.spec.aggregation, AllReduce)
+        self.aggregation = self.spec.aggregation
+        self.rate: float | None = None  # t_s, measured once per process
+
+    def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
+        self.saving = False
+        number, world = order["generation"], order["world"]
+        self.beat(number, 0)
+        device = self.device(order["local_rank"])
+        if world == 1:
+            return self.train(order, Solo(), device)
+        self.meet(order, device)
+        try:
+            sync_norms = self.aggregation.batch_norm == "sync"
+            ranks = Together(device, self.lr_scale(world), sync_norms=sync_norms)
+            return self.train(order, ranks, device)
+        finally:
+            dist.destroy_process_group()
+
+    def backend(self, device: torch.device, on_this_machine: int) -> str:
+        if self.aggregation.backend != "auto":
+            return self.aggregation.backend
+        return super().backend(device, on_this_machine)
+
+    def lr_scale(self, world: int) -> float:
+        """What a group of this size multiplies the learning rate by."""
+        scaled = self.aggregation.on_size_change == "scale_lr"
+        return world / self.aggregation.ranks if scaled else 1.0
+
+    def train(
+        self, order: dict[str, Any], ranks: Ranks, device: torch.device
+    ) -> dict[str, Any] | None:
+        """From the newest checkpoint to the end, in a group that is up; rank 0's result."""
+        spec, number = self.spec, order["generation"]
+        members = tuple(order.get("names") or (f"rank{r}" for r in range(ranks.world)))
+        found = checkpoint.load_newest(self.folder / "checkpoints", self.hash)
+        batch = spec.train.batch
+        if self.aggregation.on_size_change == "scale_lr":
+            batch = max(2, batch * ranks.world // self.aggregation.ranks)
+        position = Position()
+        if found is not None:
+            position = Position.from_checkpoint(found[1], batch)
+        samples = self.setup.samples(
+            self.member,
+            Part(ranks.rank, self._shares(ranks, device, found, members)),
+            batch=batch,
+            first_epoch=position.epoch,
+            first_sample=position.first_sample,
+        )
+        report = self.report(ranks.rank)
+        if ranks.world > 1:
+            rows = shared_rows(batch, samples.part.shares)
+            report("batch_shared", rows=list(rows), shares=self.aggregation.shares)
+        loop = self.setup.loop(
+            self.member,
+            self.folder,
+            report,
+            samples=samples,
+            ranks=ranks,
+            members=members,
+            fence=int(order.get("fence", 0)),
+            leave=lambda: self.saving or self.leaving,
+            pulse=lambda step: self.beat(number, step),
+            steering=Steering(self.run.path / CONTROL, self.member.name, self.run.since),
+        )
+        if ranks.rank:  # dropout and the like: chances of its own
+            torch.manual_seed(self.member.seed * 1009 + ranks.rank)
+        loop.go_to(found)
+        self.beat(number, loop.position.step)
+        if self.rate is None:
+            self.rate = loop.measure_rate()
+        source = self.member.source.build(
+            SourceContext(
+                samples=samples,
+                student=f"{self.run.run_id}/{self.member.name}/rank{ranks.rank}.{number}",
+                folder=self.folder / f"rank{ranks.rank}" if ranks.rank else self.folder,
+                load_teacher=self.setup.load_teacher,
+                pool=None if order["pool"] is None else KnownPool(**order["pool"]),
+                report=report,
+                stop=lambda: self._waits(number, loop.position.step),
+                student_rate=lambda: self.rate or 1.0,
+                start=loop.start(),
+                in_group=True,
+            )
+        )
+        with closing(source):
+            loop.train(source)
+            if not loop.is_master:
+                return None
+            return asdict(loop.finish()) | {"parameters": parameters(loop.model)}
+
+    def _shares(
+        self,
+        ranks: Ranks,
+        device: torch.device,
+        found: checkpoint.Found | None,
+        members: tuple[str, ...],
+    ) -> tuple[float, ...]:
+        """Of each rank in a batch; those of the checkpoint while the same ranks train.
+
+        By name: another process in a place of the group may be much slower.
+        """
+        if self.aggregation.shares == "equal" or ranks.world == 1:
+            return (1.0,) * ranks.world
+        saved: dict[str, float] = found[1]["shares"] if found is not None else {}
+        if set(saved) == set(members):
+            return tuple(saved[name] for name in members)
+        if self.rate is None:
+            probe = self.setup.loop(self.member, self.folder, self.report(1))
+            self.rate = probe.measure_rate()
+        rates = ranks.gather(torch.tensor([self.rate], device=device))
+        return tuple(float(rate) for rate in rates)
+
+    def _waits(self, number: int, step: int) -> bool:
+        """Asked by a source that waits: it is alive, it only has nothing to train on."""
+        self.beat(number, step)
+        return self.stops()
+
+
+if __name__ == "__main__":
+    main(Rank)

@@ -1,0 +1,40 @@
+"""How many ranks a student is to have, where somebody asked while it trained."""
+
+import json
+from typing import Any
+
+from kdlab.config.home import write_json
+from kdlab.errors import BadInput
+from kdlab.experiment.folder import RunFolder
+from kdlab.train.aggregation.all_reduce import AllReduce
+
+_WANTED = "ranks.json"
+
+
+def wanted_ranks(run: RunFolder) -> int | None:
+    """What somebody asked for while the run was going; None if nobody did."""
+    path = run.path / _WANTED
+    if not path.is_file():
+        return None
+    return int(json.loads(path.read_text())["ranks"])
+
+
+def ask_for_ranks(run: RunFolder, spec: dict[str, Any], ranks: int) -> None:
+    """Have a group grow or shrink at its next step.
+
+    Raises:
+        BadInput: the run has no group, or it cannot have so many ranks.
+    """
+    aggregation = spec["aggregation"]
+    if aggregation["type"] != AllReduce.component:
+        raise BadInput(
+            f"Run {run.run_id} trains one student in one process (aggregation "
+            f"{aggregation['type']}); only train/aggregation/all_reduce has ranks."
+        )
+    most = 2 * aggregation["ranks"]  # a batch holds two samples for each rank of the spec
+    if not aggregation["least"] <= ranks <= most:
+        raise BadInput(
+            f"{ranks} ranks are asked for; this run can have {aggregation['least']} to {most} "
+            f"(aggregation.least, and twice aggregation.ranks={aggregation['ranks']})."
+        )
+    write_json(run.path / _WANTED, {"ranks": ranks})

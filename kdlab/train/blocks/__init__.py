@@ -1,1 +1,0 @@
-"""Blockwise distillation (Pipe-BD): pairs of blocks, and the engine that trains them."""

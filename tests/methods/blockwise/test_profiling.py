@@ -1,0 +1,43 @@
+"""Blocks are measured at every feasible share, and come out as they went in."""
+
+import torch
+from torch import nn
+
+from kdlab.methods.blockwise.pairs import pairs_of
+from kdlab.methods.blockwise.profiling import feasible_rows, profiled
+from kdlab.models.blocks import cut
+
+
+def test_feasible_rows_are_those_of_even_shares():
+    assert feasible_rows(8, 3) == [2, 3, 4, 8]
+    assert feasible_rows(2, 5) == [1, 2]
+
+
+def test_a_profile_has_every_block_and_size_and_changes_nothing():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()]
+    teacher = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+    student = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(4, 5),
+    )  # fmt: skip
+    views = torch.randn(8, 3, 6, 6)
+    pairs = pairs_of(cut(teacher, ["2"]), cut(student, ["2"]), views[:2])
+    before = [{k: v.clone() for k, v in p.student.state_dict().items()} for p in pairs]
+    blocks = profiled(
+        pairs,
+        views,
+        feasible_rows(8, 2),
+        steps=4,
+        optimizer=lambda block: torch.optim.SGD(block.parameters(), 0.1),
+    )
+    assert [set(b.teacher_s) for b in blocks] == [{4, 8}, {4, 8}]
+    assert all(
+        s > 0 for b in blocks for s in (*b.teacher_s.values(), *b.student_s.values())
+    )
+    assert blocks[0].output_bytes == 4 * 6 * 6 * 4
+    assert blocks[0].gradient_bytes == 4 * (3 * 4 + 4 + 4 + 4)
+    assert blocks[1].row_bytes > 0
+    assert [b.norms for b in blocks] == [1, 0]
+    for pair, kept in zip(pairs, before, strict=True):
+        assert all(torch.equal(v, kept[k]) for k, v in pair.student.state_dict().items())

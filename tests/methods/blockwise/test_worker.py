@@ -1,0 +1,168 @@
+"""The engine on real processes over gloo, against one process that does block by block."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as processes
+from torch import nn
+
+from kdlab.methods.blockwise.pairs import pairs_of
+from kdlab.methods.blockwise.stage import Job, Worker, stage_groups
+from kdlab.models.blocks import cut
+from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying, pipeline
+
+BATCH, STEPS = 12, 20
+CUTS = ["2", "5", "8"]
+
+
+def net(channels, norm):
+    layers = []
+    before = 3
+    for number, width in enumerate(channels):
+        layers += [
+            nn.Conv2d(before, width, 3, stride=2 if number == 1 else 1, padding=1),
+            nn.BatchNorm2d(width) if norm else nn.Identity(),
+            nn.ReLU(),
+        ]
+        before = width
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 5)]
+    return nn.Sequential(*layers)
+
+
+def made(norm, dtype=torch.float32):
+    """Four pairs of blocks; the student's channels differ, so there are adapters."""
+    torch.manual_seed(1)
+    teacher = net((8, 8, 12, 12), norm).to(dtype)
+    student = net((4, 8, 6, 12), norm).to(dtype)
+    views = torch.randn(BATCH, 3, 8, 8, dtype=dtype)
+    with torch.no_grad():  # statistics that are not those of a fresh network
+        teacher.train()
+        teacher(views)
+    teacher.eval()
+    return pairs_of(cut(teacher, CUTS), cut(student, CUTS), views[:2])
+
+
+def batch(step, dtype=torch.float32):
+    chance = torch.Generator().manual_seed(step)
+    return torch.randn(BATCH, 3, 8, 8, generator=chance, dtype=dtype)
+
+
+def optimizers_of(pairs):
+    return [torch.optim.SGD(p.student.parameters(), 0.05, momentum=0.9) for p in pairs]
+
+
+def state(pairs):
+    return [{k: v.clone() for k, v in p.student.state_dict().items()} for p in pairs]
+
+
+def one_after_another(norm, steps, dtype=torch.float32):
+    """The same training in one process, without the engine."""
+    torch.set_num_threads(1)
+    pairs = made(norm, dtype)
+    optimizers = optimizers_of(pairs)
+    for step in range(steps):
+        source = batch(step, dtype)
+        for pair, optimizer in zip(pairs, optimizers, strict=True):
+            pair.student.train()
+            with torch.no_grad():
+                target = pair.teacher(source)
+            optimizer.zero_grad()
+            pair.loss(pair.student(source), target).backward()
+            optimizer.step()
+            source = target
+    return state(pairs)
+
+
+SHAPES = {0: (3, 8, 8), 1: (8, 8, 8), 2: (8, 4, 4), 3: (12, 4, 4)}
+
+
+def rank(number, plan, norm, steps, dtype, how, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", f"file://{folder}/meet", rank=number, world_size=len(plan.devices)
+    )
+    stage = plan.stages[plan.stage_of(number)]
+    pairs = made(norm, dtype)[stage.first : stage.stop]
+    job = Job(
+        pairs,
+        optimizers_of(pairs),
+        load=lambda step, start, stop: batch(step, dtype)[start:stop],
+        norm=how,
+    )
+    worker = Worker(plan, number, job, stage_groups([plan]), SHAPES[stage.first])
+    worker.run(steps)
+    torch.save(
+        {"state": state(pairs), "parts": [s.part for s in worker.spans]},
+        f"{folder}/{number}.pt",
+    )
+    dist.destroy_process_group()
+
+
+def trained(plan, tmp_path, *, norm=True, steps=STEPS, dtype=torch.float32, how="sync"):
+    """(student blocks in order, the parts each rank did); from the first of each group."""
+    folder = Path(tmp_path) / f"{abs(hash(plan))}"
+    folder.mkdir()
+    arguments = (plan, norm, steps, dtype, how, str(folder))
+    processes.spawn(rank, arguments, nprocs=len(plan.devices))
+    found = {d: torch.load(folder / f"{d}.pt") for d in plan.devices}
+    blocks = [b for stage in plan.stages for b in found[stage.devices[0]]["state"]]
+    for stage in plan.stages:
+        for other in stage.devices[1:]:  # a group has one model
+            same(found[stage.devices[0]]["state"], found[other]["state"])
+    return blocks, {d: one["parts"] for d, one in found.items()}
+
+
+def same(one, two, tolerance=0.0):
+    for a, b in zip(one, two, strict=True):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert torch.allclose(
+                a[key].double(), b[key].double(), rtol=0, atol=tolerance
+            ), (key, float((a[key].double() - b[key].double()).abs().max()))
+
+
+def test_relaying_with_and_without_a_barrier_is_bit_identical_to_one_process(tmp_path):
+    expected = one_after_another(norm=True, steps=STEPS)
+    plan = pipeline(BATCH, [1, 3, 4], [1, 1, 1])
+    decoupled, parts = trained(plan, tmp_path)
+    same(decoupled, expected)
+    assert "receive" in parts[1]
+    assert "barrier" not in parts[1]
+    waiting, parts = trained(replace(plan, decoupled=False), tmp_path)
+    same(waiting, expected)
+    assert parts[1].count("barrier") == STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", [False, True])
+def test_hybrid_plans_equal_the_whole_batch_in_double_precision(tmp_path, norm):
+    expected = one_after_another(norm, steps=1, dtype=torch.float64)
+    plans = [
+        internal_relaying(BATCH, 4, 3),
+        pipeline(BATCH, [2, 4], [1, 2]),
+        pipeline(BATCH, [1, 4], [2, 1]),
+        # Uneven rows, and three rows meet two.
+        Plan(
+            BATCH,
+            (
+                Stage(0, 2, (0, 1), (7, 5), from_data=True),
+                Stage(2, 4, (2, 3, 4), (3, 5, 4)),
+            ),
+        ),
+    ]
+    for plan in plans:
+        blocks, parts = trained(plan, tmp_path, norm=norm, steps=1, dtype=torch.float64)
+        same(blocks, expected, tolerance=1e-6)
+        shared = next(s for s in plan.stages if len(s.devices) > 1)
+        assert "all_reduce" in parts[shared.devices[0]]
+
+
+@pytest.mark.slow
+def test_without_synchronised_norm_a_shared_stage_differs(tmp_path):
+    """So the option does something, and the test above could fail."""
+    plan = internal_relaying(BATCH, 4, 2)
+    with pytest.raises(AssertionError, match="running_mean"):  # the group's models differ
+        trained(plan, tmp_path, steps=1, dtype=torch.float64, how="local")

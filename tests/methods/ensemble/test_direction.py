@@ -1,0 +1,342 @@
+"""EC-DNN and its baselines, all workers one after the other in this process."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.functional import cross_entropy
+
+from kdlab.data.samples import Shard, planned
+from kdlab.data.shards import Shards
+from kdlab.errors import KdlabError
+from kdlab.methods.ensemble.crew import InProcess, Lost
+from kdlab.methods.ensemble.direction import Direction, Training
+from kdlab.methods.ensemble.exchange import ModelFile, fetch, publish
+from kdlab.methods.ensemble.worker import LocalJob, LocalWorker
+from kdlab.models.patch_net import PatchNet
+from kdlab.papers.ec_dnn.timetable import Rising, Timetable
+from kdlab.soft_labels.none import NoTeacherSource
+from kdlab.train.aggregation.ensemble import EnsembleAggregation
+from kdlab.train.aggregation.model_average import ModelAverage
+from kdlab.train.aggregation.none import NoAggregation
+from kdlab.train.compression.distillation import Distillation
+from kdlab.train.recipe import Recipe
+
+MODEL = PatchNet(patch=8, width=32)
+
+
+class Events(list):
+    def emit(self, event, /, **data):
+        self.append({"event": event, **json.loads(json.dumps(data, default=float))})
+
+    def of(self, kind):
+        return [e for e in self if e["event"] == kind]
+
+
+class Case:
+    """A training of some workers on the small digits."""
+
+    def __init__(self, digits, folder, aggregation, table, workers=2, **recipe):
+        self.data, self.spec = digits
+        self.folder, self.aggregation, self.table = folder, aggregation, table
+        self.workers, self.events = workers, Events()
+        options = {"batch": 20, "lr": 0.1, "device": "cpu", "threads": 1, "epochs": 4}
+        self.recipe = Recipe(**options | recipe)
+        self.start_equal = isinstance(aggregation, ModelAverage)
+        self.made: dict[int, LocalWorker] = {}
+
+    def samples(self, worker):
+        shard = Shard(Shards(), worker, self.workers, 20)
+        return planned(
+            self.data, self.spec.to_dict(), shard=shard, batch=20, seed=3, epochs=99
+        )
+
+    def model(self, worker):
+        torch.manual_seed(5 if self.start_equal else 5 + worker)
+        return MODEL.build(10, 1)
+
+    def make(self, worker):
+        scratch = MODEL.build(10, 1)
+        self.made[worker] = LocalWorker(
+            LocalJob(
+                worker=worker,
+                recipe=self.recipe,
+                model=self.model(worker),
+                scratch=lambda _: scratch,
+                samples=self.samples(worker),
+                timetable=self.table,
+                aggregation=self.aggregation,
+                loss=None,
+                seed=3,
+                folder=self.folder,
+                spec_hash="h",
+                emit=self.events.emit,
+            )
+        )
+        return self.made[worker]
+
+    def direction(self, crew=None, **rest):
+        kinds = {
+            ModelAverage: "model_average",
+            EnsembleAggregation: "ensemble",
+            NoAggregation: "none",
+        }
+        training = Training(
+            workers=self.workers,
+            timetable=self.table,
+            combining=kinds[type(self.aggregation)],
+            data=self.data,
+            folder=self.folder,
+            emit=self.events.emit,
+            **{"keep_every_s": 0.0} | rest,
+        )
+        return Direction(training, crew or self.crew())
+
+    def crew(self):
+        return InProcess(self.make, lambda w: NoTeacherSource(w.job.samples))
+
+    def run(self, **rest):
+        return self.direction(**rest).run()
+
+
+def ec(iterations=24, tau=8, alpha=0.6, weight=Rising(), **compression):  # noqa: B008
+    spec = EnsembleAggregation(
+        tau=tau,
+        diversity_weight=alpha,
+        compression=Distillation(
+            weight=weight.start, risen_weight=weight.end, **compression
+        ),
+    )
+    table = Timetable(
+        iterations=iterations,
+        tau=tau,
+        compresses=True,
+        p_iterations=compression.get("p_iterations"),
+        compression_weight=weight,
+        diversity_weight=alpha,
+    )
+    return spec, table
+
+
+def weights(outcome, worker=0):
+    return fetch(next(m for m in outcome.models if m.worker == worker))
+
+
+def apart(one, two):
+    assert one.keys() == two.keys()
+    return max(float((one[k] - two[k]).abs().max()) for k in one)
+
+
+def alone(digits, folder, iterations, workers=1, **recipe):
+    table = Timetable(iterations=iterations, tau=None)
+    return Case(digits, folder, NoAggregation(), table, workers, **recipe).run(looks=1)
+
+
+def test_ecd_004_one_averaging_worker_is_sgd(digits, tmp_path):
+    table = Timetable(iterations=20, tau=6, averages=True)
+    averaged = Case(digits, tmp_path / "ma", ModelAverage(tau=6), table, 1).run()
+    plain = alone(digits, tmp_path / "s", 20)
+    assert apart(weights(averaged), weights(plain)) == 0
+
+
+def test_one_compressing_worker_without_weights_is_sgd(digits, tmp_path):
+    spec, table = ec(16, 4, 0.0, Rising(0.0, 0.0), p_iterations=2, mu=1.0)
+    compressed = Case(digits, tmp_path / "ec", spec, table, 1).run()
+    plain = alone(digits, tmp_path / "s", 16 + 3 * 2)
+    assert apart(weights(compressed), weights(plain)) == 0
+
+
+def test_averaging_every_step_is_all_reduce(digits, tmp_path):
+    """Plain SGD from equal weights: the mean of K steps is a step on the mean gradient."""
+    plain = {"momentum": 0.0, "schedule": "constant", "weight_decay": 0.0}
+    table = Timetable(iterations=5, tau=1, averages=True)
+    case = Case(digits, tmp_path, ModelAverage(tau=1), table, 3, **plain)
+    averaged = weights(case.run())
+    model = case.model(0)
+    batches = [case.samples(k).batches(0) for k in range(3)]  # 80 images: four batches
+    batches = [b + case.samples(k).batches(1) for k, b in enumerate(batches)]
+    epochs = [0] * 4 + [1]
+    for step in range(5):
+        loss = sum(
+            cross_entropy(
+                model(torch.from_numpy(case.data.views(batches[k][step], epochs[step]))),
+                torch.from_numpy(case.data.labels[batches[k][step]]),
+            )
+            for k in range(3)
+        )
+        model.zero_grad()
+        (loss / 3).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(0.1 * parameter.grad)
+    assert apart(averaged, dict(model.net.state_dict())) < 1e-6
+
+
+def test_ecd_026_e_dnn_is_independent_trainings(digits, tmp_path):
+    table = Timetable(iterations=12, tau=None, looks=3)
+    together = Case(digits, tmp_path / "e", NoAggregation(), table, 2)
+    outcome = together.run(looks=3)
+    for worker in range(2):
+        one = Case(digits, tmp_path / str(worker), NoAggregation(), table, 2)
+        own = one.make(worker)
+        source = NoTeacherSource(own.job.samples)
+        for round_ in table.rounds:
+            done = own.train(round_, (), source)
+        assert apart(weights(outcome, worker), fetch(done.model)) == 0
+    assert [look.iterations for look in outcome.looks] == [4, 8, 12]
+
+
+def test_ec_dnn_learns_and_keeps_its_books(digits, tmp_path):
+    spec, table = ec(60, 15, p_iterations=5)
+    case = Case(digits, tmp_path, spec, table, 3, epochs=20)
+    outcome = case.run()
+    assert [look.round for look in outcome.looks] == [0, 1, 2, 3]
+    first, last = outcome.looks[0], outcome.looks[-1]
+    assert last.global_ < first.global_ < 80
+    account = outcome.account
+    assert account.iterations == 60
+    assert account.steps == 3 * (60 + 3 * 5)
+    done = case.events.of("worker_done")
+    assert account.samples == sum(e["samples"] for e in done)
+    assert 18 * account.steps < account.samples <= 20 * account.steps
+    assert account.parallel_s == pytest.approx(
+        account.train_s + account.relabel_s + account.compress_s + account.communication_s,
+        rel=0.5,  # the slowest of each part may be another worker
+    )
+    for event in done:
+        if event["what"] == "combine":
+            assert event["ensemble_loss"] <= np.mean(event["model_losses"]) + 1e-5
+            assert len(event["model_losses"]) == 3
+    z_bar = [e for e in done if e["what"] == "train"]
+    assert all(e["relabel_s"] == 0 for e in z_bar if e["round"] == 0)
+    assert all(e["relabel_s"] > 0 for e in z_bar if e["round"] > 0)
+    assert last.diff_lg == pytest.approx(np.mean(last.locals) - last.global_)
+    assert set(outcome.losses) == {0, 1, 2}
+    assert last.diff_lc is None  # nothing is compressed after the last communication
+
+
+def test_the_global_error_is_that_of_the_mean_of_the_outputs(digits, tmp_path):
+    spec, table = ec(20, 10, p_iterations=2)
+    case = Case(digits, tmp_path, spec, table, 2)
+    outcome = case.run()
+    data, total = case.data, 0.0
+    for file in outcome.models:
+        model = MODEL.build(10, 1).eval()
+        model.net.load_state_dict(load_file(file.path))
+        with torch.inference_mode():
+            total = total + model(torch.from_numpy(data.inputs[data.test])).softmax(1)
+    wrong = (total.argmax(1).numpy() != data.labels[data.test]).mean()
+    assert outcome.looks[-1].global_ == pytest.approx(100 * wrong)
+
+
+RESUMED = {
+    "ec": ec(40, 10, p_iterations=4, mu=0.5),
+    "ec_in_line": ec(40, 10, p_iterations=4, mu=1.0),
+    "ma": (ModelAverage(tau=10), Timetable(iterations=40, tau=10, averages=True)),
+    "e": (NoAggregation(), Timetable(iterations=40, tau=None, looks=4)),
+}
+
+
+@pytest.mark.parametrize("kind", RESUMED)
+@pytest.mark.parametrize("keep_every_s", [0.0, 1e9])
+def test_a_resumed_training_ends_as_an_undisturbed_one(
+    digits, tmp_path, kind, keep_every_s
+):
+    spec, table = RESUMED[kind]
+    quiet = Case(digits, tmp_path / "quiet", spec, table, 2).run(looks=4)
+    case = Case(digits, tmp_path / "stopped", spec, table, 2)
+    with pytest.raises(KdlabError, match="stopped by the user"):
+        case.run(
+            stop=lambda: len(case.events.of("communication")) == 2,
+            keep_every_s=keep_every_s,
+            looks=4,
+        )
+    again = Case(digits, tmp_path / "stopped", spec, table, 2)
+    outcome = again.run(looks=4)
+    resumed = again.events.of("resumed")
+    if keep_every_s and kind != "e":
+        assert not resumed  # nothing was kept: it begins again
+    else:
+        assert resumed[0]["epoch"] == 2
+    for worker in range(2):
+        assert apart(weights(quiet, worker), weights(outcome, worker)) == 0
+    assert [x.global_ for x in quiet.looks] == [x.global_ for x in outcome.looks]
+    assert outcome.account.steps == quiet.account.steps
+
+
+class Losing(InProcess):
+    """Loses worker 1 instead of carrying out its n-th order."""
+
+    def __init__(self, case, at):
+        super().__init__(case.make, lambda w: NoTeacherSource(w.job.samples))
+        self.orders, self.at = 0, at
+
+    def events(self):
+        if self._orders and self._orders[0].worker == 1:
+            self.orders += 1
+            if self.orders == self.at:
+                self._orders.popleft()
+                self._sources.pop(1, None)
+                yield Lost(1, "on purpose")
+                return
+        yield from super().events()
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_whatever_a_lost_worker_was_doing_the_round_goes_on(digits, tmp_path, at):
+    spec, table = ec(30, 10, p_iterations=3)
+    case = Case(digits, tmp_path, spec, table, 3)
+    outcome = case.direction(Losing(case, at)).run()
+    (lost,) = case.events.of("worker_lost")
+    assert lost["worker"] == 1
+    assert [m.worker for m in outcome.models] == [0, 1, 2]
+    sizes = [len(e["models"]) for e in case.events.of("communication")]
+    during_training, number = at % 2 == 1, (at - 1) // 2
+    expected = [3, 3, 3]
+    if during_training and number < 2:
+        expected[number] = 2
+        assert case.events.of("round_incomplete")[0]["models"] == [0, 2]
+    assert sizes == expected
+
+
+def test_a_worker_that_is_lost_again_and_again_ends_the_training(digits, tmp_path):
+    class Never(InProcess):
+        def tell(self, order):
+            self._news.append(Lost(order.worker, "no memory"))
+
+    spec, table = ec()
+    case = Case(digits, tmp_path, spec, table, 1)
+    crew = Never(case.make, lambda w: NoTeacherSource(w.job.samples))
+    with pytest.raises(KdlabError, match=r"lost 4 times in a row.*no memory"):
+        case.direction(crew).run()
+
+
+def test_a_model_that_changed_on_the_way_is_not_used(tmp_path):
+    net = MODEL.build(10, 1).net
+    file = publish(net, 2, tmp_path / "w.safetensors")
+    assert apart(fetch(file), dict(net.state_dict())) == 0
+    content = bytearray((tmp_path / "w.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "w.safetensors").write_bytes(content)
+    with pytest.raises(KdlabError, match=r"model of worker 2 .* was published with"):
+        fetch(file)
+    gone = ModelFile(0, str(tmp_path / "none"), "", 0)
+    with pytest.raises(KdlabError, match="cannot be read"):
+        fetch(gone)
+
+
+def test_relabelling_does_not_touch_the_workers_own_model(digits, tmp_path):
+    spec, table = ec(10, 5, p_iterations=2, alpha=0.0)
+    case = Case(digits, tmp_path, spec, table, 2)
+    workers = [case.make(k) for k in range(2)]
+    done = [w.train(table.rounds[0], (), NoTeacherSource(w.job.samples)) for w in workers]
+    before = copy.deepcopy(workers[0].model.net.state_dict())
+    quiet = Timetable(iterations=10, tau=5, compresses=True, p_iterations=1)
+    zero = quiet.rounds[0].__class__(0, 5, compress_steps=1, compression_weight=0.0)
+    workers[0].descent.optimizer.param_groups[0]["lr"] = 0.0
+    workers[0]._lr = lambda: 0.0
+    workers[0].combine(zero, [d.model for d in done])
+    assert apart(before, dict(workers[0].model.net.state_dict())) == 0

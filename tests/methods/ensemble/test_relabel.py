@@ -1,0 +1,44 @@
+"""Relabelling holds one foreign model at a time, whatever their number."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import json, resource, sys, tempfile
+from pathlib import Path
+import numpy as np, torch
+from kdlab.config.check import construct
+from kdlab.config.load import compose_card
+from kdlab.data.images import DataSpec
+from kdlab.data.samples import planned
+from kdlab.models.patch_net import PatchNet
+from kdlab.methods.ensemble.exchange import publish
+from kdlab.methods.ensemble.relabel import relabel
+from kdlab.methods.ensemble.stream import Stream
+
+torch.set_num_threads(1)
+spec = construct(DataSpec, compose_card("data/digits_tiny"))
+samples = planned(spec.load(), spec.to_dict(), batch=20, seed=0, epochs=1)
+model = PatchNet(patch=8, width=2000, depth=3)  # 12 M weights: 48 MB
+own, scratch = model.build(10, 1), model.build(10, 1)
+with tempfile.TemporaryDirectory() as folder:
+    files = [publish(own.net, 0, Path(folder) / "w.safetensors")]
+    places = Stream(samples).ahead(4)
+    relabel(places, samples, files, lambda _: scratch, 80)  # all that is made once
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    relabel(places, samples, files * int(sys.argv[1]), lambda _: scratch, 80)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps([files[0].bytes, 1024 * (after - before), 1024 * before]))
+"""
+
+
+@pytest.mark.parametrize("models", [2, 8])
+def test_memory_does_not_grow_with_the_number_of_models(kdlab_home, models):
+    command = [sys.executable, "-c", SCRIPT, str(models)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    size, grown, _ = json.loads(said)
+    assert size > 40e6
+    assert grown < size / 2
