@@ -8,10 +8,14 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY := true
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: demo test test-slow lint types layers docs format clean
+.PHONY: demo quick test test-slow lint types layers docs format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/kdlab run quickstart
+
+# After each edit: all that needs no process. -n 2, as most of it computes.
+quick: lint types layers
+	$(BIN)/python -m pytest -m "not slow and not processes" --no-processes -q -n 2
 
 test: lint types layers
 	$(BIN)/python -m pytest -m "not slow" -q $(SIDE)

@@ -62,11 +62,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+class _InAnyOrder(argparse.ArgumentParser):
+    """Takes `run quickstart --json train.epochs=2` too: words after an option."""
+
+    _mixing = False
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        if self._mixing:  # parse_known_intermixed_args comes back here, twice
+            return super().parse_known_args(args, namespace)
+        self._mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._mixing = False
+
+
 def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         prog="kdlab", description="Large-scale knowledge distillation of image models."
     )
-    commands = whole.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    commands = whole.add_subparsers(
+        required=True, metavar="COMMAND", dest="command", parser_class=_InAnyOrder
+    )
     for name, command in COMMANDS.items():
         command.options(
             commands.add_parser(name, help=command.ABOUT, description=command.ABOUT)

@@ -1,5 +1,6 @@
 """Every test has a kdlab home shared by the session and run folders of its own."""
 
+import _posixsubprocess
 import os
 import subprocess
 import sys
@@ -16,6 +17,31 @@ torch.set_num_threads(1)
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("dev", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--no-processes",
+        action="store_true",
+        help="a test that starts a process fails: it lacks the mark `processes`",
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_processes(request):
+    """Holds `make quick` to what it says."""
+    if not request.config.getoption("--no-processes"):
+        yield
+        return
+
+    def refused(*_arguments, **_options):
+        pytest.fail("starts a process; mark it with pytest.mark.processes")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "_fork_exec", refused)
+        patch.setattr(_posixsubprocess, "fork_exec", refused)
+        patch.setattr(os, "fork", refused)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,6 +21,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides",
         nargs="*",
+        default=[],
         metavar="KEY=VALUE",
         help="of ec_dnn: data.root=[a.zip, ...]; of heterogeneous: device=cpu",
     )

@@ -15,7 +15,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run")
     parser.add_argument("order", choices=list(_ORDERS))
     parser.add_argument(
-        "values", nargs="*", metavar="VALUE", help="KEY=NUMBER of set; a teacher's name"
+        "values",
+        nargs="*",
+        default=[],
+        metavar="VALUE",
+        help="KEY=NUMBER of set; a teacher's name",
     )
 
 

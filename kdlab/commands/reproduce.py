@@ -13,6 +13,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names",
         nargs="*",
+        default=[],
         metavar="NAME or key=value",
         help="edl_dist/table3 ...; of the cards: measurement.images=[train.zip, test.zip]",
     )

@@ -9,7 +9,7 @@ ABOUT = "run an experiment from configs/"
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("experiment", help="name under configs/, or a path to a YAML file")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     parser.add_argument("--detach", action="store_true", help="start it and return")
     parser.add_argument(
         "--torchrun",

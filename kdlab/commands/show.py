@@ -7,7 +7,7 @@ ABOUT = "a config, card or component, resolved, with origins"
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
 
 
 def do(arguments: argparse.Namespace) -> int:

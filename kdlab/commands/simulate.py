@@ -9,7 +9,7 @@ ABOUT = "predict a table or a plan on a simulated clock"
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="card under registry/simulations: edl_dist/table3")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     json_flag(parser)
 
 

@@ -13,7 +13,11 @@ def options(parser: argparse.ArgumentParser) -> None:
         "sweep", help="name under configs/sweeps/, or a path to a YAML file"
     )
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="of the sweep, such as keep=all"
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="of the sweep, such as keep=all",
     )
     parser.add_argument("--trials", type=int, default=None, help="how many in all")
     parser.add_argument("--jobs", type=int, default=None, help="how many at a time")

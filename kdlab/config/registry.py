@@ -1,5 +1,7 @@
-"""Components by name. The name is the path: `losses/hinton` is kdlab/losses/hinton.py, and
-`methods/student` the folder kdlab/methods/student.
+"""Components by name.
+
+The name is the path: `losses/hinton` is kdlab/losses/hinton.py, `methods/student` the folder
+kdlab/methods/student.
 
 Closed: a name reaches kdlab's own component rooms, an installed entry point of the
 group `kdlab.components`, or a component registered in this process (a notebook cell).

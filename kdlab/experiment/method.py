@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from kdlab.cluster.chaos import Target
 from kdlab.config import Fault
 from kdlab.config.spec import Spec
 from kdlab.models.model import parameters
-from kdlab.soft_labels.source import SourceContext, SourceSpec
+from kdlab.soft_labels.source import LoadedTeacher, SourceContext, SourceSpec
 from kdlab.train.events import Emit
 from kdlab.train.recipe import Recipe
 from kdlab.train.steering import CONTROL, Steering
@@ -36,6 +36,19 @@ Chaos = Callable[["Pool | None", Ranks], AbstractContextManager["OwnTargets | No
 MemberResult = dict[str, Any]  # keys: kdlab/run/outcome.py
 
 
+class Group(Protocol):
+    """The ranks of one student, whoever starts them."""
+
+    failovers: list[float]  # seconds each
+
+    def run(self) -> MemberResult: ...
+
+    def targets(self) -> list[Target]: ...
+
+
+Launch = Callable[["MemberTraining"], Group]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberTraining:
     """One training of a run, as its method gets it.
@@ -49,6 +62,8 @@ class MemberTraining:
         hosts: where processes are started; None is this machine.
         chaos: the trouble that the spec asks for, while its block goes on; takes the pool
             and the processes that can be hit.
+        launched: the ranks of a student that somebody else has started, such as torchrun;
+            None has kdlab start them.
     """
 
     setup: "TrainingSetup"
@@ -59,6 +74,7 @@ class MemberTraining:
     pools: "Pools"
     hosts: "Hosts | None"
     chaos: Chaos
+    launched: Launch | None = None
 
     @property
     def spec(self) -> "ExperimentSpec":
@@ -75,15 +91,29 @@ class MemberTraining:
         served = self.member.source.needs_teacher == "served"
         return self.pools.whole() if served else None
 
-    def train_here(self, loop: StudentLoop, folder: Path) -> MemberResult:
-        """A loop to its end in this process, from its newest checkpoint in `folder`."""
+    def train_here(
+        self,
+        loop: StudentLoop,
+        folder: Path,
+        source: SourceSpec | None = None,
+        load_teacher: Callable[[], LoadedTeacher] | None = None,
+    ) -> MemberResult:
+        """A loop to its end in this process, from its newest checkpoint in `folder`.
+
+        Args:
+            loop: of `setup.loop`.
+            folder: of this loop; one in the member's where it has several.
+            source: of soft labels; None is the member's own.
+            load_teacher: for a source that asks a teacher in this process; None is the
+                experiment's.
+        """
         loop.resume()
-        source = self.member.source.build(
+        opened = (source or self.member.source).build(
             SourceContext(
                 samples=loop.job.samples,
                 student=f"{self.run.run_id}/{self.member.name}",
                 folder=folder,
-                load_teacher=self.setup.load_teacher,
+                load_teacher=load_teacher or self.setup.load_teacher,
                 pool=self.pool,
                 report=self.emit,
                 stop=self.setup.stop,
@@ -91,8 +121,8 @@ class MemberTraining:
                 start=loop.start(),
             )
         )
-        with closing(source):
-            return asdict(loop.run(source)) | {"parameters": parameters(loop.model)}
+        with closing(opened):
+            return asdict(loop.run(opened)) | {"parameters": parameters(loop.model)}
 
 
 class MethodSpec(Spec, ABC):

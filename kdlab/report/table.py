@@ -25,6 +25,12 @@ NAMES = {
 METHODS = "comparison.md"  # of a run of several methods, beside its spec
 
 
+_ONE_AFTER_THE_OTHER = (
+    "Speeds are of trainings one after the other: what else the machine did then counts. "
+    "kdlab bench\nmeasures side by side."
+)
+
+
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned: the first to the left, the others to the right."""
     lines = [list(head), *map(list, rows)]
@@ -88,4 +94,5 @@ def result_table(rows: Sequence[dict[str, Any]]) -> str:
         head.insert(2, "global top-1 %")
         for line, group in zip(body, groups.values(), strict=True):
             line.insert(2, spread([r["global_top1"] for r in group], 2))
-    return text_table(head, body)
+    note = f"\n{_ONE_AFTER_THE_OTHER}" if len(groups) > 1 else ""
+    return text_table(head, body) + note

@@ -7,14 +7,12 @@ newest checkpoint of the one that was under way.
 
 import json
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from kdlab.cluster.chaos import Unrest
@@ -23,26 +21,18 @@ from kdlab.cluster.pool import Pool
 from kdlab.config.check import construct
 from kdlab.config.home import locked, write_json
 from kdlab.config.load import from_dict, spec_hash
-from kdlab.data.images import ImageData
 from kdlab.errors import RunStopped
 from kdlab.experiment.chaos_targets import OwnTargets
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.method import MemberTraining, Ranks
+from kdlab.experiment.method import Launch, MemberTraining, Ranks
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, Member
-from kdlab.models.exported import load_exported
-from kdlab.models.model import read_card
-from kdlab.report.machine import git_commit, machine, versions
-from kdlab.report.model_card import model_card
 from kdlab.run.carry_out import carry_out
-from kdlab.run.handle import Run
+from kdlab.run.documents import StudentCosts, announcement, draw_overview, write_card
 from kdlab.run.outcome import outcome
-from kdlab.run.shipping import costs_beside
-from kdlab.run.side_by_side import overview
 from kdlab.run.tracker import Tracker
 from kdlab.train.events import EventLog, MemberLog
-from kdlab.train.teacher import PreparedTeachers
 
 
 class RunProcess:
@@ -53,6 +43,8 @@ class RunProcess:
         stop: whether the user asked to stop.
         pool: serves the teacher already and outlives this run; None starts what the spec says.
     """
+
+    launched: Launch | None = None  # ranks that somebody else has started
 
     def __init__(
         self, run: RunFolder, stop: Callable[[], bool], pool: Pool | None = None
@@ -74,7 +66,7 @@ class RunProcess:
         )
         self.pools = Pools(run, self.setup, self.log.emit, stop, pool)
         late = "MLflow is slow; `kdlab runs --sync` writes the rest"
-        self.costs: dict[str, dict[str, dict[str, float]]] = {}  # by kind of student
+        self.student_costs = StudentCosts(self.setup)
         self.tracker = Tracker(self.log.emit, late)
 
     @cached_property
@@ -82,14 +74,6 @@ class RunProcess:
         """Where ranks are started; None is this machine."""
         workers = self.spec.workers
         return None if workers is None else Hosts(workers.address, workers.certificates())
-
-    @property
-    def data(self) -> ImageData:
-        return self.setup.data
-
-    @property
-    def teacher(self) -> PreparedTeachers:
-        return self.setup.teacher
 
     def main(self) -> dict[str, Any]:
         self._announce()
@@ -110,7 +94,7 @@ class RunProcess:
             results,
             run_id=self.run.run_id,
             experiment=self.name,
-            dataset=self.data.name,
+            dataset=self.setup.data.name,
             teacher_top1=known[0] if known else None,
             wall_seconds=self.seconds_before + time.time() - self.begin,
             tracking_uri=self.tracking_uri,
@@ -145,6 +129,7 @@ class RunProcess:
             pools=self.pools,
             hosts=self.hosts,
             chaos=partial(self._chaos, log),
+            launched=self.launched,
         )
         method.prepare(training)
         log.emit("member_started", source=member.source_name, seed=member.seed)
@@ -156,12 +141,11 @@ class RunProcess:
             "member": member.name,
             "wall_seconds": time.time() - begin,
             "teacher_top1": self.setup.teacher_top1 if taught else None,
-            "costs": self._costs(Path(result["model_path"]), log, taught=taught),
+            "costs": self.student_costs(
+                Path(result["model_path"]), log.emit, taught=taught
+            ),
         }
-        card = folder / "model_card.md"
-        card.write_text(self._card(result), encoding="utf-8")
-        artifacts = [result["model_path"], result["best_path"], str(card)]
-        artifacts += [str(Path(p).with_suffix(".json")) for p in artifacts[:2]]
+        artifacts = write_card(result, self.setup, self.name, self.run.run_id, folder)
         artifacts += method.artifacts(folder)
         log.emit("member_done", result=result, artifacts=sorted(set(artifacts)))
         return result
@@ -182,36 +166,6 @@ class RunProcess:
         finally:
             unrest.stop()
 
-    def _costs(
-        self, student: Path, log: MemberLog, *, taught: bool
-    ) -> dict[str, dict[str, float]]:
-        """Measured once for all members whose student is of one kind."""
-        try:
-            kind = json.dumps([read_card(student)["model"], taught])
-            if kind not in self.costs:
-                dataset = {"classes": len(self.data.classes), "shape": self.data.shape}
-                teacher = self.teacher if taught else None
-                # The next member's chances stay as they are; no GPU is touched.
-                with torch.random.fork_rng(devices=[]):
-                    self.costs[kind] = costs_beside(
-                        load_exported(student), teacher, dataset
-                    )
-            return self.costs[kind]
-        except Exception as error:  # foreign networks: the training is not lost for it
-            log.emit("warning", message=f"What the student costs is not known: {error}")
-            return {}
-
-    def _card(self, result: dict[str, Any]) -> str:
-        return model_card(
-            result,
-            experiment=self.name,
-            run_id=self.run.run_id,
-            dataset=self.data.name,
-            spec=self.spec.to_dict(),
-            spec_hash=self.hash,
-            teacher_top1=result["teacher_top1"],
-        )
-
     # Surroundings
 
     @property
@@ -222,30 +176,8 @@ class RunProcess:
         return tracking.uri or f"sqlite:///{self.run.path.parent / 'mlflow.db'}"
 
     def _announce(self) -> None:
-        spec, data = self.spec, self.data
-        self.log.emit(
-            "run_started",
-            run_id=self.run.run_id,
-            experiment=self.name,
-            group=spec.tracking.experiment or self.name,
-            tracking_uri=self.tracking_uri,
-            spec=spec.to_dict(),
-            spec_hash=self.hash,
-            members=[m.name for m in spec.members()],
-            machine=machine(),
-            versions=versions(),
-            git=git_commit(),
-            thresholds=list(spec.soft_labels.bounds(spec.train.batch)),
-            dataset={
-                "name": data.name,
-                "digest": data.digest,
-                "classes": len(data.classes),
-                "shape": list(data.shape),
-                "train": len(data.train),
-                "validation": len(data.validation),
-                "test": len(data.test),
-            },
-        )
+        facts = announcement(self.setup, self.name, self.run.run_id)
+        self.log.emit("run_started", **facts, tracking_uri=self.tracking_uri)
         if self.tracking_uri is not None:
             self.track()
 
@@ -257,15 +189,7 @@ class RunProcess:
 
     def draw(self) -> None:
         """Curves and a table of all that was trained, for MLflow."""
-        try:
-            files = overview(Run(self.run))
-            for name, text in files.items():
-                (self.run.path / name).write_text(text, encoding="utf-8")
-        except Exception as error:  # a picture never fails a run that has its result
-            traceback.print_exc()
-            self.log.emit("warning", message=f"No overview was drawn: {error!r}")
-            return
-        self.log.emit("overview_made", files=[str(self.run.path / name) for name in files])
+        draw_overview(self.run, self.log.emit)
 
     def end(self, state: str, **facts: Any) -> None:
         """The last event; then MLflow gets what it has not got yet."""

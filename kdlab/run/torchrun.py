@@ -1,10 +1,10 @@
 """`torchrun --nproc-per-node N -m kdlab.run.torchrun RUN`: ranks that torchrun starts.
 
-The other way to have ranks is a group of kdlab's own (rank_orders.py). Here torchrun
-decides who is a rank, and starts all of them again when one dies (`--max-restarts`); each
-start is a generation and begins at the newest checkpoint. What a rank does is the same
-code (rank.py). Rank 0 is the run's process too: it keeps the teacher pool, writes status
-and results, and tells the others which member comes next.
+The other way to have ranks is a group of kdlab's own (kdlab/experiment/groups.py). Here
+torchrun decides who is a rank, and starts all of them again when one dies (`--max-restarts`);
+each start is a generation and begins at the newest checkpoint. What a rank does is the same
+code (kdlab/methods/student/rank.py). Rank 0 is the run's process too: it keeps the teacher
+pool, writes status and results, and tells the others which member comes next.
 
 `kdlab run NAME --torchrun` makes the run folder, which all ranks must see.
 """
@@ -21,21 +21,20 @@ from typing import Any
 import psutil
 import torch.distributed as dist
 
-from kdlab.cluster.pool import Pool
+from kdlab.cluster.chaos import Target
 from kdlab.config.home import locked, write_json
 from kdlab.errors import BadInput, KdlabError, RunStopped
 from kdlab.experiment import folder as folders
 from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.groups import pool_facts
+from kdlab.experiment.method import MemberTraining
 from kdlab.experiment.rank_process import is_broken_group
-from kdlab.experiment.spec import Member
 from kdlab.methods.student.rank import Rank
 from kdlab.run.carry_out import carry_out
 from kdlab.run.process import RunProcess
 from kdlab.run.stop_request import StopRequest
 from kdlab.train import checkpoint
-from kdlab.train.events import MemberLog
 
 _LOOK_S = 0.05
 _LAST_WORD_S = 10.0
@@ -69,6 +68,23 @@ class Launched:
         if self.rank == 0:
             self._store.set(key, secrets.token_hex(8))
         return str(self._store.get(key).decode())
+
+    def for_member(self, training: MemberTraining) -> "Launched":
+        """Rank 0: the ranks that train this member next."""
+        training.emit(
+            "generation", number=self.attempt, ranks=self.world, launcher="torchrun"
+        )
+        self.next = {
+            "member": training.member.name,
+            "generation": self.attempt,
+            "fence": checkpoint.raise_fence(training.folder / "checkpoints"),
+            "pool": pool_facts(training.pool),
+        }
+        return self
+
+    def targets(self) -> list[Target]:
+        """None: torchrun ends all ranks when one is lost."""
+        return []
 
     def run(self) -> dict[str, Any]:
         """Rank 0: have all train what is `next`."""
@@ -130,20 +146,7 @@ class LaunchedRunProcess(RunProcess):
 
     def __init__(self, launched: Launched) -> None:
         super().__init__(launched.run_folder, launched.stop)
-        self.launched = launched
-
-    def group(
-        self, member: Member, folder: Path, log: MemberLog, pool: Pool | None
-    ) -> Launched:
-        number, world = self.launched.attempt, self.launched.world
-        log.emit("generation", number=number, ranks=world, launcher="torchrun")
-        self.launched.next = {
-            "member": member.name,
-            "generation": number,
-            "fence": checkpoint.raise_fence(folder / "checkpoints"),
-            "pool": pool_facts(pool),
-        }
-        return self.launched
+        self.launched = launched.for_member
 
 
 def main(words: list[str]) -> int:

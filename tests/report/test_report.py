@@ -38,6 +38,8 @@ def test_results_are_grouped_over_seeds_and_relative_to_the_first():
     assert "91.00 ± 1.41" in lines[2]
     assert "EDL-Dist" in lines[3]
     assert "0.99x" in lines[3]
+    assert "one after the other" in lines[4]  # a speed is of its hour, too
+    assert "one after the other" not in result_table(rows[:1])
 
 
 def seen(events, terminal=False):

@@ -93,3 +93,9 @@ def test_python_of_a_page_runs_from_its_first_line_to_its_last(page, elsewhere, 
     assert runs
     for path in runs:
         assert Run(RunFolder(path)).wait(timeout_s=600).state == "finished"
+
+
+def test_words_may_come_after_options():
+    asked = parser().parse_args(["run", "quickstart", "--json", "train.epochs=2"])
+    assert asked.json
+    assert asked.overrides == ["train.epochs=2"]

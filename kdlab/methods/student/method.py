@@ -61,13 +61,13 @@ class StudentMethod(MethodSpec):
 
     def train(self, training: MemberTraining) -> MemberResult:
         setup, folder, pool = training.setup, training.folder, training.pool
-        if not self.has_ranks(training.spec):
+        if training.launched is None and not self.has_ranks(training.spec):
             with training.chaos(pool, list):
                 loop = setup.loop(
                     training.member, folder, training.emit, steering=training.steering
                 )
                 return training.train_here(loop, folder)
-        group = _group(training)
+        group = (training.launched or _group)(training)
         with training.chaos(pool, group.targets):
             return group.run() | {"failovers": group.failovers}
 
