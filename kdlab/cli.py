@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from kdlab.commands import (
     attach,
@@ -67,7 +68,7 @@ class _InAnyOrder(argparse.ArgumentParser):
 
     _mixing = False
 
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self._mixing:  # parse_known_intermixed_args comes back here, twice
             return super().parse_known_args(args, namespace)
         self._mixing = True

@@ -47,6 +47,7 @@ def namespaces(pid=None):
     return {name for name in names if name.startswith(f"kdlab-{pid or os.getpid()}-")}
 
 
+@pytest.mark.processes
 @NEEDED
 def test_a_network_is_gone_afterwards_whatever_happened():
     before = namespaces()
@@ -67,6 +68,7 @@ def test_a_network_is_gone_afterwards_whatever_happened():
     assert namespaces() == before
 
 
+@pytest.mark.processes
 @NEEDED
 def test_networks_of_a_killed_process_are_taken_away():
     gone = subprocess.Popen([sys.executable, "-c", ""])
@@ -77,6 +79,7 @@ def test_networks_of_a_killed_process_are_taken_away():
         assert not namespaces(gone.pid)
 
 
+@pytest.mark.processes
 @NEEDED
 @pytest.mark.parametrize("relayed", [True, False])
 def test_a_delayed_link_is_as_far_away_as_it_says(monkeypatch, relayed):

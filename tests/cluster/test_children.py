@@ -32,6 +32,7 @@ ECHO = """
 """
 
 
+@pytest.mark.processes
 def test_is_configured_answers_and_goes_with_its_lifeline(module, tmp_path):
     child = Child(module(ECHO), {"n": 1}, tmp_path / "log")
     assert child.answer(30) == {"got": {"n": 1}}
@@ -41,6 +42,7 @@ def test_is_configured_answers_and_goes_with_its_lifeline(module, tmp_path):
     child.stop()
 
 
+@pytest.mark.processes
 def test_an_early_death_quotes_the_log(module, tmp_path):
     child = Child(module("raise SystemExit('the reason')"), {}, tmp_path / "log")
     with pytest.raises(ClusterError, match="the reason"):
@@ -48,6 +50,7 @@ def test_an_early_death_quotes_the_log(module, tmp_path):
     child.stop()
 
 
+@pytest.mark.processes
 def test_no_child_outlives_a_parent_that_was_killed(module, tmp_path):
     name = module(ECHO)
     code = f"""

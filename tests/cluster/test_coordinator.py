@@ -155,6 +155,7 @@ def test_teachers_that_still_load_take_what_the_pool_serves_by_then(pools, deplo
     assert status["deployed"] == last.fingerprint
 
 
+@pytest.mark.processes
 def test_the_journals_replay_without_processes(pools, served, deployment):
     pool = pools(deployment, teachers=2)
     source, samples, _ = served(pool, rate=1e9, epochs=5, record=True)
@@ -186,6 +187,7 @@ def test_the_journals_replay_without_processes(pools, served, deployment):
         replay(changed).check()
 
 
+@pytest.mark.processes
 def test_two_students_get_fair_shares_and_the_first_loses_nothing(
     pools, served, deployment
 ):

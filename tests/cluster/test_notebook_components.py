@@ -45,6 +45,7 @@ def test_definitions_travel_and_statements_stay():
     assert "class FromCell" in text
 
 
+@pytest.mark.processes
 def test_another_process_gets_the_same_component(monkeypatch):
     run_cell(monkeypatch)
     try:

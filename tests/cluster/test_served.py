@@ -19,6 +19,7 @@ from kdlab.soft_labels.source import SourceContext
 from kdlab.testing import check_source
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("inputs", "replies", "order"),
     [
@@ -47,6 +48,7 @@ def test_conforms_and_equals_the_teacher(
         assert torch.allclose(batch.soft, right, atol=close, rtol=close)
 
 
+@pytest.mark.processes
 def test_kept_labels_are_asked_for_once_and_become_an_offline_cache(
     pools, served, deployment, teacher, digits
 ):
@@ -76,6 +78,7 @@ def test_kept_labels_are_asked_for_once_and_become_an_offline_cache(
     assert len(samples.batches(0)) <= asked <= 2 * len(samples.batches(0))
 
 
+@pytest.mark.processes
 def test_batches_are_cut_to_the_teachers_best_and_put_together(
     served, deployment, teacher, digits, pools
 ):
@@ -86,6 +89,7 @@ def test_batches_are_cut_to_the_teachers_best_and_put_together(
         assert torch.allclose(batch.soft, loaded.infer(batch.views), atol=1e-4)
 
 
+@pytest.mark.processes
 def test_an_ensemble_serves_the_mean_of_its_members(pools, served, deployment, digits):
     (member,) = deployment.members
     twice = replace(
@@ -99,6 +103,7 @@ def test_an_ensemble_serves_the_mean_of_its_members(pools, served, deployment, d
         assert torch.allclose(one.soft.log_softmax(1), two.soft, atol=1e-4)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("unit", ["megabytes", "memory_share"])
 def test_thresholds_in_bytes_and_in_shares_of_free_memory(pools, served, deployment, unit):
     size = 64 + 40  # 1×8×8 pixels and ten float32 logits
@@ -115,6 +120,7 @@ def test_thresholds_in_bytes_and_in_shares_of_free_memory(pools, served, deploym
     assert source.figures()["volume_max"] >= 20
 
 
+@pytest.mark.processes
 def test_too_little_room_for_a_batch_is_refused_before_anything_starts(
     pools, served, deployment
 ):
@@ -122,6 +128,7 @@ def test_too_little_room_for_a_batch_is_refused_before_anything_starts(
         served(pools(deployment), lt=0.0001, ut=0.001, thresholds_in="megabytes")
 
 
+@pytest.mark.processes
 def test_no_scratch_files_are_left(pools, served, deployment, tmp_path):
     pool = pools(deployment)
     scratch = tmp_path / "pool" / "scratch"
@@ -146,12 +153,14 @@ def test_a_deployment_is_the_same_after_the_wire(deployment):
     assert arrived.data["root"] == ["a.zip", "b.zip"]
 
 
+@pytest.mark.processes
 def test_strict_order_is_the_plans(pools, served, deployment):
     source, samples, _ = served(pools(deployment), order="strict")
     indices = [batch.index for batch in source.epoch(0, ())]
     assert indices == list(range(len(samples.batches(0))))
 
 
+@pytest.mark.processes
 def test_the_store_is_bounded_by_ut_or_by_what_the_rates_call_for(
     pools, served, deployment
 ):
@@ -163,6 +172,7 @@ def test_the_store_is_bounded_by_ut_or_by_what_the_rates_call_for(
     assert 20 <= source.figures()["volume_max"] <= 2400  # ten epochs of 240
 
 
+@pytest.mark.processes
 def test_the_static_share_is_assigned(pools, served, deployment):
     """n = ceil(t_s / t_t): a slow student gets one of two teachers, a fast one both."""
     pool = pools(deployment, teachers=2)
@@ -181,6 +191,7 @@ def test_the_static_share_is_assigned(pools, served, deployment):
         assert states == {"free"}  # a student that goes gives its teachers back
 
 
+@pytest.mark.processes
 def test_sigkill_mid_epoch_loses_and_repeats_nothing(pools, served, deployment):
     pool = pools(deployment, teachers=2)
     source, samples, events = served(pool, rate=1e9, epochs=6)
@@ -196,6 +207,7 @@ def test_sigkill_mid_epoch_loses_and_repeats_nothing(pools, served, deployment):
     assert [data["teacher"] for data in lost] == ["teacher-0"]
 
 
+@pytest.mark.processes
 def test_all_teachers_gone_and_one_back(pools, served, deployment):
     pool = pools(deployment, teachers=1)
     source, samples, events = served(pool, epochs=4, ut=60)
@@ -213,6 +225,7 @@ def test_all_teachers_gone_and_one_back(pools, served, deployment):
     assert names.index("no_teacher") < len(names) - 1 - names[::-1].index("teacher_joined")
 
 
+@pytest.mark.processes
 def test_a_stop_is_heard_while_waiting_for_teachers(pools, served, deployment):
     pool = pools(deployment, teachers=1)
     asked = []
@@ -229,6 +242,7 @@ def test_a_stop_is_heard_while_waiting_for_teachers(pools, served, deployment):
         train()
 
 
+@pytest.mark.processes
 def test_the_papers_policy_runs(pools, served, deployment):
     source, samples, _ = served(pools(deployment), policy="paper", epochs=4)
     ids = [(e, b.ids.copy()) for e in range(4) for b in source.epoch(e, ())]
@@ -236,6 +250,7 @@ def test_the_papers_policy_runs(pools, served, deployment):
         assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
 
 
+@pytest.mark.processes
 def test_emulated_teachers_serve_like_real_ones(served, deployment, tmp_path):
     """Forty in one process: joined, leased by rate, counted, and labelled as emulated."""
     pool = EmulatedPool(teachers=40, t_t=200.0).start(deployment, tmp_path / "pool")
@@ -268,6 +283,7 @@ def test_nothing_at_the_address_is_said_with_the_address():
         check_address("nonsense://x", wait_s=2)
 
 
+@pytest.mark.processes
 def test_soft_labels_do_not_change_under_the_trainer(pools, served, deployment):
     """A slot is not written again before the next batch is asked for."""
     source, _, _ = served(pools(deployment), epochs=3)

@@ -34,6 +34,7 @@ def test_a_name_is_taken_once():
             pass
 
 
+@pytest.mark.processes
 def test_an_entry_point_works_like_a_built_in_component(tmp_path):
     """A real installed package: metadata on the path, found by name, built and trained with."""
     (tmp_path / "mykd.py").write_text(

@@ -37,6 +37,7 @@ def test_changes_with_the_epoch_and_leaves_its_input_alone(augment):
     assert np.array_equal(IMAGES, before)
 
 
+@pytest.mark.processes
 def test_another_process_makes_the_same_bytes():
     code = (
         "import numpy as np, hashlib; from kdlab.data.augment import Augment;"

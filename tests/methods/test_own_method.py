@@ -46,6 +46,7 @@ def events(folder, kind):
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
+@pytest.mark.processes
 def test_it_runs_by_its_name(kdlab_home, package):
     done = kdlab("run", "again", "tracking.enabled=false", "--json")
     assert done.returncode == 0, done.stderr
@@ -63,6 +64,7 @@ def test_it_runs_by_its_name(kdlab_home, package):
     assert first != second
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -78,6 +80,7 @@ def test_its_faults_are_found_before_anything_starts(package, override, message)
     assert not run_folders(package)
 
 
+@pytest.mark.processes
 def test_an_old_name_says_the_new_one(elsewhere):
     done = kdlab("run", "smoke/none", "method={type: train/student}")
     assert done.returncode == 2

@@ -151,6 +151,7 @@ def test_html_in_a_config_is_shown_as_text(elsewhere):
     assert "&lt;script&gt;" in builder.text.value
 
 
+@pytest.mark.processes
 def test_it_starts_what_it_shows(kdlab_home, elsewhere):
     builder = kdlab.load("smoke/none", "tracking.enabled=false").edit()
     builder.fields["train.epochs"].value = "1"

@@ -22,6 +22,7 @@ def monitor(kdlab_home, elsewhere):
     made.close()
 
 
+@pytest.mark.processes
 def test_buttons_and_sliders_reach_the_run(monitor):
     run = monitor.run
     until(lambda: monitor.watch.step > 3)
@@ -43,6 +44,7 @@ def test_buttons_and_sliders_reach_the_run(monitor):
     assert "stopped" in monitor.heading.value
 
 
+@pytest.mark.processes
 def test_points_travel_as_bytes_and_a_new_page_gets_all_of_them(monitor):
     until(lambda: monitor.watch.step > 3)
     until(lambda: [m for m, _ in monitor.sent if m["kind"] == "add"])
@@ -60,6 +62,7 @@ def test_points_travel_as_bytes_and_a_new_page_gets_all_of_them(monitor):
     assert len(rows[rows[:, 0] == losses[0]]) == len(monitor.watch.curves["loss", "loss"])
 
 
+@pytest.mark.processes
 def test_without_a_view_that_says_hello_it_draws_svg(monitor):
     until(lambda: "<svg" in monitor.svg.value)
     until(lambda: monitor.curves.layout.display == "none")
@@ -67,12 +70,14 @@ def test_without_a_view_that_says_hello_it_draws_svg(monitor):
     until(lambda: not monitor.svg.value)
 
 
+@pytest.mark.processes
 def test_closing_it_leaves_the_run_alone(monitor):
     until(lambda: monitor.watch.step > 3)
     monitor.close()
     assert monitor.run.state == "running"
 
 
+@pytest.mark.processes
 def test_a_refused_order_is_said_and_not_sent(monitor):
     until(lambda: monitor.watch.step > 3)
     monitor.controls.add.click()

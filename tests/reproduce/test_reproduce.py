@@ -17,8 +17,8 @@ from kdlab.reproduce.shares import Shares, Teachers
 from kdlab.reproduce.table import Found, Row, printed
 
 NAMES = sorted(known())
-# These simulate hundreds of teachers: a minute.
-LONG = ("edl_dist/table5",)
+# These simulate hundreds of teachers: 20 s and a minute.
+LONG = ("edl_dist/fig6", "edl_dist/table5")
 SIMULATED = [
     pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
     for name in NAMES

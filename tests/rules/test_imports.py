@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = {"torch", "torchvision", "timm", "mlflow", "distributed", "dask", "optuna",
          "ipywidgets", "anywidget", "sklearn", "matplotlib", "omegaconf", "rich"}  # fmt: skip
 
@@ -17,10 +19,12 @@ def modules_after(code):
     return set(done.stdout.split("\n")[-2].split())
 
 
+@pytest.mark.processes
 def test_import_brings_no_heavy_library():
     assert not HEAVY & modules_after("import kdlab")
 
 
+@pytest.mark.processes
 def test_listing_imports_no_component(elsewhere):
     loaded = modules_after("from kdlab.cli import main; main(['list'])")
     assert not HEAVY & loaded
@@ -42,15 +46,18 @@ def test_a_notebook_shows_the_message_and_not_thirty_frames():
     assert line.startswith("SpecError: 1 fault")
 
 
+@pytest.mark.processes
 def test_the_reader_needs_no_torch():
     """The DistilReader's process starts in a second, and holds 100 MB less."""
     assert "torch" not in modules_after("import kdlab.cluster.student_reader")
 
 
+@pytest.mark.processes
 def test_the_scheduler_needs_no_torch():
     assert "torch" not in modules_after("import kdlab.cluster.scheduler_process")
 
 
+@pytest.mark.processes
 def test_a_run_loads_what_it_may_not_need_only_when_it_does():
     """timm and torchvision take 2 s, matplotlib and MLflow 1 s each, of every process."""
     loaded = modules_after("import kdlab.run.process, kdlab.methods.blockwise.rank")

@@ -35,6 +35,7 @@ def apart(one, two):
     return max(float((one[k].double() - two[k].double()).abs().max()) for k in one)
 
 
+@pytest.mark.processes
 def test_a_run_trains_every_sample_once_and_shows_its_plan(kdlab_home, elsewhere):
     run = started("train.epochs=2", "train.log_every_steps=1").wait(timeout_s=600)
     result = run.result
@@ -231,6 +232,7 @@ def test_refused(kdlab_cli, elsewhere, words, message):
     assert not (elsewhere / "runs").exists()
 
 
+@pytest.mark.processes
 def test_a_profile_of_another_batch_is_refused_and_the_right_one_is_used(
     kdlab_cli, kdlab_home, elsewhere
 ):

@@ -35,6 +35,7 @@ def steps(run):
     return [e["step"] for e in events(run, "step") if e["member"] != "teacher"]
 
 
+@pytest.mark.processes
 def test_paused_it_stands_still_and_goes_on(kdlab_home, elsewhere):
     run = started()
     until(lambda: steps(run))
@@ -59,6 +60,7 @@ def test_paused_it_stands_still_and_goes_on(kdlab_home, elsewhere):
     assert run.state == "stopped"
 
 
+@pytest.mark.processes
 def test_numbers_change_from_the_next_step_on(kdlab_home, elsewhere):
     run = started(
         "soft_labels.type=soft_labels/in_process",
@@ -86,6 +88,7 @@ def test_numbers_change_from_the_next_step_on(kdlab_home, elsewhere):
     run.wait(timeout_s=600)
 
 
+@pytest.mark.processes
 def test_what_was_set_still_holds_after_a_resume(kdlab_home, elsewhere):
     run = started("train.schedule=constant", "train.lr=0.1")
     until(lambda: steps(run))
@@ -103,6 +106,7 @@ def test_what_was_set_still_holds_after_a_resume(kdlab_home, elsewhere):
     run.wait(timeout_s=600)
 
 
+@pytest.mark.processes
 def test_bad_orders_are_refused_and_never_sent(kdlab_home, elsewhere):
     run = started("teacher={use: teachers/digits_tiny}", "compare=[in_process]")
     until(lambda: steps(run))
@@ -126,6 +130,7 @@ def test_bad_orders_are_refused_and_never_sent(kdlab_home, elsewhere):
         run.pause()
 
 
+@pytest.mark.processes
 def test_before_it_trains_it_takes_no_orders(kdlab_home, elsewhere):
     run = started()
     with pytest.raises(BadInput, match="at the moment"):

@@ -43,6 +43,7 @@ def student(run, member):
     return load_file(run.path / "members" / member / "seed0" / "student.safetensors")
 
 
+@pytest.mark.processes
 def test_missing_classes_are_said(kdlab_home, elsewhere):
     skewed = "method.shards={kind: dirichlet, concentration: 0.05}"
     run = experiment(*EC, skewed, "method.processes=false", "train.epochs=8").start()
@@ -52,6 +53,7 @@ def test_missing_classes_are_said(kdlab_home, elsewhere):
     assert any("are not in the local data: worker" in text for text in warnings)
 
 
+@pytest.mark.processes
 def test_four_methods_side_by_side(kdlab_home, elsewhere):
     run = experiment("method.processes=false").start().wait(timeout_s=600)
     assert run.state == "finished", run.status
@@ -316,6 +318,7 @@ def test_bad_input_is_found_before_anything_starts(kdlab_home, elsewhere, name):
     assert not (elsewhere / "runs").exists()
 
 
+@pytest.mark.processes
 def test_the_result_says_what_it_was(kdlab_home, elsewhere):
     run = experiment(*EC, "method.processes=false", "method.final=validation").start()
     run.wait(timeout_s=600)

@@ -17,6 +17,7 @@ def finished(kdlab_home, elsewhere):
     return experiment.start().wait()
 
 
+@pytest.mark.processes
 def test_a_finished_run_is_examined(finished):
     found = finished.examine()
     assert found.students == ["none/seed0", "in_process/seed0"]

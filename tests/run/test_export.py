@@ -25,6 +25,7 @@ def trained(tmp_path_factory):
         yield run.wait(timeout_s=600)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("to", ["safetensors", "torch", "pt2", "onnx"])
 def test_what_is_exported_says_what_the_student_says(
     trained, tmp_path, kdlab_cli, monkeypatch, to

@@ -28,6 +28,7 @@ LONG = {"train.epochs": 60, "train.log_every_steps": 1, "train.checkpoint_every_
 QUIET = {"tracking.enabled": False}
 
 
+@pytest.mark.processes
 def test_run_json_has_the_keys_and_counts(run_json):
     result = run_json("smoke/in_process", "tracking.enabled=false")
     assert set(result) >= KEYS
@@ -44,6 +45,7 @@ def test_run_json_has_the_keys_and_counts(run_json):
     assert f"| teacher | {parameters:,} |" in card
 
 
+@pytest.mark.processes
 def test_comparison_over_seeds(run_json, elsewhere):
     """With compare the top-level keys describe the served run, here the last named."""
     result = run_json(
@@ -79,6 +81,7 @@ def losses(run):
     }
 
 
+@pytest.mark.processes
 def test_the_run_outlives_its_watcher_and_can_be_attached(elsewhere):
     run = kdlab.load("smoke/none", QUIET).start()
     assert os.getsid(run.folder.raw_status()["pid"]) != os.getsid(0)
@@ -90,6 +93,7 @@ def test_the_run_outlives_its_watcher_and_can_be_attached(elsewhere):
     assert "finished" in again._repr_html_()
 
 
+@pytest.mark.processes
 def test_a_soft_stop_saves_and_a_resume_is_exact(elsewhere):
     whole = kdlab.load("smoke/none", QUIET, LONG, {"train.epochs": 6}).start().wait()
     run = kdlab.load("smoke/none", QUIET, LONG, {"train.epochs": 6}).start()
@@ -107,6 +111,7 @@ def test_a_soft_stop_saves_and_a_resume_is_exact(elsewhere):
     assert run.result["samples_rolled_back"] == 0
 
 
+@pytest.mark.processes
 def test_a_sigkill_is_noticed_and_a_resume_is_exact(elsewhere):
     options = LONG | {"train.epochs": 6}
     whole = kdlab.load("smoke/none", QUIET, options).start().wait()
@@ -125,6 +130,7 @@ def test_a_sigkill_is_noticed_and_a_resume_is_exact(elsewhere):
     assert result["student_top1"] == whole.result["student_top1"]
 
 
+@pytest.mark.processes
 def test_a_failed_run_says_why_and_where(elsewhere):
     run = kdlab.load("smoke/none", QUIET, {"train.lr": 1e30}).start().wait(timeout_s=600)
     assert run.status["exit_code"] == 1
@@ -133,6 +139,7 @@ def test_a_failed_run_says_why_and_where(elsewhere):
     assert str(run.folder.log) in str(caught.value)
 
 
+@pytest.mark.processes
 def test_ctrl_c_stops_softly_with_exit_130(elsewhere):
     command = [sys.executable, "-m", "kdlab", "run", "smoke/none"]
     options = ["tracking.enabled=false", "train.epochs=5000"]
@@ -153,6 +160,7 @@ def test_ctrl_c_stops_softly_with_exit_130(elsewhere):
     assert list(folder.glob("members/none/seed0/checkpoints/step_*"))
 
 
+@pytest.mark.processes
 def test_a_stop_in_the_first_moment_is_a_stop(elsewhere):
     """While the process still imports torch."""
     run = kdlab.load("smoke/none", QUIET, {"train.epochs": 5000}).start()
@@ -164,6 +172,7 @@ def test_a_stop_in_the_first_moment_is_a_stop(elsewhere):
     assert (run.state, run.status["exit_code"]) == ("stopped", 130)
 
 
+@pytest.mark.processes
 def test_a_second_ctrl_c_ends_everything_at_once(elsewhere):
     run = kdlab.load("smoke/served", QUIET, {"train.epochs": 5000}).start()
     wait_for(run, "step", 3)
@@ -176,6 +185,7 @@ def test_a_second_ctrl_c_ends_everything_at_once(elsewhere):
     assert run.state == "lost"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("model", "make"),
     [
@@ -217,6 +227,7 @@ def test_the_student_loads_without_kdlab(run_json, kdlab_cli, elsewhere, model, 
     )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("to", ["safetensors", "torch"])
 def test_a_kdlab_student_loads_with_the_printed_lines(run_json, kdlab_cli, elsewhere, to):
     result = run_json("smoke/none", "tracking.enabled=false", "train.epochs=1")
@@ -228,6 +239,7 @@ def test_a_kdlab_student_loads_with_the_printed_lines(run_json, kdlab_cli, elsew
     assert names["model"](torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
+@pytest.mark.processes
 def test_attach_ends_with_the_table(kdlab_cli, run_json):
     result = run_json("smoke/none", "tracking.enabled=false", "train.epochs=1")
     code, out, err = kdlab_cli("attach", result["run_id"])
@@ -238,6 +250,7 @@ def test_attach_ends_with_the_table(kdlab_cli, run_json):
     assert kdlab_cli("runs", "--compare", result["run_id"])[0] == 2
 
 
+@pytest.mark.processes
 def test_a_notebook_component_trains_in_the_runs_process(elsewhere):
     """A loss defined in a cell (here a script) is used by the run and its teachers."""
     (elsewhere / "nb.py").write_text(

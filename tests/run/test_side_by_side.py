@@ -17,6 +17,7 @@ def two(kdlab_home, elsewhere):
     return [experiment.start().wait() for experiment in (first, second)]
 
 
+@pytest.mark.processes
 def test_two_runs_in_words_html_and_mlflow(two):
     found = kdlab.compare(*two)
     differ = dict(found.differences())
@@ -51,6 +52,7 @@ def test_two_runs_in_words_html_and_mlflow(two):
     assert f"![curves](get-artifact?path=overview.svg&run_uuid={ids[0]})" in note
 
 
+@pytest.mark.processes
 def test_what_is_not_in_mlflow_is_not_logged(kdlab_home, elsewhere):
     run = kdlab.load("smoke/none", "tracking.enabled=false", "seeds=[0, 1]").start().wait()
     found = kdlab.compare(run)
@@ -61,6 +63,7 @@ def test_what_is_not_in_mlflow_is_not_logged(kdlab_home, elsewhere):
     assert "±" in kdlab.compare(run).outcomes()[0]["top-1 %"]
 
 
+@pytest.mark.processes
 def test_one_run_is_compared_with_itself_only_when_it_did_several_things(two):
     assert "N-training" in str(kdlab.compare(two[0]))  # two seeds
     with pytest.raises(BadInput, match="two runs or more"):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from kdlab.train.lineage import Lineage, Odometer
 
@@ -26,6 +27,7 @@ def test_a_clean_epoch_counts_nothing_and_the_next_starts_afresh():
     assert (lineage.lost, lineage.repeated, lineage.seen) == (0, 0, 8)
 
 
+@pytest.mark.processes
 def test_the_odometer_survives_a_sigkill(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from kdlab.train.lineage import Odometer;"

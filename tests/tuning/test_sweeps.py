@@ -63,6 +63,7 @@ def words(process):
         return ""
 
 
+@pytest.mark.processes
 def test_a_simulated_sweep(sweeps):
     sweep = sweeps(SIMULATED).wait(timeout_s=600)
     result = sweep.result
@@ -82,6 +83,7 @@ def test_a_simulated_sweep(sweeps):
     assert {"history.png", "pareto.png"} <= {p.name for p in sweep.pictures()}
 
 
+@pytest.mark.processes
 def test_the_best_of_an_earlier_sweep_is_tried_first(sweeps):
     first = sweeps(SIMULATED).wait(timeout_s=600).result
     warm = {"study": "small", "best": 2}
@@ -221,6 +223,7 @@ def test_a_full_disk_of_a_worker_ends_the_sweep_and_no_trial(sweeps):
     assert counted(sweep) == [TrialState.COMPLETE] * 4
 
 
+@pytest.mark.processes
 def test_sqlite_and_a_time_limit(sweeps):
     limits = {"storage": "sqlite", "time_limit_s": 3.0, "trials": 5000}
     sweep = sweeps(SIMULATED, **limits).wait(timeout_s=600)
@@ -330,6 +333,7 @@ def test_trials_share_one_pool_and_a_pruned_one_gives_its_teachers_back(sweeps):
     assert "No trial ended well" in sweep.status["error"]
 
 
+@pytest.mark.processes
 def test_a_running_sweep_is_not_started_again(sweeps):
     sweep = sweeps(SIMULATED, trials=200, overrides={"steps": 400})
     until(lambda: sweep.state == "running")
@@ -339,6 +343,7 @@ def test_a_running_sweep_is_not_started_again(sweeps):
     sweep.wait(timeout_s=600)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -356,12 +361,14 @@ def test_bad_input_ends_with_2_before_anything_starts(elsewhere, content, words)
     assert not (elsewhere / "runs").exists()
 
 
+@pytest.mark.processes
 def test_an_unknown_sweep_names_the_nearest(elsewhere):
     done = command("quickstar")
     assert done.returncode == 2
     assert "Nearest: quickstart" in done.stderr
 
 
+@pytest.mark.processes
 def test_the_command_ends_with_one_object(kdlab_home, elsewhere):
     path = elsewhere / "small.yaml"
     path.write_text(yaml.safe_dump(SIMULATED))

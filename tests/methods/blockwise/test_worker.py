@@ -124,6 +124,7 @@ def same(one, two, tolerance=0.0):
             ), (key, float((a[key].double() - b[key].double()).abs().max()))
 
 
+@pytest.mark.processes
 def test_relaying_with_and_without_a_barrier_is_bit_identical_to_one_process(tmp_path):
     expected = one_after_another(norm=True, steps=STEPS)
     plan = pipeline(BATCH, [1, 3, 4], [1, 1, 1])

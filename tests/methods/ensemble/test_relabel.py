@@ -35,6 +35,7 @@ print(json.dumps([files[0].bytes, 1024 * (after - before), 1024 * before]))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("models", [2, 8])
 def test_memory_does_not_grow_with_the_number_of_models(kdlab_home, models):
     command = [sys.executable, "-c", SCRIPT, str(models)]
