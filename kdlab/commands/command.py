@@ -4,6 +4,7 @@ import argparse
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -57,11 +58,20 @@ def found(name: str) -> Any:
 
 
 def started(
-    start: Callable[[], Any], see: Callable[[dict[str, Any]], None], *, detach: bool
+    start: Callable[[], Any],
+    see: Callable[[dict[str, Any]], None],
+    arguments: argparse.Namespace,
+    since: float = 0.0,
 ) -> tuple[Any, int]:
     """Start and watch to the end; how often Ctrl-C was pressed. None when it is detached.
 
     Ctrl-C stops softly, a second one ends it at once.
+
+    Args:
+        start: what is watched.
+        see: gets each event.
+        arguments: have `detach` and `json`.
+        since: older events are of an earlier session, and are not shown again.
     """
     run: Any = None
     pressed = 0
@@ -80,11 +90,12 @@ def started(
     before = signal.signal(signal.SIGINT, on_interrupt)
     try:
         run = start()
-        if detach:
-            print(json.dumps({"run_id": run.id, "run_dir": str(run.path)}))
-            say(f"watch it with: kdlab attach {run.name}")
+        if arguments.detach:
+            words = f"{run.id} is running; watch it with: kdlab attach {run.name}"
+            found = {"run_id": run.id, "run_dir": str(run.path)}
+            show(words, found, as_json=arguments.json)
             return None, 0
-        run.wait(see)
+        run.wait(see, since=since)
     finally:
         signal.signal(signal.SIGINT, before)
     return run, pressed
@@ -95,7 +106,7 @@ def start_run(start: Callable[[], Any], arguments: argparse.Namespace) -> int:
     from kdlab.report.progress import Progress
 
     with Progress() as progress:
-        run, pressed = started(start, progress.see, detach=arguments.detach)
+        run, pressed = started(start, progress.see, arguments, since=time.time())
     if run is None:
         return 0
     if pressed > 1:

@@ -14,7 +14,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the source of components that came from a notebook cell",
     )
-    parser.add_argument("--detach", action="store_true")
+    parser.add_argument("--detach", action="store_true", help="start it and return")
     json_flag(parser)
 
 

@@ -42,7 +42,7 @@ def do(arguments: argparse.Namespace) -> int:
         check_name(arguments.save)
     wanted = search(arguments.sweep, *arguments.overrides, given)
     sweep, pressed = started(
-        lambda: wanted.start(arguments.study, say), Lines().see, detach=arguments.detach
+        lambda: wanted.start(arguments.study, say), Lines().see, arguments
     )
     if sweep is None:
         return 0

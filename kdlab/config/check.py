@@ -1,7 +1,8 @@
 """A resolved tree to specs, reporting every fault at once with key, line and value."""
 
+import contextlib
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
@@ -85,11 +86,10 @@ class _Checker:
         label = cls.component or key or "an experiment"
         for name in values:
             if name not in hints:
+                deeper = [_join(key, path) for path in _deeper(hints, values, name)]
                 known = [h for h in hints if h != "variant"]
-                self.fault(
-                    _join(key, name),
-                    f"{label} has no key {name!r}.{nearest(name, known)}",
-                )
+                hint = f" There is {', '.join(deeper)}." if deeper else nearest(name, known)
+                self.fault(_join(key, name), f"{label} has no key {name!r}.{hint}")
         missing = [n for n in required_fields(cls) if n not in values]
         for name in missing:
             self.fault(_join(key, name), f"is missing; {label} needs it")
@@ -179,6 +179,20 @@ class _Checker:
             return data
         word = {bool: "true or false", int: "a whole number", float: "a number"}
         return self.fault(key, f"is {data!r}, must be {word.get(hint, 'text')}")
+
+
+def _deeper(
+    hints: Mapping[str, Any], values: Mapping[str, Any], name: str
+) -> Iterator[str]:
+    """Where a key of this name is, one part further in: `epochs` is in `train`."""
+    for part, hint in hints.items():
+        given = values.get(part)
+        cls: Any = hint
+        if isinstance(given, dict) and isinstance(given.get("type"), str):
+            with contextlib.suppress(NotFoundError):  # a fault of its own
+                cls = registry.find(given["type"])[0]
+        if isinstance(cls, type) and issubclass(cls, Spec) and name in hints_of(cls):
+            yield f"{part}.{name}"
 
 
 def _abstract(cls: type[Spec]) -> bool:

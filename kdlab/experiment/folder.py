@@ -1,7 +1,7 @@
 """A run folder: what lies where, and the run's status in it.
 
 runs/<run_id>/
-    spec.yaml      the resolved spec; experiment.json its name and hash
+    spec.yaml      the resolved spec; experiment.json its name and hash, and the format
     events.jsonl   everything that happened, append-only: the truth
     status.json    state, process, result
     control.jsonl  what somebody asked of it while it went on (run/control.py)
@@ -12,15 +12,19 @@ runs/<run_id>/
 import json
 import time
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 
 from kdlab.config.folders import nearest
 from kdlab.config.home import runs_folder, write_json
-from kdlab.errors import NotFoundError
+from kdlab.errors import BadInput, NotFoundError
+from kdlab.train.events import select
 
+FORMAT = 2  # of the folder with its spec, events and checkpoints; kdlab 0.1 wrote format 1
 ENDED = ("finished", "failed", "stopped", "lost")
 
 
@@ -50,6 +54,30 @@ class RunFolder:
 
     def experiment(self) -> dict[str, Any]:
         return _read(self.path / "experiment.json")
+
+    def resolved(self) -> dict[str, Any]:
+        """The resolved spec, as it was written."""
+        text = (self.path / "spec.yaml").read_text(encoding="utf-8")
+        tree: dict[str, Any] = yaml.safe_load(text)
+        return tree
+
+    def check_format(self) -> None:
+        """Whether this version of kdlab can go on with what lies here.
+
+        Raises:
+            BadInput: another version wrote it.
+        """
+        found = self.experiment().get("format", 1)
+        if found == FORMAT:
+            return
+        begun = next(select(self.events, "run_started"), {}) if self.events.exists() else {}
+        writer = begun.get("versions", {}).get("kdlab", "0.1" if found == 1 else "unknown")
+        raise BadInput(
+            f"Run {self.run_id} has format {found}, written by kdlab {writer}; this is "
+            f"{version('kdlab')}, which reads format {FORMAT}. Its result, student and events "
+            f"can still be looked at; to train on, use the kdlab that wrote it, or run "
+            f"{self.experiment().get('experiment', 'the experiment')} again."
+        )
 
     def raw_status(self) -> dict[str, Any]:
         return _read(self.path / "status.json")

@@ -19,17 +19,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import yaml
 
 from kdlab.cluster.children import announce, configured
 from kdlab.cluster.pulse import Pulse
-from kdlab.config.check import construct
-from kdlab.config.load import from_dict, spec_hash
+from kdlab.config.load import spec_hash
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
-from kdlab.experiment.spec import ExperimentSpec, Member
+from kdlab.experiment.spec import Member, spec_of
 from kdlab.train.aggregation.ranks import GenerationEnds
 from kdlab.train.events import EventLog, MemberLog
 
@@ -57,8 +55,7 @@ class RankProcess(ABC):
     ) -> None:
         self.run, self.beat, self._stop = run, beat, stop
         self.stopping = self.saving = self.leaving = False
-        tree = from_dict(yaml.safe_load((run.path / "spec.yaml").read_text()), run.run_id)
-        self.spec = construct(ExperimentSpec, tree)
+        self.spec = spec_of(run)
         self.member: Member = next(m for m in self.spec.members() if m.name == member)
         self.folder = run.member(member)
         self.log = MemberLog(EventLog(run.events), member)

@@ -11,8 +11,11 @@ from kdlab.cluster.pool import PoolSpec
 from kdlab.cluster.security import Files, Tls, address_faults
 from kdlab.cluster.wire import check_address
 from kdlab.config import Fault, Range, Spec
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
 from kdlab.config.registry import find
 from kdlab.data.images import DataSpec
+from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import MethodSpec
 from kdlab.losses.hinton import Hinton
 from kdlab.losses.soft_loss import LossSpec
@@ -214,3 +217,14 @@ class ExperimentSpec(Spec):
             for seed in self.seeds
             for name, source in self.sources().items()
         ]
+
+
+def spec_of(run: RunFolder) -> ExperimentSpec:
+    """The spec in a run's folder.
+
+    Raises:
+        BadInput: another version of kdlab wrote it.
+        SpecError: it has components that are not known here, such as those of a notebook cell.
+    """
+    run.check_format()
+    return construct(ExperimentSpec, from_dict(run.resolved(), run.run_id))

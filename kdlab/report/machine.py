@@ -7,10 +7,11 @@ from importlib.metadata import version
 from typing import Any
 
 import psutil
-import torch
 
 
 def machine() -> dict[str, Any]:
+    import torch  # takes a second, and listing needs none of it
+
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "system": platform.platform(),
@@ -22,6 +23,7 @@ def machine() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     names = (
+        "kdlab",
         "torch",
         "torchvision",
         "timm",

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from kdlab.cluster.chaos import Chaos, Target, Unrest
 from kdlab.errors import BadInput
 from kdlab.experiment.chaos_targets import by_pid
@@ -34,8 +32,9 @@ class OtherTargets:
         return list(by_pid(address, None).values()) if address else []
 
     def ranks(self) -> list[Target]:
-        spec = yaml.safe_load((self.run.path / "spec.yaml").read_text())
-        if spec.get("workers") is not None:  # pids of other machines mean nothing here
+        if (
+            self.run.folder.resolved().get("workers") is not None
+        ):  # pids of other machines mean nothing here
             return []
         found: dict[str, int] = {}
         kinds = ("member_started", "generation", "worker_started")

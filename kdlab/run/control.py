@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-import yaml
-
 from kdlab.config import Range
 from kdlab.config.check import construct
 from kdlab.config.folders import nearest
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput
 from kdlab.experiment.folder import ENDED, RunFolder
-from kdlab.experiment.spec import ExperimentSpec
+from kdlab.experiment.spec import ExperimentSpec, spec_of
 from kdlab.train.events import read_all, select
 from kdlab.train.steering import CONTROL, LR_FACTOR, knobs_of
 
@@ -52,7 +50,8 @@ def send(run: RunFolder, event: str, **data: Any) -> dict[str, Any]:
     if state in ENDED:
         raise BadInput(f"Run {run.run_id} is {state}; only a running one takes orders.")
     # As it was written: a spec with components of a notebook cell is known there only.
-    told = yaml.safe_load((run.path / "spec.yaml").read_text(encoding="utf-8"))
+    run.check_format()
+    told = run.resolved()
     if event in TEACHERS:
         pool = (told.get("teacher_pool") or {}).get("type")
         _check_teacher(run, pool, event, data.get("name"))
@@ -80,7 +79,7 @@ def knobs(run: RunFolder) -> list[Knob]:
     The learning rate always; weights and temperature of the loss where the member that
     trains now learns from soft labels; lt and ut where these are served to one student.
     """
-    spec, now = _spec(run), _member(run)
+    spec, now = spec_of(run), _member(run)
     source = next((m.source for m in spec.members() if m.name == now), spec.soft_labels)
     taught = source.needs_teacher != "none" and spec.method.steers_loss
     values = knobs_of(spec.loss if taught else None)
@@ -94,11 +93,6 @@ def knobs(run: RunFolder) -> list[Knob]:
             ranges[f"soft_labels.{name}"] = _range(type(source), name)
     values |= _set_so_far(run)
     return [Knob(name, values[name], allowed) for name, allowed in ranges.items()]
-
-
-def _spec(run: RunFolder) -> ExperimentSpec:
-    text = (run.path / "spec.yaml").read_text(encoding="utf-8")
-    return construct(ExperimentSpec, from_dict(yaml.safe_load(text), run.run_id))
 
 
 def _member(run: RunFolder) -> str | None:
@@ -119,7 +113,7 @@ def _set_so_far(run: RunFolder) -> dict[str, float]:
 
 
 def _check_values(run: RunFolder, values: Mapping[str, Any]) -> None:
-    spec, known = _spec(run), {knob.name for knob in knobs(run)}
+    spec, known = spec_of(run), {knob.name for knob in knobs(run)}
     for name, value in values.items():
         if name not in known:
             raise BadInput(

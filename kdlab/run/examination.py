@@ -10,18 +10,15 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import yaml
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from kdlab.config.check import construct
-from kdlab.config.load import from_dict
 from kdlab.data.images import ImageData, by_class
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
-from kdlab.experiment.spec import ExperimentSpec
+from kdlab.experiment.spec import ExperimentSpec, spec_of
 from kdlab.models.exported import load_exported
 from kdlab.report import page
 from kdlab.report.calibration import (
@@ -228,9 +225,7 @@ def examine(run: RunFolder, split: Split, most: int) -> Examination:
         NotFoundError: nothing has been trained yet.
         BadInput: the split is empty.
     """
-    spec = yaml.safe_load((run.path / "spec.yaml").read_text())
-    tree = from_dict(spec, run.run_id)
-    own = _setup_of(construct(ExperimentSpec, tree), _unheard)
+    own = _setup_of(spec_of(run), _unheard)
     data = own.data
     ids = getattr(data, split)
     if not len(ids):

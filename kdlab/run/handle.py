@@ -14,7 +14,7 @@ from kdlab.config.load import spec_hash
 from kdlab.config.registry import component_names
 from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
 from kdlab.experiment import folder as folders
-from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.folder import FORMAT, RunFolder
 from kdlab.run.result import Result
 from kdlab.run.watched import Watched, in_a_notebook, spawn
 
@@ -81,6 +81,7 @@ def made(
     write_json(
         path / "experiment.json",
         {
+            "format": FORMAT,
             "experiment": experiment.name,
             "spec_hash": spec_hash(resolved),
             "cwd": os.getcwd(),
@@ -100,6 +101,7 @@ def resume(run_id: str, trust_components: bool = False) -> "Run":
     state = run.status()["state"]
     if state not in ("stopped", "failed", "lost"):
         raise BadInput(f"Run {run.run_id} is {state}; there is nothing to resume.")
+    run.check_format()
     components = json.loads((run.path / "components.json").read_text())
     if components and not trust_components:
         raise BadInput(
@@ -295,12 +297,9 @@ class Run(Watched):
         Raises:
             BadInput: the run has no group, or cannot have so many ranks.
         """
-        import yaml
-
         from kdlab.methods.student.resizing import ask_for_ranks
 
-        spec = yaml.safe_load((self.path / "spec.yaml").read_text())
-        ask_for_ranks(self.folder, spec, ranks)
+        ask_for_ranks(self.folder, self.folder.resolved(), ranks)
 
     def __repr__(self) -> str:
         experiment = self.folder.experiment().get("experiment")

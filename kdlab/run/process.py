@@ -13,21 +13,18 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kdlab.cluster.chaos import Unrest
 from kdlab.cluster.hosted_ranks import Hosts
 from kdlab.cluster.pool import Pool
-from kdlab.config.check import construct
 from kdlab.config.home import locked, write_json
-from kdlab.config.load import from_dict, spec_hash
+from kdlab.config.load import spec_hash
 from kdlab.errors import RunStopped
 from kdlab.experiment.chaos_targets import OwnTargets
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import Launch, MemberTraining, Ranks
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
-from kdlab.experiment.spec import ExperimentSpec, Member
+from kdlab.experiment.spec import Member, spec_of
 from kdlab.run.carry_out import carry_out
 from kdlab.run.documents import StudentCosts, announcement, draw_overview, write_card
 from kdlab.run.outcome import outcome
@@ -51,8 +48,7 @@ class RunProcess:
     ) -> None:
         self.run, self.stop = run, stop
         self.log = EventLog(run.events)
-        tree = from_dict(yaml.safe_load((run.path / "spec.yaml").read_text()), run.run_id)
-        self.spec = construct(ExperimentSpec, tree)
+        self.spec = spec_of(run)
         self.hash = spec_hash(self.spec.to_dict())
         self.name = str(run.experiment()["experiment"])
         self.begin = time.time()

@@ -11,15 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from numpy.typing import NDArray
 from torch import nn
 
-from kdlab.config.check import construct
-from kdlab.config.load import from_dict
 from kdlab.errors import BadInput, KdlabError, ModelError
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.spec import ExperimentSpec
+from kdlab.experiment.spec import spec_of
 from kdlab.models.cost import cost_of
 from kdlab.models.exported import load_exported
 from kdlab.models.model import Normalised
@@ -162,17 +159,13 @@ class Beside:
     def __init__(self, run: RunFolder, student: Path) -> None:
         self.run, self.student = run, load_exported(student)
 
-    def _spec(self) -> ExperimentSpec:
-        told = yaml.safe_load((self.run.path / "spec.yaml").read_text(encoding="utf-8"))
-        return construct(ExperimentSpec, from_dict(told, self.run.run_id))
-
     def images(self) -> Pixels:
         """Of the test split of the run's data.
 
         Raises:
             SpecError, DataError: they are not to be had here.
         """
-        data = self._spec().data.load(lambda line: None)
+        data = spec_of(self.run).data.load(lambda line: None)
         found: Pixels = data.inputs[data.test[:_CHECKED]]
         return found
 
@@ -184,7 +177,7 @@ class Beside:
 
     def _teachers(self) -> PreparedTeachers | None:
         try:
-            every = [prepared(spec) for spec in self._spec().teachers()]
+            every = [prepared(spec) for spec in spec_of(self.run).teachers()]
         except KdlabError:  # a component of a notebook cell, or of another version
             return None
         own = tuple(one for one in every if one is not None)

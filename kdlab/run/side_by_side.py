@@ -7,8 +7,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
-
 from kdlab.config.load import flat
 from kdlab.errors import BadInput
 from kdlab.report import page
@@ -41,10 +39,7 @@ class Comparison:
 
     def differences(self) -> list[tuple[str, list[Any]]]:
         """Spec keys whose values differ, with the value of each run."""
-        specs = [
-            dict(flat(yaml.safe_load((run.path / "spec.yaml").read_text())))
-            for run in self.runs
-        ]
+        specs = [dict(flat(run.folder.resolved())) for run in self.runs]
         keys = dict.fromkeys(key for spec in specs for key in spec if key != "about")
         rows = [(key, [spec.get(key, "-") for spec in specs]) for key in keys]
         return [(k, values) for k, values in rows if any(v != values[0] for v in values)]
@@ -184,7 +179,7 @@ def compare(*runs: Run | str) -> Comparison:
 def overview(run: Run) -> dict[str, str]:
     """What a run came to, for MLflow: files by name, `note.md` for its description."""
     comparison, facts = Comparison([run]), run.folder.experiment()
-    spec = yaml.safe_load((run.path / "spec.yaml").read_text())
+    spec = run.folder.resolved()
     head = comparison.head()
     lines = [[page.markdown(row[key]) for key in head] for row in comparison.outcomes()]
     note = [
@@ -213,7 +208,7 @@ def _results(run: Run) -> list[dict[str, Any]]:
 
 
 def _several(run: Run) -> bool:
-    spec = yaml.safe_load((run.path / "spec.yaml").read_text())
+    spec = run.folder.resolved()
     compared = (spec.get("compare"), spec["method"].get("compare"), spec.get("seeds"))
     return any(len(one or ()) > 1 for one in compared)
 

@@ -87,8 +87,13 @@ class Watched:
                 return
             time.sleep(_LOOK_S)
 
-    def wait(self, watch: _Watcher | None = None, timeout_s: float | None = None) -> Self:
-        """Until it has ended; `watch` sees every event.
+    def wait(
+        self,
+        watch: _Watcher | None = None,
+        timeout_s: float | None = None,
+        since: float = 0.0,
+    ) -> Self:
+        """Until it has ended; `watch` sees every event, or those after `since`.
 
         Raises:
             TimeoutError: it has not ended after `timeout_s`. It goes on.
@@ -100,7 +105,7 @@ class Watched:
         while True:
             ended = self.state in ENDED
             for event in read():
-                if watch is not None:
+                if watch is not None and event["time"] >= since:
                     watch(event)
             if ended:
                 return self

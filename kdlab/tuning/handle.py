@@ -25,6 +25,7 @@ from kdlab.errors import (
     RunStopped,
     SpecError,
 )
+from kdlab.experiment.folder import FORMAT
 from kdlab.report import page
 from kdlab.report.table import text_table_left
 from kdlab.run.experiment import Experiment
@@ -163,7 +164,12 @@ class Search:
         write_whole(folder.spec, lambda path: _write_text(path, text))
         write_json(folder.path / "components.json", components)
         known = folder.experiment().get("experiment", f"sweeps/{self.name}")
-        facts = {"experiment": known, "spec_hash": self.hash, "cwd": os.getcwd()}
+        facts = {
+            "format": FORMAT,
+            "experiment": known,
+            "spec_hash": self.hash,
+            "cwd": os.getcwd(),
+        }
         write_json(folder.path / "experiment.json", facts)
         folder.write_status(
             state="starting", created=time.time(), pid=None, error=None, result=None

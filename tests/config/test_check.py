@@ -49,6 +49,8 @@ def test_reports_all_faults_at_once(elsewhere):
             "is not a loss; choose one of losses/",
         ),
         ("student={use: students/digitz}", "student", "There is no card"),
+        ("epochs=3", "epochs", "There is train.epochs."),
+        ("temperature=3", "temperature", "There is loss.temperature."),
         ("student=students/digitz_small", "student", "Nearest: students/digits_small"),
         ("train.lr=true", "train.lr", "must be a number"),
         ("train.precision=fp16", "train.precision", "needs a GPU"),

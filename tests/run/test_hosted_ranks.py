@@ -37,7 +37,7 @@ def children_of(process):
 
 def is_rank(process):
     try:
-        return "kdlab.run" in " ".join(process.cmdline())
+        return "kdlab.methods" in " ".join(process.cmdline())
     except psutil.Error:  # it has ended
         return False
 

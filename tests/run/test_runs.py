@@ -14,9 +14,12 @@ import torch
 from safetensors.torch import load_file
 
 import kdlab
-from kdlab.errors import RunFailed, RunStopped
-from kdlab.run.handle import resume
-from kdlab.train.events import read_all
+from kdlab.config.home import write_json
+from kdlab.errors import BadInput, RunFailed, RunStopped
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.spec import spec_of
+from kdlab.run.handle import Run, resume
+from kdlab.train.events import EventLog, read_all
 
 KEYS = {
     "run_id", "experiment", "method", "dataset", "student_top1", "student_top5",
@@ -109,6 +112,34 @@ def test_a_soft_stop_saves_and_a_resume_is_exact(elsewhere):
     assert losses(run) == losses(whole)
     assert run.result["student_top1"] == whole.result["student_top1"]
     assert run.result["samples_rolled_back"] == 0
+
+
+def test_what_an_earlier_session_did_is_not_shown_again(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write_status(state="finished")
+    log = EventLog(folder.events)
+    log.emit("note", message="before")
+    since = time.time()
+    log.emit("note", message="after")
+    seen = []
+    Run(folder).wait(seen.append, since=since)
+    assert [event["message"] for event in seen] == ["after"]
+    Run(folder).wait(seen.append)  # attaching shows all of it
+    assert [event["message"] for event in seen[1:]] == ["before", "after"]
+
+
+def test_a_folder_of_another_format_is_refused_with_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setenv("KDLAB_RUNS", str(tmp_path))
+    folder = RunFolder(tmp_path / "20251101-101010-abcd")
+    folder.path.mkdir()
+    write_json(folder.path / "experiment.json", {"experiment": "mine"})  # as 0.1 wrote it
+    folder.write_status(state="stopped")
+    EventLog(folder.events).emit("run_started", versions={"torch": "2.11"})
+    with pytest.raises(BadInput, match=r"format 1, written by kdlab 0\.1.* run mine again"):
+        resume("last")
+    with pytest.raises(BadInput, match="format 1"):
+        spec_of(folder)
+    assert kdlab.attach("last").state == "stopped"  # what it came to can be seen
 
 
 @pytest.mark.processes
