@@ -30,6 +30,19 @@ def events(run, kind):
     return list(select(run.folder.events, kind))
 
 
+def serving(run):
+    """Names of the teachers that the student has now."""
+    names = {}
+    for event in select(
+        run.folder.events, "teacher_joined", "teacher_left", "teacher_lost"
+    ):
+        if event["event"] == "teacher_joined":
+            names[event["name"]] = event
+        else:
+            names.pop(event["teacher"], None)
+    return list(names)
+
+
 def steps(run):
     """Of the student; its teacher may be trained before."""
     return [e["step"] for e in events(run, "step") if e["member"] != "teacher"]
@@ -149,13 +162,29 @@ def test_teachers_and_thresholds_of_a_served_run(kdlab_home, elsewhere, kdlab_cl
     assert code == 0, err
     until(lambda: [e for e in events(run, "step") if e.get("volume", 0) > 256])
     run.add_teacher()
-    until(lambda: any(e["name"] == "teacher-2" for e in events(run, "teacher_joined")))
-    run.kill_teacher("teacher-2")
-    (chaos,) = until(lambda: events(run, "chaos"))
-    assert (chaos["kind"], chaos["by"]) == ("kill_teacher", "user")
-    until(lambda: events(run, "teacher_lost"))
-    run.drain_teacher("teacher-1")
-    until(lambda: events(run, "teacher_left"))
+
+    def killed():
+        """Once it is in the pool; whether this student gets it is the pool's decision."""
+        if any(e["target"] == "teacher-2" for e in events(run, "chaos")):
+            return True
+        run.kill_teacher("teacher-2")
+        return False
+
+    until(killed, every_s=2.0)
+    assert {(e["kind"], e["by"]) for e in events(run, "chaos")} == {
+        ("kill_teacher", "user")
+    }
+
+    def gone(kind, order):
+        """Whether a teacher of this student is; one may be given back before it is hit."""
+        if any(e["teacher"] != "teacher-2" for e in events(run, kind)):
+            return True
+        if serving(run):
+            order(serving(run)[0])
+        return False
+
+    until(lambda: gone("teacher_lost", run.kill_teacher), every_s=2.0)
+    until(lambda: gone("teacher_left", run.drain_teacher), every_s=2.0)
     run.kill_teacher("teacher-9")
     until(
         lambda: any("no teacher teacher-9" in e["message"] for e in events(run, "warning"))
