@@ -6,6 +6,8 @@ mkdocs calls `on_files` before it builds; what is made here is in no folder.
 import html
 import re
 import tomllib
+from dataclasses import MISSING, fields
+from inspect import getsource, getsourcelines
 from pathlib import Path
 
 import grimp
@@ -14,6 +16,17 @@ from mkdocs.structure.files import File, Files
 from nbconvert import MarkdownExporter
 
 from kdlab.config import folders
+from kdlab.events import (
+    blockwise,
+    ensemble,
+    general,
+    ranks,
+    runs,
+    sweeps,
+    teachers,
+    training,
+)
+from kdlab.events.event import Event, kinds
 from kdlab.report import page
 from kdlab.reproduce.command import kept_table
 from kdlab.run.catalogue import Registry, Sheet
@@ -26,6 +39,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {f"notebooks/{p.stem}.md": notebook(p) for p in notebooks()}
     pages["registry.md"] = registry()
     pages["results.md"] = results()
+    pages["events.md"] = events()
     pages["pictures/rooms.svg"] = rooms()
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
@@ -65,6 +79,53 @@ def results() -> str:
             short = name.removeprefix("results/")
             parts.append(f"\n## {short}\n\n{kept_table(short)}")
     return "\n".join(parts)
+
+
+def events() -> str:
+    """Every kind of event with its fields, from the classes and the comments beside them."""
+    parts = [_EVENTS]
+    for module in (runs, training, teachers, ranks, blockwise, ensemble, sweeps, general):
+        assert module.__doc__ is not None
+        parts.append(f"\n## {module.__doc__.splitlines()[0].rstrip('.')}\n")
+        own = [k for k in kinds().values() if k.__module__ == module.__name__]
+        parts += [_event(kind) for kind in sorted(own, key=lambda k: getsourcelines(k)[1])]
+    return "\n".join(parts)
+
+
+_EVENTS = """# Events
+
+Made from the classes in `kdlab/events`. A run's `events.jsonl` has one JSON object a line:
+`time` (seconds since 1970), `event` (the name below), `member` (the training, such as
+`served/seed0`; absent where the whole run is meant), `rank` (of a group, where it is not the
+first), and the fields of the table. A field that may be absent is marked with ?.
+
+    for event in kdlab.attach("last").events(follow=True):
+        if event["event"] == "epoch_done":
+            print(event["epoch"], event["validation_top1"])
+
+`event.epoch` works too, and `event.text()` is the line that a terminal shows.
+"""
+
+
+def _event(kind: type[Event]) -> str:
+    own = [c for c in reversed(kind.__mro__) if issubclass(c, Event) and c is not Event]
+    source = "".join(map(getsource, own))
+    about = html.escape((kind.__doc__ or "").strip())
+    parts = [f"### `{kind.KIND}`\n", about, ""]
+    rows = []
+    for field in fields(kind):
+        line = re.search(rf"^    {field.name}: .*$", source, re.MULTILINE)
+        if line is None:  # of every event
+            continue
+        required = field.default is MISSING and field.default_factory is MISSING
+        comment = line[0].partition("  # ")[2]
+        name = "others" if field.name == kind.SPREAD else f"`{field.name}`"
+        shown = name if required or field.name == kind.SPREAD else f"{name}?"
+        rows.append([shown, f"`{field.type}`".replace("|", "\\|"), comment])
+    if rows:
+        parts += ["| field | type | |", "| --- | --- | --- |"]
+        parts += [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join(parts) + "\n"
 
 
 def _sheet(sheet: Sheet) -> str:

@@ -1,10 +1,14 @@
 """Small things that several test modules need."""
 
+import dataclasses
 import itertools
 import os
 import socket
 import time
+import typing
 import urllib.request
+
+from kdlab.events.event import kinds
 
 
 def trained_ids(batches, epoch):
@@ -51,3 +55,33 @@ def listens(port):
     """Whether somebody does, on loopback."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+_USUAL = {int: 0, float: 0.0, str: "", bool: False, list: [], dict: {}}
+
+
+def event(kind, time=0.0, member="served/seed0", **facts):
+    """An event of this kind; a field that is not given has something usual.
+
+    A field that the kind does not have fails, unless its other facts stand beside its own.
+    """
+    made = kinds()[kind]
+    hints = typing.get_type_hints(made)
+    own = {f.name: f for f in dataclasses.fields(made)}
+    if made.SPREAD:
+        facts[made.SPREAD] = {name: facts.pop(name) for name in facts.keys() - own.keys()}
+    for name, field in own.items():
+        required = field.default is field.default_factory is dataclasses.MISSING
+        if required and name not in facts:
+            facts[name] = _usual(hints[name])
+    return made(time=time, member=member, **facts)
+
+
+def _usual(hint):
+    options = typing.get_args(hint)
+    if type(None) in options:
+        return None
+    kind = typing.get_origin(hint) or hint
+    if kind not in _USUAL and options and not hasattr(kind, "keys"):
+        kind = options[0]  # of a union
+    return {} if hasattr(kind, "keys") else _USUAL[kind]

@@ -4,7 +4,6 @@ import time
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ import torch
 from kdlab.bench.ec_dnn import Costs
 from kdlab.cluster.children import announce, configured
 from kdlab.config.load import spec_hash
+from kdlab.events.event import unheard
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.methods.ensemble.crew import InProcess
 from kdlab.methods.ensemble.direction import Direction
@@ -36,8 +36,8 @@ def main() -> None:
     setup = TrainingSetup(
         spec,
         spec_hash(spec.to_dict()),
-        emit=_unsaid,
-        emit_teacher=_unsaid,
+        emit=unheard,
+        emit_teacher=unheard,
         stop=lambda: False,
     )
     member = next(m for m in spec.members() if m.source_name == "own")
@@ -51,10 +51,10 @@ def main() -> None:
         announce(done=asdict(_costs(ensemble_run, folder)))
         return
     crew = InProcess(
-        lambda number: ensemble_run.worker(number, folder, _unsaid),
+        lambda number: ensemble_run.worker(number, folder, unheard),
         lambda worker: ensemble_run.source(worker, "bench", None),
     )
-    outcome = Direction(ensemble_run.training(folder, _unsaid), crew).run()
+    outcome = Direction(ensemble_run.training(folder, unheard), crew).run()
     facts = {
         "looks": [asdict(look) for look in outcome.looks],
         "account": asdict(outcome.account),
@@ -64,7 +64,7 @@ def main() -> None:
 
 def _costs(ensemble_run: EnsembleRun, folder: Path) -> Costs:
     """Medians of processor seconds, on the images themselves."""
-    worker = ensemble_run.worker(0, folder, _unsaid)
+    worker = ensemble_run.worker(0, folder, unheard)
     with closing(ensemble_run.source(worker, "bench", None)) as source:
         steps = []
         worker.model.train()
@@ -90,10 +90,6 @@ def _forward_s(worker: LocalWorker) -> float:
         taken.append((time.process_time() - begin) / len(inputs))
     torch.manual_seed(0)
     return float(np.median(taken))
-
-
-def _unsaid(event: str, /, **data: Any) -> None:
-    """A benchmark has no log."""
 
 
 if __name__ == "__main__":

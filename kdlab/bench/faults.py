@@ -21,11 +21,14 @@ from kdlab.bench.students import Case, context, emulated, samples_of
 from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.data.samples import PlannedSamples
+from kdlab.events.log import select
+from kdlab.events.ranks import GenerationBegun, TrainingAgain
+from kdlab.events.teachers import ChaosCaused
+from kdlab.events.training import StepLogged
 from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, figure
 from kdlab.run import Run, load
 from kdlab.train import checkpoint
-from kdlab.train.events import select
 from kdlab.train.teacher import frozen
 
 _TTL_S = 6.0
@@ -136,7 +139,7 @@ def _sends_again(entry: dict[str, Any]) -> bool:
 
 def _is_loss(entry: dict[str, Any]) -> bool:
     said = [i for i in entry["told"] or [] if i["is"] == "Say"]
-    return any(i["of"]["event"] == "teacher_lost" for i in said)
+    return any(i["of"]["event"]["of"]["event"] == "teacher_lost" for i in said)
 
 
 def _losses(source: ServedSource) -> int:
@@ -257,22 +260,22 @@ def _failover(run: Run, before: int) -> float:
     """Kill the master and the other one in turn; the group's own account of the time."""
 
     def again() -> list[float]:
-        return [e["seconds"] for e in select(run.folder.events, "training_again")]
+        return [e.seconds for e in select(run.folder.events, TrainingAgain)]
 
     _until(lambda: _trains(run, before + 1))
     _until(lambda: _standby_is_ready(run, before))
-    *_, generation = select(run.folder.events, "generation")
-    os.kill(list(generation["ranks"].values())[before % 2], signal.SIGKILL)
+    *_, generation = select(run.folder.events, GenerationBegun)
+    os.kill(list(generation.pids().values())[before % 2], signal.SIGKILL)
     _until(lambda: len(again()) > before)
     return again()[-1]
 
 
 def _trains(run: Run, generation: int) -> bool:
     events = list(run.events())
-    begun = [i for i, e in enumerate(events) if e["event"] == "generation"]
+    begun = [i for i, e in enumerate(events) if isinstance(e, GenerationBegun)]
     if len(begun) < generation:
         return False
-    return any(e["event"] == "step" for e in events[begun[-1] :])
+    return any(isinstance(e, StepLogged) for e in events[begun[-1] :])
 
 
 def _standby_is_ready(run: Run, used: int) -> bool:
@@ -297,7 +300,7 @@ def chaos(say: Callable[[str], None]) -> list[Figure]:
         "teacher_pool.teachers=3",
         "train.checkpoint_every_steps=20",
     ) as run:
-        while (count := len(list(select(run.folder.events, "chaos")))) < _CHAOS_EVENTS:
+        while (count := len(list(select(run.folder.events, ChaosCaused)))) < _CHAOS_EVENTS:
             if run.state != "running" and time.monotonic() - begin > 60:
                 raise RuntimeError(f"the run ended at event {count}: {run.status}")
             if time.monotonic() - begin > 1200:

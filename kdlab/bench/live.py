@@ -18,13 +18,15 @@ from typing import Any
 
 from kdlab.bench.apart import runs_in
 from kdlab.errors import ClusterError
+from kdlab.events.log import EventReader
+from kdlab.events.runs import MemberStarted
+from kdlab.events.training import StepLogged
 from kdlab.notebook.curves import CurvesWidget
 from kdlab.notebook.monitor import Monitor
 from kdlab.notebook.watch import Watch
 from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.run.experiment import load
 from kdlab.run.handle import Run
-from kdlab.train.events import EventReader
 
 _SLICE_S = 4.0
 _PATIENCE_S = 120.0
@@ -68,7 +70,7 @@ def _watched(repeats: int, say: Callable[[str], None]) -> tuple[list[float], lis
 
 def _until_steps(run: Run, read: EventReader) -> None:
     deadline = time.monotonic() + _PATIENCE_S
-    while not any(event["event"] == "step" for event in read()):
+    while not any(isinstance(event, StepLogged) for event in read()):
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"The run to be watched takes no step; see {run.folder.log}."
@@ -85,15 +87,13 @@ def _slice(run: Run, read: EventReader, sizes: list[float] | None) -> float:
         monitor.follow()
     read()  # what was before
     time.sleep(_SLICE_S)
-    steps = [event for event in read() if event["event"] == "step"]
+    steps = [event for event in read() if isinstance(event, StepLogged)]
     if monitor is not None:
         monitor.close()
     if len(steps) < 2:
         raise ClusterError(f"The run to be watched has stopped; see {run.folder.log}.")
     first, last = steps[0], steps[-1]
-    return float(
-        (last["samples_seen"] - first["samples_seen"]) / (last["time"] - first["time"])
-    )
+    return (last.samples_seen - first.samples_seen) / (last.time - first.time)
 
 
 def _counting(sizes: list[float]) -> Callable[..., None]:
@@ -156,7 +156,7 @@ def _messages() -> tuple[list[dict[str, Any]], int]:
     watch = Watch()
     widget = CurvesWidget(watch, lambda: None)
     widget.send = lambda message, buffers: sent.append((message, buffers[0]))
-    watch.see({"time": 0.0, "event": "member_started", "member": "served/seed0"})
+    watch.see(MemberStarted(member="served/seed0", source="served", seed=0))
     for step in range(_STEPS):
         watch.see(_step(step))
     watch.take_news()
@@ -171,12 +171,19 @@ def _messages() -> tuple[list[dict[str, Any]], int]:
     return packed, kept
 
 
-def _step(step: int) -> dict[str, Any]:
-    return {
-        "time": step / 5, "event": "step", "member": "served/seed0", "epoch": step // 100,
-        "step": step, "of_steps": 2 * _STEPS, "loss": 2 + (step % 17) / 10,
-        "samples_per_second": 900.0 + step % 91, "volume": 1000.0 + step % 777,
-    }  # fmt: skip
+def _step(step: int) -> StepLogged:
+    return StepLogged(
+        time=step / 5,
+        member="served/seed0",
+        epoch=step // 100,
+        step=step,
+        of_steps=2 * _STEPS,
+        loss=2 + (step % 17) / 10,
+        lr=0.1,
+        samples_per_second=900.0 + step % 91,
+        samples_seen=64 * step,
+        figures={"volume": 1000.0 + step % 777},
+    )
 
 
 # A model as anywidget gives it to a view, and a clock that plays what was recorded.

@@ -19,11 +19,11 @@ from torch.nn.functional import cross_entropy
 
 from kdlab.data.digits import Digits
 from kdlab.data.samples import PlannedSamples, planned
+from kdlab.events.log import EventLog, MemberLog
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
 from kdlab.report.figures import Report, figure, report
 from kdlab.soft_labels.none import NoTeacherSource
-from kdlab.train.events import EventLog, MemberLog
 from kdlab.train.recipe import Recipe, lr_at, make_optimizer
 from kdlab.train.student import Job, StudentLoop
 

@@ -15,6 +15,8 @@ from kdlab.bench.apart import runs_in
 from kdlab.cluster.wire import ask
 from kdlab.config.load import from_dict
 from kdlab.errors import ClusterError, SchedulerUnreachable
+from kdlab.events.sweeps import TrialDone, TrialStarted, TrialStopping
+from kdlab.events.teachers import PoolReady
 from kdlab.report.figures import Report, figure, report
 from kdlab.tuning.handle import Search
 
@@ -78,8 +80,8 @@ def _carried_out(jobs: int, trials: int, study: str) -> tuple[float, dict[str, A
     sweep.wait()
     result = sweep.result
     events = list(sweep.events())
-    begun = [e["time"] for e in events if e["event"] == "trial_started"]
-    ended = [e["time"] for e in events if e["event"] == "trial_done"]
+    begun = [e.time for e in events if isinstance(e, TrialStarted)]
+    ended = [e.time for e in events if isinstance(e, TrialDone)]
     if result["trials"]["complete"] != trials:
         raise ClusterError(f"Only {result['trials']} ended well; see {sweep.path}.")
     return max(ended) - min(begun), result
@@ -97,11 +99,11 @@ def _freed(study: str) -> list[float]:
     sweep = Search(from_dict(tree, "bench")).start(study)
     found, pruned, address = list[float](), "", ""
     for event in sweep.events(follow=True):
-        if event["event"] == "pool_ready":
-            address = event["address"]
-        elif event["event"] == "trial_stopping":
-            pruned = f"{study}-{event['number']:04d}/served/seed0"
-            found.append(_until_gone(address, pruned) - event["time"])
+        if isinstance(event, PoolReady):
+            address = event.address
+        elif isinstance(event, TrialStopping):
+            pruned = f"{study}-{event.number:04d}/served/seed0"
+            found.append(_until_gone(address, pruned) - event.time)
     if not found:
         raise ClusterError(f"No trial was pruned; see {sweep.path}.")
     return found

@@ -21,10 +21,12 @@ import psutil
 
 from kdlab.bench.apart import runs_in
 from kdlab.errors import KdlabError
+from kdlab.events.log import select
+from kdlab.events.ranks import BatchShared, GenerationBegun
+from kdlab.events.training import StepLogged
 from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.run.experiment import load
 from kdlab.run.handle import Run
-from kdlab.train.events import select
 
 SPEED = 5.5 / 14.0  # of the slower rank: TFLOPS of a P4 over those of a V100
 _PERIOD_S = 0.003  # short beside a step: a slower device is not away, it is slow
@@ -106,8 +108,8 @@ def _trained(shares: str, overrides: dict[str, Any]) -> _Trained:
             _end(run)
         if shares == "alone":
             return _Trained(rate, 0.0)
-        *_, shared = select(run.folder.events, "batch_shared")
-        return _Trained(rate, shared["rows"][1] / sum(shared["rows"]))
+        *_, shared = select(run.folder.events, BatchShared)
+        return _Trained(rate, shared.rows[1] / sum(shared.rows))
 
 
 def _end(run: Run) -> None:
@@ -128,11 +130,11 @@ def _steady(run: Run) -> float:
     """After the first steps, over so many."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
-        steps = [e for e in select(run.folder.events, "step") if e["member"] != "teacher"]
-        first = next((e for e in steps if e["step"] >= 20), None)
+        steps = [e for e in select(run.folder.events, StepLogged) if e.member != "teacher"]
+        first = next((e for e in steps if e.step >= 20), None)
         last = steps[-1] if steps else None
-        if first and last and last["step"] - first["step"] >= _TIMED_STEPS:
-            inside = [e["samples_per_second"] for e in steps if e["step"] > first["step"]]
+        if first and last and last.step - first.step >= _TIMED_STEPS:
+            inside = [e.samples_per_second for e in steps if e.step > first.step]
             return median(inside)
         if run.state not in ("starting", "running") or time.monotonic() > deadline:
             raise KdlabError(
@@ -172,6 +174,5 @@ def _slowed(run: Run) -> Iterator[None]:
 
 def _second_rank(run: Run) -> int | None:
     """Its process; said before the ranks measure how fast they are."""
-    for event in select(run.folder.events, "generation"):
-        return int(list(event["ranks"].values())[1])
-    return None
+    first = next(select(run.folder.events, GenerationBegun), None)
+    return None if first is None else list(first.pids().values())[1]

@@ -20,6 +20,8 @@ from kdlab.cluster.wire import ask
 from kdlab.config import Fault, Range
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, Spec
 from kdlab.errors import SchedulerUnreachable
+from kdlab.events.event import Emit
+from kdlab.events.teachers import ChaosCaused
 
 KINDS = (
     "kill_teacher",
@@ -123,7 +125,7 @@ class Unrest:
         self,
         spec: Chaos,
         targets: Targets,
-        report: Callable[..., None],
+        report: Emit,
         tls: Files | None = None,
     ) -> None:
         self.spec, self.targets, self.report, self.tls = spec, targets, report, tls
@@ -175,7 +177,7 @@ class Unrest:
 
     def _tell(self, entry: Entry, name: str) -> None:
         self.done += 1
-        self.report("chaos", kind=entry.kind, target=name, number=self.done)
+        self.report(ChaosCaused(kind=entry.kind, target=name, number=self.done))
 
     def _end(self, target: Target, number: signal.Signals, who: str) -> None:
         _send(target.pid, number)

@@ -17,6 +17,7 @@ from kdlab.cluster import security
 from kdlab.cluster.children import announce, configured
 from kdlab.cluster.reader_wires import Unreachable, Unusable, Wires
 from kdlab.cluster.wire import settle
+from kdlab.events.teachers import TeacherLied
 from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.edl_dist.in_flight import Part
@@ -88,11 +89,8 @@ class EmulatedStudent:
                     self.tell("give_back", teacher=teacher, lease=lease)
                 case Complain(teacher, lease, why):
                     self.tell("complain", teacher=teacher, lease=lease, why=why)
-                case Say("teacher_lied", data):
-                    self.lied_at, self.again = (
-                        self.answers[data["teacher"]],
-                        data["sent_again"],
-                    )
+                case Say(TeacherLied(teacher=teacher, sent_again=again)):
+                    self.lied_at, self.again = self.answers[teacher], again
                     self.lied_of = self.answers.total()
                 case Fail(_, _, why):
                     self.failed = f"no teacher: {why}"

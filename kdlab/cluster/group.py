@@ -13,6 +13,15 @@ from kdlab.cluster.chaos import Target
 from kdlab.cluster.pulse import Sign
 from kdlab.cluster.rank_child import RankChild
 from kdlab.errors import ClusterError, RunStopped
+from kdlab.events.event import Emit
+from kdlab.events.ranks import (
+    GenerationBegun,
+    RankGaveUp,
+    RankHangs,
+    RankKilled,
+    RankLost,
+    TrainingAgain,
+)
 from kdlab.papers.edl_dist.generations import (
     Generations,
     Give,
@@ -38,7 +47,7 @@ class StudentGroup:
         order: Callable[[StartGeneration], dict[str, Any]],
         folder: Path,
         hang_s: float,
-        report: Callable[..., None],
+        report: Emit,
         stop: Callable[[], bool],
         wanted: Callable[[], int | None] = lambda: None,
     ) -> None:
@@ -129,7 +138,7 @@ class StudentGroup:
         elif "lost" in message:  # its last word: the machine failed it
             self.last_words[name] = message["lost"]
         elif "broken" in message:
-            self.report("rank_gave_up", rank=name, why=message["broken"])
+            self.report(RankGaveUp(rank=name, why=message["broken"]))
             self._do([*machine.on_broken(name, now), *machine.on_ready(name, now)])
         elif "saved" in message:
             self._do(machine.on_saved(now))
@@ -154,7 +163,7 @@ class StudentGroup:
         if was_rank:  # the others may have noticed first: whatever the state is by now
             self.lost_at = self.lost_at or now
         why = self.last_words.pop(name, f"exit code {code}")
-        self.report("rank_lost", rank=name, exit_code=code, was_rank=was_rank, why=why)
+        self.report(RankLost(rank=name, exit_code=code, was_rank=was_rank, why=why))
         if name in self.ready or was_rank:
             self.failed_starts = 0
         elif code not in (None, 0) and code > 0:
@@ -181,7 +190,7 @@ class StudentGroup:
         if self.lost_at is not None and all_step:
             self.failovers.append(now - self.lost_at)
             self.report(
-                "training_again", seconds=self.failovers[-1], generation=machine.generation
+                TrainingAgain(seconds=self.failovers[-1], generation=machine.generation)
             )
             self.lost_at = None
         # Loading data and waiting for the first soft labels may take longer than a step.
@@ -190,7 +199,7 @@ class StudentGroup:
         if not dying and now - max(newest, self.begun_at) > patience:
             for name in self._hung(current):
                 self.killed.add(name)
-                self.report("rank_hangs", rank=name, silent_s=now - newest)
+                self.report(RankHangs(rank=name, silent_s=now - newest))
                 self.children[name].kill()
 
     def _all_step(self, current: dict[str, Sign]) -> bool:
@@ -237,7 +246,7 @@ class StudentGroup:
                     continue  # its death is seen a moment later
                 case Kill(rank):
                     self.killed.add(rank)
-                    self.report("rank_killed", rank=rank, why="it does not let go")
+                    self.report(RankKilled(rank=rank, why="it does not let go"))
                     if rank in self.children:
                         self.children[rank].kill()
                 case Give(failed):
@@ -252,9 +261,10 @@ class StudentGroup:
         self.begun_at = time.monotonic()
         shared = self.order(generation)
         self.report(
-            "generation",
-            number=generation.generation,
-            ranks={n: self.children[n].pid for n in generation.ranks},
+            GenerationBegun(
+                number=generation.generation,
+                ranks={n: self.children[n].pid for n in generation.ranks},
+            )
         )
         self.begun_step = int(shared["from_step"])
         places = [self.children[name].machine for name in generation.ranks]

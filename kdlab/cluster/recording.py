@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from kdlab.events.event import Event, parse
 from kdlab.papers.edl_dist import distil_reader, leases, reader_instructions
 from kdlab.papers.edl_dist.in_flight import Part
 
@@ -31,6 +32,8 @@ def to_plain(value: Any) -> Any:
     """JSON that `from_plain` makes equal values of."""
     if isinstance(value, Part):
         return {"is": "Part", "of": list(value)}
+    if isinstance(value, Event):
+        return {"is": "Event", "of": to_plain(value.facts())}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
             f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)
@@ -51,6 +54,8 @@ def from_plain(value: Any) -> Any:
     if value.keys() == {"is", "of"}:
         if value["is"] == "Part":
             return Part(*value["of"])
+        if value["is"] == "Event":
+            return parse(value["of"])
         return _KINDS[value["is"]](**from_plain(value["of"]))
     return {k: from_plain(v) for k, v in value.items()}
 

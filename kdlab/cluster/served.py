@@ -19,6 +19,8 @@ from kdlab.config import Fault, Range, register
 from kdlab.config.registry import known_names
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE
 from kdlab.errors import BadInput, ClusterError, RunStopped, TeacherLost
+from kdlab.events.event import parse
+from kdlab.events.teachers import ReaderRestarted
 from kdlab.papers.edl_dist.hybrid_schedule import Policy, default_thresholds
 from kdlab.soft_labels.label_file import meta_for, own_folder
 from kdlab.soft_labels.source import Batch, SourceContext, SourceSpec
@@ -286,7 +288,7 @@ class ServedSource:
             raise ClusterError(f"{why}\nIt was started again {_RESTARTS} times.")
         epoch, done = self._position
         self.context.report(
-            "reader_restarted", why=why.split("\n", 1)[0], epoch=epoch, batches=len(done)
+            ReaderRestarted(why=why.split("\n", 1)[0], epoch=epoch, batches=len(done))
         )
         self._start_reader()
         if self._paused:
@@ -402,8 +404,8 @@ class ServedSource:
             if isinstance(message, int):
                 continue  # a wake
             self._heard += 1
-            if "report" in message:
-                self.context.report(message["report"], **message["data"])
+            if "event" in message:
+                self.context.report(parse(message))
             else:
                 self._fail(message)
 
@@ -464,7 +466,7 @@ class ServedSource:
                 message = self.channel.receive(3.0)
                 if message is None:
                     return
-                if isinstance(message, dict) and "report" in message:
-                    self.context.report(message["report"], **message["data"])
+                if isinstance(message, dict) and "event" in message:
+                    self.context.report(parse(message))
         except EOFError:
             return

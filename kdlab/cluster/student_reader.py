@@ -16,7 +16,7 @@ import math
 import socket
 import time
 import traceback
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,13 @@ from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec
 from kdlab.data.samples import PlannedSamples, described
 from kdlab.errors import join_command
+from kdlab.events.event import Event
+from kdlab.events.teachers import (
+    CoordinatorAway,
+    CoordinatorBack,
+    NoTeacher,
+    TeacherRequested,
+)
 from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.reader_instructions import (
@@ -170,8 +177,8 @@ class StudentReader:
                 self._spawn(self._ask(part, teacher, lease, check=True))
             case EndCheck(part):
                 self.compared.pop(part, None)
-            case Say(event, data):
-                self._say(event, data)
+            case Say(event):
+                self._say(event)
             case Fail(unplaced, batches, why):
                 self._tell(
                     error="teacher_lost", unplaced=unplaced, batches=batches, why=why
@@ -279,7 +286,7 @@ class StudentReader:
         except (OSError, TimeoutError):
             self.machine.on_ask_failed()
             raise
-        self._say("teacher_requested", {"granted": bool(got)})
+        self._say(TeacherRequested(granted=bool(got)))
 
     async def _release(self, teacher: str, lease: int, need: float) -> None:
         about = {"teacher": teacher, "lease": lease, "need": need}
@@ -295,7 +302,7 @@ class StudentReader:
         async for given, gone, full in news:
             if self.coordinator_away:
                 self.coordinator_away = False
-                self._say("coordinator_back", {})
+                self._say(CoordinatorBack())
             self.machine.on_announced()
             self._do(self.machine.on_teachers(given, gone, full, time.monotonic()))
 
@@ -303,7 +310,7 @@ class StudentReader:
         if not self.coordinator_away:
             self.coordinator_away = True
             teachers = len(self.machine.teachers)
-            self._say("coordinator_away", {"why": why, "teachers": teachers})
+            self._say(CoordinatorAway(why=why, teachers=teachers))
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:
         while line := await stream.readline():
@@ -332,12 +339,11 @@ class StudentReader:
 
     # Words to the trainer
 
-    def _say(self, event: str, data: Mapping[str, Any]) -> None:
-        extra = {}
-        if event == "no_teacher":
+    def _say(self, event: Event) -> None:
+        if isinstance(event, NoTeacher):
             address = self.config["coordinator"]
-            extra = {"coordinator": address, "join": join_command(address)}
-        self._tell(report=event, data={**data, **extra})
+            event = replace(event, coordinator=address, join=join_command(address))
+        self._tell(**event.facts())
 
     def _tell(self, **message: Any) -> None:
         self._write(message)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from kdlab.events.event import Event
+
 
 class Command(Protocol):
     """A module of this room; its name is that of the command."""
@@ -59,7 +61,7 @@ def found(name: str) -> Any:
 
 def started(
     start: Callable[[], Any],
-    see: Callable[[dict[str, Any]], None],
+    see: Callable[[Event], None],
     arguments: argparse.Namespace,
     since: float = 0.0,
 ) -> tuple[Any, int]:

@@ -22,7 +22,8 @@ import yaml
 from kdlab.config.folders import nearest
 from kdlab.config.home import runs_folder, write_json
 from kdlab.errors import BadInput, NotFoundError
-from kdlab.train.events import select
+from kdlab.events.log import select
+from kdlab.events.runs import RunStarted
 
 FORMAT = 2  # of the folder with its spec, events and checkpoints; kdlab 0.1 wrote format 1
 ENDED = ("finished", "failed", "stopped", "lost")
@@ -70,8 +71,9 @@ class RunFolder:
         found = self.experiment().get("format", 1)
         if found == FORMAT:
             return
-        begun = next(select(self.events, "run_started"), {}) if self.events.exists() else {}
-        writer = begun.get("versions", {}).get("kdlab", "0.1" if found == 1 else "unknown")
+        begun = next(select(self.events, RunStarted), None)
+        known = {} if begun is None else begun.versions
+        writer = known.get("kdlab", "0.1" if found == 1 else "unknown")
         raise BadInput(
             f"Run {self.run_id} has format {found}, written by kdlab {writer}; this is "
             f"{version('kdlab')}, which reads format {FORMAT}. Its result, student and events "

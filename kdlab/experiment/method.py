@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from kdlab.cluster.chaos import Target
 from kdlab.config import Fault
 from kdlab.config.spec import Spec
+from kdlab.control.orders import CONTROL
+from kdlab.control.steering import Steering
+from kdlab.events.event import Emit
 from kdlab.models.model import parameters
 from kdlab.soft_labels.source import LoadedTeacher, SourceContext, SourceSpec
-from kdlab.train.events import Emit
 from kdlab.train.recipe import Recipe
-from kdlab.train.steering import CONTROL, Steering
 from kdlab.train.student import StudentLoop
 
 if TYPE_CHECKING:

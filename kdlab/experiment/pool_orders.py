@@ -4,12 +4,14 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 from kdlab.cluster.chaos import Target
 from kdlab.cluster.local_pool import RunningLocalPool
+from kdlab.control.orders import AddTeacher, DrainTeacher, KillTeacher, Order, OrderReader
+from kdlab.events.event import Emit
+from kdlab.events.general import Warned
+from kdlab.events.teachers import ChaosCaused, TeacherAdded, TeacherDrained
 from kdlab.experiment.chaos_targets import OwnTargets
-from kdlab.train.events import Emit, EventReader
 
 _LOOK_S = 0.2
 
@@ -27,7 +29,7 @@ class PoolOrders:
     def __init__(
         self, path: Path, pool: RunningLocalPool, emit: Emit, since: float
     ) -> None:
-        self._read, self._since = EventReader(path), since
+        self._read, self._since = OrderReader(path), since
         self._pool, self._emit = pool, emit
         self._closing = threading.Event()
         self._thread = threading.Thread(
@@ -38,32 +40,29 @@ class PoolOrders:
     def _follow(self) -> None:
         while not self._closing.wait(_LOOK_S):
             for order in self._read():
-                if order["time"] < self._since:
+                if order.time < self._since:
                     continue
                 try:
                     self._carry_out(order)
                 except Exception as error:  # of whatever kind: the next order must be heard
-                    said = f"{order['event']} was not carried out: {error!r}"
-                    self._emit("warning", message=said)
+                    said = f"{order.KIND} was not carried out: {error!r}"
+                    self._emit(Warned(message=said))
 
-    def _carry_out(self, order: dict[str, Any]) -> None:
-        match order["event"]:
-            case "add_teacher":
+    def _carry_out(self, order: Order) -> None:
+        match order:
+            case AddTeacher():
                 child = self._pool.add_teacher()
-                self._emit("teacher_added", by="user", pid=child.pid)
-            case "drain_teacher":  # it says goodbye, and answers what it was asked
-                self._signal(order["name"], signal.SIGTERM, "teacher_drained")
-            case "kill_teacher":
-                self._signal(order["name"], signal.SIGKILL, "chaos")
-
-    def _signal(self, name: str, number: signal.Signals, event: str) -> None:
-        target = self._target(name)
-        if target is None:
-            self._emit("warning", message=f"There is no teacher {name} any more.")
-            return
-        kind = {"kind": "kill_teacher"} if event == "chaos" else {}
-        self._emit(event, by="user", target=name, pid=target.pid, **kind)
-        os.kill(target.pid, number)
+                self._emit(TeacherAdded(by="user", pid=child.pid))
+            case DrainTeacher(name=name) if target := self._target(name):
+                self._emit(TeacherDrained(by="user", target=name, pid=target.pid))
+                os.kill(target.pid, signal.SIGTERM)  # it answers what it was asked
+            case KillTeacher(name=name) if target := self._target(name):
+                self._emit(
+                    ChaosCaused(by="user", kind=order.KIND, target=name, pid=target.pid)
+                )
+                os.kill(target.pid, signal.SIGKILL)
+            case DrainTeacher(name=name) | KillTeacher(name=name):
+                self._emit(Warned(message=f"There is no teacher {name} any more."))
 
     def _target(self, name: str) -> Target | None:
         """Of our own children only, and one that lives."""

@@ -11,13 +11,14 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.local_pool import RunningLocalPool
 from kdlab.cluster.pool import Pool
 from kdlab.cluster.probe import probe_images, proof_of
+from kdlab.control.orders import CONTROL
+from kdlab.events.event import Emit
+from kdlab.events.teachers import PoolReady, PoolStarting
 from kdlab.experiment.deployed import deployment_of
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.pool_orders import PoolOrders
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.soft_labels.source import SourceSpec
-from kdlab.train.events import Emit
-from kdlab.train.steering import CONTROL
 
 
 class Pools:
@@ -55,14 +56,14 @@ class Pools:
         """The pool that lies in this folder of the run, once a teacher of it serves."""
         if folder not in self._up:
             assert self.spec.teacher_pool is not None
-            self._emit("pool_starting", pool=self.spec.teacher_pool.component)
+            self._emit(PoolStarting(pool=self.spec.teacher_pool.component))
             pool = self.spec.teacher_pool.start(deployment(), self.run.path / folder)
             self._up[folder] = pool
             if isinstance(pool, RunningLocalPool):
                 path = self.run.path / CONTROL
                 self._orders.append(PoolOrders(path, pool, self._emit, self.run.since))
             status = pool.wait(self._stop)
-            self._emit("pool_ready", address=pool.address, teachers=status["teachers"])
+            self._emit(PoolReady(address=pool.address, teachers=status["teachers"]))
         return self._up[folder]
 
     def _deployment(self) -> Deployment:

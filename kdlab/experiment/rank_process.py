@@ -13,6 +13,7 @@ import signal
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,19 @@ from kdlab.cluster.children import announce, configured
 from kdlab.cluster.pulse import Pulse
 from kdlab.config.load import spec_hash
 from kdlab.errors import KdlabError, RunStopped
+from kdlab.events.event import Emit, Event, unheard
+from kdlab.events.general import Warned
+from kdlab.events.log import EventLog, MemberLog
+from kdlab.events.teachers import NoTeacher, TeacherJoined, TeacherLeft, TeacherLost
 from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import Member, spec_of
 from kdlab.train.aggregation.ranks import GenerationEnds
-from kdlab.train.events import EventLog, MemberLog
 
 PATIENCE = timedelta(minutes=30)  # for the others; the supervisor sees a hang much sooner
 _LOST = 70  # exit code of a rank whose machine failed it
-_TOLD_BY_ALL = ("teacher_lost", "no_teacher", "warning", "teacher_joined", "teacher_left")
+_TOLD_BY_ALL = (TeacherLost, NoTeacher, Warned, TeacherJoined, TeacherLeft)
 
 
 class RankProcess(ABC):
@@ -64,7 +68,7 @@ class RankProcess(ABC):
             self.spec,
             self.hash,
             emit=self.log.emit,
-            emit_teacher=_unsaid,
+            emit_teacher=unheard,
             stop=self.stops,
         )
 
@@ -106,14 +110,14 @@ class RankProcess(ABC):
         torch.cuda.set_device(device)
         return device
 
-    def report(self, rank: int) -> Callable[..., None]:
+    def report(self, rank: int) -> Emit:
         """Events of rank 0, and what is news from any."""
 
-        def report(event: str, /, **data: Any) -> None:
+        def report(event: Event) -> None:
             if rank == 0:
-                self.log.emit(event, **data)
-            elif event in _TOLD_BY_ALL:
-                self.log.emit(event, rank=rank, **data)
+                self.log.emit(event)
+            elif isinstance(event, _TOLD_BY_ALL):
+                self.log.emit(replace(event, rank=rank))
 
         return report
 
@@ -121,10 +125,6 @@ class RankProcess(ABC):
         """Load what the first generation needs, so that it begins at once."""
         data = self.setup.data
         self.spec.student.build(len(data.classes), data.shape[0])
-
-
-def _unsaid(event: str, /, **data: Any) -> None:
-    """The run's process has told of the teacher already."""
 
 
 def is_broken_group(error: Exception) -> bool:

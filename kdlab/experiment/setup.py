@@ -12,11 +12,12 @@ import torch
 
 from kdlab.data.images import ImageData
 from kdlab.data.samples import Part, PlannedSamples, Shard, planned
+from kdlab.events.event import Emit
+from kdlab.events.general import Note
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.evaluate import evaluate
-from kdlab.train.events import Emit
 from kdlab.train.student import Job, StudentLoop
 from kdlab.train.teacher import PreparedTeachers, prepare
 
@@ -46,7 +47,7 @@ class TrainingSetup:
 
     @cached_property
     def data(self) -> ImageData:
-        return self.spec.data.load(lambda line: self._emit("note", message=line))
+        return self.spec.data.load(lambda line: self._emit(Note(message=line)))
 
     @cached_property
     def teacher(self) -> PreparedTeachers:

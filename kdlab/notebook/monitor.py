@@ -15,13 +15,13 @@ import ipywidgets as widgets
 from IPython.display import HTML, display
 
 from kdlab.errors import KdlabError
+from kdlab.events.log import EventReader
 from kdlab.experiment.folder import ENDED
 from kdlab.notebook import picture
 from kdlab.notebook.curves import CurvesWidget
 from kdlab.notebook.follower import follower
 from kdlab.notebook.watch import Watch
 from kdlab.report.page import table
-from kdlab.train.events import EventReader
 
 if TYPE_CHECKING:
     from kdlab.run.control import Knob

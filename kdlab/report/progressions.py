@@ -1,18 +1,17 @@
 """What a run's events say of each of its trainings: curves over time and over samples, cost."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+
+from kdlab.events.blockwise import WholeStudentStarted
+from kdlab.events.ensemble import ErrorsMeasured
+from kdlab.events.event import Event
+from kdlab.events.runs import MemberDone, MemberStarted, RunStarted
+from kdlab.events.teachers import TeacherJoined, TeacherLeft, TeacherLost
+from kdlab.events.training import EpochDone, Resumed, StepLogged
 
 Points = list[tuple[float, float]]
 _MOST = 400  # points of a curve that is only to be looked at
-
-# What is drawn: title, and the key of the events that have it.
-_DRAWN = {
-    "step": {"loss": "loss"},
-    "epoch_done": {"top-1 on validation, %": "validation_top1"},
-    "look": {"test error of _G, %": "global_", "test error of _L, %": "chosen"},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,35 +47,38 @@ class Progression:
     _before: float = 0.0  # samples of an earlier part of the training, such as blocks
     _joined: dict[str, float] = field(default_factory=dict)
 
-    def see(self, event: Mapping[str, Any], now: float) -> None:
+    def see(self, event: Event, now: float) -> None:
         """One event; `now` is its time without what passed between two sessions."""
-        kind = str(event["event"])
         self.wall_s = now - self.began
-        match kind:
-            case "teacher_joined":
-                self._joined[str(event["name"])] = now
-            case "teacher_left" | "teacher_lost":
-                self._gone(str(event["teacher"]), now)
-            case "member_done":
+        at = now - self.began
+        match event:
+            case TeacherJoined():
+                self._joined[event.name] = now
+            case TeacherLeft() | TeacherLost():
+                self._gone(event.teacher, now)
+            case MemberDone():
                 self.pause(now)
-            case "resumed":
-                by_round = self.counted == "iterations"
-                self._undo(int(event["epoch"]) - 1 if by_round else int(event["step"]))
-            case "whole_student":  # it counts from 0 again
+            case Resumed():
+                self._undo(event.epoch - 1 if self.counted == "iterations" else event.step)
+            case WholeStudentStarted():  # it counts from 0 again
                 self._before += self._samples
                 self._samples = 0.0
-        self._samples = float(event.get("samples_seen") or self._samples)
-        if kind == "look":
-            self.counted, self._samples = "iterations", float(event["iterations"])
-        step = int(event["round"] if kind == "look" else event.get("step") or 0)
-        for title, key in _DRAWN.get(kind, {}).items():
-            value = event.get(key)
-            if value is None:
-                continue
-            shown = "loss of the blocks" if "block_losses" in event else title
-            at = float(event.get("parallel_s", now - self.began))
+            case StepLogged():
+                self._samples = float(event.samples_seen)
+                title = "loss" if event.block_losses is None else "loss of the blocks"
+                self._point(title, event.step, at, event.loss)
+            case EpochDone():
+                self._point("top-1 on validation, %", event.step, at, event.validation_top1)
+            case ErrorsMeasured():
+                self.counted, self._samples = "iterations", float(event.iterations)
+                at = event.parallel_s
+                self._point("test error of _G, %", event.round, at, event.global_)
+                self._point("test error of _L, %", event.round, at, event.chosen)
+
+    def _point(self, title: str, step: int, at: float, value: float | None) -> None:
+        if value is not None:
             count = self._before + self._samples
-            self._seen.append(_Seen(shown, step, at, count, float(value)))
+            self._seen.append(_Seen(title, step, at, count, float(value)))
 
     def pause(self, now: float) -> None:
         """The session ends, and with it what its teachers cost."""
@@ -102,21 +104,20 @@ class Progression:
             self.over_count[title] = thinned([(one.count, one.value) for one in own])
 
 
-def progressions(events: Iterable[Mapping[str, Any]]) -> dict[str, Progression]:
+def progressions(events: Iterable[Event]) -> dict[str, Progression]:
     """Each training of a run by its name."""
     found: dict[str, Progression] = {}
     newest = lost = 0.0  # time of the newest event; time between sessions so far
     for event in events:
-        if event["event"] == "run_started" and newest:
+        if isinstance(event, RunStarted) and newest:
             for own in found.values():
                 own.pause(newest - lost)
-            lost += float(event["time"]) - newest
-        newest = float(event["time"])
-        member = str(event.get("member", ""))
-        if event["event"] == "member_started":
+            lost += event.time - newest
+        newest = event.time
+        member = event.member or ""
+        if isinstance(event, MemberStarted):
             if member not in found:
-                source = str(event.get("source", ""))
-                found[member] = Progression(member, source, newest - lost)
+                found[member] = Progression(member, event.source, newest - lost)
         elif member in found:
             found[member].see(event, newest - lost)
     for own in found.values():

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from kdlab.config import Fault, register
 from kdlab.errors import BadInput, ModelError
+from kdlab.events.event import Event
+from kdlab.events.log import select
+from kdlab.events.training import EpochDone
 from kdlab.report.costs import CostOfEach, times_smaller
 from kdlab.reproduce.measurement import (
     Measured,
@@ -22,7 +25,6 @@ from kdlab.run.examination import TEACHER
 from kdlab.run.experiment import load
 from kdlab.run.handle import Run
 from kdlab.run.shipping import Beside, ship
-from kdlab.train.events import select
 
 
 @register("reproduce/experiment")
@@ -217,10 +219,10 @@ def _differences(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]
 
 def _curves(run: Run, variant: str | None) -> dict[str, dict[str, Points]]:
     curves: dict[str, list[tuple[float, float]]] = {}
-    for event in select(run.folder.events, "epoch_done"):
-        member = event["member"]
-        if member.endswith("/seed0") and event.get("validation_top1") is not None:
-            point = float(event["epoch"]), float(event["validation_top1"])
+    for event in select(run.folder.events, EpochDone):
+        member = event.member or ""
+        if member.endswith("/seed0") and event.validation_top1 is not None:
+            point = float(event.epoch), event.validation_top1
             curves.setdefault(variant or member.split("/")[0], []).append(point)
     return {"top-1 on validation, %": dict(curves)}
 
@@ -231,8 +233,8 @@ class _Said:
     def __init__(self, say: Say) -> None:
         self._say = say
 
-    def see(self, event: Mapping[str, Any]) -> None:
-        if event["event"] == "epoch_done":
-            top1 = event.get("validation_top1")
+    def see(self, event: Event) -> None:
+        if isinstance(event, EpochDone):
+            top1 = event.validation_top1
             shown = "" if top1 is None else f", top-1 on validation {top1:.2f} %"
-            self._say(f"{event['member']}: epoch {event['epoch']}{shown}")
+            self._say(f"{event.member}: epoch {event.epoch}{shown}")

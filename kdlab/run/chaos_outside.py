@@ -2,14 +2,18 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kdlab.cluster.chaos import Chaos, Target, Unrest
 from kdlab.errors import BadInput
+from kdlab.events.ensemble import WorkerStarted
+from kdlab.events.event import Emit, unheard
+from kdlab.events.log import read_all, select
+from kdlab.events.ranks import GenerationBegun
+from kdlab.events.runs import MemberStarted
+from kdlab.events.teachers import PoolReady
 from kdlab.experiment.chaos_targets import by_pid
-from kdlab.train.events import select
 
 if TYPE_CHECKING:
     from kdlab.run.handle import Run
@@ -23,9 +27,8 @@ class OtherTargets:
     joined: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     def address(self) -> str:
-        for event in select(self.run.folder.events, "pool_ready"):
-            return str(event["address"])
-        return ""
+        ready = next(select(self.run.folder.events, PoolReady), None)
+        return "" if ready is None else ready.address
 
     def teachers(self) -> list[Target]:
         address = self.address()
@@ -37,15 +40,14 @@ class OtherTargets:
         ):  # pids of other machines mean nothing here
             return []
         found: dict[str, int] = {}
-        kinds = ("member_started", "generation", "worker_started")
-        for event in select(self.run.folder.events, *kinds):
-            match event["event"]:
-                case "member_started":
+        for event in read_all(self.run.folder.events):
+            match event:
+                case MemberStarted():
                     found = {}
-                case "generation":
-                    found = event["ranks"]
-                case "worker_started":
-                    found[f"worker-{event['worker']}"] = event["pid"]
+                case GenerationBegun():
+                    found = event.pids()
+                case WorkerStarted(worker=worker, pid=pid):
+                    found[f"worker-{worker}"] = pid
         return [Target(name, pid) for name, pid in found.items()]
 
     def add_teacher(self) -> None:
@@ -59,9 +61,7 @@ class OtherTargets:
             )
 
 
-def chaos(
-    run: "Run", report: Callable[..., None] = lambda event, /, **data: None, **spec: Any
-) -> Unrest:
+def chaos(run: "Run", report: Emit = unheard, **spec: Any) -> Unrest:
     """Trouble for a running run, from a notebook; the keys are those of `chaos:` in a spec.
 
         unrest = kdlab.chaos(run, kill_teacher=1, every_s=5, events=3)

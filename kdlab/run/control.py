@@ -1,11 +1,8 @@
-"""Orders to a run that goes on: lines that its processes read (kdlab/train/steering.py).
+"""Orders to a run that goes on: lines that its processes read (kdlab/control/orders.py).
 
 Bad orders are found here, by the same rules as a spec, and never reach the run.
 """
 
-import json
-import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -14,15 +11,18 @@ from kdlab.config import Range
 from kdlab.config.check import construct
 from kdlab.config.folders import nearest
 from kdlab.config.load import from_dict
+from kdlab.control import orders
+from kdlab.control.steering import LR_FACTOR, settings_of
 from kdlab.errors import BadInput
+from kdlab.events.log import read_all, select
+from kdlab.events.runs import MemberDone, MemberStarted
+from kdlab.events.teachers import PoolReady
 from kdlab.experiment.folder import ENDED, RunFolder
 from kdlab.experiment.spec import ExperimentSpec, spec_of
-from kdlab.train.events import read_all, select
-from kdlab.train.steering import CONTROL, LR_FACTOR, knobs_of
 
 _LR = Range(gt=0, le=100)
-TRAINING = ("pause", "go_on", "checkpoint", "set")
-TEACHERS = ("add_teacher", "drain_teacher", "kill_teacher")
+TRAINING = tuple(kind.KIND for kind in orders.TRAINING)
+TEACHERS = tuple(kind.KIND for kind in orders.TEACHERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,9 @@ def send(run: RunFolder, event: str, **data: Any) -> dict[str, Any]:
             f"Run {run.run_id} does not train its student at the moment: data, teacher or the "
             "next member are being prepared. Try again when it does."
         )
-    order = {"time": time.time(), "event": event, "member": member, **data}
-    line = (json.dumps(order) + "\n").encode()
-    file = os.open(run.path / CONTROL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(file, line)  # in one piece, whoever else writes
-    finally:
-        os.close(file)
-    return order
+    given = orders.order(event, member, data)
+    orders.append(run.path, given)
+    return given.facts()
 
 
 def knobs(run: RunFolder) -> list[Knob]:
@@ -82,7 +77,7 @@ def knobs(run: RunFolder) -> list[Knob]:
     spec, now = spec_of(run), _member(run)
     source = next((m.source for m in spec.members() if m.name == now), spec.soft_labels)
     taught = source.needs_teacher != "none" and spec.method.steers_loss
-    values = knobs_of(spec.loss if taught else None)
+    values = settings_of(spec.loss if taught else None)
     ranges = {LR_FACTOR: _LR}
     for name in values:
         if name != LR_FACTOR:
@@ -98,17 +93,17 @@ def knobs(run: RunFolder) -> list[Knob]:
 def _member(run: RunFolder) -> str | None:
     """That trains now."""
     last = None
-    for event in select(run.events, "member_started", "member_done"):
-        last = event["member"] if event["event"] == "member_started" else None
+    for event in read_all(run.events):
+        if isinstance(event, MemberStarted | MemberDone):
+            last = event.member if isinstance(event, MemberStarted) else None
     return last
 
 
 def _set_so_far(run: RunFolder) -> dict[str, float]:
     member, found = _member(run), dict[str, float]()
-    path = run.path / CONTROL
-    for order in read_all(path) if path.is_file() else ():
-        if order.get("member") == member:
-            found |= order.get("set") or {}
+    for order in orders.OrderReader(run.path / orders.CONTROL)():
+        if isinstance(order, orders.ChangeSettings) and order.member == member:
+            found |= order.set
     return found
 
 
@@ -132,7 +127,7 @@ def _check_values(run: RunFolder, values: Mapping[str, Any]) -> None:
 
 
 def _check_teacher(run: RunFolder, pool: str | None, event: str, name: str | None) -> None:
-    up = any(True for _ in select(run.events, "pool_ready"))
+    up = any(True for _ in select(run.events, PoolReady))
     if pool != "cluster/local_pool" or not up:
         raise BadInput(
             f"Run {run.run_id} has no teachers of its own; only those of cluster/local_pool "

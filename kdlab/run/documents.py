@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from kdlab.events.event import Emit
+from kdlab.events.general import Warned
+from kdlab.events.runs import OverviewMade
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import MemberResult
 from kdlab.experiment.setup import TrainingSetup
@@ -17,7 +20,6 @@ from kdlab.report.model_card import model_card
 from kdlab.run.handle import Run
 from kdlab.run.shipping import costs_beside
 from kdlab.run.side_by_side import overview
-from kdlab.train.events import Emit
 
 Costs = dict[str, dict[str, float]]
 
@@ -70,7 +72,7 @@ class StudentCosts:
                     self._known[kind] = costs_beside(model, teacher, dataset)
             return self._known[kind]
         except Exception as error:  # foreign networks: the training is not lost for it
-            emit("warning", message=f"What the student costs is not known: {error}")
+            emit(Warned(message=f"What the student costs is not known: {error}"))
             return {}
 
 
@@ -101,6 +103,6 @@ def draw_overview(run: RunFolder, emit: Emit) -> None:
             (run.path / name).write_text(text, encoding="utf-8")
     except Exception as error:  # a picture never fails a run that has its result
         traceback.print_exc()
-        emit("warning", message=f"No overview was drawn: {error!r}")
+        emit(Warned(message=f"No overview was drawn: {error!r}"))
         return
-    emit("overview_made", files=[str(run.path / name) for name in files])
+    emit(OverviewMade(files=[str(run.path / name) for name in files]))

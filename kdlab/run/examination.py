@@ -16,6 +16,9 @@ from torch import Tensor
 
 from kdlab.data.images import ImageData, by_class
 from kdlab.errors import BadInput, NotFoundError
+from kdlab.events.event import Event
+from kdlab.events.general import Note
+from kdlab.events.runs import TeacherTraining
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, spec_of
@@ -268,9 +271,9 @@ def _probabilities(
 
 
 def _setup_of(spec: ExperimentSpec, say: Callable[[str], None]) -> TrainingSetup:
-    def heard(event: str, /, **data: Any) -> None:
-        if event in ("note", "teacher_training"):
-            say(str(data.get("message", "the teacher is trained first")))
+    def heard(event: Event) -> None:
+        if isinstance(event, Note | TeacherTraining):
+            say(event.text())
 
     return TrainingSetup(spec, "", emit=heard, emit_teacher=heard, stop=lambda: False)
 

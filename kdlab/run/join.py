@@ -131,8 +131,4 @@ def _weights_of(card: str) -> str:
 
     spec = construct(TeacherSpec, compose_card(card))
     with Progress() as progress:
-
-        def emit(event: str, /, **data: Any) -> None:
-            progress.see({"event": event, "member": "teacher", **data})
-
-        return prepare(spec, emit).sha256
+        return prepare(spec, lambda event: progress.see(event.of("teacher"))).sha256

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kdlab.config.home import runs_folder
+from kdlab.events.runs import RunDone
 from kdlab.experiment import folder as folders
 
 
@@ -35,10 +36,10 @@ def _synced(run: folders.RunFolder, name: str, sync: Callable[[Path], int]) -> s
 
 
 def _tell_the_end(run: folders.RunFolder) -> None:
-    from kdlab.train.events import EventLog, read_all
+    from kdlab.events.log import EventLog, read_all
 
     events = read_all(run.events)
     if events and events[-1]["event"] != "run_done":
         log = EventLog(run.events)
-        log.emit("run_done", state="lost", error="the run's process was killed")
+        log.emit(RunDone(state="lost", error="the run's process was killed"))
         log.close()

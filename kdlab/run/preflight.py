@@ -1,13 +1,13 @@
 """What can be wrong is found here, in the caller's process, before a run exists."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from kdlab.cluster import notebook_components
 from kdlab.config.registry import component_names
 from kdlab.errors import BadInput, DataError
+from kdlab.events.event import unheard
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.model import check_fit
@@ -50,11 +50,7 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         student = spec.student.build(len(data.classes), data.shape[0])
         check_fit(student, data.shape, len(data.classes), "the student")
         setup = TrainingSetup(
-            spec, "", emit=_unsaid, emit_teacher=_unsaid, stop=lambda: False
+            spec, "", emit=unheard, emit_teacher=unheard, stop=lambda: False
         )
         setup.data = data
         spec.method.check(setup)
-
-
-def _unsaid(event: str, /, **data: Any) -> None:
-    """Nothing is told before a run exists."""

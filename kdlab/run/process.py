@@ -19,6 +19,14 @@ from kdlab.cluster.pool import Pool
 from kdlab.config.home import locked, write_json
 from kdlab.config.load import spec_hash
 from kdlab.errors import RunStopped
+from kdlab.events.log import EventLog, MemberLog
+from kdlab.events.runs import (
+    MemberDone,
+    MemberStarted,
+    MethodsCompared,
+    RunDone,
+    RunStarted,
+)
 from kdlab.experiment.chaos_targets import OwnTargets
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import Launch, MemberTraining, Ranks
@@ -29,7 +37,6 @@ from kdlab.run.carry_out import carry_out
 from kdlab.run.documents import StudentCosts, announcement, draw_overview, write_card
 from kdlab.run.outcome import outcome
 from kdlab.run.tracker import Tracker
-from kdlab.train.events import EventLog, MemberLog
 
 
 class RunProcess:
@@ -83,7 +90,7 @@ class RunProcess:
                 self.hosts.close()
         made = self.spec.method.summarise(self.spec, self.run)
         if made:
-            self.log.emit("methods_compared", artifacts=[str(path) for path in made])
+            self.log.emit(MethodsCompared(artifacts=[str(path) for path in made]))
         known = [r["teacher_top1"] for r in results if r["teacher_top1"] is not None]
         return outcome(
             self.spec,
@@ -128,7 +135,7 @@ class RunProcess:
             launched=self.launched,
         )
         method.prepare(training)
-        log.emit("member_started", source=member.source_name, seed=member.seed)
+        log.emit(MemberStarted(source=member.source_name, seed=member.seed))
         begin = time.time()
         result = method.train(training)
         result |= {
@@ -143,7 +150,7 @@ class RunProcess:
         }
         artifacts = write_card(result, self.setup, self.name, self.run.run_id, folder)
         artifacts += method.artifacts(folder)
-        log.emit("member_done", result=result, artifacts=sorted(set(artifacts)))
+        log.emit(MemberDone(result=result, artifacts=sorted(set(artifacts))))
         return result
 
     @contextmanager
@@ -173,7 +180,7 @@ class RunProcess:
 
     def _announce(self) -> None:
         facts = announcement(self.setup, self.name, self.run.run_id)
-        self.log.emit("run_started", **facts, tracking_uri=self.tracking_uri)
+        self.log.emit(RunStarted(**facts, tracking_uri=self.tracking_uri))
         if self.tracking_uri is not None:
             self.track()
 
@@ -191,7 +198,7 @@ class RunProcess:
         """The last event; then MLflow gets what it has not got yet."""
         if state == "finished":
             self.draw()
-        self.log.emit("run_done", state=state, **facts)
+        self.log.emit(RunDone(state=state, **facts))
         self.tracker.finish()
 
     def go_on(self) -> str:

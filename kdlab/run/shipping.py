@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from kdlab.errors import BadInput, KdlabError, ModelError
+from kdlab.events.log import select
+from kdlab.events.runs import RunStarted
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import spec_of
 from kdlab.models.cost import cost_of
 from kdlab.models.exported import load_exported
 from kdlab.models.model import Normalised
 from kdlab.run.examination import was_taught
-from kdlab.train.events import select
 from kdlab.train.teacher import PreparedTeachers, prepared
 
 _CHECKED = 256  # test images
@@ -171,7 +172,7 @@ class Beside:
 
     def costs(self) -> dict[str, dict[str, float]]:
         """Of the student, and of the teacher where its weights are on this machine."""
-        (begun, *_) = select(self.run.events, "run_started")
+        (begun, *_) = select(self.run.events, RunStarted)
         teachers = self._teachers() if was_taught(self.run) else None
         return costs_beside(self.student, teachers, begun["dataset"])
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from kdlab.config.load import flat
 from kdlab.errors import BadInput
+from kdlab.events.log import EventReader
 from kdlab.report import page
 from kdlab.report.page import Panel
 from kdlab.report.progressions import Progression, progressions
 from kdlab.report.table import METHODS, NAMES, spread, text_table
 from kdlab.run.handle import Run, attach
-from kdlab.train.events import EventReader
 
 HEAD = (
     "training", "top-1 %", "best-on-val %", "global top-1 %", "samples/s", "wall s",

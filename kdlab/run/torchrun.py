@@ -24,6 +24,7 @@ import torch.distributed as dist
 from kdlab.cluster.chaos import Target
 from kdlab.config.home import locked, write_json
 from kdlab.errors import BadInput, KdlabError, RunStopped
+from kdlab.events.ranks import GenerationBegun
 from kdlab.experiment import folder as folders
 from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
@@ -72,7 +73,7 @@ class Launched:
     def for_member(self, training: MemberTraining) -> "Launched":
         """Rank 0: the ranks that train this member next."""
         training.emit(
-            "generation", number=self.attempt, ranks=self.world, launcher="torchrun"
+            GenerationBegun(number=self.attempt, ranks=self.world, launcher="torchrun")
         )
         self.next = {
             "member": training.member.name,

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from kdlab.cluster.children import Child
 from kdlab.errors import ClusterError
-from kdlab.train.events import Emit
+from kdlab.events.event import Emit
+from kdlab.events.general import Warned
 
 _PATIENCE_S = 60.0
 
@@ -26,7 +27,7 @@ class Tracker:
         try:
             self._child = Child(module, config, folder / "tracking.log")
         except (OSError, ClusterError) as error:  # tracking never stops a training
-            self._emit("warning", message=f"MLflow is not written: {error}")
+            self._emit(Warned(message=f"MLflow is not written: {error}"))
 
     def finish(self) -> None:
         """After the last event: it gets what it has not got yet."""
@@ -35,5 +36,5 @@ class Tracker:
         try:
             self._child.process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self._emit("warning", message=self._late)
+            self._emit(Warned(message=self._late))
         self._child.stop()

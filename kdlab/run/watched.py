@@ -13,10 +13,12 @@ from typing import Any, Self
 
 import psutil
 
+from kdlab.events.event import Event
+from kdlab.events.log import EventReader
 from kdlab.experiment.folder import ENDED, RunFolder
 
 _LOOK_S = 0.1
-_Watcher = Callable[[dict[str, Any]], None]
+_Watcher = Callable[[Event], None]
 
 
 def spawn(
@@ -75,10 +77,8 @@ class Watched:
         """starting, running, finished, failed, stopped, or lost (killed from outside)."""
         return str(self.status.get("state"))
 
-    def events(self, follow: bool = False) -> Iterator[dict[str, Any]]:
+    def events(self, follow: bool = False) -> Iterator[Event]:
         """What happened, in order; `follow` goes on until it has ended."""
-        from kdlab.train.events import EventReader
-
         read = EventReader(self.folder.events)
         while True:
             ended = self.state in ENDED  # looked at first, so that nothing is missed
@@ -98,14 +98,12 @@ class Watched:
         Raises:
             TimeoutError: it has not ended after `timeout_s`. It goes on.
         """
-        from kdlab.train.events import EventReader
-
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         read = EventReader(self.folder.events)
         while True:
             ended = self.state in ENDED
             for event in read():
-                if watch is not None and event["time"] >= since:
+                if watch is not None and event.time >= since:
                     watch(event)
             if ended:
                 return self

@@ -19,6 +19,7 @@ from torch import Tensor
 from kdlab.config import Range, register
 from kdlab.config.home import locked, write_json
 from kdlab.errors import CacheError, RunStopped
+from kdlab.events.training import CacheStarted, CacheWritten
 from kdlab.soft_labels.compressed import compress, lost_nats
 from kdlab.soft_labels.label_file import (
     arrays,
@@ -94,17 +95,17 @@ class Cached(SourceSpec):
         count, views = len(samples.train_ids()), meta["views"]
         width = samples.classes * 2 if self.top_k is None else self.top_k * 6 + 2
         size = count * views * width
-        report = {
+        report: dict[str, Any] = {
             "folder": str(folder),
             "megabytes": size / 1e6,
             "samples": count,
             "views": views,
         }
-        context.report("cache_started", **report)
+        context.report(CacheStarted(**report))
         folder.mkdir(parents=True, exist_ok=True)
         lost = _fill(folder, meta, samples, teacher, context.stop)
         write_json(folder / "meta.json", meta)  # last: its presence means complete
-        context.report("cache_written", **report, lost_nats=lost)
+        context.report(CacheWritten(**report, lost_nats=lost))
 
 
 def _fill(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kdlab.config import Fault
 from kdlab.config.spec import Spec
+from kdlab.events.event import Emit, unheard
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class SourceContext:
     folder: Path  # of this member of the run, for logs
     load_teacher: Callable[[], LoadedTeacher] | None = None
     pool: TeacherPool | None = None
-    report: Callable[..., None] = lambda event, /, **data: None
+    report: Emit = unheard
     stop: Callable[[], bool] = lambda: False  # the user asked to stop
     student_rate: Callable[[], float] | None = None  # t_s in samples/s, measured
     start: dict[str, Any] = field(default_factory=dict)  # {"epoch": 0, "done": []}

@@ -5,13 +5,17 @@ repeats a few writes with the same keys, steps and times, which MLflow stores on
 """
 
 import json
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
 
 from kdlab.config.home import write_json
-from kdlab.train.events import EventReader
+from kdlab.events.event import Event
+from kdlab.events.log import EventReader
+from kdlab.events.runs import RunDone, RunStarted
+from kdlab.events.sweeps import SweepDone, SweepStarted
 
 STATES = {
     "finished": "FINISHED",
@@ -21,19 +25,16 @@ STATES = {
 }
 
 
-class EventWriter:
+class EventWriter(ABC):
     """Call `step` until `done`. Raises whatever MLflow raises; nothing is lost by that.
-
-    Each event goes to the method of its name: `_on_step` and so on; others are passed over.
 
     Args:
         folder: whose events.jsonl; what was written stands in its tracking.json.
         state: as it is before the first event.
-        kind: "run" or "sweep", as its first and last event are named.
     """
 
-    def __init__(self, folder: Path, state: dict[str, Any], kind: str) -> None:
-        self.folder, self._begins, self._ends = folder, f"{kind}_started", f"{kind}_done"
+    def __init__(self, folder: Path, state: dict[str, Any]) -> None:
+        self.folder = folder
         self.path = folder / "tracking.json"
         self.state: dict[str, Any] = {
             "offset": 0,  # in events.jsonl: all before it is in MLflow
@@ -65,13 +66,10 @@ class EventWriter:
         events = self.read()
         try:
             for event in events:
-                if event["event"] == self._begins:
-                    self._turn_on_or_off(event["tracking_uri"])
-                if self.state["off"]:
-                    continue
-                handle = getattr(self, f"_on_{event['event']}", None)
-                if handle is not None:
-                    handle(event)
+                if isinstance(event, RunStarted | SweepStarted):
+                    self._turn_on_or_off(event.tracking_uri)
+                if not self.state["off"]:
+                    self.write(event)
             self.flush()
         except BaseException:
             self.read.offset = before  # the next try begins here again
@@ -90,13 +88,17 @@ class EventWriter:
     def is_over(self) -> bool:
         """Whether the last event is the end, written to MLflow or not."""
         tail = EventReader(self.read.path, self.read.offset)()
-        return bool(tail) and tail[-1]["event"] == self._ends
+        return bool(tail) and isinstance(tail[-1], RunDone | SweepDone)
+
+    @abstractmethod
+    def write(self, event: Event) -> None:
+        """One event; those that MLflow has no place for are passed over."""
 
     def save(self) -> None:
         write_json(self.path, self.state)
 
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027 - a writer that collects nothing needs none
         """Write what was collected."""
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # noqa: B027
         """What was collected will be read again."""

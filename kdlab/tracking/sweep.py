@@ -5,11 +5,15 @@ is simulated has its values alone. Several writes are not repeated: what was wri
 in tracking.json.
 """
 
+from collections.abc import Mapping
+from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
 
 from mlflow.entities import Metric, Param, RunTag
 
+from kdlab.events.event import Event
+from kdlab.events.sweeps import SweepDone, SweepStarted, TrialAgain, TrialDone, TrialStarted
 from kdlab.tracking.event_writer import STATES, EventWriter
 from kdlab.tracking.writer import Writer, cleaned, experiment_id
 
@@ -26,7 +30,7 @@ class SweepWriter(EventWriter):
             "trials": {},  # number -> run in MLflow, of those that have ended
             "open": {},  # number -> folder and tags, of those under way
         }
-        super().__init__(folder, state, "sweep")
+        super().__init__(folder, state)
         self.state["done"] = False  # it may be gone on with
         self.writers = {
             number: _writer(**facts) for number, facts in self.state["open"].items()
@@ -39,30 +43,35 @@ class SweepWriter(EventWriter):
 
     # Events
 
-    def _on_sweep_started(self, event: dict[str, Any]) -> None:
+    @singledispatchmethod
+    def write(self, event: Event) -> None:
+        """By its class; others have no place in MLflow."""
+
+    @write.register
+    def _on_sweep_started(self, event: SweepStarted) -> None:
         if self.state["run"] is not None:  # gone on with
             self.client.update_run(self.state["run"], status="RUNNING")
             return
         self.state["experiment"] = experiment_id(
-            self.client, event["group"], event["tracking_uri"]
+            self.client, event.group, self.state["uri"]
         )
         run = self.client.create_run(
             self.state["experiment"],
-            start_time=int(event["time"] * 1000),
-            run_name=event["study"],
+            start_time=int(event.time * 1000),
+            run_name=event.study,
             tags={
-                "kdlab.sweep": event["study"],
-                "kdlab.spec_hash": event["spec_hash"],
-                "kdlab.version.optuna": event["optuna"],
+                "kdlab.sweep": event.study,
+                "kdlab.spec_hash": event.spec_hash,
+                "kdlab.version.optuna": event.optuna,
                 "mlflow.source.name": f"kdlab sweep {event['sweep']}",
                 "mlflow.source.type": "JOB",
             },
         )
         self.state["run"] = run.info.run_id
         self.save()
-        spec = event["spec"]
+        spec = event.spec
         params = {
-            "objectives": ", ".join(event["objectives"]),
+            "objectives": ", ".join(event.objectives),
             "sampler": spec["sampler"],
             "pruner": spec["pruner"],
             "of": spec["experiment"] or spec["simulation"],
@@ -74,32 +83,33 @@ class SweepWriter(EventWriter):
         )
         self.client.log_artifact(self.state["run"], str(self.folder / "sweep.yaml"))
 
-    def _on_trial_started(self, event: dict[str, Any]) -> None:
-        number = str(event["number"])
-        if event["run"] is not None:
+    @write.register
+    def _on_trial_started(self, event: TrialStarted) -> None:
+        number = str(event.number)
+        if event.run is not None:
             tags = {
                 _PARENT: self.state["run"],
                 "kdlab.sweep": self.folder.name,
                 "kdlab.trial": number,
-                "kdlab.trial.why": str(event["why"]),
+                "kdlab.trial.why": str(event.why),
             }
-            tags |= {f"set/{cleaned(k)}": str(v) for k, v in event["values"].items()}
-            facts = {"run": event["run"], "tags": tags}
-            self.state["open"][number] = facts
-            self.writers[number] = _writer(**facts)
+            tags |= {f"set/{cleaned(k)}": str(v) for k, v in event.values.items()}
+            self.state["open"][number] = {"run": event.run, "tags": tags}
+            self.writers[number] = _writer(event.run, tags)
 
-    def _on_trial_done(self, event: dict[str, Any]) -> None:
-        number = str(event["number"])
+    @write.register
+    def _on_trial_done(self, event: TrialDone) -> None:
+        number = str(event.number)
         run = self.state["trials"].get(number)  # MLflow may have failed after this
         if run is None:
-            run = self._simulated(event) if event["run"] is None else self._ended(number)
+            run = self._simulated(event) if event.run is None else self._ended(number)
         if run is None:  # it ended before it had an event
             return
         self.state["trials"][number] = run
-        self.client.set_tag(run, "kdlab.trial.state", event["state"])
-        found = event.get("values_found") or {}
+        self.client.set_tag(run, "kdlab.trial.state", event.state)
+        found = event.values_found or {}
         values = [
-            Metric(f"trial/{k}", float(v), int(event["time"] * 1000), 0)
+            Metric(f"trial/{k}", float(v), int(event.time * 1000), 0)
             for k, v in found.items()
             if v is not None
         ]
@@ -108,14 +118,15 @@ class SweepWriter(EventWriter):
         ]  # over the numbers of trials: the history of the search
         self.client.log_batch(run, metrics=values)
         self.client.log_batch(self.state["run"], metrics=own)
-        self.client.set_terminated(run, _TRIALS[event["state"]], int(event["time"] * 1000))
+        self.client.set_terminated(run, _TRIALS[event.state], int(event.time * 1000))
 
-    def _on_trial_again(self, event: dict[str, Any]) -> None:
-        number = str(event["number"])
+    @write.register
+    def _on_trial_again(self, event: TrialAgain) -> None:
+        number = str(event.number)
         run = self.state["trials"].get(number) or self._ended(number)
         if run is not None:
             self.client.set_tag(run, "kdlab.trial.state", "tried again")
-            self.client.set_terminated(run, "KILLED", int(event["time"] * 1000))
+            self.client.set_terminated(run, "KILLED", int(event.time * 1000))
 
     def _ended(self, number: str) -> str | None:
         """All of its events are written; its run in MLflow."""
@@ -129,28 +140,29 @@ class SweepWriter(EventWriter):
         del self.writers[number], self.state["open"][number]
         return run
 
-    def _simulated(self, event: dict[str, Any]) -> str:
+    def _simulated(self, event: TrialDone) -> str:
         made = self.client.create_run(
             self.state["experiment"],
-            start_time=int(event["time"] * 1000),
-            run_name=f"{self.folder.name}-{event['number']:04d}",
-            tags={_PARENT: self.state["run"], "kdlab.trial": str(event["number"])},
+            start_time=int(event.time * 1000),
+            run_name=f"{self.folder.name}-{event.number:04d}",
+            tags={_PARENT: self.state["run"], "kdlab.trial": str(event.number)},
         )
-        params = [Param(cleaned(k), str(v)) for k, v in event.get("set", {}).items()]
+        params = [Param(cleaned(k), str(v)) for k, v in event.set.items()]
         if params:
             self.client.log_batch(made.info.run_id, params=params)
         return str(made.info.run_id)
 
-    def _on_sweep_done(self, event: dict[str, Any]) -> None:
-        run, result = self.state["run"], event.get("result")
+    @write.register
+    def _on_sweep_done(self, event: SweepDone) -> None:
+        run, result = self.state["run"], event.result
         if result:
-            self._result(run, result, int(event["time"] * 1000))
-        if event.get("error"):
-            self.client.set_tag(run, "kdlab.error", str(event["error"])[:5000])
-        self.client.set_terminated(run, STATES[event["state"]], int(event["time"] * 1000))
+            self._result(run, result, int(event.time * 1000))
+        if event.error:
+            self.client.set_tag(run, "kdlab.error", str(event.error)[:5000])
+        self.client.set_terminated(run, STATES[event.state], int(event.time * 1000))
         self.state["done"] = True
 
-    def _result(self, run: str, result: dict[str, Any], stamp: int) -> None:
+    def _result(self, run: str, result: Mapping[str, Any], stamp: int) -> None:
         best = result["best"]
         metrics = [
             Metric(f"best/{k}", float(v), stamp, 0) for k, v in best["values"].items()

@@ -5,6 +5,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,17 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 
 from kdlab.config.load import flat
+from kdlab.events.ensemble import ErrorsMeasured, RoundClosed
+from kdlab.events.event import Event
+from kdlab.events.runs import (
+    MemberDone,
+    MemberStarted,
+    MethodsCompared,
+    OverviewMade,
+    RunDone,
+    RunStarted,
+)
+from kdlab.events.training import EpochDone, Paused, Steered, StepLogged, WentOn
 from kdlab.tracking.event_writer import STATES, EventWriter
 
 _MAX_METRICS = 1000
@@ -70,7 +82,7 @@ class Writer(EventWriter):
             "runs": {},  # MLflow run by member; "" is the parent
             "described": [],  # those whose params and tags are complete
         }
-        super().__init__(run_folder, state, "run")
+        super().__init__(run_folder, state)
         self.tags, self.weights = dict(tags or {}), weights
         self._metrics: dict[str, list[Metric]] = {}
 
@@ -79,53 +91,66 @@ class Writer(EventWriter):
 
     # Events
 
-    def _on_run_started(self, event: dict[str, Any]) -> None:
-        self.state |= {"members": event["members"], "started": event}
+    @singledispatchmethod
+    def write(self, event: Event) -> None:
+        """By its class; others have no place in MLflow."""
+
+    @write.register
+    def _on_run_started(self, event: RunStarted) -> None:
+        self.state |= {"members": event.members, "started": event.facts()}
         if "" in self.state["runs"]:  # resumed, or tried again: the same MLflow run goes on
             self.client.update_run(self.state["runs"][""], status="RUNNING")
         else:
             self.state["experiment_id"] = experiment_id(
-                self.client, event["group"], self.state["uri"]
+                self.client, event.group, self.state["uri"]
             )
-            self._create(event, "", event["run_id"], self.tags)
-        self._describe("", event)
+            self._create(event, "", event.run_id, self.tags)
+        self._describe("", event.facts())
 
-    def _on_member_started(self, event: dict[str, Any]) -> None:
-        member = event["member"]
+    @write.register
+    def _on_member_started(self, event: MemberStarted) -> None:
+        member = event.member or ""
         if len(self.state["members"]) == 1:
             self.state["runs"][member] = self.state["runs"][""]
             return
         if member not in self.state["runs"]:
             tags = {"mlflow.parentRunId": self.state["runs"][""]}
             self._create(event, member, member, tags)
-        extra = {"member.source": str(event["source"]), "member.seed": str(event["seed"])}
+        extra = {"member.source": str(event.source), "member.seed": str(event.seed)}
         self._describe(member, self.state["started"], extra)
 
-    def _on_step(self, event: dict[str, Any]) -> None:
+    @write.register
+    def _on_step(self, event: StepLogged) -> None:
         self._collect(event, _STEP_METRICS)
 
-    def _on_epoch_done(self, event: dict[str, Any]) -> None:
+    @write.register
+    def _on_epoch_done(self, event: EpochDone) -> None:
         self._collect(event, _EPOCH_METRICS)
-        rate = {"epoch/samples_per_second": event.get("samples_per_second")}
-        self._collect(event | rate, tuple(rate))
+        run = self.state["runs"].get(event.member)
+        if run is not None:
+            rate = {"epoch/samples_per_second": event.samples_per_second}
+            self._add(run, rate, event.time, event.step)
 
-    def _on_look(self, event: dict[str, Any]) -> None:
-        run = self.state["runs"][event["member"]]
+    @write.register
+    def _on_look(self, event: ErrorsMeasured) -> None:
+        run = self.state["runs"][event.member]
         values = {
             name: event[key]
             for key, name in _LOOK_METRICS.items()
             if event[key] is not None
         }
-        self._add(run, values, event["time"], event["iterations"])
+        self._add(run, values, event.time, event.iterations)
 
-    def _on_communication(self, event: dict[str, Any]) -> None:
-        run = self.state["runs"][event["member"]]
-        values = {"loss": event["loss"], "models": float(len(event["models"]))}
-        self._add(run, values, event["time"], event["iterations"])
+    @write.register
+    def _on_communication(self, event: RoundClosed) -> None:
+        run = self.state["runs"][event.member]
+        values = {"loss": event.loss, "models": float(len(event.models))}
+        self._add(run, values, event.time, event.iterations)
 
-    def _on_member_done(self, event: dict[str, Any]) -> None:
-        run = self.state["runs"][event["member"]]
-        result = event["result"]
+    @write.register
+    def _on_member_done(self, event: MemberDone) -> None:
+        run = self.state["runs"][event.member]
+        result = event.result
         final = {
             "test/top1": result["last"]["top1"],
             "test/top5": result["last"]["top5"],
@@ -139,37 +164,42 @@ class Writer(EventWriter):
             final |= {f"cost/{who}_{name}": float(value) for name, value in cost.items()}
         if "global_top1" in result:
             final["test/top1_global"] = result["global_top1"]
-        self._add(run, final, event["time"], result["steps"])
+        self._add(run, final, event.time, result["steps"])
         self.flush()
-        for path in event["artifacts"]:
+        for path in event.artifacts:
             if self.weights or not path.endswith(".safetensors"):
                 self.client.log_artifact(run, path)
         if run != self.state["runs"][""]:
-            self.client.set_terminated(run, "FINISHED", int(event["time"] * 1000))
+            self.client.set_terminated(run, "FINISHED", int(event.time * 1000))
 
-    def _on_steered(self, event: dict[str, Any]) -> None:
-        values = {f"control/{name}": value for name, value in event["values"].items()}
+    @write.register
+    def _on_steered(self, event: Steered) -> None:
+        values = {f"control/{name}": value for name, value in event.values.items()}
         self._control(event, values)
 
-    def _on_paused(self, event: dict[str, Any]) -> None:
+    @write.register
+    def _on_paused(self, event: Paused) -> None:
         self._control(event, {"control/paused": 1.0})
 
-    def _on_went_on(self, event: dict[str, Any]) -> None:
+    @write.register
+    def _on_went_on(self, event: WentOn) -> None:
         self._control(event, {"control/paused": 0.0})
 
-    def _control(self, event: dict[str, Any], values: dict[str, float]) -> None:
-        run = self.state["runs"][event["member"]]
-        self._add(run, values, event["time"], event["step"])
+    def _control(self, event: Steered | Paused | WentOn, values: dict[str, float]) -> None:
+        run = self.state["runs"][event.member]
+        self._add(run, values, event.time, event.step)
 
-    def _on_methods_compared(self, event: dict[str, Any]) -> None:
+    @write.register
+    def _on_methods_compared(self, event: MethodsCompared) -> None:
         self.flush()
-        for path in event["artifacts"]:
+        for path in event.artifacts:
             self.client.log_artifact(self.state["runs"][""], path)
 
-    def _on_overview_made(self, event: dict[str, Any]) -> None:
+    @write.register
+    def _on_overview_made(self, event: OverviewMade) -> None:
         """The description shows it; its pictures are taken out of the artifacts."""
         parent = self.state["runs"][""]
-        files = {Path(path).name: Path(path) for path in event["files"]}
+        files = {Path(path).name: Path(path) for path in event.files}
         note = files.pop("note.md").read_text(encoding="utf-8")
         for name, path in files.items():
             self.client.log_artifact(parent, str(path))
@@ -177,9 +207,10 @@ class Writer(EventWriter):
             note = note.replace(f"({name})", shown)
         self.client.set_tag(parent, "mlflow.note.content", note)
 
-    def _on_run_done(self, event: dict[str, Any]) -> None:
+    @write.register
+    def _on_run_done(self, event: RunDone) -> None:
         parent = self.state["runs"][""]
-        result = event.get("result")
+        result = event.result
         if result:
             keys = (
                 "student_top1",
@@ -188,26 +219,24 @@ class Writer(EventWriter):
                 "wall_seconds",
             )
             values = {f"run/{k}": result[k] for k in keys if result.get(k) is not None}
-            self._add(parent, values, event["time"], 0)
+            self._add(parent, values, event.time, 0)
             self.client.log_dict(parent, result, "result.json")
-        if event.get("error"):
-            self.client.set_tag(parent, "kdlab.error", str(event["error"])[:5000])
+        if event.error:
+            self.client.set_tag(parent, "kdlab.error", str(event.error)[:5000])
         self.flush()
         for name, run in self.state["runs"].items():
             if name == "" or self.client.get_run(run).info.status == "RUNNING":
-                ended = int(event["time"] * 1000)
-                self.client.set_terminated(run, STATES[event["state"]], ended)
+                ended = int(event.time * 1000)
+                self.client.set_terminated(run, STATES[event.state], ended)
         self.state["done"] = True
 
     # MLflow
 
-    def _create(
-        self, event: dict[str, Any], member: str, name: str, tags: dict[str, str]
-    ) -> None:
+    def _create(self, event: Event, member: str, name: str, tags: dict[str, str]) -> None:
         """A run in MLflow, remembered at once so that a second try does not make another."""
         run = self.client.create_run(
             self.state["experiment_id"],
-            start_time=int(event["time"] * 1000),
+            start_time=int(event.time * 1000),
             run_name=name,
             tags=tags | {"kdlab.run_id": self.folder.name},
         )
@@ -215,7 +244,7 @@ class Writer(EventWriter):
         self.save()
 
     def _describe(
-        self, member: str, event: dict[str, Any], extra: dict[str, str] | None = None
+        self, member: str, event: Mapping[str, Any], extra: dict[str, str] | None = None
     ) -> None:
         """Spec as params, surroundings as tags, data set as input, spec file as artifact."""
         if member in self.state["described"]:
@@ -254,12 +283,13 @@ class Writer(EventWriter):
         self.state["described"].append(member)
         self.save()
 
-    def _collect(self, event: dict[str, Any], keys: tuple[str, ...]) -> None:
-        run = self.state["runs"].get(event["member"])
+    def _collect(self, event: StepLogged | EpochDone, keys: tuple[str, ...]) -> None:
+        run = self.state["runs"].get(event.member)
         if run is None:  # the teacher's own training is not a run of this experiment
             return
-        values = {k: event[k] for k in keys if event.get(k) is not None}
-        self._add(run, values, event["time"], event["step"])
+        facts = event.facts()
+        values = {k: facts[k] for k in keys if facts.get(k) is not None}
+        self._add(run, values, event.time, event.step)
 
     def _add(self, run: str, values: dict[str, float], time: float, step: int) -> None:
         stamp = int(time * 1000)

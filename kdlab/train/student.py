@@ -22,21 +22,31 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from kdlab.control.loop_control import LoopControl
+from kdlab.control.request import ControlRequest
+from kdlab.control.steering import Steering, settings_of, with_settings
 from kdlab.data.samples import PlannedSamples
 from kdlab.errors import BadInput, ClusterError, KdlabError, RunStopped
+from kdlab.events.event import Emit
+from kdlab.events.general import Note, Warned
+from kdlab.events.training import (
+    CheckpointSaved,
+    EpochDone,
+    Resumed,
+    Steered,
+    StepLogged,
+)
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.soft_labels.source import Batch, SoftLabelSource, Steerable
 from kdlab.train import checkpoint
-from kdlab.train.aggregation.ranks import Agreed, GenerationEnds, Ranks, Solo, Wishes
+from kdlab.train.aggregation.ranks import Agreed, GenerationEnds, Ranks, Solo
 from kdlab.train.alive import alive
-from kdlab.train.events import Emit
 from kdlab.train.lineage import Lineage, Odometer
 from kdlab.train.position import Position, StudentResult
 from kdlab.train.recipe import Recipe, lr_at
 from kdlab.train.results import Results
-from kdlab.train.steering import Steering, changed, knobs_of, resting, turned
 from kdlab.train.step import Descent
 from kdlab.train.sync_norm import leave_alone
 
@@ -76,7 +86,7 @@ class StudentLoop:
         # 2.15 overwrites memory for 1x1 convolutions with stride in this one (AVX2, 4 channels).
         last = recipe.channels_last and self.device.type == "cuda"
         if recipe.channels_last and not last:
-            job.emit("note", message="channels_last is for GPUs; the CPU does without it")
+            job.emit(Note(message="channels_last is for GPUs; the CPU does without it"))
         layout = torch.channels_last if last else torch.contiguous_format
         self.model = job.model.to(self.device, memory_format=layout)  # type: ignore[call-overload]  # stubs miss memory_format
         job.ranks.join_norms(self.model)
@@ -94,8 +104,16 @@ class StudentLoop:
             job.samples.part.shares
         )
         self.loss = job.loss
-        self._knobs = knobs_of(job.loss)
-        self._turned = tuple(self._knobs.values())
+        self.control = LoopControl(
+            job.steering,
+            settings_of(job.loss),
+            step=lambda: self.position.step,
+            emit=job.emit,
+            stop=job.stop,
+            leave=job.leave,
+            pulse=job.pulse,
+            is_first=self.is_master,
+        )
         self._thresholds: dict[str, float] = {}
         self._compiles = True  # the first step
         self._log_mark = (0.0, 0)  # time and step of the last log line
@@ -138,12 +156,13 @@ class StudentLoop:
         undone = max(0, self.odometer.value - self.lineage.seen)
         self.lineage.rolled_back = self.odometer.roll_back(self.lineage.seen)
         for note in notes:
-            job.emit("warning", message=note)
+            job.emit(Warned(message=note))
         job.emit(
-            "resumed",
-            epoch=self.position.epoch,
-            step=self.position.step,
-            rolled_back=undone,
+            Resumed(
+                epoch=self.position.epoch,
+                step=self.position.step,
+                rolled_back=undone,
+            )
         )
         return True
 
@@ -201,9 +220,7 @@ class StudentLoop:
     def train(self, source: SoftLabelSource) -> None:
         self.source = source
         self.model.train()
-        # What was set before holds from the first step on, also after a resume.
-        self.job.steering.look(now=True)
-        self._turn(self.job.ranks.agree(self._wishes()).knobs)
+        self._apply(self.job.ranks.agree(self.control.first_settings()))
         while self.position.epoch < self.job.recipe.epochs:
             self._train_epoch(source)
             self._finish_epoch()
@@ -252,38 +269,29 @@ class StudentLoop:
         if self.is_master:
             self.odometer.value = self.lineage.seen
         job.pulse(position.step)
-        job.ranks.after_step(loss, len(batch.ids) / of_rows, self._wishes())
+        job.ranks.after_step(loss, len(batch.ids) / of_rows, self._request())
         now = time.perf_counter()
         if self._log_is_due(now):
             self._log(now)
         self._act(job.ranks.agreed())
 
-    def _wishes(self) -> Wishes:
-        job, steering = self.job, self.job.steering
-        steering.look()
-        self._set_thresholds(steering.thresholds())
-        save = self.is_master and (self._time_to_save() or steering.wants_checkpoint)
-        steering.wants_checkpoint &= not save
-        return Wishes(
-            stop=job.stop(),
-            save=save,
-            leave=job.leave(),
-            pause=steering.paused,
-            knobs=tuple(steering.knobs(self._knobs)),
-        )
+    def _request(self) -> ControlRequest:
+        request = self.control.request(save=self.is_master and self._time_to_save())
+        self._set_thresholds(self.job.steering.thresholds())
+        return request
 
     def _act(self, agreed: list[Agreed]) -> None:
         """What all ranks do after the same step."""
-        wishes = [a.all for a in agreed]
-        if wishes:
-            self._turn(wishes[-1].knobs)
-        leave, stop = any(w.leave for w in wishes), any(w.stop for w in wishes)
+        wanted = [a.all for a in agreed]
+        if wanted:
+            self._apply(wanted[-1])
+        leave, stop = any(w.leave for w in wanted), any(w.stop for w in wanted)
         by_steps = self.job.recipe.checkpoint_every_steps
         due = by_steps is not None and self.position.step % by_steps == 0
         if due and self.position.step == self._saved_step:
             due = False
         grouped = self.job.ranks.world > 1
-        if any(w.save for w in wishes) or due or leave or (stop and grouped):
+        if any(w.save for w in wanted) or due or leave or (stop and grouped):
             self._stop_clock()
             self._save()
             self._clock = time.perf_counter()
@@ -292,7 +300,7 @@ class StudentLoop:
         if leave:
             self._stop_clock()
             raise GenerationEnds
-        if any(w.pause for w in wishes):
+        if any(w.pause for w in wanted):
             self._pause()
 
     def _set_thresholds(self, values: dict[str, float]) -> None:
@@ -306,46 +314,30 @@ class StudentLoop:
         except BadInput as error:  # in megabytes: known here only
             self.job.steering.refuse(values)
             self._thresholds = self.job.steering.thresholds()
-            self.job.emit("warning", message=f"The thresholds stay as they are. {error}")
+            self.job.emit(Warned(message=f"The thresholds stay as they are. {error}"))
             return
         if self.is_master:
             named = {f"soft_labels.{k}": v for k, v in values.items()}
-            self.job.emit("steered", step=self.position.step, values=named)
+            self.job.emit(Steered(step=self.position.step, values=named))
 
-    def _turn(self, knobs: tuple[float, ...]) -> None:
-        """From the next step on."""
-        if knobs == self._turned:
-            return
-        values = dict(zip(self._knobs, knobs, strict=True))
-        self.loss = turned(self.job.loss, values)
-        new = changed(list(self._knobs), self._turned, knobs)
-        self._turned = knobs
-        if self.is_master:
-            self.job.emit("steered", step=self.position.step, values=new)
+    def _apply(self, agreed: ControlRequest) -> None:
+        if self.control.apply(agreed):
+            self.loss = with_settings(self.job.loss, self.control.settings)
 
     def _pause(self) -> None:
-        """Until rank 0 says go on, or anybody stop or leave. It is no training time.
+        """It is no training time."""
+        ranks = self.job.ranks
 
-        All ranks agree in it, so that they leave it together; whoever is lost breaks it.
-        """
-        job, ranks = self.job, self.job.ranks
+        def act(now: ControlRequest) -> None:
+            self._apply(now)
+            if now.save:
+                self._save()
+
         self._stop_clock()
         if any(a.all.save for a in ranks.agreed(last=True)):
             self._save()
-        if self.is_master:
-            job.emit("paused", step=self.position.step)
-        with resting(self.source) as wait:
-            while True:
-                wait()
-                job.pulse(self.position.step)
-                now = ranks.agree(self._wishes())
-                self._turn(now.knobs)
-                if now.save:
-                    self._save()
-                if now.stop or now.leave or not now.pause:
-                    break
-        if self.is_master:
-            job.emit("went_on", step=self.position.step)
+        request = self._request  # with this rank's thresholds
+        self.control.pause(self.source, agree=lambda _: ranks.agree(request()), act=act)
         self._clock = time.perf_counter()
         self._log_mark = (self._clock, self.position.step)
 
@@ -360,7 +352,7 @@ class StudentLoop:
         views = batch.views.to(self.device, non_blocking=True)
         labels = batch.labels.to(self.device, non_blocking=True)
         loss = self._loss(self.descent.scores(views), labels, batch.soft)
-        lr = self._turned[0] * ranks.lr_scale * lr_at(recipe, epoch, self.batches)
+        lr = self.control.lr_factor * ranks.lr_scale * lr_at(recipe, epoch, self.batches)
         self.descent(ranks.weigh(loss, len(labels), of_rows), lr)
         return loss.detach()
 
@@ -392,15 +384,16 @@ class StudentLoop:
         assert self.source is not None
         if self.is_master:
             self.job.emit(
-                "step",
-                epoch=self.position.epoch,
-                step=self.position.step,
-                of_steps=self.job.recipe.epochs * self.batches,
-                loss=loss,
-                lr=self.descent.optimizer.param_groups[0]["lr"],
-                samples_per_second=rate,
-                samples_seen=self.lineage.seen,
-                **self.source.figures(),
+                StepLogged(
+                    epoch=self.position.epoch,
+                    step=self.position.step,
+                    of_steps=self.job.recipe.epochs * self.batches,
+                    loss=loss,
+                    lr=self.descent.optimizer.param_groups[0]["lr"],
+                    samples_per_second=rate,
+                    samples_seen=self.lineage.seen,
+                    figures=self.source.figures(),
+                )
             )
         self._log_mark = (now, self.position.step)
 
@@ -442,14 +435,15 @@ class StudentLoop:
         if not self.is_master:
             return
         job.emit(
-            "epoch_done",
-            epoch=position.epoch,
-            of_epochs=job.recipe.epochs,
-            step=position.step,
-            samples_per_second=self.lineage.seen / max(1e-9, position.train_seconds),
-            samples_lost=self.lineage.lost,
-            samples_repeated=self.lineage.repeated,
-            **facts,
+            EpochDone(
+                epoch=position.epoch,
+                of_epochs=job.recipe.epochs,
+                step=position.step,
+                samples_per_second=self.lineage.seen / max(1e-9, position.train_seconds),
+                samples_lost=self.lineage.lost,
+                samples_repeated=self.lineage.repeated,
+                **facts,
+            )
         )
 
     def _is_last(self) -> bool:
@@ -491,7 +485,7 @@ class StudentLoop:
         }
         folder = job.folder / "checkpoints"
         path = checkpoint.save(folder, self.position.step, tensors, facts, fence=job.fence)
-        job.emit("checkpoint_saved", step=self.position.step, path=str(path))
+        job.emit(CheckpointSaved(step=self.position.step, path=str(path)))
 
     def finish(self) -> StudentResult:
         """Test the last and the best weights and export them; the master's work."""

@@ -21,6 +21,9 @@ from kdlab.config.spec import POSITIVE, Spec
 from kdlab.data.images import DataSpec, ImageData
 from kdlab.data.samples import planned
 from kdlab.errors import ModelError, RunStopped, TeacherRefused
+from kdlab.events.event import Emit
+from kdlab.events.general import Note
+from kdlab.events.runs import TeacherReady, TeacherTraining
 from kdlab.models.ensemble import combined
 from kdlab.models.model import (
     ModelSpec,
@@ -32,7 +35,6 @@ from kdlab.models.model import (
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import LoadedTeacher
-from kdlab.train.events import Emit
 from kdlab.train.position import StudentResult
 from kdlab.train.recipe import Recipe
 from kdlab.train.student import Job, StudentLoop
@@ -226,7 +228,7 @@ def prepare(
             f"min_top1. It is kept in {folder}."
         )
     weights = folder / "best.safetensors"
-    emit("teacher_ready", folder=str(folder), **facts)
+    emit(TeacherReady(folder=str(folder), **facts))
     return PreparedTeacher(spec, weights, file_sha256(weights), facts["test_top1"])
 
 
@@ -234,8 +236,8 @@ def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
     assert spec.data is not None
     assert spec.recipe is not None
     recipe = spec.recipe
-    data = spec.data.load(lambda line: emit("note", message=line))
-    emit("teacher_training", folder=str(folder), epochs=recipe.epochs)
+    data = spec.data.load(lambda line: emit(Note(message=line)))
+    emit(TeacherTraining(folder=str(folder), epochs=recipe.epochs))
     torch.manual_seed(spec.seed)
     samples = planned(
         data,

@@ -16,8 +16,13 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from kdlab.errors import ClusterError, KdlabError, RunStopped
+from kdlab.events.ensemble import LocalModelLost
+from kdlab.events.event import Emit, Event
+from kdlab.events.general import Note
+from kdlab.events.log import EventReader, read_all
+from kdlab.events.sweeps import TrialAgain, TrialDone, TrialStarted, TrialStopping
+from kdlab.events.training import EpochDone
 from kdlab.experiment.folder import RunFolder
-from kdlab.train.events import Emit, EventReader, read_all
 from kdlab.tuning import metrics
 from kdlab.tuning.crew import Crew, Done, Lost
 from kdlab.tuning.plan import described
@@ -160,9 +165,10 @@ class Driver:
             first.append(("the experiment as it is", as_it_is))
         elif self.spec.defaults:
             self.emit(
-                "note",
-                message="The experiment's own values are not in the space, so it is not tried "
-                "as it is.",
+                Note(
+                    message="The experiment's own values are not in the space, so it is not tried "
+                    "as it is.",
+                )
             )
         first += [*self.first, *(("enqueued", values) for values in self.spec.enqueue)]
         if self.spec.sampler["name"] == "grid":
@@ -227,12 +233,13 @@ class Driver:
         self.running[trial.number] = _Running(trial, values, run, time.monotonic(), read)
         self.account.asks.append(time.perf_counter() - begin)
         self.emit(
-            "trial_started",
-            number=trial.number,
-            values=values,
-            run=None if run is None else str(run),
-            why=trial.user_attrs.get(WHY, "suggested"),
-            worker=worker,
+            TrialStarted(
+                number=trial.number,
+                values=values,
+                run=None if run is None else str(run),
+                why=trial.user_attrs.get(WHY, "suggested"),
+                worker=worker,
+            )
         )
         return True
 
@@ -250,11 +257,12 @@ class Driver:
                 if self._is_of_the_student(event) and event.get(watched) is not None:
                     self._report(number, state, float(event[watched]))
 
-    def _is_of_the_student(self, event: Mapping[str, Any]) -> bool:
+    def _is_of_the_student(self, event: Event) -> bool:
         """An end of an epoch: not of its teacher, nor of what it is compared with."""
-        if event["event"] != "epoch_done" or event["member"] == "teacher":
+        member = event.member or ""
+        if not isinstance(event, EpochDone) or member == "teacher":
             return False
-        return self._described is None or event["member"].startswith(f"{self._described}/")
+        return self._described is None or member.startswith(f"{self._described}/")
 
     def _report(self, number: int, state: _Running, value: float) -> None:
         if state.pruned:
@@ -264,11 +272,11 @@ class Driver:
         if state.trial.should_prune():
             state.pruned = True
             self.crew.stop(number)
-            self.emit("trial_stopping", number=number, epoch=state.reported, value=value)
+            self.emit(TrialStopping(number=number, epoch=state.reported, value=value))
 
     def _hear(self, event: Done | Lost) -> None:
         if isinstance(event, Lost):
-            self.emit("worker_lost", order=event.order, why=event.why)
+            self.emit(LocalModelLost(order=event.order, why=event.why))
             if event.order is not None:
                 self._lost(self.running.pop(event.order), event.why)
             if event.hopeless:
@@ -371,20 +379,21 @@ class Driver:
         # First the new one: killed in between, the old one is seen to have a follower.
         self.study.enqueue_trial(parameters, user_attrs=attributes)
         self._fail(trial, f"{why}; tried again", quiet=True)
-        self.emit("trial_again", number=trial.number, why=why, tries=tries)
+        self.emit(TrialAgain(number=trial.number, why=why, tries=tries))
 
     def _ended(self, state: _Running, how: str, **facts: Any) -> None:
         self.ended += 1
         self.emit(
-            "trial_done",
-            number=state.trial.number,
-            state=how,
-            seconds=time.monotonic() - state.begun if state.begun else None,
-            ended=self.ended,
-            of_trials=self._enough,
-            run=None if state.run is None else str(state.run),
-            set=state.values,
-            **facts,
+            TrialDone(
+                number=state.trial.number,
+                state=how,
+                seconds=time.monotonic() - state.begun if state.begun else None,
+                ended=self.ended,
+                of_trials=self._enough,
+                run=None if state.run is None else str(state.run),
+                set=state.values,
+                **facts,
+            )
         )
 
     def _end_softly(self) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState
 
-from kdlab.train.events import Emit
+from kdlab.events.event import Emit
+from kdlab.events.general import Note
 from kdlab.tuning.spec import SweepSpec
 
 
@@ -64,7 +65,7 @@ def _drawn(name: str, make: Callable[[], Any], folder: Path, emit: Emit) -> Path
             picture.subplots_adjust(wspace=0.45, hspace=0.45)
         picture.savefig(path, dpi=110, bbox_inches="tight")
     except Exception as error:  # a picture never fails a search that has its result
-        emit("note", message=f"No picture of {name}: {error}")
+        emit(Note(message=f"No picture of {name}: {error}"))
         return None
     finally:
         pyplot.close("all")

@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 from kdlab.config.folders import nearest
 from kdlab.errors import NotFoundError
+from kdlab.events.event import Event
+from kdlab.events.training import StepLogged
 
 Direction = Literal["maximize", "minimize"]
-Events = Sequence[Mapping[str, Any]]
+Events = Sequence[Event]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,10 @@ def _sum(key: str) -> Callable[[Mapping[str, Any], Events], float | None]:
 def _teacher_seconds(result: Mapping[str, Any], events: Events) -> float:
     """Teachers held, times how long: what a cloud would charge."""
     total = 0.0
-    steps = [e for e in events if e["event"] == "step" and "teachers" in e]
+    steps = [e for e in events if isinstance(e, StepLogged) and "teachers" in e.figures]
     for before, after in pairwise(steps):
-        if before["member"] == after["member"]:
-            total += float(after["teachers"]) * (after["time"] - before["time"])
+        if before.member == after.member:
+            total += after.figures["teachers"] * (after.time - before.time)
     return total
 
 

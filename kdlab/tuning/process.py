@@ -19,6 +19,8 @@ from kdlab.config.check import construct
 from kdlab.config.home import locked
 from kdlab.config.load import from_dict, spec_hash
 from kdlab.errors import SchedulerUnreachable
+from kdlab.events.log import EventLog, MemberLog
+from kdlab.events.sweeps import Calibrated, Searched, SweepDone, SweepStarted
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
@@ -27,7 +29,6 @@ from kdlab.run.experiment import Experiment
 from kdlab.run.handle import made
 from kdlab.run.tracker import Tracker
 from kdlab.simulate.kind import SimulationSpec
-from kdlab.train.events import EventLog, MemberLog
 from kdlab.tuning import best, figures
 from kdlab.tuning.crew import Crew
 from kdlab.tuning.driver import Driver
@@ -95,7 +96,7 @@ class SweepProcess:
             )
             driver.run()
             chosen = best.best_of(study, self.spec)
-            self.log.emit("searched", best=chosen.number, early=driver.ended_early)
+            self.log.emit(Searched(best=chosen.number, early=driver.ended_early))
             if self.spec.keep == "best":
                 best.drop_weights(study, self.folder, chosen)
             saved = best.save(self.folder, self.spec, self.space, chosen, self.calibrated)
@@ -181,7 +182,7 @@ class SweepProcess:
         if known is None:
             known = rates(self)
             study.set_user_attr(_CALIBRATED, known)
-            self.log.emit("calibrated", set=known)
+            self.log.emit(Calibrated(set=known))
         return dict(known)
 
     def _first(self, study: optuna.Study) -> list[tuple[str, Values]]:
@@ -204,16 +205,17 @@ class SweepProcess:
 
     def _announce(self) -> None:
         self.log.emit(
-            "sweep_started",
-            study=self.folder.run_id,
-            sweep=self.name,
-            group=self.group,
-            tracking_uri=self.uri,
-            spec=self.spec.to_dict(),
-            spec_hash=self.hash,
-            objectives=[o.metric for o in self.spec.objectives],
-            directions=self.spec.directions(),
-            optuna=optuna.__version__,
+            SweepStarted(
+                study=self.folder.run_id,
+                sweep=self.name,
+                group=self.group,
+                tracking_uri=self.uri,
+                spec=self.spec.to_dict(),
+                spec_hash=self.hash,
+                objectives=[o.metric for o in self.spec.objectives],
+                directions=self.spec.directions(),
+                optuna=optuna.__version__,
+            )
         )
         if self.uri is None:
             return
@@ -224,7 +226,7 @@ class SweepProcess:
         )
 
     def end(self, state: str, **facts: Any) -> None:
-        self.log.emit("sweep_done", state=state, **facts)
+        self.log.emit(SweepDone(state=state, **facts))
         self.tracker.finish()
 
     def go_on(self) -> str:

@@ -15,10 +15,12 @@ from kdlab.config import load as loader
 from kdlab.config.folders import nearest
 from kdlab.config.home import write_json
 from kdlab.errors import BadInput, ClusterError, RunStopped
+from kdlab.events.general import Warned
+from kdlab.events.log import read_all
+from kdlab.events.sweeps import Confirming, RealRunStarted
 from kdlab.experiment.folder import RunFolder
 from kdlab.run.experiment import load
 from kdlab.run.handle import Run, start
-from kdlab.train.events import read_all
 from kdlab.tuning import metrics
 from kdlab.tuning.crew import Crew, Done, Lost
 from kdlab.tuning.driver import VALUES
@@ -99,7 +101,7 @@ class Repeats:
         self._running: dict[int, tuple[Again, Path]] = {}
         self._tries = dict.fromkeys((again.name for again in wanted), 0)
         seeds = sorted({again.seed for again in wanted})
-        sweep.log.emit("confirming", seeds=seeds, runs=len(self.waiting))
+        sweep.log.emit(Confirming(seeds=seeds, runs=len(self.waiting)))
 
     def _look_for(self, again: Again) -> None:
         for path in self.folder.glob(f"{again.name}-*"):
@@ -151,7 +153,7 @@ class Repeats:
         else:
             why = str(event.why if isinstance(event, Lost) else event.error)
             self.failed[again.name] = why
-            self.sweep.log.emit("warning", message=f"{path} did not confirm: {why}")
+            self.sweep.log.emit(Warned(message=f"{path} did not confirm: {why}"))
 
 
 # Real runs beside simulated ones
@@ -247,7 +249,7 @@ def _carried_out(sweep: "SweepProcess", more: Mapping[str, Any]) -> Run:
     experiment.check()
     run = start(experiment)
     write_json(left, {"run": str(run.path)})
-    sweep.log.emit("real_run", run=str(run.path), set=dict(more))
+    sweep.log.emit(RealRunStarted(run=str(run.path), set=dict(more)))
     try:
         while run.state in ("starting", "running"):
             if sweep.stop():

@@ -1,12 +1,14 @@
 """A sweep as it goes on: lines in a terminal, a table and a curve in a notebook."""
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
+from kdlab.events.event import Event
+from kdlab.events.sweeps import SweepStarted, TrialDone
 from kdlab.report import page
 from kdlab.run.watched import in_a_notebook
 
@@ -14,20 +16,6 @@ if TYPE_CHECKING:
     from kdlab.tuning.handle import Sweep
 
 _QUICK_S, _EACH = 1.0, 20  # of quicker trials every twentieth is a line
-_LINES = {
-    "note": "{message}",
-    "warning": "warning: {message}",
-    "teacher_training": "training the teacher ({epochs} epochs); it is kept for later runs",
-    "pool_starting": "one teacher pool for all trials: {pool}",
-    "pool_ready": "teachers are ready at {address}",
-    "calibrated": "measured on this machine: {set}",
-    "real_run": "a real run: {run}",
-    "trial_stopping": "trial {number} is pruned after epoch {epoch} ({value:.2f})",
-    "trial_again": "trial {number} is tried again: {why}",
-    "worker_lost": "a worker is lost: {why}",
-    "searched": "the best is trial {best}",
-    "confirming": "{runs} runs with the fresh seeds {seeds}",
-}
 
 
 class Lines:
@@ -39,35 +27,34 @@ class Lines:
         self._signs: Sequence[int] = ()
         self._best: list[float] | None = None
 
-    def see(self, event: Mapping[str, Any]) -> None:
-        kind = event["event"]
-        if kind == "sweep_started":
-            self._objectives = event["objectives"]
-            self._signs = [1 if d == "minimize" else -1 for d in event["directions"]]
-            self._say(f"sweep {event['study']}: {', '.join(self._objectives)}")
-        elif kind == "trial_done":
-            line, new = self._of_trial(event)
-            quick = (event["seconds"] or 0.0) < _QUICK_S
-            if new or not quick or event["ended"] % _EACH == 0:
-                self._say(line)
-        elif kind in _LINES:
-            self._say(_LINES[kind].format_map(event))
+    def see(self, event: Event) -> None:
+        match event:
+            case SweepStarted():
+                self._objectives = event.objectives
+                self._signs = [1 if d == "minimize" else -1 for d in event.directions]
+            case TrialDone():
+                line, new = self._of_trial(event)
+                quick = (event.seconds or 0.0) < _QUICK_S
+                if new or not quick or event.ended % _EACH == 0:
+                    self._say(line)
+        if line := event.text():
+            self._say(line)
 
-    def _of_trial(self, event: Mapping[str, Any]) -> tuple[str, bool]:
+    def _of_trial(self, event: TrialDone) -> tuple[str, bool]:
         """A line, and whether it is one to be seen whatever the others are."""
-        head = f"  {event['ended']}/{event['of_trials']}  trial {event['number']}"
-        if event["state"] == "failed":
-            return f"{head} failed: {str(event['error']).splitlines()[0]}", True
-        if event["state"] == "pruned":
-            return f"{head} pruned after {event['epoch']} epochs", False
-        found = event["values_found"]
+        head = f"  {event.ended}/{event.of_trials}  trial {event.number}"
+        if event.state == "failed":
+            return f"{head} failed: {str(event.error).splitlines()[0]}", True
+        if event.state == "pruned":
+            return f"{head} pruned after {event.epoch} epochs", False
+        found = event.values_found or {}
         words = [f"{name} {found[name]:.4g}" for name in self._objectives]
         own = [s * found[n] for s, n in zip(self._signs, self._objectives, strict=True)]
-        new = bool(event["feasible"]) and (self._best is None or own < self._best)
+        new = bool(event.feasible) and (self._best is None or own < self._best)
         self._best = own if new else self._best
-        seconds = "" if event["seconds"] is None else f"  {event['seconds']:.1f} s"
+        seconds = "" if event.seconds is None else f"  {event.seconds:.1f} s"
         mark = "  best so far" if new else ""
-        mark = mark if event["feasible"] else "  breaks a constraint"
+        mark = mark if event.feasible else "  breaks a constraint"
         return f"{head}  {'  '.join(words)}{seconds}{mark}", new
 
     def _say(self, line: str) -> None:

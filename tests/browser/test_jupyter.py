@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests_support import run_folders, until
 
+from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
-from kdlab.train.events import select
 
 playwright = pytest.importorskip("playwright.sync_api")
 

@@ -7,8 +7,8 @@ import pytest
 from small_sweeps import TRAINED
 from tests_support import run_folders, until
 
+from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
-from kdlab.train.events import select
 
 pytestmark = pytest.mark.slow
 

@@ -11,6 +11,7 @@ from kdlab.cluster.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.data.samples import planned
+from kdlab.events.event import unheard
 from kdlab.experiment.deployed import deployment_of
 from kdlab.soft_labels.source import SourceContext
 from kdlab.train.teacher import PreparedTeachers, TeacherSpec, prepare
@@ -19,7 +20,7 @@ from kdlab.train.teacher import PreparedTeachers, TeacherSpec, prepare
 @pytest.fixture(scope="session")
 def teacher(kdlab_home):
     spec = construct(TeacherSpec, compose_card("teachers/digits_tiny"))
-    return PreparedTeachers((prepare(spec, lambda event, /, **data: None),))
+    return PreparedTeachers((prepare(spec, unheard),))
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +77,7 @@ def served(digits, tmp_path):
                 student=student,
                 folder=tmp_path,
                 pool=pool,
-                report=lambda event, /, **data: events.append((event, data)),
+                report=lambda event: events.append((event.KIND, event)),
                 stop=stop,
                 student_rate=lambda: rate,
                 start=start or {"epoch": 0, "done": []},

@@ -163,7 +163,7 @@ def test_a_teacher_ten_times_slower_is_kept(pools, served, deployment):
     source, samples, events = served(pool, rate=1e9, epochs=60, record=True)
     spec = Chaos(slow_teacher=1, events=1, every_s=0.01, lasts_s=60, seed=2)
     hit = []
-    unrest = Unrest(spec, OwnTargets(pool), lambda event, /, **data: hit.append(data))
+    unrest = Unrest(spec, OwnTargets(pool), hit.append)
     try:
         train(source, samples, 60)
     finally:

@@ -5,8 +5,8 @@ import pytest
 from tests_support import until
 
 import kdlab
+from kdlab.events.log import select
 from kdlab.notebook.monitor import Monitor
-from kdlab.train.events import select
 
 
 @pytest.fixture

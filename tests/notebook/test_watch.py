@@ -4,6 +4,7 @@ from xml.etree import ElementTree
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests_support import event
 
 from kdlab.notebook import picture
 from kdlab.notebook.curve import Curve
@@ -33,47 +34,22 @@ def served(watch, **teacher):
             "ut": 64,
         }
     }
+    watch.see(event("run_started", time=1.0, experiment="quickstart", spec=spec))
     watch.see(
-        {"time": 1.0, "event": "run_started", "experiment": "quickstart", "spec": spec}
+        event("member_started", time=2.0, member="served/seed0", source="served", seed=0)
     )
+    watch.see(event("scheduled", time=3.0, t_s=900.0, t_t=100.0, n=9, got=2))
     watch.see(
-        {
-            "time": 2.0,
-            "event": "member_started",
-            "member": "served/seed0",
-            "source": "served",
-            "seed": 0,
-        }
+        event(
+            "teacher_joined",
+            time=3.0,
+            **{"name": "teacher-0", "device": "cpu", "t_t": 99.0} | teacher,
+        )
     )
-    watch.see(
-        {"time": 3.0, "event": "scheduled", "t_s": 900.0, "t_t": 100.0, "n": 9, "got": 2}
-    )
-    watch.see(
-        {
-            "time": 3.0,
-            "event": "teacher_joined",
-            "name": "teacher-0",
-            "device": "cpu",
-            "t_t": 99.0,
-        }
-        | teacher
-    )
-    step = {
-        "member": "served/seed0",
-        "epoch": 0,
-        "of_steps": 10,
-        "samples_per_second": 850.0,
-    }
+    step = {"of_steps": 10, "samples_per_second": 850.0}
     for number in range(1, 6):
         watch.see(
-            {
-                "time": 3.0 + number,
-                "event": "step",
-                "step": number,
-                "loss": 1.0 / number,
-                "volume": 10.0,
-            }
-            | step
+            event("step", 3.0 + number, step=number, loss=1.0 / number, volume=10.0, **step)
         )
     return watch
 
@@ -88,43 +64,29 @@ def test_it_knows_curves_lines_and_teachers():
     }
     assert len(watch.take_news()) == 15
     assert watch.take_news() == []
-    watch.see(
-        {
-            "time": 9.0,
-            "event": "teacher_lost",
-            "teacher": "teacher-0",
-            "why": "killed",
-            "resent": 3,
-        }
-    )
+    watch.see(event("teacher_lost", time=9.0, teacher="teacher-0", why="killed", resent=3))
     row = watch.teachers["teacher-0"]
     assert (row.state, row.resends) == ("lost", 3)
     watch.see(
-        {
-            "time": 9.0,
-            "event": "steered",
-            "member": "served/seed0",
-            "step": 5,
-            "values": {"soft_labels.ut": 99.0},
-        }
+        event(
+            "steered",
+            time=9.0,
+            member="served/seed0",
+            step=5,
+            values={"soft_labels.ut": 99.0},
+        )
     )
     assert watch.lines["unused soft labels"]["ut"] == 99.0
-    watch.see({"time": 9.5, "event": "paused", "step": 5})
+    watch.see(event("paused", time=9.5, step=5))
     assert "paused" in picture.heading(watch)
-    watch.see({"time": 10.0, "event": "run_done", "state": "finished"})
+    watch.see(event("run_done", time=10.0, state="finished"))
     assert "finished" in picture.heading(watch)
 
 
 def test_another_member_has_curves_of_its_own():
     watch = served(Watch())
     watch.see(
-        {
-            "time": 20.0,
-            "event": "member_started",
-            "member": "none/seed0",
-            "source": "none",
-            "seed": 0,
-        }
+        event("member_started", time=20.0, member="none/seed0", source="none", seed=0)
     )
     assert watch.panels == []
     assert not watch.teachers
@@ -133,16 +95,16 @@ def test_another_member_has_curves_of_its_own():
 def test_a_teachers_own_training_is_no_student():
     watch = served(Watch())
     watch.see(
-        {
-            "time": 11.0,
-            "event": "step",
-            "member": "teacher",
-            "step": 1,
-            "of_steps": 2,
-            "epoch": 0,
-            "samples_per_second": 1.0,
-            "loss": 9.0,
-        }
+        event(
+            "step",
+            time=11.0,
+            member="teacher",
+            step=1,
+            of_steps=2,
+            epoch=0,
+            samples_per_second=1.0,
+            loss=9.0,
+        )
     )
     assert watch.step == 5
 
@@ -150,17 +112,8 @@ def test_a_teachers_own_training_is_no_student():
 def test_whatever_names_say_is_text():
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     watch = served(Watch(), name=evil, device=evil)
-    watch.see({"time": 9.0, "event": "warning", "message": evil})
-    watch.see(
-        {
-            "time": 9.0,
-            "event": "local_step",
-            "worker": evil,
-            "step": 6,
-            "of_steps": 10,
-            "loss": 0.3,
-        }
-    )
+    watch.see(event("warning", time=9.0, message=evil))
+    watch.see(event("local_step", time=9.0, worker=evil, step=6, of_steps=10, loss=0.3))
     for shown in (picture.static(watch), picture.teachers(watch), picture.ticker(watch)):
         assert "<script" not in shown
         assert "onerror=alert(2)>" not in shown
@@ -177,16 +130,16 @@ def test_the_picture_of_a_run_that_has_shown_nothing():
 def test_numbers_that_are_none_do_not_break_the_picture():
     watch = served(Watch())
     watch.see(
-        {
-            "time": 9.0,
-            "event": "step",
-            "member": "served/seed0",
-            "step": 6,
-            "of_steps": 10,
-            "epoch": 0,
-            "samples_per_second": 0.0,
-            "loss": float("nan"),
-        }
+        event(
+            "step",
+            time=9.0,
+            member="served/seed0",
+            step=6,
+            of_steps=10,
+            epoch=0,
+            samples_per_second=0.0,
+            loss=float("nan"),
+        )
     )
     ElementTree.fromstring(picture.svg(watch))
     assert "nan" not in picture.svg(watch)
@@ -194,11 +147,11 @@ def test_numbers_that_are_none_do_not_break_the_picture():
 
 def test_what_devices_did_is_drawn_as_it_came_last():
     watch = Watch()
-    watch.see({"time": 1.0, "event": "member_started", "member": "tr/seed0"})
+    watch.see(event("member_started", time=1.0, member="tr/seed0"))
     assert picture.devices(watch) == ""
     for width in (0.5, 1.0):
         spans = [[0, "teacher", 7, 0.0, width], [1, "<b>", 7, width, 2 * width]]
-        watch.see({"time": 2.0, "event": "trace", "member": "tr/seed0", "spans": spans})
+        watch.see(event("trace", time=2.0, member="tr/seed0", spans=spans))
     drawn = timeline(watch.spans)
     assert drawn.count("<rect") == 2 + 1  # spans, and the part that has a colour
     assert "device 1" in drawn
@@ -206,5 +159,5 @@ def test_what_devices_did_is_drawn_as_it_came_last():
     assert "<b>" not in drawn
     assert "teacher 25%" in drawn  # one of two devices, half of the time
     assert "data:image/svg+xml" in picture.static(watch)
-    watch.see({"time": 3.0, "event": "member_started", "member": "dp/seed0"})
+    watch.see(event("member_started", time=3.0, member="dp/seed0"))
     assert picture.devices(watch) == ""

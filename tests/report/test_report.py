@@ -1,7 +1,9 @@
 import io
 
 from rich.console import Console
+from tests_support import event
 
+from kdlab.events.event import parse
 from kdlab.report.model_card import model_card
 from kdlab.report.progress import Progress
 from kdlab.report.table import result_table, spread, text_table
@@ -52,21 +54,20 @@ def seen(events, terminal=False):
     return out.getvalue()
 
 
-STEP = {
-    "event": "step", "member": "served/seed0", "epoch": 0, "step": 5, "of_steps": 10,
-    "loss": 1.25, "samples_per_second": 99.0, "volume": 64, "teachers": 2, "resends": 0,
-}  # fmt: skip
-DONE = {
-    "event": "epoch_done", "member": "served/seed0", "epoch": 1, "of_epochs": 1, "step": 10,
-    "validation_top1": 50.0, "samples_per_second": 99.0,
-}  # fmt: skip
-START = {
-    "event": "run_started",
-    "run_id": "r1",
-    "experiment": "[red]x[/red]",
-    "thresholds": [32, 128],
-}
-MEMBER = {"event": "member_started", "member": "served/seed0"}
+STEP = event(
+    "step", step=5, of_steps=10, loss=1.25, samples_per_second=99.0, volume=64, teachers=2,
+    resends=0,
+)  # fmt: skip
+DONE = event(
+    "epoch_done",
+    epoch=1,
+    of_epochs=1,
+    step=10,
+    validation_top1=50.0,
+    samples_per_second=99.0,
+)
+START = event("run_started", run_id="r1", experiment="[red]x[/red]", thresholds=[32, 128])
+MEMBER = event("member_started", member="served/seed0")
 
 
 def test_plain_lines_where_there_is_no_terminal():
@@ -83,23 +84,46 @@ def test_a_live_block_shows_the_volume_between_its_thresholds():
 
 
 def test_facts_that_are_missing_do_not_stop_the_watching():
-    assert "- joined" in seen([{"event": "teacher_joined", "member": "m"}])
+    assert "- joined" in seen([event("teacher_joined", name="-")])
+    assert seen([parse({"event": "teacher_joined", "member": "m"})]) == ""  # an older one
 
 
 def test_model_card_has_what_a_reader_needs():
     result = {
-        "member": "served/seed0", "source": "served", "best_epoch": 3, "parameters": 12345,
-        "seed": 0, "seen": 100, "lost": 0, "repeated": 0,
-        "last": {"top1": 91.5}, "best": {"top1": 92.0},
+        "member": "served/seed0",
+        "source": "served",
+        "best_epoch": 3,
+        "parameters": 12345,
+        "seed": 0,
+        "seen": 100,
+        "lost": 0,
+        "repeated": 0,
+        "last": {"top1": 91.5},
+        "best": {"top1": 92.0},
         "costs": {
-            "teacher": {"parameters": 50_000, "megabytes": 0.2, "gflops": 1.0, "latency_ms": 9.0},
-            "student": {"parameters": 12_345, "megabytes": 0.05, "gflops": 0.5, "latency_ms": 3.0},
+            "teacher": {
+                "parameters": 50_000,
+                "megabytes": 0.2,
+                "gflops": 1.0,
+                "latency_ms": 9.0,
+            },
+            "student": {
+                "parameters": 12_345,
+                "megabytes": 0.05,
+                "gflops": 0.5,
+                "latency_ms": 3.0,
+            },
         },
-    }  # fmt: skip
+    }
     card = model_card(
-        result, experiment="e", run_id="r", dataset="data/digits",
-        spec={"student": {"type": "timm/resnet18"}}, spec_hash="h", teacher_top1=99.0,
-    )  # fmt: skip
+        result,
+        experiment="e",
+        run_id="r",
+        dataset="data/digits",
+        spec={"student": {"type": "timm/resnet18"}},
+        spec_hash="h",
+        teacher_top1=99.0,
+    )
     for words in ("timm/resnet18 distilled on data/digits", "99.00 %", "12,345", "0 lost"):
         assert words in card
     assert "| times smaller | 4.05 | 4 | 2 | 3 |" in card

@@ -12,9 +12,9 @@ import yaml
 from safetensors.torch import load_file
 
 import kdlab
+from kdlab.events.log import select
 from kdlab.run.handle import resume
 from kdlab.train.evaluate import evaluate
-from kdlab.train.events import select
 
 until = partial(tests_support.until, every_s=0.002)
 

@@ -11,8 +11,8 @@ from tests_support import until
 
 import kdlab
 from kdlab.errors import BadInput, SpecError
+from kdlab.events.log import select
 from kdlab.run.handle import resume
-from kdlab.train.events import select
 
 SERVED = (
     "soft_labels={type: cluster/served, lt: 64, ut: 256}",

@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 
 import kdlab
 from kdlab.errors import BadInput, NotFoundError, SpecError
+from kdlab.events.log import select
 from kdlab.models.ensemble import combined
 from kdlab.models.exported import load_exported
 from kdlab.run.chaos_outside import OtherTargets
 from kdlab.run.export import export_global
 from kdlab.run.handle import resume
 from kdlab.train.evaluate import evaluate
-from kdlab.train.events import select
 
 until = partial(tests_support.until, every_s=0.01)
 

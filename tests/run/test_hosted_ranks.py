@@ -11,7 +11,7 @@ from tests_support import until
 import kdlab
 from kdlab.cluster.hosted_ranks import for_ranks
 from kdlab.cluster.roles import RANK, TEACHER
-from kdlab.train.events import select
+from kdlab.events.log import select
 
 pytestmark = pytest.mark.slow
 

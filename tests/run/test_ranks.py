@@ -11,7 +11,7 @@ import time
 import pytest
 
 import kdlab
-from kdlab.train.events import read_all, select
+from kdlab.events.log import read_all, select
 
 pytestmark = pytest.mark.slow
 

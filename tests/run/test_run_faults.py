@@ -10,8 +10,8 @@ import tests_support
 
 import kdlab
 from kdlab.bench import faults
+from kdlab.events.log import read_all, select
 from kdlab.run.handle import resume
-from kdlab.train.events import read_all, select
 
 until = partial(tests_support.until, every_s=0.0005)  # a checkpoint takes some milliseconds
 pytestmark = pytest.mark.slow

@@ -12,14 +12,16 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests_support import event
 
 import kdlab
 from kdlab.config.home import write_json
 from kdlab.errors import BadInput, RunFailed, RunStopped
+from kdlab.events.general import Note
+from kdlab.events.log import EventLog, read_all
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import spec_of
 from kdlab.run.handle import Run, resume
-from kdlab.train.events import EventLog, read_all
 
 KEYS = {
     "run_id", "experiment", "method", "dataset", "student_top1", "student_top5",
@@ -118,9 +120,9 @@ def test_what_an_earlier_session_did_is_not_shown_again(tmp_path):
     folder = RunFolder(tmp_path)
     folder.write_status(state="finished")
     log = EventLog(folder.events)
-    log.emit("note", message="before")
+    log.emit(Note(message="before"))
     since = time.time()
-    log.emit("note", message="after")
+    log.emit(Note(message="after"))
     seen = []
     Run(folder).wait(seen.append, since=since)
     assert [event["message"] for event in seen] == ["after"]
@@ -134,7 +136,7 @@ def test_a_folder_of_another_format_is_refused_with_the_reason(tmp_path, monkeyp
     folder.path.mkdir()
     write_json(folder.path / "experiment.json", {"experiment": "mine"})  # as 0.1 wrote it
     folder.write_status(state="stopped")
-    EventLog(folder.events).emit("run_started", versions={"torch": "2.11"})
+    EventLog(folder.events).emit(event("run_started", versions={"torch": "2.11"}))
     with pytest.raises(BadInput, match=r"format 1, written by kdlab 0\.1.* run mine again"):
         resume("last")
     with pytest.raises(BadInput, match="format 1"):

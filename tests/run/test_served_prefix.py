@@ -6,8 +6,8 @@ import pytest
 from safetensors.torch import load_file
 
 import kdlab
+from kdlab.events.log import select
 from kdlab.run.handle import resume
-from kdlab.train.events import select
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import pytest
 from tests_support import until
 
 from kdlab.bench.network import FAR, NEAR, Link, linked, why_not
+from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
-from kdlab.train.events import select
 
 pytestmark = [
     pytest.mark.slow,

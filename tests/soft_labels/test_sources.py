@@ -23,15 +23,12 @@ def linear(views):
 def context(samples, tmp_path):
     events = []
 
-    def report(event, /, **data):
-        events.append((event, data))
-
     made = SourceContext(
         samples=samples,
         student="test",
         folder=tmp_path,
         load_teacher=lambda: LoadedTeacher(linear, "linear"),
-        report=report,
+        report=lambda event: events.append((event.KIND, event)),
     )
     return made, events
 

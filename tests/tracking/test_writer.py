@@ -4,11 +4,12 @@ import json
 
 import pytest
 from mlflow import MlflowClient
+from tests_support import event
 
 from kdlab.cluster.student_reader import FIGURES
+from kdlab.events.log import EventLog
 from kdlab.tracking.follow import follow
 from kdlab.tracking.writer import Writer
-from kdlab.train.events import EventLog
 
 RESULT = {
     "last": {"top1": 90.0, "top5": 99.0},
@@ -52,21 +53,25 @@ def uri_of(folder):
     return f"sqlite:///{folder.parent}/mlflow.db"
 
 
+def say(log, kind, **facts):
+    log.emit(event(kind, **facts))
+
+
 def tell(folder, members, state="finished", uri=None):
     log = EventLog(folder / "events.jsonl")
-    log.emit("run_started", **started(uri or uri_of(folder), members))
+    say(log, "run_started", **started(uri or uri_of(folder), members))
     for member in members:
-        log.emit("member_started", member=member, source="served", seed=0)
+        say(log, "member_started", member=member, source="served", seed=0)
         for step in range(1, 21):
-            log.emit(
-                "step", member=member, epoch=0, step=step, loss=1 / step, lr=0.1,
+            say(log, "step", member=member, epoch=0, step=step, loss=1 / step, lr=0.1,
                 samples_per_second=10.0, volume=64,
             )  # fmt: skip
-        log.emit("epoch_done", member=member, epoch=1, step=20, validation_top1=92.0,
+        say(log, "epoch_done", member=member, epoch=1, step=20, validation_top1=92.0,
                  samples_lost=0, samples_repeated=0)  # fmt: skip
         artifacts = [str(folder / "student.safetensors")]
-        log.emit("member_done", member=member, result=RESULT, artifacts=artifacts)
-    log.emit(
+        say(log, "member_done", member=member, result=RESULT, artifacts=artifacts)
+    say(
+        log,
         "run_done",
         state=state,
         result={"student_top1": 90.0} if state == "finished" else None,
@@ -150,14 +155,14 @@ def test_follows_a_run_step_by_step_and_a_resumed_one_goes_on(folder):
     log = EventLog(folder / "events.jsonl")
     writer = Writer(folder)
     assert writer.step() == 0
-    log.emit("run_started", **started(uri_of(folder), ["served/seed0"]))
-    log.emit("member_started", member="served/seed0", source="served", seed=0)
+    say(log, "run_started", **started(uri_of(folder), ["served/seed0"]))
+    say(log, "member_started", member="served/seed0", source="served", seed=0)
     assert writer.step() == 2
-    log.emit("run_done", state="stopped")
+    say(log, "run_done", state="stopped")
     writer.step()
     assert writer.done
-    log.emit("run_started", **started(uri_of(folder), ["served/seed0"]))
-    log.emit("run_done", state="finished")
+    say(log, "run_started", **started(uri_of(folder), ["served/seed0"]))
+    say(log, "run_done", state="finished")
     Writer(folder).step()
     _, found = all_runs(folder)
     assert len(found) == 1
@@ -170,9 +175,9 @@ def test_what_a_resumed_run_trains_on_reaches_mlflow(folder):
     tell(folder, ["served/seed0"], state="stopped")
     follow(Writer(folder))
     log = EventLog(folder / "events.jsonl")
-    log.emit("run_started", **started(uri_of(folder), ["served/seed0"]))
-    log.emit("step", member="served/seed0", epoch=1, step=21, loss=0.5, lr=0.1)
-    log.emit("run_done", state="finished")
+    say(log, "run_started", **started(uri_of(folder), ["served/seed0"]))
+    say(log, "step", member="served/seed0", epoch=1, step=21, loss=0.5, lr=0.1)
+    say(log, "run_done", state="finished")
     follow(Writer(folder))
     client, found = all_runs(folder)
     history = client.get_metric_history(found["r1"].info.run_id, "loss")
@@ -182,12 +187,12 @@ def test_what_a_resumed_run_trains_on_reaches_mlflow(folder):
 
 def test_all_that_a_reader_counts_reaches_mlflow(folder):
     log = EventLog(folder / "events.jsonl")
-    log.emit("run_started", **started(uri_of(folder), ["served/seed0"]))
-    log.emit("member_started", member="served/seed0", source="served", seed=0)
+    say(log, "run_started", **started(uri_of(folder), ["served/seed0"]))
+    say(log, "member_started", member="served/seed0", source="served", seed=0)
     counted = {name: number + 1.0 for number, name in enumerate(FIGURES)}
-    log.emit("step", member="served/seed0", epoch=0, step=1, samples_seen=64, **counted)
-    log.emit("epoch_done", member="served/seed0", epoch=1, step=1, samples_per_second=99.0)
-    log.emit("run_done", state="finished")
+    say(log, "step", member="served/seed0", epoch=0, step=1, samples_seen=64, **counted)
+    say(log, "epoch_done", member="served/seed0", epoch=1, step=1, samples_per_second=99.0)
+    say(log, "run_done", state="finished")
     Writer(folder).step()
     metrics = all_runs(folder)[1]["r1"].data.metrics
     expected = counted | {"samples_seen": 64, "epoch/samples_per_second": 99.0}
@@ -196,14 +201,14 @@ def test_all_that_a_reader_counts_reaches_mlflow(folder):
 
 def test_no_tracking_writes_nothing(folder):
     log = EventLog(folder / "events.jsonl")
-    log.emit("run_started", **started(None, ["m"]))
+    say(log, "run_started", **started(None, ["m"]))
     writer = Writer(folder)
     writer.step()
     assert writer.done
     assert not (folder.parent / "mlflow.db").exists()
     # Gone on with, and tracked from there.
-    log.emit("run_started", **started(uri_of(folder), ["m"]))
-    log.emit("run_done", state="finished")
+    say(log, "run_started", **started(uri_of(folder), ["m"]))
+    say(log, "run_done", state="finished")
     again = Writer(folder)
     again.step()
     assert again.done

@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from kdlab.errors import KdlabError, RunStopped
+from kdlab.events.event import parse
 from kdlab.losses.hinton import Hinton, hinton_kd
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.soft_labels.none import NoTeacher
@@ -25,8 +26,8 @@ class Recorder:
     def __init__(self, stop_after=None):
         self.events, self.stop_after = [], stop_after
 
-    def emit(self, event, /, **data):
-        self.events.append({"event": event, **json.loads(json.dumps(data, default=float))})
+    def emit(self, event):
+        self.events.append(parse(json.loads(json.dumps(event.facts(), default=float))))
 
     def stop(self):
         steps = [e for e in self.events if e["event"] == "step"]

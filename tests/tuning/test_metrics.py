@@ -1,17 +1,19 @@
 """What a trial came to, from its result and its events."""
 
+from tests_support import event
+
 from kdlab.tuning import metrics
 
 
 def step(member, time, teachers):
-    return {"event": "step", "member": member, "time": time, "teachers": teachers}
+    return event("step", member=member, time=time, teachers=teachers)
 
 
 def test_teacher_seconds_are_teachers_times_time():
     events = [
         step("served/seed0", 0.0, 2),
         step("served/seed0", 1.0, 3),
-        {"event": "epoch_done"},
+        event("epoch_done"),
         step("served/seed0", 3.0, 1),
         step("served/seed1", 99.0, 4),  # another run: the gap is nobody's
         step("served/seed1", 100.0, 4),

@@ -6,6 +6,7 @@ from optuna.trial import TrialState, create_trial
 from small_sweeps import SIMULATED, TRAINED, searched
 
 from kdlab.errors import BadInput, ClusterError, NotFoundError
+from kdlab.events.event import unheard
 from kdlab.tuning import best
 from kdlab.tuning.driver import RETRY_OF, VALUES, Driver
 from kdlab.tuning.folder import SweepFolder, check_hash, find, mend, open_study
@@ -116,7 +117,7 @@ def driver(study, search):
         study=study,
         crew=NoCrew(),
         make=lambda number, values: {},
-        emit=lambda event, /, **data: None,
+        emit=unheard,
         stop=lambda: False,
     )
 

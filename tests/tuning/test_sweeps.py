@@ -18,8 +18,8 @@ import kdlab
 from kdlab.cluster.security import remembered
 from kdlab.cluster.wire import ask
 from kdlab.errors import BadInput, RunFailed, RunStopped
+from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
-from kdlab.train.events import select
 from kdlab.tuning import attach_sweep
 
 KEYS = {

@@ -1,66 +1,25 @@
-"""What goes round beside the relay: losses, and what somebody wants of all.
+"""Consensus on each step: losses and control requests travel beside the relay.
 
-Nobody waits for it: a device says its part of a step and hears everybody's some steps
-later. All hear the same words at the same step, so all can act on them together.
+They go by an asynchronous all-reduce that is read `lag` steps later, so no device waits. All
+read the same sums at the same step, so all can act on them together.
 """
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kdlab.control.request import ControlRequest
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What one device wants of all, or what all of them want together.
-
-    Attributes:
-        stop: the user asked for the end; the state is saved before it.
-        leave: save, and end this generation.
-        pause: stand still until nobody wants it any more.
-        save: a checkpoint.
-        lr_factor: of the learning rate from here on, said by one device; 0 is not said.
-    """
-
-    stop: bool = False
-    leave: bool = False
-    pause: bool = False
-    save: bool = False
-    lr_factor: float = 0.0
-
-    @property
-    def ends_the_step(self) -> bool:
-        """Whether nothing may be under way where it is fulfilled."""
-        return self.stop or self.leave or self.pause or self.save
-
-    def numbers(self) -> list[float]:
-        return [float(value) for value in astuple(self)]
-
-    @classmethod
-    def of_all(cls, sums: list[float]) -> Self:
-        """From the sums of everybody's numbers."""
-        stop, leave, pause, save, lr_factor = sums
-        return cls(stop > 0, leave > 0, pause > 0, save > 0, lr_factor)
-
-    def __or__(self, later: "Wish") -> "Wish":
-        return Wish(
-            self.stop or later.stop,
-            self.leave or later.leave,
-            self.pause or later.pause,
-            self.save or later.save,
-            later.lr_factor or self.lr_factor,
-        )
-
-
-_NUMBERS = len(Wish().numbers())
+_NUMBERS = len(ControlRequest(settings=(0.0,)).numbers())  # lr_factor alone is changed
 
 
 @dataclass(slots=True)
-class Words:
+class StepConsensus:
     """What all devices say of each step, read when all have spoken for long.
 
     Attributes:
@@ -74,15 +33,15 @@ class Words:
     lag: int
     under_way: deque[tuple[int, Any, Tensor]] = field(default_factory=deque)
 
-    def say(self, step: int, losses: Mapping[int, float], wish: Wish) -> None:
+    def say(self, step: int, losses: Mapping[int, float], request: ControlRequest) -> None:
         said = torch.zeros(self.blocks + _NUMBERS, dtype=torch.float64)
         for block, loss in losses.items():
             said[block] = loss
-        said[self.blocks :] = torch.tensor(wish.numbers(), dtype=torch.float64)
+        said[self.blocks :] = torch.tensor(request.numbers(), dtype=torch.float64)
         work = dist.all_reduce(said, group=self.group, async_op=True)
         self.under_way.append((step, work, said))
 
-    def heard(self, now: int) -> Iterator[tuple[int, list[float], Wish]]:
+    def heard(self, now: int) -> Iterator[tuple[int, list[float], ControlRequest]]:
         """Words said `lag` steps ago: step, losses by block, what all want."""
         while self.under_way and self.under_way[0][0] <= now - self.lag:
             step, work, said = self.under_way.popleft()
@@ -90,12 +49,12 @@ class Words:
             yield (
                 step,
                 said[: self.blocks].tolist(),
-                Wish.of_all(said[self.blocks :].tolist()),
+                ControlRequest.of_all(said[self.blocks :].tolist()),
             )
 
 
-def agreed(group: Any, wish: Wish) -> Wish:
+def agreed(group: Any, request: ControlRequest) -> ControlRequest:
     """What all want now; every device waits for all others here."""
-    said = torch.tensor(wish.numbers(), dtype=torch.float64)
+    said = torch.tensor(request.numbers(), dtype=torch.float64)
     dist.all_reduce(said, group=group)
-    return Wish.of_all(said.tolist())
+    return ControlRequest.of_all(said.tolist())

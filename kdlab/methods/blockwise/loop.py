@@ -23,10 +23,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from kdlab.control.loop_control import LoopControl
+from kdlab.control.request import ControlRequest
+from kdlab.control.steering import LR_FACTOR, Steering
 from kdlab.data.samples import PlannedSamples
 from kdlab.errors import KdlabError, RunStopped
+from kdlab.events.event import Emit
+from kdlab.events.general import Warned
+from kdlab.events.training import (
+    CheckpointSaved,
+    EpochDone,
+    Resumed,
+    StepLogged,
+)
 from kdlab.methods.blockwise import stage as engine
-from kdlab.methods.blockwise.consensus import Wish, Words, agreed
+from kdlab.methods.blockwise.consensus import StepConsensus, agreed
 from kdlab.methods.blockwise.gathering import Gathering
 from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.pairs import BlockPair
@@ -40,14 +51,13 @@ from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds
-from kdlab.train.events import Emit
 from kdlab.train.lineage import Lineage, Odometer
 from kdlab.train.position import Position, StudentResult
 from kdlab.train.recipe import Recipe, Stepper, lr_at, make_optimizer
 from kdlab.train.results import Results
-from kdlab.train.steering import LR_FACTOR, Steering, resting
 
 _LOG_EVERY_S = 0.2
+_NOTHING = ControlRequest(settings=(0.0,))
 _DRAWING = ("DropPath", "DropBlock2d", "StochasticDepth")  # of timm and torchvision
 _TRACED = 12  # steps at the end of each epoch
 _TICK_GPU = 10  # steps between two words on a GPU, where asking for a loss waits for it
@@ -129,8 +139,17 @@ class BlockwiseLoop:
         self.odometer = Odometer(job.folder / "odometer")
         self._losses: dict[int, Tensor] = {}  # sums since the last word
         self._limit = 0
-        self._wanted = Wish()  # at the limit
-        self._lr_factor = 1.0
+        self._wanted = _NOTHING  # at the limit
+        self.control = LoopControl(
+            job.steering,
+            {LR_FACTOR: 1.0},
+            step=lambda: self.position.step,
+            emit=job.emit,
+            stop=job.stop,
+            leave=job.leave,
+            pulse=job.pulse,
+            is_first=job.rank == 0,
+        )
         self._sums = torch.zeros(job.programme.blocks, dtype=torch.float64)
         self._logged = (0.0, 0)
         self._spoken = 0  # step of the last word
@@ -244,7 +263,7 @@ class BlockwiseLoop:
         lr = lr_at(recipe, epoch, steps)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = lr * self._lr_factor
+                group["lr"] = lr * self.control.lr_factor
         if self.rounds is not None:
             done = self.position.epoch * steps + self.loaders[0].first + step
             self.rounds.begin(done, self.optimizers)
@@ -278,9 +297,9 @@ class BlockwiseLoop:
         undone = max(0, self.odometer.value - self.lineage.seen)
         self.lineage.rolled_back = self.odometer.roll_back(self.lineage.seen)
         for note in notes:
-            job.emit("warning", message=note)
+            job.emit(Warned(message=note))
         position = self.position
-        job.emit("resumed", epoch=position.epoch, step=position.step, rolled_back=undone)
+        job.emit(Resumed(epoch=position.epoch, step=position.step, rolled_back=undone))
 
     # Training
 
@@ -292,10 +311,7 @@ class BlockwiseLoop:
             GenerationEnds: a rank comes or goes; the state is saved.
             KdlabError: a loss is no number any more.
         """
-        # What was set before holds from the first step on, also after a resume.
-        self.job.steering.look(now=True)
-        own = 0.0 if self.job.rank else self.job.steering.lr_factor
-        self._turn(agreed(self.talk, Wish(lr_factor=own)).lr_factor)
+        self.control.apply(agreed(self.talk, self.control.first_settings()))
         try:
             while self.position.epoch < self.job.recipe.epochs:
                 if self._train_epoch():
@@ -313,7 +329,7 @@ class BlockwiseLoop:
         for worker in self.workers:
             worker.spans.clear()  # after a pause steps count from there
         self._limit = steps = len(self.loaders[0].ids)
-        self._wanted = Wish()
+        self._wanted = _NOTHING
         begin = time.perf_counter()
         self._logged, self._count = (begin, position.step), 0
         self._spoken, self._losses = position.step, {}
@@ -331,7 +347,7 @@ class BlockwiseLoop:
     def _run(self, steps: int) -> int:
         """The steps of an epoch, or as many as all want; how many."""
         job, position = self.job, self.position
-        words = Words(self.talk, job.programme.blocks, self._lag)
+        words = StepConsensus(self.talk, job.programme.blocks, self._lag)
         sizes = [len(ids) for ids in self.loaders[0].ids]
         seen = self.lineage.seen
         running = [worker.advance(lambda: self._limit) for worker in self.workers]
@@ -349,33 +365,19 @@ class BlockwiseLoop:
                 self.odometer.value = seen
             job.pulse(position.step)
             if step % self._tick == 0:
-                words.say(step, self._mean_losses(), self._wish())
+                words.say(step, self._mean_losses(), self.control.request())
             for heard in words.heard(step):
                 self._hear(*heard, steps=steps)
             step += 1
         for one in running:
             next(one, None)  # its last sends leave
         if self._losses:  # of steps after the last word
-            words.say(step - 1, self._mean_losses(), Wish())
+            words.say(step - 1, self._mean_losses(), _NOTHING)
         for heard in words.heard(step + self._lag):
             self._hear(*heard, steps=step)
         return step
 
-    def _wish(self) -> Wish:
-        job, steering = self.job, self.job.steering
-        if job.rank:
-            return Wish(stop=job.stop(), leave=job.leave())
-        steering.look()
-        save, steering.wants_checkpoint = steering.wants_checkpoint, False
-        return Wish(
-            stop=job.stop(),
-            leave=job.leave(),
-            pause=steering.paused,
-            save=save,
-            lr_factor=steering.lr_factor,
-        )
-
-    def _act(self, wanted: Wish) -> None:
+    def _act(self, wanted: ControlRequest) -> None:
         """With nothing under way, all at the same step."""
         if wanted.save or wanted.stop or wanted.leave:
             self._save()
@@ -384,31 +386,18 @@ class BlockwiseLoop:
         if wanted.leave:
             raise GenerationEnds
 
-    def _turn(self, lr_factor: float) -> None:
-        """From the next step on."""
-        if lr_factor in (0.0, self._lr_factor):
-            return
-        self._lr_factor = lr_factor
-        if self.job.rank == 0:
-            values = {LR_FACTOR: lr_factor}
-            self.job.emit("steered", step=self.position.step, values=values)
-
     def _pause(self) -> None:
-        """Until the master says go on, or anybody stop or leave. It is no training time."""
-        job = self.job
-        if job.rank == 0:
-            job.emit("paused", step=self.position.step)
-        with resting(*(loader.source for loader in self.loaders)) as wait:
-            while True:
-                wait()
-                job.pulse(self.position.step)
-                now = agreed(self.talk, self._wish())
-                self._turn(now.lr_factor)
-                self._act(now)
-                if not now.pause:
-                    break
-        if job.rank == 0:
-            job.emit("went_on", step=self.position.step)
+        """It is no training time: the clock of the epoch has stopped."""
+
+        def act(now: ControlRequest) -> None:
+            self.control.apply(now)
+            self._act(now)
+
+        self.control.pause(
+            *(loader.source for loader in self.loaders),
+            agree=lambda request: agreed(self.talk, request),
+            act=act,
+        )
 
     def _mean_losses(self) -> dict[int, float]:
         """Of this device's blocks, over the steps since it was last asked."""
@@ -417,7 +406,9 @@ class BlockwiseLoop:
         self._losses, self._spoken = {}, self.position.step
         return found
 
-    def _hear(self, step: int, losses: list[float], wish: Wish, *, steps: int) -> None:
+    def _hear(
+        self, step: int, losses: list[float], request: ControlRequest, *, steps: int
+    ) -> None:
         """Words of a step some steps ago, which all devices hear at the same step."""
         if not all(map(math.isfinite, losses)):
             bad = [b for b, loss in enumerate(losses) if not math.isfinite(loss)]
@@ -428,11 +419,11 @@ class BlockwiseLoop:
             )
         self._sums += torch.tensor(losses, dtype=torch.float64)
         self._count += 1
-        self._turn(wish.lr_factor)
-        if wish.ends_the_step and not self._wanted.ends_the_step:
+        self.control.apply(request)
+        if request.ends_the_step and not self._wanted.ends_the_step:
             # All are at step + lag now; none has posted a receive beyond the next.
             self._limit = min(steps, step + self._lag + self._lead + 1)
-        self._wanted |= wish
+        self._wanted |= request
         now, every = time.perf_counter(), self.job.recipe.log_every_steps
         due = now - self._logged[0] >= _LOG_EVERY_S
         if every is not None:
@@ -446,15 +437,16 @@ class BlockwiseLoop:
         by_block = (self._sums / max(1, self._count)).tolist()
         steps = position.step - before
         job.emit(
-            "step",
-            epoch=position.epoch,
-            step=position.step,
-            of_steps=job.recipe.epochs * job.samples.plan.batches,
-            loss=sum(by_block) / len(by_block),
-            block_losses=by_block,
-            lr=self.optimizers[self.workers[0].stage.first].param_groups[0]["lr"],
-            samples_per_second=steps * job.samples.plan.batch / max(1e-9, now - since),
-            samples_seen=self.lineage.seen,
+            StepLogged(
+                epoch=position.epoch,
+                step=position.step,
+                of_steps=job.recipe.epochs * job.samples.plan.batches,
+                loss=sum(by_block) / len(by_block),
+                block_losses=by_block,
+                lr=self.optimizers[self.workers[0].stage.first].param_groups[0]["lr"],
+                samples_per_second=steps * job.samples.plan.batch / max(1e-9, now - since),
+                samples_seen=self.lineage.seen,
+            )
         )
         self._logged, self._count = (now, position.step), 0
         self._sums.zero_()
@@ -480,14 +472,16 @@ class BlockwiseLoop:
         position.done.clear()
         if job.rank == 0:
             job.emit(
-                "epoch_done",
-                epoch=position.epoch,
-                of_epochs=job.recipe.epochs,
-                step=position.step,
-                samples_per_second=self.lineage.seen / max(1e-9, position.train_seconds),
-                samples_lost=self.lineage.lost,
-                samples_repeated=self.lineage.repeated,
-                **facts,
+                EpochDone(
+                    epoch=position.epoch,
+                    of_epochs=job.recipe.epochs,
+                    step=position.step,
+                    samples_per_second=self.lineage.seen
+                    / max(1e-9, position.train_seconds),
+                    samples_lost=self.lineage.lost,
+                    samples_repeated=self.lineage.repeated,
+                    **facts,
+                )
             )
         self._save(collected=True)
 
@@ -530,7 +524,7 @@ class BlockwiseLoop:
             step = self.position.step
             folder = job.folder / "checkpoints"
             path = checkpoint.save(folder, step, tensors, facts, fence=job.fence)
-            job.emit("checkpoint_saved", step=step, path=str(path))
+            job.emit(CheckpointSaved(step=step, path=str(path)))
         dist.barrier(group=self.talk)  # nobody goes on from what is not there
 
     def finish(self) -> StudentResult:

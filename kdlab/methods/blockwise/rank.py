@@ -13,8 +13,17 @@ import torch
 import torch.distributed as dist
 
 from kdlab.config.home import write_json
+from kdlab.control.orders import CONTROL
+from kdlab.control.steering import Steering
 from kdlab.data.samples import PlannedSamples
 from kdlab.errors import BadInput
+from kdlab.events.blockwise import (
+    ArchitectureFound,
+    PlanChosen,
+    PlanMeasured,
+    TraceRecorded,
+)
+from kdlab.events.general import Note, Warned
 from kdlab.experiment.rank_process import RankProcess, main
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cutting
@@ -46,7 +55,6 @@ from kdlab.report.plan_table import plan_table
 from kdlab.soft_labels.source import KnownPool, SoftLabelSource, SourceContext
 from kdlab.train import checkpoint
 from kdlab.train.recipe import make_optimizer
-from kdlab.train.steering import CONTROL, Steering
 
 _PATIENT_S = 5.0  # a step may take so long before a stop is one of this rank alone
 _OFF = 0.2  # measured step time this far from the predicted one is worth a warning
@@ -132,7 +140,7 @@ class BlockRank(RankProcess):
             small = bool(getattr(self.spec.student, "small", False))
             network = derived(cutting.student, small=small)
             result["architecture"] = write_architecture(network, self.folder)
-            self.log.emit("architecture_found", choices=list(network.choices))
+            self.log.emit(ArchitectureFound(choices=list(network.choices)))
         return result
 
     # The plan
@@ -183,9 +191,9 @@ class BlockRank(RankProcess):
             costs = Costs(served, self.spec.train.batch, **known)
         table = plan_table(chosen, costs, cutting.student_cuts)
         ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
-        facts = {"programme": chosen.facts(), "table": table, "ideal_s": ideal}
-        write_json(path, facts)
-        self.log.emit("plan", **facts)
+        plan = PlanChosen(programme=chosen.facts(), table=table, ideal_s=ideal)
+        write_json(path, {k: plan[k] for k in ("programme", "table", "ideal_s")})
+        self.log.emit(plan)
         return chosen.facts()
 
     def _with_memory(
@@ -221,7 +229,7 @@ class BlockRank(RankProcess):
         self, order: dict[str, Any], cutting: Cutting, device: torch.device
     ) -> Profile:
         if order["rank"] == 0:
-            self.log.emit("note", message="measuring the blocks on all devices")
+            self.log.emit(Note(message="measuring the blocks on all devices"))
         recipe, world = self.spec.train, order["world"]
         samples = self.setup.samples(self.member)
         loader = Loader(samples, cutting.student, device)
@@ -268,9 +276,7 @@ class BlockRank(RankProcess):
                 output = pair.teacher(output)
 
         def measure() -> tuple[float, float]:
-            self.log.emit(
-                "note", message="measuring what the pool of first blocks delivers"
-            )
+            self.log.emit(Note(message="measuring what the pool of first blocks delivers"))
             batches = len(self.setup.samples(self.member).batches(0))
             epochs = -(-MEASURED // batches)
             samples = self.setup.samples(self.member, epochs=epochs)
@@ -332,18 +338,20 @@ class BlockRank(RankProcess):
         measured = median(loop.step_s)
         ratio = chosen.predicted_s / measured
         self.log.emit(
-            "plan_measured",
-            predicted_s=chosen.predicted_s,
-            measured_s=measured,
-            predicted_over_measured=ratio,
+            PlanMeasured(
+                predicted_s=chosen.predicted_s,
+                measured_s=measured,
+                predicted_over_measured=ratio,
+            )
         )
         if abs(ratio - 1) > _OFF:
             self.log.emit(
-                "warning",
-                message=f"A step took {1e3 * measured:.1f} ms, {1e3 * chosen.predicted_s:.1f} "
-                f"ms were predicted ({ratio:.2f} of it): the plan may not be the best one. "
-                "Other work on these devices, or a profile measured at another time, are "
-                "the usual causes; delete profile.json to measure again.",
+                Warned(
+                    message=f"A step took {1e3 * measured:.1f} ms, {1e3 * chosen.predicted_s:.1f} "
+                    f"ms were predicted ({ratio:.2f} of it): the plan may not be the best one. "
+                    "Other work on these devices, or a profile measured at another time, are "
+                    "the usual causes; delete profile.json to measure again.",
+                )
             )
 
     def _write_trace(self, spans: list[Span]) -> None:
@@ -353,7 +361,7 @@ class BlockRank(RankProcess):
             [s.device, s.part, s.step, round(s.begin - origin, 5), round(s.end - origin, 5)]
             for s in spans
         ]
-        self.log.emit("trace", spans=rows)
+        self.log.emit(TraceRecorded(spans=rows))
         if (self.folder / "trace.json").exists():
             return
         trace.write_chrome_trace(spans, self.folder / "trace.json")

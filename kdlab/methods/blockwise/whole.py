@@ -7,6 +7,7 @@ import yaml
 
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
+from kdlab.events.blockwise import WholeStudentStarted
 from kdlab.experiment.method import MemberResult, MemberTraining
 from kdlab.models.exported import load_exported, spec_of
 from kdlab.models.model import ModelSpec
@@ -34,7 +35,7 @@ def train_whole(
     Returns:
         Weights and accuracy of the end, times and counts of the distillation.
     """
-    training.emit("whole_student", epochs=recipe.epochs, distilled=distilled["last"])
+    training.emit(WholeStudentStarted(epochs=recipe.epochs, distilled=distilled["last"]))
     setup, member, folder = training.setup, training.member, training.folder / "whole"
     data, path = setup.data, Path(distilled["model_path"])
     if not searched:

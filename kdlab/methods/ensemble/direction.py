@@ -20,6 +20,15 @@ from numpy.typing import NDArray
 from kdlab.config.home import write_json
 from kdlab.data.images import ImageData
 from kdlab.errors import ClusterError, RunStopped
+from kdlab.events.ensemble import (
+    ErrorsMeasured,
+    LocalModelLost,
+    RoundClosed,
+    RoundIncomplete,
+    WorkerDone,
+)
+from kdlab.events.event import Emit
+from kdlab.events.training import Resumed
 from kdlab.losses.local import log_loss
 from kdlab.methods.ensemble.crew import (
     Crew,
@@ -44,7 +53,6 @@ from kdlab.papers.ec_dnn.rounds import (
     Train,
 )
 from kdlab.papers.ec_dnn.timetable import Timetable
-from kdlab.train.events import Emit
 
 _MOST_LOSSES = 3  # of one worker, without anything done in between
 _KEPT_ROUNDS = 2  # whose models stay on disk
@@ -191,7 +199,7 @@ class Direction:
         self.looks = [Look(**look) for look in kept["looks"]]
         self.latest = {f.worker: f for f in files(kept["latest"])}
         first = int(kept["round"])
-        self.emit("resumed", epoch=first, step=self.account.steps, rolled_back=0)
+        self.emit(Resumed(epoch=first, step=self.account.steps, rolled_back=0))
         return first
 
     def run(self) -> Outcome:
@@ -224,7 +232,7 @@ class Direction:
             case Ready(worker):
                 return self.machine.on_ready(worker)
             case Lost(worker, why):
-                self.emit("worker_lost", worker=worker, why=why)
+                self.emit(LocalModelLost(worker=worker, why=why))
                 self._losses[worker] += 1
                 if self._losses[worker] > _MOST_LOSSES:
                     raise ClusterError(
@@ -250,7 +258,7 @@ class Direction:
         self.account.fetched_bytes += done.fetched_bytes
         facts = done.facts()
         del facts["model"]
-        self.emit("worker_done", worker=did.worker, what=did.what, **facts)
+        self.emit(WorkerDone(worker=did.worker, what=did.what, work=facts))
 
     def _carry_out(self, instructions: Iterable[Instruction]) -> Finish | None:
         finished = None
@@ -270,7 +278,7 @@ class Direction:
                     self._round.members = members
                     missing = self.training.workers - len(members)
                     if missing:
-                        self.emit("round_incomplete", round=number, models=list(members))
+                        self.emit(RoundIncomplete(round=number, models=list(members)))
                 case Finish():
                     self._close_round(len(self.timetable.rounds))
                     finished = instruction
@@ -337,15 +345,16 @@ class Direction:
         self.account.iterations += round_.train_steps
         made = own.combined or own.trained
         self.latest = {k: did.done.model for k, did in made.items()}
-        facts = {"parallel_s": self.account.parallel_s, "round_s": seconds}
         self.emit(
-            "communication",
-            round=number,
-            of_rounds=len(self.timetable.rounds),
-            models=list(own.members),
-            iterations=self.account.iterations,
-            loss=fmean(did.done.loss for did in own.trained.values()),
-            **facts,
+            RoundClosed(
+                round=number,
+                of_rounds=len(self.timetable.rounds),
+                models=list(own.members),
+                iterations=self.account.iterations,
+                loss=fmean(did.done.loss for did in own.trained.values()),
+                parallel_s=self.account.parallel_s,
+                round_s=seconds,
+            )
         )
         if number in self._looked_at:
             self._look(number, own)
@@ -416,7 +425,9 @@ class Direction:
             models=list(members),
         )
         self.looks.append(found)
-        self.emit("look", **asdict(found), diff_lg=found.diff_lg, diff_lc=found.diff_lc)
+        self.emit(
+            ErrorsMeasured(**asdict(found), diff_lg=found.diff_lg, diff_lc=found.diff_lc)
+        )
         for path in (self.training.folder / "rounds" / f"{number:05d}").glob("*.npy"):
             path.unlink()
 

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import yaml
 
+from kdlab.control.steering import Steering
 from kdlab.data.samples import PlannedSamples, Shard
 from kdlab.errors import BadInput
+from kdlab.events.event import Emit, Event
+from kdlab.events.general import Warned
+from kdlab.events.teachers import NoTeacher, TeacherLost
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.methods.ensemble.direction import Outcome, Training
@@ -39,15 +43,13 @@ from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.compression.kind import CompressionSpec
 from kdlab.train.evaluate import Accuracy, evaluate
-from kdlab.train.events import Emit
 from kdlab.train.recipe import Recipe
-from kdlab.train.steering import Steering
 
 if TYPE_CHECKING:
     from kdlab.methods.ensemble.method import Ensemble
 
 _AS_FAST_AS_CAN_BE = 1e6  # samples/s that are asked of a pool while everybody waits
-_TOLD = ("teacher_lost", "no_teacher", "warning")  # of what a relabelling meets
+_TOLD = (TeacherLost, NoTeacher, Warned)  # of what a relabelling meets
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +181,9 @@ class EnsembleRun:
             pulse(0)
             return self.setup.stop()
 
-        def report(event: str, /, **data: Any) -> None:
-            if event in _TOLD:
-                emit(event, **data)
+        def report(event: Event) -> None:
+            if isinstance(event, _TOLD):
+                emit(event)
 
         def opened(
             pool: TeacherPool, samples: PlannedSamples, start: dict[str, Any], outputs: int

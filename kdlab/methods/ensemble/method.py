@@ -12,6 +12,7 @@ import torch
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.data.shards import Shards
+from kdlab.events.general import Warned
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import (
     MemberResult,
@@ -237,8 +238,9 @@ def _warn_of_unseen(unseen: dict[int, int], training: MemberTraining) -> None:
         return
     each = ", ".join(f"worker {k} {n}" for k, n in unseen.items())
     training.emit(
-        "warning",
-        message=f"Of {len(training.setup.data.classes)} classes some are not in the "
-        f"local data: {each}. Those models cannot know them by themselves; their "
-        "ensemble can. Raise method.shards.concentration for more even shares.",
+        Warned(
+            message=f"Of {len(training.setup.data.classes)} classes some are not in the "
+            f"local data: {each}. Those models cannot know them by themselves; their "
+            "ensemble can. Raise method.shards.concentration for more even shares.",
+        )
     )

@@ -8,6 +8,7 @@ from typing import Any
 from kdlab.cluster.chaos import Target
 from kdlab.cluster.rank_child import RankChild, start_here
 from kdlab.errors import KdlabError, RunStopped
+from kdlab.events.ensemble import WorkerHangs, WorkerStarted
 from kdlab.experiment.groups import pool_facts
 from kdlab.experiment.method import MemberTraining
 from kdlab.methods.ensemble.crew import Did, Event, Lost, Order, Ready, files
@@ -51,7 +52,7 @@ class Processes:
         if training.hosts is not None:
             start = training.hosts.start
         child = self.children[worker] = start(_MODULE, config, log, pulse)
-        training.emit("worker_started", worker=worker, pid=child.pid)
+        training.emit(WorkerStarted(worker=worker, pid=child.pid))
         self._busy[worker] = time.monotonic()
 
     def tell(self, order: Order) -> None:
@@ -92,7 +93,7 @@ class Processes:
         # Before its first sign of life it imports, opens the data and builds the model.
         patience = self.hang_s if sign.generation else max(self.hang_s, _START_S)
         if now - since > patience:
-            self.training.emit("worker_hangs", worker=worker, silent_s=now - since)
+            self.training.emit(WorkerHangs(worker=worker, silent_s=now - since))
             child.kill()
             self._busy.pop(worker)
 

@@ -3,6 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
+from kdlab.control.orders import CONTROL
+from kdlab.control.steering import Steering
 from kdlab.experiment.rank_process import RankProcess, main
 from kdlab.methods.ensemble.crew import Order, carry_out, files
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
@@ -10,7 +12,6 @@ from kdlab.methods.ensemble.method import Ensemble
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.papers.ec_dnn.timetable import Round
 from kdlab.soft_labels.source import KnownPool, SoftLabelSource
-from kdlab.train.steering import CONTROL, Steering
 
 
 class LocalRank(RankProcess):

@@ -13,6 +13,8 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import Pool, deploy
 from kdlab.cluster.probe import identity_of, probe_images, proof_of
+from kdlab.events.ensemble import ModelsServed
+from kdlab.events.teachers import PoolReady, PoolStarting
 from kdlab.experiment.chaos_targets import OwnTargets
 from kdlab.experiment.groups import pool_facts
 from kdlab.experiment.method import MemberTraining
@@ -56,11 +58,12 @@ class ServedModels:
             pool = self._with(self._deployment(models))
             status = pool.wait(self._stop)
             if not self._served:
-                self._emit("pool_ready", address=pool.address, teachers=status["teachers"])
+                self._emit(PoolReady(address=pool.address, teachers=status["teachers"]))
             self._emit(
-                "models_served",
-                models=[file.worker for file in models],
-                teachers=len(status["teachers"]),
+                ModelsServed(
+                    models=[file.worker for file in models],
+                    teachers=len(status["teachers"]),
+                )
             )
             self._served, self._facts = wanted, pool_facts(pool) or {}
         return self._facts
@@ -71,7 +74,7 @@ class ServedModels:
         assert spec is not None
         if self._pool is None:
             folder = self.run.path / "pool_of_models"
-            self._emit("pool_starting", pool=spec.component)
+            self._emit(PoolStarting(pool=spec.component))
             self._pool = spec.start(deployment, folder)
             if self.targets is not None:
                 self.targets.pool = self._pool

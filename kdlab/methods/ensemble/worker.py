@@ -23,9 +23,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from kdlab.control.loop_control import LoopControl, alone
+from kdlab.control.request import ControlRequest
+from kdlab.control.steering import Steering, settings_of, with_settings
 from kdlab.data.plan import Plan
 from kdlab.data.samples import PlannedSamples, Subset
 from kdlab.errors import KdlabError, RunStopped
+from kdlab.events.ensemble import LocalStep, WorkerResumed
+from kdlab.events.event import Emit
+from kdlab.events.general import Warned
+from kdlab.events.training import CheckpointSaved
 from kdlab.losses.local import accelerated_compression, diversity_regularised, log_loss
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.methods.ensemble.exchange import ModelFile, fetch, publish
@@ -42,9 +49,7 @@ from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.compression.distillation import Distillation
-from kdlab.train.events import Emit
 from kdlab.train.recipe import Recipe, lr_at
-from kdlab.train.steering import Steering, changed, knobs_of, resting, turned
 from kdlab.train.step import Descent
 
 _LOG_EVERY_S = 0.5
@@ -144,8 +149,14 @@ class LocalWorker:
         self._stood_s = self._stood_cpu_s = 0.0  # in pauses
         self._source: object = None
         self.loss = job.loss
-        self._knobs = knobs_of(job.loss)
-        self._turned = list(self._knobs.values())
+        self.control = LoopControl(
+            job.steering,
+            settings_of(job.loss),
+            step=lambda: self.steps,
+            emit=lambda event: job.emit(replace(event, worker=job.worker)),
+            stop=job.stop,
+            pulse=job.pulse,
+        )
         self._logged = (self._clock(), 0)
         self._saved = time.monotonic()
 
@@ -174,8 +185,8 @@ class LocalWorker:
         self.round_samples = facts["round_samples"]
         self._kept_round = self.round
         for note in notes:
-            self.job.emit("warning", message=note)
-        self.job.emit("worker_resumed", worker=self.job.worker, step=self.steps)
+            self.job.emit(Warned(message=note))
+        self.job.emit(WorkerResumed(worker=self.job.worker, step=self.steps))
 
     def _save(self) -> None:
         self._refuse_bad_loss()
@@ -521,10 +532,9 @@ class LocalWorker:
                 self._save()
 
     def _save_if_asked(self) -> None:
-        if self.job.steering.wants_checkpoint:
-            self.job.steering.wants_checkpoint = False
+        if self.control.take_checkpoint_order():
             self._save()
-            self._tell("checkpoint_saved")
+            self.job.emit(CheckpointSaved(step=self.steps, worker=self.job.worker))
 
     def _alive(self, *, saves: bool = False) -> None:
         """Between batches.
@@ -534,7 +544,7 @@ class LocalWorker:
         """
         self.job.pulse(self.steps)
         self.job.steering.look()
-        self._turn()
+        self._apply(self.control.wanted_settings())
         if self.job.steering.paused and not self.job.stop():
             self._pause(saves)
         if self.job.stop():
@@ -550,46 +560,42 @@ class LocalWorker:
         """Processor seconds, those in pauses left out."""
         return time.process_time() - self._stood_cpu_s
 
-    def _turn(self) -> None:
-        """From the next step on, whatever the other workers have come to."""
-        knobs = self.job.steering.knobs(self._knobs)
-        if knobs == self._turned:
-            return
-        self.loss = turned(self.job.loss, dict(zip(self._knobs, knobs, strict=True)))
-        self._tell("steered", values=changed(list(self._knobs), self._turned, knobs))
-        self._turned = knobs
+    def _apply(self, agreed: ControlRequest) -> None:
+        """For the next step on, whatever the other local models have come to."""
+        if self.control.apply(agreed):
+            self.loss = with_settings(self.job.loss, self.control.settings)
 
     def _pause(self, saves: bool) -> None:
-        """Until somebody says go on, or stop. It is no training time."""
-        begin, busy, job = time.perf_counter(), time.process_time(), self.job
-        self._tell("paused")
-        with resting(self._source) as wait:
-            while job.steering.paused and not job.stop():
-                wait()
-                job.pulse(self.steps)
-                job.steering.look()
-                self._turn()
-                if saves:
-                    self._save_if_asked()
+        """It is no training time."""
+
+        def act(now: ControlRequest) -> None:
+            self._apply(now)
+            if now.save and saves:
+                self._save()
+                self.job.emit(CheckpointSaved(step=self.steps, worker=self.job.worker))
+            elif now.save:  # when it may
+                self.job.steering.wants_checkpoint = True
+
+        begin, busy = time.perf_counter(), time.process_time()
+        self.control.pause(self._source, agree=alone, act=act)
         self._stood_s += time.perf_counter() - begin
         self._stood_cpu_s += time.process_time() - busy
-        self._tell("went_on")
-
-    def _tell(self, event: str, **facts: Any) -> None:
-        self.job.emit(event, worker=self.job.worker, step=self.steps, **facts)
 
     def _log(self, now: float) -> None:
         self._refuse_bad_loss()
         since, before = self._logged
         steps = self.steps - before
         self.job.emit(
-            "local_step",
-            worker=self.job.worker,
-            round=self.round,
-            step=self.steps,
-            of_steps=self.job.timetable.steps,
-            loss=float(self._losses[-1]) if self._losses else None,
-            samples_per_second=steps * self.job.samples.plan.batch / max(1e-9, now - since),
+            LocalStep(
+                worker=self.job.worker,
+                round=self.round,
+                step=self.steps,
+                of_steps=self.job.timetable.steps,
+                loss=float(self._losses[-1]) if self._losses else None,
+                samples_per_second=steps
+                * self.job.samples.plan.batch
+                / max(1e-9, now - since),
+            )
         )
         self._logged = (now, self.steps)
 

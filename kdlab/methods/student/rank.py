@@ -8,7 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from kdlab.control.orders import CONTROL
+from kdlab.control.steering import Steering
 from kdlab.data.samples import Part
+from kdlab.events.ranks import BatchShared
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.rank_process import RankProcess, main
 from kdlab.models.model import parameters
@@ -18,7 +21,6 @@ from kdlab.train import checkpoint
 from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.aggregation.ranks import Ranks, Solo, Together
 from kdlab.train.position import Position
-from kdlab.train.steering import CONTROL, Steering
 
 
 class Rank(RankProcess):
@@ -84,7 +86,7 @@ class Rank(RankProcess):
         report = self.report(ranks.rank)
         if ranks.world > 1:
             rows = shared_rows(batch, samples.part.shares)
-            report("batch_shared", rows=list(rows), shares=self.aggregation.shares)
+            report(BatchShared(rows=list(rows), shares=self.aggregation.shares))
         loop = self.setup.loop(
             self.member,
             self.folder,

@@ -19,6 +19,17 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, Literal
 
+from kdlab.events.event import Event
+from kdlab.events.teachers import (
+    MemoryLimits,
+    NoTeacher,
+    Scheduled,
+    TeacherJoined,
+    TeacherLeft,
+    TeacherLied,
+    TeacherLost,
+    ThresholdLimits,
+)
 from kdlab.papers.edl_dist.assignment import static_share
 from kdlab.papers.edl_dist.hybrid_schedule import (
     Level,
@@ -221,10 +232,10 @@ class DistilReader:
                     self.ledger.on_teacher_lost(before.address, before.lease)
                 changed = True
                 self._joined(time)
-                self._say("teacher_joined", **teacher.facts, **_shown(teacher))
+                self._say(_joined(teacher))
             elif teacher.draining and not before.draining:
                 changed = True
-                self._say("teacher_left", teacher=teacher.name, resent=0)
+                self._say(TeacherLeft(teacher=teacher.name, resent=0))
         if changed:
             self._teachers_changed(time)
         self._say_static_share()
@@ -239,14 +250,14 @@ class DistilReader:
         if how in _POLITE or address in self.releasing:
             self.releasing.discard(address)
             if not before.draining:
-                self._say("teacher_left", teacher=before.name, resent=0)
+                self._say(TeacherLeft(teacher=before.name, resent=0))
             return True
         again = self.ledger.on_teacher_lost(address, before.lease)
         self.unusable.add((address, before.lease))
         self.patience.forget(address)
         self._drop_checks(Witness(address, before.lease))
         why = "silent beyond its lease" if how == "expired" else "its connection broke"
-        self._say("teacher_lost", teacher=before.name, why=why, resent=again)
+        self._say(TeacherLost(teacher=before.name, why=why, resent=again))
         return True
 
     def on_answer(self, part: Part, teacher: str, lease: int, time: float) -> Instructions:
@@ -319,7 +330,7 @@ class DistilReader:
         if first:
             self.last_trouble = why
             name = facts.name if facts else teacher
-            self._say("teacher_lost", teacher=name, why=why, resent=again)
+            self._say(TeacherLost(teacher=name, why=why, resent=again))
             if unusable:
                 self._told.append(Complain(teacher, lease, why))
             else:
@@ -485,10 +496,10 @@ class DistilReader:
         level = self.level()
         most = self.rules.most_in_flight
         if most is not None and self.ledger.samples + self.schedule.batch > most:
-            self._say("memory_limits", limit=most, enough=level.credit)
+            self._say(MemoryLimits(limit=most, enough=level.credit))
         else:
             enough = 2 * max(self.schedule.room(level), self.unused + self.ledger.samples)
-            self._say("threshold_limits", ut=self.rules.ut, enough=enough)
+            self._say(ThresholdLimits(ut=self.rules.ut, enough=enough))
 
     def _thresholds_hold(self) -> bool:
         """A teacher has nothing to do although there is work."""
@@ -546,7 +557,7 @@ class DistilReader:
             self._dry_since = self._dry_since if self._is_dry else time
             self._is_dry = True
             self.without_teacher_since = self._dry_since
-            self._say("no_teacher", unplaced=self.ledger.samples, wait_s=self.rules.wait_s)
+            self._say(NoTeacher(unplaced=self.ledger.samples, wait_s=self.rules.wait_s))
 
     # Trust
 
@@ -585,14 +596,15 @@ class DistilReader:
         why = "its soft labels differ from those of the other teachers"
         name = self.teachers[wrong.teacher].name if wrong.teacher in self.teachers else ""
         self._say(
-            "teacher_lied",
-            teacher=name or wrong.teacher,
-            epoch=part.epoch,
-            batch=part.batch,
-            sent_again=again,
-            trained=used.samples,
-            first_trained=used.first,
-            last_trained=used.last,
+            TeacherLied(
+                teacher=name or wrong.teacher,
+                epoch=part.epoch,
+                batch=part.batch,
+                sent_again=again,
+                trained=used.samples,
+                first_trained=used.first and [*used.first],
+                last_trained=used.last and [*used.last],
+            )
         )
         self._trouble(wrong.teacher, wrong.lease, why, unusable=True, time=time)
 
@@ -618,9 +630,7 @@ class DistilReader:
             self._said_share = True
             mean = sum(t.t_t for t in self.teachers.values()) / len(self.teachers)
             n = static_share(self.rules.t_s, mean)
-            self._say(
-                "scheduled", t_s=self.rules.t_s, t_t=mean, n=n, got=len(self.teachers)
-            )
+            self._say(Scheduled(t_s=self.rules.t_s, t_t=mean, n=n, got=len(self.teachers)))
 
     # What has become possible
 
@@ -812,9 +822,18 @@ class DistilReader:
                     yield Part(epoch, batch, 0, size)
             done = frozenset()
 
-    def _say(self, event: str, **data: Any) -> None:
-        self._told.append(Say(event, data))
+    def _say(self, event: Event) -> None:
+        self._told.append(Say(event))
 
 
-def _shown(teacher: Teacher) -> dict[str, Any]:
-    return {"address": teacher.address, "lease": teacher.lease, "t_t": teacher.t_t}
+def _joined(teacher: Teacher) -> TeacherJoined:
+    more = {k: v for k, v in teacher.facts.items() if k not in ("name", "device", "pid")}
+    return TeacherJoined(
+        name=teacher.name,
+        address=teacher.address,
+        lease=teacher.lease,
+        t_t=teacher.t_t,
+        device=teacher.facts.get("device"),
+        pid=teacher.facts.get("pid"),
+        more=more,
+    )

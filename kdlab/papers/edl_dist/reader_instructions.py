@@ -1,9 +1,8 @@
 """What the DistilReader (distil_reader.py) tells whoever carries it out."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from kdlab.events.event import Event
 from kdlab.papers.edl_dist.in_flight import Part
 
 
@@ -93,8 +92,7 @@ class Complain:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    event: str
-    data: Mapping[str, Any]
+    event: Event
 
 
 @dataclass(frozen=True, slots=True)

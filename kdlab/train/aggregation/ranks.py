@@ -18,22 +18,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from kdlab.control.request import ControlRequest
 from kdlab.train.sync_norm import synchronise
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """Of one rank after a step.
-
-    leave: save, and end this generation.
-    pause, knobs: rank 0's count (kdlab/train/steering.py).
-    """
-
-    stop: bool = False
-    save: bool = False
-    leave: bool = False
-    pause: bool = False
-    knobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +27,7 @@ class Agreed:
     """What came of one step over all ranks."""
 
     loss: Tensor  # mean over the whole batch
-    all: Wishes
+    all: ControlRequest
 
 
 class GenerationEnds(Exception):
@@ -61,7 +47,7 @@ class Ranks(Protocol):
     def weigh(self, loss: Tensor, rows: int, of_rows: int) -> Tensor:
         """A rank's mean loss, so that the averaged gradient is that of the whole batch."""
 
-    def after_step(self, loss: Tensor, part: float, wishes: Wishes) -> None:
+    def after_step(self, loss: Tensor, part: float, request: ControlRequest) -> None:
         """Tell the others of this step; `part` is this rank's share of its rows."""
 
     def agreed(self, *, last: bool = False) -> list[Agreed]:
@@ -70,7 +56,7 @@ class Ranks(Protocol):
         With `last` (after an epoch's last step) none is left out.
         """
 
-    def agree(self, wishes: Wishes) -> Wishes:
+    def agree(self, request: ControlRequest) -> ControlRequest:
         """At once, where all ranks stand at the same place: before training, in a pause."""
 
     def losses(self) -> list[Tensor]:
@@ -100,16 +86,16 @@ class Solo:
     def weigh(self, loss: Tensor, rows: int, of_rows: int) -> Tensor:
         return loss
 
-    def after_step(self, loss: Tensor, part: float, wishes: Wishes) -> None:
+    def after_step(self, loss: Tensor, part: float, request: ControlRequest) -> None:
         self._losses.append(loss)
-        self._agreed.append(Agreed(loss, wishes))
+        self._agreed.append(Agreed(loss, request))
 
     def agreed(self, *, last: bool = False) -> list[Agreed]:
         found, self._agreed = self._agreed, []
         return found
 
-    def agree(self, wishes: Wishes) -> Wishes:
-        return wishes
+    def agree(self, request: ControlRequest) -> ControlRequest:
+        return request
 
     def losses(self) -> list[Tensor]:
         found, self._losses = self._losses, []
@@ -151,23 +137,15 @@ class Together:
         # DDP divides the sum of the gradients by the number of ranks.
         return loss * (self.world * rows / of_rows)
 
-    def after_step(self, loss: Tensor, part: float, wishes: Wishes) -> None:
-        rest = self._said(wishes).to(loss.device)
+    def after_step(self, loss: Tensor, part: float, request: ControlRequest) -> None:
+        rest = _tensor(request).to(loss.device)
         said = torch.cat([(loss.double() * part).reshape(1), rest])
         self._under_way.append((dist.all_reduce(said, async_op=True), said))
 
-    def _said(self, wishes: Wishes) -> Tensor:
-        """A vector whose sum over all ranks is what they agree on: of some, rank 0's alone."""
-        master = [wishes.pause, *wishes.knobs]
-        if self.rank:
-            master = [0.0] * len(master)
-        own = [wishes.stop, wishes.save, wishes.leave]
-        return torch.tensor([*own, *master], dtype=torch.float64)
-
-    def agree(self, wishes: Wishes) -> Wishes:
-        said = self._said(wishes).to(self.device)
+    def agree(self, request: ControlRequest) -> ControlRequest:
+        said = _tensor(request).to(self.device)
         dist.all_reduce(said)
-        return _heard(said)
+        return ControlRequest.of_all(said.tolist())
 
     def agreed(self, *, last: bool = False) -> list[Agreed]:
         found = []
@@ -179,7 +157,7 @@ class Together:
                 self._shown -= 1
             else:
                 self._losses.append(loss)
-            found.append(Agreed(loss, _heard(said[1:])))
+            found.append(Agreed(loss, ControlRequest.of_all(said[1:].tolist())))
         return found
 
     def losses(self) -> list[Tensor]:
@@ -210,6 +188,6 @@ class Together:
         return [t.cpu() for t in found]
 
 
-def _heard(said: Tensor) -> Wishes:
-    stop, save, leave, pause, *knobs = said.tolist()
-    return Wishes(stop > 0, save > 0, leave > 0, pause > 0, tuple(knobs))
+def _tensor(request: ControlRequest) -> Tensor:
+    """A vector whose sum over all ranks is what they agree on."""
+    return torch.tensor(request.numbers(), dtype=torch.float64)

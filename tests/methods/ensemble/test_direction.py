@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from kdlab.data.samples import Shard, planned
 from kdlab.data.shards import Shards
 from kdlab.errors import KdlabError
+from kdlab.events.event import parse
 from kdlab.methods.ensemble.crew import InProcess, Lost
 from kdlab.methods.ensemble.direction import Direction, Training
 from kdlab.methods.ensemble.exchange import ModelFile, fetch, publish
@@ -29,8 +30,8 @@ MODEL = PatchNet(patch=8, width=32)
 
 
 class Events(list):
-    def emit(self, event, /, **data):
-        self.append({"event": event, **json.loads(json.dumps(data, default=float))})
+    def emit(self, event):
+        self.append(parse(json.loads(json.dumps(event.facts(), default=float))))
 
     def of(self, kind):
         return [e for e in self if e["event"] == kind]

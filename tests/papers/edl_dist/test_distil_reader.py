@@ -51,7 +51,7 @@ def only(kind, told):
 
 
 def said(told):
-    return [i.event for i in only(Say, told)]
+    return [i.event.KIND for i in only(Say, told)]
 
 
 def test_batches_are_cut_to_what_a_teacher_computes_best_and_put_together():
@@ -84,7 +84,7 @@ def test_an_expired_teachers_work_goes_to_another_at_once():
     machine.on_teachers([teacher("t")], {}, True, 0.0)
     told = machine.on_teachers([teacher("u", 2)], {"t": "expired"}, False, 5.0)
     assert [s.teacher for s in only(Send, told)] == ["u", "u"]
-    (lost,) = [i.data for i in only(Say, told) if i.event == "teacher_lost"]
+    (lost,) = [i.event for i in only(Say, told) if i.event.KIND == "teacher_lost"]
     assert lost["why"] == "silent beyond its lease"
     assert lost["resent"] == 2
     assert lost["teacher"] == "T"
@@ -254,7 +254,9 @@ def test_thresholds_that_starve_a_student_are_named_with_what_would_do():
     machine.supply.latency_s = 0.1
     for tick in range(1, 400):
         said_so_far += machine.on_look(tick / 10)
-    (limit,) = [i.data for i in only(Say, said_so_far) if i.event == "threshold_limits"]
+    (limit,) = [
+        i.event for i in only(Say, said_so_far) if i.event.KIND == "threshold_limits"
+    ]
     assert limit["ut"] == 12
     assert limit["enough"] >= 24
 
@@ -516,7 +518,7 @@ def test_a_third_teacher_decides_and_the_liar_goes(liar_is_first):
     (complaint,) = only(Complain, told)
     assert (complaint.teacher, complaint.lease) == wrong
     assert wrong[0] not in machine.teachers
-    (event,) = [i.data for i in only(Say, told) if i.event == "teacher_lied"]
+    (event,) = [i.event for i in only(Say, told) if i.event.KIND == "teacher_lied"]
     assert event["teacher"] == wrong[0].upper()
 
 
@@ -545,7 +547,7 @@ def test_what_a_liar_said_is_asked_again_unless_it_was_trained_on():
     machine.check.open(answered[0].part, Witness("a", 1), Witness("b", 2))
     told = machine.on_compared(answered[0].part, "b", 2, [("b", 2)], 0.2)
     told = machine.on_compared(answered[0].part, "c", 3, [("b", 2)], 0.3)
-    (event,) = [i.data for i in only(Say, told) if i.event == "teacher_lied"]
+    (event,) = [i.event for i in only(Say, told) if i.event.KIND == "teacher_lied"]
     assert event["sent_again"] == lied - used > 0
     assert event["trained"] == used > 0
     assert machine.unused == unused - event["sent_again"]

@@ -1,8 +1,7 @@
 """What somebody changes about a training while it goes on: pause, weights, learning rate.
 
-Orders are lines of `control.jsonl` in the run's folder, appended by whoever watches; nothing
-of the watching happens in the training process. The loop looks between steps, a few times a
-second. All ranks of a student act after the same step: rank 0 says what holds from there on.
+The loop looks for orders between steps, a few times a second. All ranks of a student act after
+the same step: rank 0 says what holds from there on.
 """
 
 import math
@@ -11,13 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
+from kdlab.control.orders import (
+    ChangeSettings,
+    GoOn,
+    Order,
+    OrderReader,
+    Pause,
+    SaveCheckpoint,
+)
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.soft_labels.source import Steerable
-from kdlab.train.events import EventReader
 
-CONTROL = "control.jsonl"
 LR_FACTOR = "lr_factor"
 _LOSS, _SOURCE = "loss.", "soft_labels."
 THRESHOLDS = ("lt", "ut")
@@ -25,7 +29,7 @@ _EVERY_S = 0.1
 _PAUSED_S = 0.05
 
 
-def knobs_of(loss: LossSpec | None) -> dict[str, float]:
+def settings_of(loss: LossSpec | None) -> dict[str, float]:
     """What can be turned in every step, in an order that all ranks know; as it is now."""
     found = {LR_FACTOR: 1.0}
     if loss is not None:
@@ -36,7 +40,7 @@ def knobs_of(loss: LossSpec | None) -> dict[str, float]:
     return found
 
 
-def turned(loss: LossSpec | None, values: Mapping[str, float]) -> LossSpec | None:
+def with_settings(loss: LossSpec | None, values: Mapping[str, float]) -> LossSpec | None:
     """The loss with these values."""
     if loss is None:
         return None
@@ -56,7 +60,7 @@ class Steering:
     """
 
     def __init__(self, path: Path | None, member: str, since: float = 0.0) -> None:
-        self._read = None if path is None else EventReader(path)
+        self._read = None if path is None else OrderReader(path)
         self.member, self._since = member, since
         self.paused = self.wants_checkpoint = False
         self.values: dict[str, float] = {}  # as they were set last
@@ -71,27 +75,28 @@ class Steering:
             return
         self._looked = clock
         for order in self._read():
-            if order.get("member") == self.member:
+            if order.member == self.member:
                 self._take(order)
 
-    def _take(self, order: Mapping[str, Any]) -> None:
-        self.values |= order.get("set") or {}
-        if order["time"] < self._since:
+    def _take(self, order: Order) -> None:
+        if isinstance(order, ChangeSettings):
+            self.values |= order.set
+        if order.time < self._since:
             return
-        match order["event"]:
-            case "pause":
+        match order:
+            case Pause():
                 self.paused = True
-            case "go_on":
+            case GoOn():
                 self.paused = False
-            case "checkpoint":
+            case SaveCheckpoint():
                 self.wants_checkpoint = True
 
     @property
     def lr_factor(self) -> float:
         return self.values.get(LR_FACTOR, 1.0)
 
-    def knobs(self, begin: Mapping[str, float]) -> list[float]:
-        """Those of `knobs_of`, in their order."""
+    def settings(self, begin: Mapping[str, float]) -> list[float]:
+        """Those of `settings_of`, in their order."""
         return [self.values.get(name, value) for name, value in begin.items()]
 
     def refuse(self, thresholds: Mapping[str, float]) -> None:

@@ -1,0 +1,123 @@
+"""What somebody asks of a run that goes on: lines of `control.jsonl` in its folder.
+
+Whoever watches appends them; nothing of the watching happens in the training process. The loop
+reads those for its member (kdlab/control/steering.py), the run's process those for teachers
+(kdlab/experiment/pool_orders.py).
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from kdlab.events.log import LineReader
+
+CONTROL = "control.jsonl"
+_KINDS: dict[str, type["Order"]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """For one member of a run."""
+
+    KIND: ClassVar[str] = ""
+
+    time: float  # seconds since 1970, when it was given
+    member: str  # that trained then
+
+    def __init_subclass__(cls, kind: str = "") -> None:
+        super().__init_subclass__()
+        if kind:
+            cls.KIND = kind
+            _KINDS[kind] = cls
+
+    def facts(self) -> dict[str, Any]:
+        """The line that is written."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"time": self.time, "event": self.KIND, "member": self.member} | own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause(Order, kind="pause"):
+    """Stand still, with all that is in memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoOn(Order, kind="go_on"):
+    """End a pause."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveCheckpoint(Order, kind="checkpoint"):
+    """Save after this step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeSettings(Order, kind="set"):
+    """Learning rate, weights of the loss, thresholds: from the next step on."""
+
+    set: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddTeacher(Order, kind="add_teacher"):
+    """One teacher more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainTeacher(Order, kind="drain_teacher"):
+    """This teacher answers what it owes, and leaves."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillTeacher(Order, kind="kill_teacher"):
+    """This teacher dies, as a test of what becomes of the run."""
+
+    name: str
+
+
+TRAINING = (Pause, GoOn, SaveCheckpoint, ChangeSettings)
+TEACHERS = (AddTeacher, DrainTeacher, KillTeacher)
+
+
+def order(kind: str, member: str, data: Mapping[str, Any]) -> Order:
+    """The order of this name, given now.
+
+    Raises:
+        KeyError: there is none of this name.
+        TypeError: it lacks something, or takes no such thing.
+    """
+    return _KINDS[kind](time=time.time(), member=member, **data)
+
+
+def append(folder: Path, given: Order) -> None:
+    """Write it for the run of this folder, in one piece whoever else writes."""
+    line = (json.dumps(given.facts()) + "\n").encode()
+    file = os.open(folder / CONTROL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, line)
+    finally:
+        os.close(file)
+
+
+class OrderReader:
+    """Orders that were appended since the last call; a line that is none is left out."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = LineReader(path)
+
+    def __call__(self) -> list[Order]:
+        return [found for line in self._lines() if (found := _parsed(line))]
+
+
+def _parsed(line: Mapping[str, Any]) -> Order | None:
+    try:
+        kind = _KINDS[str(line["event"])]
+        return kind(**{k: v for k, v in line.items() if k != "event"})
+    except (KeyError, TypeError):
+        return None

@@ -1,0 +1,51 @@
+"""What one rank asks of all after a step, and what all of them agree on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRequest:
+    """Of one rank, or of all together.
+
+    Attributes:
+        stop: the user asked for the end; the state is saved before it.
+        save: a checkpoint.
+        leave: save, and end this generation of ranks.
+        pause: stand still until the first rank does not ask for it any more.
+        settings: values from the next step on, in an order that all ranks know; the first
+            rank's, zeros of the others. None is given where all are 0.
+    """
+
+    stop: bool = False
+    save: bool = False
+    leave: bool = False
+    pause: bool = False
+    settings: tuple[float, ...] = ()
+
+    @property
+    def ends_the_step(self) -> bool:
+        """Whether nothing may be under way where it is fulfilled."""
+        return self.stop or self.leave or self.pause or self.save
+
+    def numbers(self) -> list[float]:
+        """To be summed over all ranks."""
+        return [float(n) for n in (self.stop, self.save, self.leave, self.pause)] + [
+            *self.settings
+        ]
+
+    @classmethod
+    def of_all(cls, sums: Sequence[float]) -> Self:
+        """From the sums of the numbers of all ranks."""
+        stop, save, leave, pause, *settings = sums
+        return cls(stop > 0, save > 0, leave > 0, pause > 0, tuple(settings))
+
+    def __or__(self, later: "ControlRequest") -> "ControlRequest":
+        return ControlRequest(
+            self.stop or later.stop,
+            self.save or later.save,
+            self.leave or later.leave,
+            self.pause or later.pause,
+            later.settings if any(later.settings) else self.settings,
+        )

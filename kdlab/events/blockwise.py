@@ -1,0 +1,56 @@
+"""Events of blockwise distillation (Pipe-BD)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kdlab.events.event import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanChosen(Event, kind="plan", line="{table}"):
+    """What each device does, planned from the profile (Pipe-BD, section V)."""
+
+    programme: Mapping[str, Any]
+    table: str
+    ideal_s: Mapping[str, float]  # of a step, by part of the work, perfectly divided
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanMeasured(
+    Event,
+    kind="plan_measured",
+    line="a step took {measured_s:.4f} s, predicted {predicted_s:.4f} s "
+    "({predicted_over_measured:.2f} of it)",
+):
+    """The plan's prediction beside the median of what steps took."""
+
+    predicted_s: float
+    measured_s: float
+    predicted_over_measured: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRecorded(Event, kind="trace"):
+    """What the devices did in the last steps of an epoch."""
+
+    spans: list[list[Any]]  # device, part, step, begin and end in seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchitectureFound(
+    Event, kind="architecture_found", line="the search found {choices}"
+):
+    """The best path through a supernet, and its file is written."""
+
+    choices: list[Any]  # of each place
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeStudentStarted(
+    Event, kind="whole_student", line="training the whole student ({epochs} epochs)"
+):
+    """The blocks are distilled; now the student as a whole is trained."""
+
+    epochs: int
+    distilled: Mapping[str, float]  # percent, as the blocks left it

@@ -1,0 +1,126 @@
+"""Events of local models that train side by side (EC-DNN, MA-DNN, E-DNN, S-DNN)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kdlab.events.event import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerStarted(Event, kind="worker_started"):
+    """The process of a local model is started."""
+
+    worker: int
+    pid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerResumed(Event, kind="worker_resumed"):
+    """A local model goes on from what it had saved."""
+
+    worker: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerHangs(Event, kind="worker_hangs"):
+    """A local model's process gives no sign of life and is ended."""
+
+    worker: int
+    silent_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalModelLost(Event, kind="worker_lost"):
+    """The process of a local model, or of trials, ended; another one is started."""
+
+    why: str
+    worker: int | None = None  # the local model
+    order: int | None = None  # of a sweep: the trial it was at
+
+    def text(self) -> str:
+        if self.worker is None:
+            return f"a worker is lost: {self.why}"
+        return f"worker {self.worker} is lost: {self.why}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalStep(Event, kind="local_step"):
+    """Where one local model stands."""
+
+    worker: int
+    round: int
+    step: int
+    of_steps: int
+    loss: float | None
+    samples_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerDone(Event, kind="worker_done", spread="work"):
+    """A local model has done its part of a round."""
+
+    worker: int
+    what: str  # train or combine
+    work: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # losses, counts and seconds of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundIncomplete(
+    Event, kind="round_incomplete", line="round {round} goes on with the models of {models}"
+):
+    """Not all local models arrived in time."""
+
+    round: int
+    models: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundClosed(Event, kind="communication"):
+    """A round is over: the local models were brought together (EC-DNN, Algorithm 1)."""
+
+    round: int
+    of_rounds: int
+    models: list[int]
+    iterations: int  # of each local model so far
+    loss: float  # mean of the local models
+    parallel_s: float  # seconds so far, on machines side by side
+    round_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorsMeasured(
+    Event,
+    kind="look",
+    line="  {member}: {iterations} iterations  test error local {chosen:.2f} %, global "
+    "{global_:.2f} %  after {parallel_s:.1f} s side by side",
+):
+    """Errors of local models and of the global one, percent; losses are mean cross entropy."""
+
+    round: int
+    iterations: int
+    parallel_s: float
+    locals: list[float]  # test error of each local model
+    global_: float  # of the ensemble or the average
+    compressed: list[float]  # of each compressed model
+    chosen: float  # of the local model with the smallest training loss
+    validation_locals: list[float]
+    validation_global: float
+    local_losses: list[float]
+    global_loss: float
+    models: list[int]
+    diff_lg: float | None  # the paper's Diff_LG, Eq. 7
+    diff_lc: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelsServed(
+    Event, kind="models_served", line="the pool serves the local models {models}"
+):
+    """A teacher pool answers for the local models of this round."""
+
+    models: list[int]
+    teachers: int

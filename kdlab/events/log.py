@@ -1,0 +1,137 @@
+"""The log of a run or a sweep, `events.jsonl`: the truth about it, as lines of JSON.
+
+Loops and clusters emit; terminal, MLflow, notebooks and tests read the same file. Lines are
+only appended, each in one write, so a reader never sees a mixed line and a killed run keeps its
+past. The first line says which format the others have.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from kdlab.errors import BadInput
+from kdlab.events.event import Event, parse
+from kdlab.events.general import LogOpened
+
+FORMAT = 2  # of the log; 1 had no first line, and is read as far as its events are known
+
+
+class EventLog:
+    """Appends events to a file; may be used from several threads and processes."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._lock = threading.Lock()
+        if os.fstat(self._file).st_size == 0:
+            self.emit(LogOpened(format=FORMAT))
+        else:  # go on after a torn last line, on a line of its own
+            os.write(self._file, b"\n")
+
+    def emit(self, event: Event) -> None:
+        facts = event.facts() | {"time": time.time()}
+        line = json.dumps(facts, default=_plain)
+        with self._lock:
+            os.write(self._file, (line + "\n").encode())
+
+    def close(self) -> None:
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+
+
+class MemberLog:
+    """The same log, with the member of the run (source and seed) on every line."""
+
+    def __init__(self, log: EventLog, member: str) -> None:
+        self.log, self.member = log, member
+
+    def emit(self, event: Event) -> None:
+        self.log.emit(event.of(self.member))
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+class LineReader:
+    """Objects of a file of JSON lines that were appended since the last call.
+
+    A half-written last line waits; one that a full disk or a power cut left torn is left out.
+    """
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self.path, self.offset = path, offset
+
+    def __call__(self) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            raw = file.read()
+        whole, _, _ = raw.rpartition(b"\n")
+        if not whole:
+            return []
+        self.offset += len(whole) + 1
+        return [found for line in whole.split(b"\n") if (found := _parsed(line))]
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+class EventReader:
+    """Events that were appended since the last call.
+
+    Raises:
+        BadInput: another version of kdlab wrote the log.
+    """
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self.path, self._lines = path, LineReader(path, offset)
+
+    @property
+    def offset(self) -> int:
+        """Of the first byte that was not read yet."""
+        return self._lines.offset
+
+    @offset.setter
+    def offset(self, offset: int) -> None:
+        self._lines.offset = offset
+
+    def __call__(self) -> list[Event]:
+        found = [parse(line) for line in self._lines() if "event" in line]
+        for event in found:
+            if isinstance(event, LogOpened) and event.format != FORMAT:
+                raise BadInput(
+                    f"{self.path} has format {event.format}; this version of kdlab reads "
+                    f"format {FORMAT}. Read it with the kdlab that wrote it."
+                )
+        return [event for event in found if not isinstance(event, LogOpened)]
+
+
+def read_all(path: Path) -> list[Event]:
+    return EventReader(path)()
+
+
+_E = TypeVar("_E", bound=Event)
+
+
+@overload
+def select(path: Path, *kinds: type[_E]) -> Iterator[_E]: ...
+@overload
+def select(path: Path, *kinds: str) -> Iterator[Event]: ...
+def select(path: Path, *kinds: Any) -> Iterator[Any]:
+    """Those of these kinds (classes, or their names in the file), in order."""
+    names = {kind if isinstance(kind, str) else kind.KIND for kind in kinds}
+    return (event for event in read_all(path) if event["event"] in names)

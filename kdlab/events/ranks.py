@@ -1,0 +1,76 @@
+"""Events of a group of ranks that train one student together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kdlab.events.event import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationBegun(Event, kind="generation"):
+    """The ranks begin together, each from the newest checkpoint (EDL-Dist, section 3.4)."""
+
+    number: int
+    ranks: Mapping[str, int] | int  # pid of each by its name; of torchrun: how many
+    launcher: str | None = None  # torchrun, if that started them
+
+    def pids(self) -> dict[str, int]:
+        """Of the ranks' processes by their names, in the order of the ranks."""
+        return {} if isinstance(self.ranks, int) else dict(self.ranks)
+
+    def text(self) -> str:
+        count = self.ranks if isinstance(self.ranks, int) else len(self.ranks)
+        return f"generation {self.number}: {count} ranks begin together"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankLost(Event, kind="rank_lost", line="{rank} is lost: {why}"):
+    """A rank's process ended, or its group broke."""
+
+    rank: str = field()  # the process
+    exit_code: int | None
+    was_rank: bool  # else a standby
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankGaveUp(Event, kind="rank_gave_up"):
+    """A rank saw that its group is broken, and waits for the next generation."""
+
+    rank: str = field()
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankHangs(Event, kind="rank_hangs"):
+    """A rank gives no sign of life and is ended."""
+
+    rank: str = field()
+    silent_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankKilled(Event, kind="rank_killed"):
+    """A rank is ended so that the others can go on."""
+
+    rank: str = field()
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingAgain(Event, kind="training_again"):
+    """All ranks have done a step of the generation after a loss."""
+
+    seconds: float  # since the loss
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchShared(Event, kind="batch_shared"):
+    """How a batch is shared among the ranks."""
+
+    rows: list[int]  # of each rank
+    shares: str  # equal or measured
+
+    def text(self) -> str:
+        return f"rows of a batch on each rank: {self.rows} ({self.shares} shares)"

@@ -1,0 +1,97 @@
+"""Events of a run: its begin and end, its members, its teacher's training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kdlab.events.event import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted(Event, kind="run_started"):
+    """A session of a run begins; a resumed run has several."""
+
+    run_id: str
+    experiment: str
+    group: str  # the experiment in MLflow
+    spec: Mapping[str, Any]  # the resolved spec
+    spec_hash: str
+    members: list[str]  # names of all trainings of the run
+    machine: Mapping[str, Any]
+    versions: Mapping[str, str]  # of Python, kdlab and its libraries
+    git: str | None  # commit of the working folder
+    thresholds: list[float | None]  # lt and ut, in samples
+    dataset: Mapping[str, Any]  # name, digest, classes, shape, counts of images
+    tracking_uri: str | None  # of MLflow; None: it is not tracked
+
+    def text(self) -> str:
+        return f"run {self.run_id} ({self.experiment})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberStarted(Event, kind="member_started", line="training {member}"):
+    """A training of the run begins."""
+
+    source: str  # of its soft labels, or its variant
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberDone(Event, kind="member_done"):
+    """A training of the run has ended."""
+
+    result: Mapping[str, Any]
+    artifacts: list[str]  # paths of its networks, card and pictures
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodsCompared(Event, kind="methods_compared", line="compared in {artifacts}"):
+    """All members have ended, and were put beside each other."""
+
+    artifacts: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverviewMade(Event, kind="overview_made"):
+    """The pictures and the note that MLflow shows of the run."""
+
+    files: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDone(Event, kind="run_done"):
+    """A session of a run ends."""
+
+    state: str  # finished, failed, stopped, lost
+    result: Mapping[str, Any] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherTraining(
+    Event,
+    kind="teacher_training",
+    line="training the teacher ({epochs} epochs); it is kept for later runs",
+):
+    """There are no weights of this teacher yet."""
+
+    folder: str
+    epochs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherReady(
+    Event,
+    kind="teacher_ready",
+    line="teacher ready: {validation_top1:.2f} % top-1 on validation",
+):
+    """The teacher has its weights; percent."""
+
+    folder: str
+    validation_top1: float  # of the weights that are kept
+    test_top1: float
+    test_top5: float
+    epoch: int  # they are from
+    train_seconds: float
+    samples_per_second: float
+    test: Mapping[str, Any]  # all that was counted on the test images

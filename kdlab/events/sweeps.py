@@ -1,0 +1,115 @@
+"""Events of a sweep."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kdlab.events.event import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepStarted(Event, kind="sweep_started"):
+    """A session of a sweep begins."""
+
+    study: str
+    sweep: str
+    group: str  # the experiment in MLflow
+    tracking_uri: str | None
+    spec: Mapping[str, Any]
+    spec_hash: str
+    objectives: list[str]
+    directions: Sequence[str]  # minimize or maximize, of each
+    optuna: str  # its version
+
+    def text(self) -> str:
+        return f"sweep {self.study}: {', '.join(self.objectives)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrated(Event, kind="calibrated", line="measured on this machine: {set}"):
+    """What a simulated sweep needs to know of this machine."""
+
+    set: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialStarted(Event, kind="trial_started"):
+    """A trial was given to a worker."""
+
+    number: int
+    values: Mapping[str, Any]  # that the sampler chose
+    run: str | None  # its folder; None: simulated
+    why: str  # suggested, enqueued, default, ...
+    worker: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialStopping(
+    Event,
+    kind="trial_stopping",
+    line="trial {number} is pruned after epoch {epoch} ({value:.2f})",
+):
+    """The pruner sees no hope."""
+
+    number: int
+    epoch: int
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialAgain(Event, kind="trial_again", line="trial {number} is tried again: {why}"):
+    """Its worker was lost, or the sweep stopped."""
+
+    number: int
+    why: str
+    tries: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialDone(Event, kind="trial_done"):
+    """A trial has ended."""
+
+    number: int
+    state: str  # complete, pruned, failed
+    seconds: float | None
+    ended: int  # trials so far
+    of_trials: int
+    run: str | None
+    set: Mapping[str, Any]
+    values_found: Mapping[str, float] | None = None  # of a complete one, by objective
+    feasible: bool | None = None  # whether it keeps the constraints
+    epoch: int | None = None  # of a pruned one
+    error: str | None = None  # of a failed one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searched(Event, kind="searched", line="the best is trial {best}"):
+    """The search is over; confirmation may follow."""
+
+    best: int
+    early: str | None  # why it ended before all trials, if it did
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirming(Event, kind="confirming", line="{runs} runs with the fresh seeds {seeds}"):
+    """The best setting and the experiment as it is are run again."""
+
+    seeds: list[int]
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealRunStarted(Event, kind="real_run", line="a real run: {run}"):
+    """The best of a simulated sweep is run on this machine."""
+
+    run: str
+    set: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepDone(Event, kind="sweep_done"):
+    """A session of a sweep ends."""
+
+    state: str
+    result: Mapping[str, Any] | None = None
+    error: str | None = None

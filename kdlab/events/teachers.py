@@ -1,0 +1,210 @@
+"""Events of the teachers that serve a run, of their pool, and of chaos among them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kdlab.events.event import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolStarting(Event, kind="pool_starting", line="teacher pool: {pool}"):
+    """Scheduler and teachers are started, or a remote pool is asked."""
+
+    pool: str | None  # the component
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolReady(Event, kind="pool_ready", line="teachers are ready at {address}"):
+    """At least one teacher serves."""
+
+    address: str  # of the scheduler
+    teachers: Mapping[str, Any]  # by address, what each says of itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduled(
+    Event,
+    kind="scheduled",
+    line="t_s {t_s:.0f}, t_t {t_t:.0f} samples/s: n = {n} teachers wanted, {got} assigned",
+):
+    """The static share of Algorithm 1 (EDL-Dist), said once."""
+
+    t_s: float  # samples/s of the student without a teacher
+    t_t: float  # samples/s of a teacher, mean
+    n: int
+    got: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherJoined(
+    Event,
+    kind="teacher_joined",
+    spread="more",
+    line="{name} joined ({device}, {t_t:.0f} samples/s, pid {pid})",
+):
+    """A teacher was assigned to this student."""
+
+    name: str
+    address: str
+    lease: int  # its epoch
+    t_t: float  # samples/s, as it measured
+    device: str | None = None
+    pid: int | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)  # whatever else it says of itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherLeft(Event, kind="teacher_left", line="{teacher} left gracefully"):
+    """A teacher was released, or said goodbye and answered what it owed."""
+
+    teacher: str
+    resent: int  # parts that are sent to others
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherLost(
+    Event,
+    kind="teacher_lost",
+    line="{teacher} is lost: {why}. {resent} batches are sent again",
+):
+    """A teacher died, fell silent or answered what cannot be used."""
+
+    teacher: str
+    why: str
+    resent: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherLied(
+    Event,
+    kind="teacher_lied",
+    line="{teacher} gave other soft labels than the other teachers and is left out: "
+    "{sent_again} samples are asked again, {trained} were trained on (batches "
+    "{first_trained} to {last_trained})",
+):
+    """The spot check found a teacher whose answers two others contradict."""
+
+    teacher: str
+    epoch: int
+    batch: int
+    sent_again: int  # samples not trained on yet
+    trained: int  # samples of this lease that were
+    first_trained: list[int] | None  # (epoch, batch)
+    last_trained: list[int] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherRequested(Event, kind="teacher_requested"):
+    """The student starves, so the reader asked the pool for one teacher more."""
+
+    granted: bool  # at once; else the next one that comes
+
+    def text(self) -> str:
+        got = "one was free" if self.granted else "none is free; the next one comes"
+        return f"the student starves: asked for one more teacher ({got})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoTeacher(
+    Event,
+    kind="no_teacher",
+    line="no teacher is left for {unplaced} samples; the student waits up to "
+    "{wait_s:.0f} s. Start one:\n    {join}",
+):
+    """All teachers are gone."""
+
+    unplaced: int  # samples that were asked for and not answered
+    wait_s: float
+    coordinator: str | None = None  # address of the pool
+    join: str | None = None  # the command that adds a teacher
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdLimits(
+    Event,
+    kind="threshold_limits",
+    line="the student waits although teachers have nothing to do: soft_labels.ut={ut} holds "
+    "them back; soft_labels.ut={enough} would do",
+):
+    """The user's upper threshold is what limits the rate; samples."""
+
+    ut: float
+    enough: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryLimits(
+    Event,
+    kind="memory_limits",
+    line="the student waits although teachers have nothing to do: the memory that is free "
+    "holds the inputs of {limit} samples in flight, {enough} would do; "
+    "soft_labels.inputs=reference needs none",
+):
+    """The memory for inputs in flight is what limits the rate; samples."""
+
+    limit: float
+    enough: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorAway(
+    Event,
+    kind="coordinator_away",
+    line="the pool's scheduler does not answer ({why}); {teachers} teachers serve on",
+):
+    """The scheduler is gone or silent; training goes on with the teachers that it gave."""
+
+    why: str
+    teachers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorBack(Event, kind="coordinator_back", line="the pool's scheduler is back"):
+    """The scheduler answers again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderRestarted(
+    Event,
+    kind="reader_restarted",
+    line="{why}; another one goes on from epoch {epoch}, batch {batches}",
+):
+    """The reader's process died; its successor takes up what was not trained on."""
+
+    why: str
+    epoch: int
+    batches: int  # of this epoch, that were trained on
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherAdded(
+    Event, kind="teacher_added", line="one more teacher was asked for (pid {pid})"
+):
+    """Somebody asked the pool for one teacher more."""
+
+    by: str
+    pid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherDrained(Event, kind="teacher_drained", line="{target} was asked to leave"):
+    """Somebody asked a teacher to leave; it answers what it owes."""
+
+    by: str
+    target: str
+    pid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChaosCaused(Event, kind="chaos"):
+    """A process was hit, by the spec's timetable or by somebody."""
+
+    kind: str  # kill_teacher, stop_rank, and so on
+    target: str
+    number: int | None = None  # how many have been
+    by: str | None = None
+    pid: int | None = None
+
+    def text(self) -> str:
+        return f"chaos: {self.kind} {self.target}"

@@ -1,0 +1,119 @@
+"""Events of a training loop, whatever method it is of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kdlab.events.event import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLogged(Event, kind="step", spread="figures"):
+    """Where the training stands, a few times a second or every so many steps."""
+
+    epoch: int  # whole epochs that are over
+    step: int  # steps that are over, of the whole training
+    of_steps: int
+    loss: float | None  # mean since the last line
+    lr: float
+    samples_per_second: float  # since the last line
+    samples_seen: int  # by the weights as they are
+    block_losses: list[float] | None = None  # blockwise: each block's own
+    figures: Mapping[str, float] = field(default_factory=dict)  # of the soft-label source
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochDone(Event, kind="epoch_done"):
+    """An epoch is over; percent, and None where it was not validated."""
+
+    epoch: int  # counted from 1
+    of_epochs: int
+    step: int
+    samples_per_second: float  # over the whole training
+    samples_lost: int
+    samples_repeated: int
+    validation_top1: float | None = None
+    validation_top5: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopEvent(Event):
+    """Of a training loop: the student's, or that of one local model among several."""
+
+    step: int  # that is done
+    worker: int | None = None  # number of the local model
+
+    @property
+    def who(self) -> str:
+        """Before the text, where one of several local models did it."""
+        return "" if self.worker is None else f"worker {self.worker}: "
+
+    def text(self) -> str:
+        return self.LINE.format_map(self.facts() | {"who": self.who})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSaved(LoopEvent, kind="checkpoint_saved"):
+    """Whatever comes, the training can go on from here."""
+
+    path: str | None = None
+
+    def text(self) -> str:
+        return f"{self.who}checkpoint at step {self.step}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Event, kind="resumed", line="resumed after {epoch} epochs, {step} steps"):
+    """The training goes on from a checkpoint."""
+
+    epoch: int  # of local models: rounds
+    step: int
+    rolled_back: int  # steps that were done and are done again
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steered(LoopEvent, kind="steered"):
+    """Somebody changed settings; they hold from the next step on."""
+
+    values: Mapping[str, float]
+
+    def text(self) -> str:
+        values = ", ".join(f"{name} = {value:g}" for name, value in self.values.items())
+        return f"{self.who}from step {self.step} on: {values}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paused(
+    LoopEvent, kind="paused", line="{who}paused after step {step}; kdlab control RUN go-on"
+):
+    """Somebody asked for it; memory and teachers are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WentOn(LoopEvent, kind="went_on", line="{who}goes on from step {step}"):
+    """A pause is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheStarted(
+    Event,
+    kind="cache_started",
+    line="writing soft labels of {samples} samples, {views} views: {megabytes:.3g} MB to "
+    "{folder}",
+):
+    """Soft labels are computed once, before the training."""
+
+    folder: str
+    megabytes: float
+    samples: int
+    views: int  # of each sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheWritten(Event, kind="cache_written", line="soft labels written"):
+    """All soft labels are on disk."""
+
+    folder: str
+    megabytes: float
+    samples: int
+    views: int
+    lost_nats: float | None  # mean KL divergence of what is kept to what the teacher said

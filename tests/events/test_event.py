@@ -1,0 +1,112 @@
+"""What stands in the file of an event, and what becomes of it when it is read."""
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests_support import event
+
+from kdlab.events.event import Event, OtherEvent, kinds, parse
+from kdlab.events.training import EpochDone, StepLogged
+
+_TEXT = st.text("abc {}%", max_size=5)
+_PLAIN = st.none() | st.booleans() | st.integers(-9, 9) | _TEXT
+
+
+def _dictionaries(hint):
+    """JSON knows no other mappings."""
+    keys, values = typing.get_args(hint)
+    values = _PLAIN if values is typing.Any else st.from_type(values)
+    return st.dictionaries(st.from_type(keys), values, max_size=2)
+
+
+st.register_type_strategy(Mapping, _dictionaries)
+st.register_type_strategy(float, st.floats(-1e6, 1e6))
+st.register_type_strategy(str, _TEXT)
+
+
+@pytest.mark.parametrize("name", kinds())
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=20)
+@given(st.data())
+def test_every_kind_is_read_back_as_it_was_written(name, data):
+    kind = kinds()[name]
+    spread = {}
+    if kind.SPREAD:
+        keys = st.sampled_from(["x", "y"])  # none of its own
+        spread = {kind.SPREAD: st.dictionaries(keys, st.floats(0, 1))}
+    was = data.draw(st.builds(kind, **spread, **_open_fields(kind)))
+    line = json.loads(json.dumps(was.facts()))
+    assert line["event"] == name
+    assert parse(line) == was
+
+
+def _open_fields(kind):
+    """Lists that may hold any JSON: what they have is not the event's business."""
+    hints = typing.get_type_hints(kind)
+    return {
+        name: st.just([[0, "load", 1]])
+        for name, hint in hints.items()
+        if "Any" in str(hint) and typing.get_origin(hint) is list
+    }
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_every_line_of_text_names_only_fields_that_there_are(name):
+    kind = kinds()[name]
+    usual = event(name)
+    assert isinstance(usual.text(), str)
+    for word in ("{", "}"):
+        assert word not in usual.text().replace("{}", "")
+    known = {f.name for f in dataclasses.fields(kind)} | {"who"}
+    fields = {part.split("}")[0].split(":")[0] for part in kind.LINE.split("{")[1:]}
+    assert fields <= known
+
+
+def test_figures_stand_beside_the_other_facts():
+    step = event("step", step=3, volume=7.0)
+    assert step.figures == {"volume": 7.0}
+    assert step.facts()["volume"] == step["volume"] == 7.0
+    assert "loss" in step
+    assert step.get("block_losses") is None
+    assert "block_losses" not in step
+
+
+def test_a_line_of_an_unknown_kind_keeps_its_facts():
+    line = {"time": 1.0, "event": "of_a_package", "member": "m", "share": 0.5}
+    found = parse(line)
+    assert isinstance(found, OtherEvent)
+    assert found.facts() == line
+    assert found.text() == ""
+
+
+def test_a_line_that_lacks_something_is_none_of_its_kind():
+    found = parse({"time": 1.0, "event": "epoch_done", "epoch": 3})
+    assert isinstance(found, OtherEvent)
+    assert not isinstance(found, EpochDone)
+    assert found["epoch"] == 3
+
+
+def test_a_kind_of_ones_own_is_a_subclass():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Pruned(Event, kind="pruned", line="{share:.0%} of the weights are 0"):
+        share: float
+
+    found = parse({"time": 2.0, "event": "pruned", "share": 0.5})
+    assert found == Pruned(time=2.0, share=0.5)
+    assert found.text() == "50% of the weights are 0"
+
+
+def test_of_local_models_the_text_says_which():
+    assert (
+        event("paused", step=4, worker=2).text().startswith("worker 2: paused after step 4")
+    )
+    assert event("paused", step=4).text().startswith("paused after step 4")
+
+
+def test_what_is_not_known_is_a_dash():
+    assert "- joined (-" in event("teacher_joined", name="-", device=None).text()
+    assert isinstance(event("step"), StepLogged)
