@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from kdlab.experiment.spec import ExperimentSpec
-    from kdlab.notebook.builder import Builder
     from kdlab.run.examination import Pictures
     from kdlab.run.handle import Run
 
@@ -123,11 +122,11 @@ class Experiment:
 
         return show_batch(self.spec, count, teacher=teacher, say=print)
 
-    def edit(self) -> "Builder":
+    def edit(self) -> Any:
         """Change it by hand in a notebook: dropdowns, checked fields, save and start."""
-        from kdlab.notebook.builder import Builder
+        from kdlab.run.watched import viewers
 
-        return Builder(self.asked, self.changes)
+        return viewers["experiment"](self.asked, self.changes)
 
     def __repr__(self) -> str:
         about = self.composed.data.get("about", "")

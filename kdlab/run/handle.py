@@ -16,7 +16,7 @@ from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
 from kdlab.experiment import folder as folders
 from kdlab.experiment.folder import FORMAT, RunFolder
 from kdlab.run.result import Result
-from kdlab.run.watched import Watched, in_a_notebook, spawn
+from kdlab.run.watched import Watched, in_a_notebook, spawn, viewers
 
 if TYPE_CHECKING:
     from kdlab.run.control import Knob
@@ -187,9 +187,7 @@ class Run(Watched):
                 the canvas.
         """
         if in_a_notebook():
-            from kdlab.notebook.monitor import Monitor
-
-            return Monitor(self, renderer).show()
+            return viewers["run"](self, renderer)
         from kdlab.report.progress import Progress
 
         try:

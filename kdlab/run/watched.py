@@ -43,6 +43,10 @@ def spawn(
 _children: dict[int, "subprocess.Popen[bytes]"] = {}  # so that none stays a zombie
 
 
+# How a notebook shows a run, a sweep, an experiment; kdlab/session.py fills it.
+viewers: dict[str, Callable[..., Any]] = {}
+
+
 def in_a_notebook() -> bool:
     """Whether this process is a Jupyter kernel."""
     if "IPython" not in sys.modules:

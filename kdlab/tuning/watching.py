@@ -10,7 +10,7 @@ from rich.text import Text
 from kdlab.events.event import Event
 from kdlab.events.sweeps import SweepStarted, TrialDone
 from kdlab.report import page
-from kdlab.run.watched import in_a_notebook
+from kdlab.run.watched import in_a_notebook, viewers
 
 if TYPE_CHECKING:
     from kdlab.tuning.handle import Sweep
@@ -93,9 +93,7 @@ def as_html(sweep: "Sweep") -> str:
 
 def live(sweep: "Sweep") -> Any:
     if in_a_notebook():
-        from kdlab.notebook.sweep_view import SweepView
-
-        return SweepView(sweep, lambda: as_html(sweep)).show()
+        return viewers["sweep"](sweep, lambda: as_html(sweep))
     try:
         sweep.wait(Lines().see)
     except KeyboardInterrupt:

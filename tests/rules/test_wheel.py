@@ -7,25 +7,34 @@ from pathlib import Path
 
 import pytest
 
+import kdlab
+
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def built(tmp_path_factory):
+    """A source distribution, and the wheel that is made of it, as for an upload."""
     folder = tmp_path_factory.mktemp("wheel")
-    build = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(folder),
-    ]
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder)]
     subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    site = folder / "site"
+    return folder
+
+
+def test_both_are_ready_for_an_upload(built):
+    files = sorted(map(str, built.glob("kdlab-*")))
+    assert [Path(f).suffix for f in files] == [".whl", ".gz"]
+    check = [sys.executable, "-m", "twine", "check", "--strict", *files]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert all(kdlab.__version__ in file for file in files)  # stands in two places
+
+
+@pytest.fixture(scope="module")
+def installed(built):
+    (wheel,) = built.glob("*.whl")
+    site = built / "site"
     pip = [
         sys.executable,
         "-m",
@@ -40,7 +49,7 @@ def installed(tmp_path_factory):
     return site
 
 
-def kdlab(site, cwd, *words):
+def run(site, cwd, *words):
     done = subprocess.run(
         [sys.executable, *words],
         cwd=cwd,
@@ -53,12 +62,12 @@ def kdlab(site, cwd, *words):
 
 
 def test_lists_and_loads_from_elsewhere(installed, tmp_path):
-    where = kdlab(installed, tmp_path, "-c", "import kdlab; print(kdlab.__file__)")
+    where = run(installed, tmp_path, "-c", "import kdlab; print(kdlab.__file__)")
     assert where.startswith(str(installed))
-    listing = kdlab(installed, tmp_path, "-m", "kdlab", "list")
+    listing = run(installed, tmp_path, "-m", "kdlab", "list")
     for name in ("quickstart", "teachers/digits_resnet", "losses/hinton", "timm/*"):
         assert name in listing
-    shown = kdlab(installed, tmp_path, "-m", "kdlab", "show", "quickstart")
+    shown = run(installed, tmp_path, "-m", "kdlab", "show", "quickstart")
     assert "registry/teachers/digits_resnet.yaml" in shown
 
 

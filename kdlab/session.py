@@ -1,0 +1,77 @@
+"""What notebooks and scripts call; `import kdlab` brings all of it.
+
+It lies above runs, sweeps and notebooks, so that none of them needs to know the others: a run
+that is asked to show itself calls the viewer that is named here. Nothing imported at the top may
+import torch, distributed, optuna, mlflow or ipywidgets: a notebook's first cell must answer at
+once.
+"""
+
+from typing import Any
+
+from kdlab.config import Range, Spec, SpecError, register
+from kdlab.errors import KdlabError
+from kdlab.run import Experiment, Run, attach, compare, load, runs
+from kdlab.run.catalogue import Registry
+from kdlab.run.watched import viewers
+
+registry = Registry()
+
+
+def sweep(name: Any, *overrides: Any, study: str | None = None, say: Any = print) -> Any:
+    """Start a sweep, by name or as a dict; see `kdlab.tuning.search` and `Search.start`."""
+    from kdlab.tuning import search  # imports torch and optuna
+
+    return search(name, *overrides).start(study, say)
+
+
+def attach_sweep(study: str = "last") -> Any:
+    """A sweep that exists, running or not; see `kdlab.tuning.attach_sweep`."""
+    from kdlab.tuning import attach_sweep as attach_to  # imports torch and optuna
+
+    return attach_to(study)
+
+
+def chaos(run: Run, **spec: Any) -> Any:
+    """Trouble for a running run; see `kdlab.run.chaos_outside.chaos`."""
+    from kdlab.run.chaos_outside import chaos as begin  # imports distributed
+
+    return begin(run, **spec)
+
+
+def _monitor(run: Any, renderer: Any) -> Any:
+    from kdlab.notebook.monitor import Monitor  # imports ipywidgets
+
+    return Monitor(run, renderer).show()
+
+
+def _builder(asked: Any, changes: Any) -> Any:
+    from kdlab.notebook.builder import Builder
+
+    return Builder(asked, changes)
+
+
+def _sweep_view(sweep: Any, page: Any) -> Any:
+    from kdlab.notebook.sweep_view import SweepView
+
+    return SweepView(sweep, page).show()
+
+
+viewers.update(run=_monitor, experiment=_builder, sweep=_sweep_view)
+
+__all__ = [
+    "Experiment",
+    "KdlabError",
+    "Range",
+    "Run",
+    "Spec",
+    "SpecError",
+    "attach",
+    "attach_sweep",
+    "chaos",
+    "compare",
+    "load",
+    "register",
+    "registry",
+    "runs",
+    "sweep",
+]
