@@ -155,7 +155,7 @@ def join_command(address: str) -> str:
     return f"kdlab teacher {address}{plain}"
 
 
-class TeacherLost(ClusterError):
+class NoTeacherLeft(ClusterError):
     """No teacher is left and none came back within the waiting time."""
 
     def __init__(
@@ -182,7 +182,7 @@ class TeacherLost(ClusterError):
 
 def _teacher_lost(
     unplaced: int, batches: int, waited_s: float, address: str, log: str
-) -> TeacherLost:
-    return TeacherLost(
+) -> NoTeacherLeft:
+    return NoTeacherLeft(
         unplaced=unplaced, batches=batches, waited_s=waited_s, address=address, log=log
     )

@@ -1,7 +1,7 @@
 """Sweeps small enough for tests."""
 
 from kdlab.config.load import from_dict
-from kdlab.tuning.handle import Search
+from kdlab.tuning.handle import CheckedSweep
 
 TRAINED = {
     "experiment": "smoke/none",
@@ -32,4 +32,4 @@ SIMULATED = {
 
 def searched(tree, **changes):
     """Checked, as from a file."""
-    return Search(from_dict(tree | changes, "small"))
+    return CheckedSweep(from_dict(tree | changes, "small"))

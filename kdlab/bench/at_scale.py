@@ -17,8 +17,7 @@ import psutil
 
 from kdlab.bench.real_teacher import deployment_of_model
 from kdlab.bench.scale import asked_of, emulated_students
-from kdlab.bench.students import Case as ImageCase
-from kdlab.bench.students import deployment_for, samples_of
+from kdlab.bench.students import ImageCase, deployment_for, samples_of
 from kdlab.cluster.children import Child
 from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
 from kdlab.cluster.pool import send_weights, start_scheduler
@@ -27,15 +26,15 @@ from kdlab.errors import SchedulerUnreachable
 from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, figure
 from kdlab.simulate.edl_dist import (
-    Case,
     EdlDist,
     Fleet,
-    Outcome,
+    PoolCase,
+    PoolOutcome,
     Simulation,
     in_vain,
     settled_at,
 )
-from kdlab.simulate.profile import Profile
+from kdlab.simulate.profile import RateProfile
 from kdlab.train.teacher import frozen
 
 _JITTER = 0.1  # of the teachers' service times
@@ -84,14 +83,16 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 # Simulated
 
 
-def simulated(setting: Setting, **changed: Any) -> Outcome:
+def simulated(setting: Setting, **changed: Any) -> PoolOutcome:
     (count, rate), *more = setting.teachers
-    case = Case(
+    case = PoolCase(
         name=setting.name,
-        student=Profile(samples_per_second=setting.demand),
-        teacher=Profile(samples_per_second=rate),
+        student=RateProfile(samples_per_second=setting.demand),
+        teacher=RateProfile(samples_per_second=rate),
         teachers=count,
-        more=tuple(Fleet(teacher=Profile(samples_per_second=r), count=n) for n, r in more),
+        more=tuple(
+            Fleet(teacher=RateProfile(samples_per_second=r), count=n) for n, r in more
+        ),
         batch=setting.batch,
         steps=max(20, round(_SIMULATED_S * setting.demand / setting.batch)),
         order=setting.order,
@@ -100,7 +101,7 @@ def simulated(setting: Setting, **changed: Any) -> Outcome:
     return Simulation(spec, case).run()
 
 
-def _of_simulation(setting: Setting, outcome: Outcome) -> list[Figure]:
+def _of_simulation(setting: Setting, outcome: PoolOutcome) -> list[Figure]:
     rate = outcome.samples_per_second / setting.demand
     held, name = outcome.held_over_needed, setting.name
     lost = [outcome.lost + outcome.repeated]

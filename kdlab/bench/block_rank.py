@@ -26,13 +26,13 @@ from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.profiling import Paths, feasible_rows, paths_of, profiled
-from kdlab.methods.blockwise.stage import Job, Worker, stage_groups
+from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.proxyless import draw_paths
-from kdlab.papers.pipe_bd.block_cost import Costs, Profile
-from kdlab.papers.pipe_bd.programme import (
+from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts
+from kdlab.papers.pipe_bd.execution_plan import (
+    ExecutionPlan,
     PlanName,
-    Programme,
     predicted_s,
     programme,
 )
@@ -71,7 +71,7 @@ _PLANS: dict[Variant, PlanName] = {
 }
 
 
-def made(name: Variant, costs: Costs) -> Programme:
+def made(name: Variant, costs: StageCosts) -> ExecutionPlan:
     """What a variant of Fig. 4 carries out."""
     if name != "ideal":
         return programme(_PLANS[name], costs, decoupled=name != "tr")
@@ -80,11 +80,11 @@ def made(name: Variant, costs: Costs) -> Programme:
         Plan(costs.batch, (Stage(0, costs.blocks, (d,), (costs.batch,), from_data=True),))
         for d in range(costs.devices)
     )
-    return Programme("ir", plans, costs.ideal_s() * costs.devices, "each device alone")
+    return ExecutionPlan("ir", plans, costs.ideal_s() * costs.devices, "each device alone")
 
 
 def running(
-    what: Programme,
+    what: ExecutionPlan,
     of: Workload,
     cutting: Cutting,
     samples: PlannedSamples,
@@ -101,7 +101,7 @@ def running(
         loader.begin(0, 0)
         loader.ids = loader.ids[:1] * _FOREVER  # references; every step is a whole batch
         own = pairs[stage.first : stage.stop]
-        job = Job(
+        job = StageJob(
             pairs=own,
             optimizers=[make_optimizer(of.recipe, p.student) for p in own],
             load=loader,
@@ -166,7 +166,7 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
     profile = profile_of(
         of, cutting, samples, config, most_s=config["profile_s"], paths=paths
     )
-    costs = Costs(profile, batch, lead=config["lead"])
+    costs = StageCosts(profile, batch, lead=config["lead"])
     names: tuple[Variant, ...] = tuple(config["variants"])
     programmes = {name: made(name, costs) for name in names}
     variants = {
@@ -184,7 +184,7 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
     for number in range(config["rounds"]):
         # Beside the steps it speaks of: a host drifts by tens of percent within minutes.
         beside = profile_of(of, cutting, samples, config, steps=_AGAIN, paths=paths)
-        now = Costs(beside, batch)
+        now = StageCosts(beside, batch)
         for name in names:
             if name != "ideal":
                 predicted[name].append(predicted_s(programmes[name], now))
@@ -234,7 +234,7 @@ def memory(config: dict[str, Any]) -> dict[str, Any]:
     device = torch.device(config["device"])
     of = workload(config["workload"])
     cutting, samples = of.cutting(device), of.samples(batch)
-    what = Programme.from_facts(config["programme"])
+    what = ExecutionPlan.from_facts(config["programme"])
     one = running(what, of, cutting, samples, rank, device)
     own = {
         id(p): p.numel() * p.element_size()

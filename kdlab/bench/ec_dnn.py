@@ -41,7 +41,7 @@ _NONE = "train/aggregation/none"
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class MeasuredSeconds:
     """Processor seconds, measured."""
 
     step_s: float  # of one SGD step
@@ -57,7 +57,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BenchedMethod:
     """A method with its settings."""
 
     name: str
@@ -82,7 +82,7 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         jobs = _Jobs(Path(folder), list(overrides))
         (found,) = jobs.all([{"what": "costs"}])
-        costs = Costs(**found)
+        costs = MeasuredSeconds(**found)
         say(
             f"a step takes {1e3 * costs.step_s:.1f} ms, a row forward "
             f"{1e6 * costs.row_s:.0f} us"
@@ -99,15 +99,15 @@ def measure(
 
 
 def _chosen(
-    jobs: "_Jobs", costs: Costs, budget_s: float, say: Callable[[str], None]
-) -> tuple[dict[str, Case], dict[str, dict[str, Any]]]:
+    jobs: "_Jobs", costs: MeasuredSeconds, budget_s: float, say: Callable[[str], None]
+) -> tuple[dict[str, BenchedMethod], dict[str, dict[str, Any]]]:
     """The settings of each method that are best on validation, with the first seed."""
     plain = costs.iterations(budget_s)
     cases = {
-        "s": [Case("s", _contender({"type": _NONE}, plain, workers=1))],
-        "e": [Case("e", _contender({"type": _NONE}, plain))],
+        "s": [BenchedMethod("s", _contender({"type": _NONE}, plain, workers=1))],
+        "e": [BenchedMethod("e", _contender({"type": _NONE}, plain))],
         "ma": [
-            Case(
+            BenchedMethod(
                 f"ma tau {tau}",
                 _contender(
                     {"type": "train/aggregation/model_average", "tau": min(tau, plain)},
@@ -120,7 +120,7 @@ def _chosen(
     }
     every = [(name, case) for name, own in cases.items() for case in own]
     found = jobs.all([_job(case, 0) for _, case in every])
-    best: dict[str, tuple[float, Case, dict[str, Any]]] = {}
+    best: dict[str, tuple[float, BenchedMethod, dict[str, Any]]] = {}
     for (name, case), result in zip(every, found, strict=True):
         last = result["looks"][-1]
         say(
@@ -140,13 +140,13 @@ def _contender(aggregation: dict[str, Any], iterations: int, **rest: Any) -> dic
 
 
 def _ec(
-    costs: Costs,
+    costs: MeasuredSeconds,
     budget_s: float,
     tau: int,
     alpha: float,
     p: float,
     beta: tuple[float, float],
-) -> Case:
+) -> BenchedMethod:
     iterations = costs.iterations(budget_s, diversity=alpha, p=p)
     tau = min(tau, max(1, iterations // 2))  # two rounds at least
     compression = {
@@ -162,10 +162,10 @@ def _ec(
         "compression": compression,
     }
     name = f"ec tau {tau} alpha {alpha:g} p {p:g} beta {beta[0]:g}, {beta[1]:g}"
-    return Case(name, _contender(aggregation, iterations))
+    return BenchedMethod(name, _contender(aggregation, iterations))
 
 
-def _job(case: Case, seed: int) -> dict[str, Any]:
+def _job(case: BenchedMethod, seed: int) -> dict[str, Any]:
     return {"what": "train", "variant": case.variant, "seed": seed}
 
 
@@ -222,12 +222,12 @@ def _result(child: Child) -> dict[str, Any] | None:
             found: dict[str, Any] = said["done"]
             return found
     if not alive:
-        raise ClusterError(child.obituary("ended before it was done"))
+        raise ClusterError(child.exit_report("ended before it was done"))
     return None
 
 
 def _figures(
-    results: dict[str, list[dict[str, Any]]], chosen: dict[str, Case]
+    results: dict[str, list[dict[str, Any]]], chosen: dict[str, BenchedMethod]
 ) -> list[Figure]:
     def last(name: str, key: str) -> list[float]:
         return [result["looks"][-1][key] for result in results[name]]

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kdlab.bench.ec_dnn import Costs
+from kdlab.bench.ec_dnn import MeasuredSeconds
 from kdlab.cluster.children import announce, configured
 from kdlab.config.load import spec_hash
 from kdlab.events.event import unheard
 from kdlab.experiment.setup import TrainingSetup
-from kdlab.methods.ensemble.crew import InProcess
-from kdlab.methods.ensemble.direction import Direction
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.method import Ensemble
+from kdlab.methods.ensemble.model_workers import WorkersHere
+from kdlab.methods.ensemble.round_driver import RoundDriver
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.run.experiment import load
 
@@ -50,11 +50,11 @@ def main() -> None:
     if config["what"] == "costs":
         announce(done=asdict(_costs(ensemble_run, folder)))
         return
-    crew = InProcess(
+    processes = WorkersHere(
         lambda number: ensemble_run.worker(number, folder, unheard),
         lambda worker: ensemble_run.source(worker, "bench", None),
     )
-    outcome = Direction(ensemble_run.training(folder, unheard), crew).run()
+    outcome = RoundDriver(ensemble_run.training(folder, unheard), processes).run()
     facts = {
         "looks": [asdict(look) for look in outcome.looks],
         "account": asdict(outcome.account),
@@ -62,7 +62,7 @@ def main() -> None:
     announce(done=facts)
 
 
-def _costs(ensemble_run: EnsembleRun, folder: Path) -> Costs:
+def _costs(ensemble_run: EnsembleRun, folder: Path) -> MeasuredSeconds:
     """Medians of processor seconds, on the images themselves."""
     worker = ensemble_run.worker(0, folder, unheard)
     with closing(ensemble_run.source(worker, "bench", None)) as source:
@@ -72,7 +72,7 @@ def _costs(ensemble_run: EnsembleRun, folder: Path) -> Costs:
             begin = time.process_time()
             worker.one(batch)
             steps.append(time.process_time() - begin)
-    return Costs(
+    return MeasuredSeconds(
         step_s=float(np.median(steps[5:])),
         row_s=_forward_s(worker),
         batch=ensemble_run.recipe.batch,

@@ -23,15 +23,27 @@ import torch
 
 from kdlab.bench import at_scale, faults, real_teacher, scale
 from kdlab.bench.parts import measured
-from kdlab.bench.slices import BUFFER, SLICE_MS, Variant, compare, ratios, worst_of
-from kdlab.bench.students import Case, calibrated, context, emulated, loop_of, samples_of
+from kdlab.bench.slices import BUFFER, SLICE_MS, TimedTraining, compare, ratios, worst_of
+from kdlab.bench.students import (
+    ImageCase,
+    calibrated,
+    context,
+    emulated,
+    loop_of,
+    samples_of,
+)
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.report.figures import Figure, Report, figure
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.remembered import Remembered
 from kdlab.soft_labels.source import SourceSpec
 
-CASES = (Case(32, 40, 5), Case(32, 64, 80), Case(224, 4, 5), Case(224, 16, 80))
+CASES = (
+    ImageCase(32, 40, 5),
+    ImageCase(32, 64, 80),
+    ImageCase(224, 4, 5),
+    ImageCase(224, 16, 80),
+)
 WAYS: tuple[Literal["reference", "value_uint8"], ...] = ("reference", "value_uint8")
 GOALS = {"reference": ">= 0.97", "value_uint8": ">= 0.95"}
 
@@ -72,7 +84,7 @@ def served(rounds: int, say: Callable[[str], None]) -> list[Figure]:
     return worst + each
 
 
-def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
+def _case(case: ImageCase, rounds: int, say: Callable[[str], None]) -> list[Figure]:
     samples = samples_of(case)
     spec, rate = calibrated(case, samples)
     steps = max(6, round(SLICE_MS / case.step_ms))
@@ -91,7 +103,7 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
             if isinstance(built, ServedSource):
                 reader = psutil.Process(built.reader.pid)
             loop = loop_of(spec, samples, own)
-            variants[name] = Variant(name, loop, built, helper=reader)
+            variants[name] = TimedTraining(name, loop, built, helper=reader)
         compare(
             list(variants.values()),
             rounds=rounds,
@@ -122,7 +134,7 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
         return [*made, figure(f"step_ms/{case.name}", step, "ms")]
 
 
-def _cpu_figure(who: str, way: str, case: Case, milliseconds: float) -> Figure:
+def _cpu_figure(who: str, way: str, case: ImageCase, milliseconds: float) -> Figure:
     goal = "<= 0.5" if (who, way) == ("student", "reference") else None
     name = f"{who}_cpu_ms_per_batch/{way}/{case.name}"
     return figure(name, [milliseconds], "ms", goal)

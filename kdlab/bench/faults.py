@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from kdlab.bench.real_teacher import deployment_of_model
-from kdlab.bench.students import Case, context, emulated, samples_of
+from kdlab.bench.students import ImageCase, context, emulated, samples_of
 from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.data.samples import PlannedSamples
@@ -45,7 +45,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def resends(say: Callable[[str], None]) -> list[Figure]:
-    samples = samples_of(Case(8, 32, 1))
+    samples = samples_of(ImageCase(8, 32, 1))
     found: dict[str, list[float]] = {}
     for repeat in range(_REPEATS):
         for name, seconds in _one_of_each(samples).items():
@@ -205,8 +205,8 @@ def _until(
 
 
 def memory_growth(say: Callable[[str], None]) -> Figure:
-    """Of trainer and reader together, over 50,000 batches of emulated teachers."""
-    samples = samples_of(Case(8, 16, 1, batches=500))
+    """Growth of trainer and reader together, over 50,000 batches of emulated teachers."""
+    samples = samples_of(ImageCase(8, 16, 1, batches=500))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         pool = stack.enter_context(emulated(samples, teachers=4, t_t=1e6, jitter=0.0))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from kdlab.bench.real_teacher import deployment_of_model
-from kdlab.bench.slices import Variant
+from kdlab.bench.slices import TimedTraining
 from kdlab.bench.students import context, loop_of
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.served import Served
@@ -54,7 +54,7 @@ class Side(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Spec):
-    """Of the benchmark.
+    """Settings of the benchmark.
 
     size: pixels of a side.
     device: of the teacher in Table 2, and of the student in Table 3.
@@ -149,7 +149,7 @@ class _Row:
             made.append(figure(f"edl_dist_over_{base}/{label}", over, "ratio"))
         return made
 
-    def _variants(self, folder: Path, stack: ExitStack) -> dict[str, Variant]:
+    def _variants(self, folder: Path, stack: ExitStack) -> dict[str, TimedTraining]:
         own = self.settings
         data = Synthetic(samples=20 * own.batch, size=own.size)
         samples = planned(
@@ -179,7 +179,7 @@ class _Row:
         for name, source in sources.items():
             built = source.build(replace(place, folder=folder / name, student=name))
             stack.callback(built.close)
-            variants[name] = Variant(name, self._loop(samples, folder / name), built)
+            variants[name] = TimedTraining(name, self._loop(samples, folder / name), built)
         return variants
 
     def _loop(self, samples: PlannedSamples, folder: Path) -> StudentLoop:
@@ -195,7 +195,7 @@ def _loaded(model: Normalised, device: Device) -> LoadedTeacher:
     return LoadedTeacher(infer, "bench")
 
 
-def _rate(variant: Variant, warm_up: int) -> float:
+def _rate(variant: TimedTraining, warm_up: int) -> float:
     """Steps/s; `warm_up` steps before use up what gathered in buffers meanwhile."""
     variant.advance(warm_up)
     _settle()

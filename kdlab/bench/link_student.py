@@ -7,9 +7,9 @@ from typing import Any
 import psutil
 import torch
 
-from kdlab.bench.slices import BUFFER, Variant, seconds_of
+from kdlab.bench.slices import BUFFER, TimedTraining, seconds_of
 from kdlab.bench.students import (
-    Case,
+    ImageCase,
     calibrated,
     context,
     deployment_for,
@@ -23,7 +23,7 @@ from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import KnownPool
 
 # 200 samples/s of 150 kB: 240 Mbit/s by value.
-_CASE = Case(size=224, batch=16, step_ms=80, batches=16)
+_CASE = ImageCase(size=224, batch=16, step_ms=80, batches=16)
 _TEACHERS = 4
 _WARM_UP, _ALONE, _SERVED = 4, 15, 40  # steps
 
@@ -48,7 +48,7 @@ def main() -> None:
         wait_for_teacher(address, 60.0, lambda: None, lambda: False, at_least=_TEACHERS)
         pool = KnownPool(address=address, teacher="emulated", tls=None)
         place = context(samples, folder / "alone", pool, rate, "alone")
-        alone = Variant(
+        alone = TimedTraining(
             "alone", loop_of(spec, samples, place.folder), NoTeacher().build(place)
         )
         alone.advance(_WARM_UP)
@@ -63,7 +63,9 @@ def main() -> None:
                     lt=BUFFER * _CASE.batch / 2, ut=BUFFER * _CASE.batch, inputs=way
                 ).build(here)
                 try:
-                    served = Variant(label, loop_of(spec, samples, here.folder), source)
+                    served = TimedTraining(
+                        label, loop_of(spec, samples, here.folder), source
+                    )
                     served.advance(_WARM_UP)
                     carried, begin = _carried(), time.perf_counter()
                     took = seconds_of(served, _SERVED)

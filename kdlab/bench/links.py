@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kdlab.bench.network import FAR, NEAR, Link, delayed_by, linked, require
+from kdlab.bench.network import FAR, NEAR, MachineLink, delayed_by, linked, require
 from kdlab.cluster.children import Child
 from kdlab.report.figures import Figure, Report, figure, report
 
 WAYS = ("reference", "value_uint8")
-LINKS = (Link(), Link(1000.0), Link(100.0))
-DELAYED = (Link(1000.0, 20.0), Link(100.0, 20.0))
+LINKS = (MachineLink(), MachineLink(1000.0), MachineLink(100.0))
+DELAYED = (MachineLink(1000.0, 20.0), MachineLink(100.0, 20.0))
 # What is by reference must not notice the link; what is by value may starve.
 _GOALS = {"reference": ">= 0.95"}
 _PATIENCE_S = 300.0
@@ -49,7 +49,7 @@ def measure(repeats: int = 3, say: Callable[[str], None] = lambda line: None) ->
     return report("links", figures)
 
 
-def _over(link: Link, repeats: int) -> dict[str, Any]:
+def _over(link: MachineLink, repeats: int) -> dict[str, Any]:
     with linked(link) as (near, far), tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         config = {"host": NEAR, "ways": WAYS, "repeats": repeats, "folder": folder}

@@ -29,7 +29,7 @@ _PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class MachineLink:
     """Between two machines.
 
     mbit_per_s: in each direction; None leaves it as fast as it is.
@@ -104,7 +104,7 @@ def delayed_by() -> str | None:
 
 
 @contextmanager
-def linked(link: Link) -> Iterator[tuple[list[str], list[str]]]:
+def linked(link: MachineLink) -> Iterator[tuple[list[str], list[str]]]:
     """The words that enter each of the two hosts, which have addresses NEAR and FAR.
 
     Raises:
@@ -163,7 +163,7 @@ def _take_away_orphans() -> None:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
-def _shape(name: str, end: str, link: Link, *, delays: bool) -> None:
+def _shape(name: str, end: str, link: MachineLink, *, delays: bool) -> None:
     if link.mbit_per_s is not None:
         # A millisecond's worth at once, and at least some packets.
         burst = max(16_000, round(link.mbit_per_s * 125))

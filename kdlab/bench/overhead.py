@@ -25,7 +25,7 @@ from kdlab.models.model import Normalised
 from kdlab.report.figures import Report, figure, report
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.train.recipe import Recipe, lr_at, make_optimizer
-from kdlab.train.student import Job, StudentLoop
+from kdlab.train.student import StudentJob, StudentLoop
 
 _IMPORT = (
     "import time; t = time.perf_counter(); import kdlab; print(time.perf_counter() - t)"
@@ -81,7 +81,7 @@ def _model(spec: CifarResNet, samples: PlannedSamples) -> Normalised:
 def _kdlab_rate(recipe: Recipe, spec: CifarResNet, samples: PlannedSamples) -> float:
     with tempfile.TemporaryDirectory() as folder:
         log = EventLog(Path(folder) / "events.jsonl")
-        job = Job(
+        job = StudentJob(
             recipe=recipe,
             model_spec=spec,
             model=_model(spec, samples),

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 
 from kdlab.bench.peer_loops import PEERS
-from kdlab.bench.peers import Stage
+from kdlab.bench.peers import PeerStage
 from kdlab.bench.slices import BUFFER
 from kdlab.cluster.children import announce, configured
 
@@ -15,7 +15,7 @@ _STEPS = 2 * BUFFER + 8  # all buffers are full then
 def main() -> None:
     config = configured()
     name = config["variant"]
-    stage = Stage(Path(config["folder"]))
+    stage = PeerStage(Path(config["folder"]))
     with stage.open:
         variant = stage.peer(name) if name in PEERS else stage.kdlab(name)
         most = 0.0
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _held_mb() -> float:
-    """Of this process and its children; pages that several share are divided among them."""
+    """Memory of this process and its children; pages that several share are divided among them."""
     own = psutil.Process()
     every = [own, *own.children(recursive=True)]
     return sum(p.memory_full_info().pss for p in every) / 1e6

@@ -30,7 +30,7 @@ from kdlab.bench.peer_loops import (
     written,
 )
 from kdlab.bench.real_teacher import deployment_of_model
-from kdlab.bench.slices import BUFFER, Variant, compare, ratios
+from kdlab.bench.slices import BUFFER, TimedTraining, compare, ratios
 from kdlab.bench.students import context, loop_of
 from kdlab.cluster.children import Child
 from kdlab.cluster.local_pool import LocalPool
@@ -87,7 +87,7 @@ class Peer:
                 yield
 
 
-class Stage:
+class PeerStage:
     """Data, teacher, and every variant built on them.
 
     Args:
@@ -137,7 +137,7 @@ class Stage:
 
         return Peer("bare_n_training", step, self.samples)
 
-    def kdlab(self, name: str) -> Variant:
+    def kdlab(self, name: str) -> TimedTraining:
         loop = self._loop(name)
         if name == "kdlab_served":
             source: SoftLabelSource = self._served(loop.measure_rate(0.3))
@@ -149,7 +149,7 @@ class Stage:
             }
             source = kinds[name].build(self._in_process())
         self.open.callback(source.close)
-        return Variant(name, loop, source)
+        return TimedTraining(name, loop, source)
 
     def _loop(self, name: str) -> StudentLoop:
         loop = loop_of(
@@ -180,7 +180,7 @@ class Stage:
 
     @torch.inference_mode()
     def loss_of(self, name: str) -> float:
-        """Of the trained student, on images of the validation split."""
+        """Loss of the trained student, on images of the validation split."""
         data, model = self.samples.data, self.models[name]
         ids = data.validation
         views = torch.from_numpy(data.inputs[ids])
@@ -204,9 +204,9 @@ def _threads(count: int) -> Iterator[None]:
 def measure(repeats: int = 6, say: Callable[[str], None] = lambda line: None) -> Report:
     """Samples/s of all, loss after as many steps, memory, and lines one writes."""
     with tempfile.TemporaryDirectory() as folder:
-        stage = Stage(Path(folder))
+        stage = PeerStage(Path(folder))
         with stage.open:
-            variants: list[Variant | Peer] = [stage.kdlab(name) for name in KDLAB]
+            variants: list[TimedTraining | Peer] = [stage.kdlab(name) for name in KDLAB]
             variants += [stage.plain(), *(stage.peer(name) for name in PEERS)]
             variants += [stage.peer(name, threads=2) for name in PEERS]
             compare(variants, rounds=repeats, steps=STEPS, warm_up=BUFFER + 8, say=say)
@@ -220,7 +220,9 @@ def measure(repeats: int = 6, say: Callable[[str], None] = lambda line: None) ->
     return report("peers", figures)
 
 
-def _figures(variants: dict[str, Variant | Peer], stage: Stage, steps: int) -> list[Figure]:
+def _figures(
+    variants: dict[str, TimedTraining | Peer], stage: PeerStage, steps: int
+) -> list[Figure]:
     served = variants["kdlab_served"]
     found = [
         figure(
@@ -245,9 +247,9 @@ def _figures(variants: dict[str, Variant | Peer], stage: Stage, steps: int) -> l
 
 
 def _overhead(
-    variants: dict[str, Variant | Peer], repeats: int, say: Callable[[str], None]
+    variants: dict[str, TimedTraining | Peer], repeats: int, say: Callable[[str], None]
 ) -> Figure:
-    """Of kdlab's loop without a teacher: by themselves, since a few percent are looked for."""
+    """Rate without a teacher, measured alone: a few percent are looked for."""
     own, bare = variants["kdlab_n_training"], variants["bare_n_training"]
     rounds = 4 * repeats
     compare([own, bare], rounds=rounds, steps=STEPS, warm_up=2, say=say)

@@ -23,7 +23,7 @@ from kdlab.bench.block_rank import VARIANTS, Variant
 from kdlab.bench.parts import measured
 from kdlab.cluster.children import Child
 from kdlab.errors import ClusterError
-from kdlab.papers.pipe_bd.block_cost import Block, Costs, Link, Profile
+from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import dynamic
 from kdlab.report.figures import Figure, Report, figure
 
@@ -210,10 +210,10 @@ def planner() -> list[Figure]:
                         teacher_s=times, student_s=own, output_bytes=4e3, gradient_bytes=1e6
                     )
                 )
-            link = Link(bytes_per_s=1e9, overlap=overlap)
+            link = DeviceLink(bytes_per_s=1e9, overlap=overlap)
             profile = Profile(types={"gpu": blocks}, devices=("gpu",) * 64, link=link)
             begin = time.perf_counter()
-            dynamic(Costs(profile, 256))
+            dynamic(StageCosts(profile, 256))
             took.append(time.perf_counter() - begin)
         goal = "<= 1" if label == "64x64" else None
         found.append(figure(f"plan_seconds/{label}", took, "s", goal))
@@ -261,6 +261,6 @@ def _done(child: Child, say: Callable[[str], None], workload: str) -> dict[str, 
                 return found
             say(f"{workload} {said['say']}")
         if not alive:
-            raise ClusterError(child.obituary("ended before it was done"))
+            raise ClusterError(child.exit_report("ended before it was done"))
         time.sleep(0.05)  # between looks at a pipe
-    raise ClusterError(child.obituary(f"was not done within {_PATIENCE_S:.0f} s"))
+    raise ClusterError(child.exit_report(f"was not done within {_PATIENCE_S:.0f} s"))

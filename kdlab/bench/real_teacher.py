@@ -26,14 +26,14 @@ from safetensors.torch import save_file
 from kdlab.bench.slices import (
     BUFFER,
     SLICE_MS,
-    Variant,
+    TimedTraining,
     compare,
     cpu_seconds,
     ratios,
     worst_of,
 )
 from kdlab.bench.students import (
-    Case,
+    ImageCase,
     calibrated,
     context,
     deployment_for,
@@ -54,7 +54,7 @@ from kdlab.soft_labels.remembered import Remembered
 from kdlab.soft_labels.source import LoadedTeacher, SourceContext
 from kdlab.train.teacher import frozen
 
-CASES = (Case(32, 40, 5), Case(32, 64, 80))
+CASES = (ImageCase(32, 40, 5), ImageCase(32, 64, 80))
 
 
 def measure(rounds: int, say: Callable[[str], None]) -> list[Figure]:
@@ -65,7 +65,7 @@ def measure(rounds: int, say: Callable[[str], None]) -> list[Figure]:
     return [worst, *figures]
 
 
-def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
+def _case(case: ImageCase, rounds: int, say: Callable[[str], None]) -> list[Figure]:
     samples = samples_of(case)
     spec, rate = calibrated(case, samples)
     teacher_spec = PatchNet(patch=spec.patch, depth=max(1, round(1.2 * spec.depth)))
@@ -87,7 +87,9 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
         alone, busy = NoTeacher().build(built("alone")), NoTeacher().build(built("busy"))
         memory = Remembered().build(built("memory"))
         steps = max(6, round(SLICE_MS / case.step_ms))
-        served_v = Variant("served", loop_of(spec, samples, folder / "served"), served)
+        served_v = TimedTraining(
+            "served", loop_of(spec, samples, folder / "served"), served
+        )
         helpers = [psutil.Process(pid) for pid in (served.reader.pid, pool.teachers[0].pid)]
         spent, share = _helpers_spend(served_v, helpers, steps)
         neighbour = _neighbour(teacher_spec, samples, share, folder)
@@ -97,12 +99,18 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
         def beside() -> AbstractContextManager[None]:
             return going(neighbour.pid)
 
-        alone_v = Variant("n_training", loop_of(spec, samples, folder / "alone"), alone)
-        busy_v = Variant("busy", loop_of(spec, samples, folder / "busy"), busy, beside)
-        memory_v = Variant(
+        alone_v = TimedTraining(
+            "n_training", loop_of(spec, samples, folder / "alone"), alone
+        )
+        busy_v = TimedTraining(
+            "busy", loop_of(spec, samples, folder / "busy"), busy, beside
+        )
+        memory_v = TimedTraining(
             "memory", loop_of(spec, samples, folder / "memory"), memory, beside
         )
-        online_v = Variant("online", loop_of(spec, samples, folder / "online"), online)
+        online_v = TimedTraining(
+            "online", loop_of(spec, samples, folder / "online"), online
+        )
         compare(
             [alone_v, busy_v, memory_v, served_v, online_v],
             rounds=rounds,
@@ -138,7 +146,7 @@ def _case(case: Case, rounds: int, say: Callable[[str], None]) -> list[Figure]:
 
 
 def _helpers_spend(
-    served: Variant, helpers: list[psutil.Process], steps: int
+    served: TimedTraining, helpers: list[psutil.Process], steps: int
 ) -> tuple[list[float], float]:
     """Processor seconds of each per batch, and their share of one core together."""
     served.advance(BUFFER + 10)
@@ -213,7 +221,7 @@ def _online(model: Normalised, samples: PlannedSamples, folder: Path) -> SourceC
 
 @torch.inference_mode()
 def _seconds(model: Normalised, samples: PlannedSamples) -> float:
-    """Of one batch, in this process: the median of some."""
+    """Seconds of one batch, in this process: the median of some."""
     views = torch.from_numpy(samples.views(samples.batches(0)[0], 0))
     found = []
     for _ in range(30):

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from kdlab.bench.slices import cpu_seconds
-from kdlab.bench.students import Case, deployment_for, samples_of
+from kdlab.bench.students import ImageCase, deployment_for, samples_of
 from kdlab.cluster.children import Child
 from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
 from kdlab.report.figures import Figure, figure
@@ -24,7 +24,7 @@ _FEW = 32  # teachers of a small pool: what one more costs is the difference
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    samples = samples_of(Case(8, _BATCH, 1))
+    samples = samples_of(ImageCase(8, _BATCH, 1))
     deployment = replace(deployment_for(samples), batch=_BEST_BATCH)
     with tempfile.TemporaryDirectory() as folder:
         few = EmulatedPool(teachers=_FEW, t_t=_T_T).start(deployment, Path(folder) / "few")

@@ -23,7 +23,7 @@ BUFFER = 16  # batches of ut: a slice's warm-up uses up more than that and the s
 
 
 @dataclass(slots=True)
-class Variant:
+class TimedTraining:
     """One training that can be advanced by some steps.
 
     beside: entered for each of its slices, such as a busy neighbour that runs meanwhile.
@@ -134,7 +134,7 @@ def worst_of(
     worst: Callable[..., Figure],
     goal: str | None,
 ) -> Figure:
-    """Of all figures below that name."""
+    """The worst of all figures below that name."""
     found = worst(
         (f for f in figures if f["name"].startswith(f"{name}/")), key=lambda f: f["value"]
     )

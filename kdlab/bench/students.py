@@ -20,14 +20,14 @@ from kdlab.models.model import ModelSpec
 from kdlab.models.patch_net import PatchNet
 from kdlab.soft_labels.source import SourceContext, TeacherPool
 from kdlab.train.recipe import Recipe
-from kdlab.train.student import Job, StudentLoop
+from kdlab.train.student import StudentJob, StudentLoop
 
 _EPOCHS = 1_000_000  # slices never come to an end
 _MOST_LAYERS = 2048  # of a student that is slow enough for any case
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ImageCase:
     """One size of image and of step.
 
     step_ms: aimed at; the layers are chosen so that it comes near.
@@ -43,7 +43,7 @@ class Case:
         return f"{self.size}/{self.step_ms:g}ms"
 
 
-def samples_of(case: Case) -> PlannedSamples:
+def samples_of(case: ImageCase) -> PlannedSamples:
     # 10 % each go to validation and test.
     data = Synthetic(samples=int(case.batch * case.batches / 0.81), size=case.size)
     return planned(data.load(), data.to_dict(), batch=case.batch, seed=0, epochs=_EPOCHS)
@@ -69,7 +69,7 @@ def loop_of(
         "checkpoint_every_s": 1e9,
     }
     return StudentLoop(
-        Job(
+        StudentJob(
             recipe=Recipe(**fields | recipe),
             model_spec=spec,
             model=spec.build(samples.classes, samples.data.shape[0]),
@@ -83,7 +83,7 @@ def loop_of(
     )
 
 
-def calibrated(case: Case, samples: PlannedSamples) -> tuple[PatchNet, float]:
+def calibrated(case: ImageCase, samples: PlannedSamples) -> tuple[PatchNet, float]:
     """A student whose step takes about `step_ms`, and its rate t_s."""
     patch = max(4, case.size // 16)
 

@@ -18,7 +18,7 @@ from kdlab.errors import ClusterError, SchedulerUnreachable
 from kdlab.events.sweeps import TrialDone, TrialStarted, TrialStopping
 from kdlab.events.teachers import PoolReady
 from kdlab.report.figures import Report, figure, report
-from kdlab.tuning.handle import Search
+from kdlab.tuning.handle import CheckedSweep
 
 _TRIALS = 12
 _PATIENCE_S = 20.0
@@ -76,7 +76,7 @@ def measure(
 def _carried_out(jobs: int, trials: int, study: str) -> tuple[float, dict[str, Any]]:
     """Seconds from the first trial's beginning to the last one's end; the result."""
     tree = _SWEEP | {"jobs": jobs, "trials": trials}
-    sweep = Search(from_dict(tree, "bench")).start(study)
+    sweep = CheckedSweep(from_dict(tree, "bench")).start(study)
     sweep.wait()
     result = sweep.result
     events = list(sweep.events())
@@ -96,7 +96,7 @@ def _freed(study: str) -> list[float]:
         "overrides": _SWEEP["overrides"] | {"train.epochs": 500},
         "pruner": {"name": "threshold", "lower": 101.0, "n_warmup_steps": 1},
     }
-    sweep = Search(from_dict(tree, "bench")).start(study)
+    sweep = CheckedSweep(from_dict(tree, "bench")).start(study)
     found, pruned, address = list[float](), "", ""
     for event in sweep.events(follow=True):
         if isinstance(event, PoolReady):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from kdlab.bench.students import Case, emulated, samples_of
+from kdlab.bench.students import ImageCase, emulated, samples_of
 from kdlab.cluster.messages import Inputs
 from kdlab.cluster.reader_wires import Wires
 from kdlab.cluster.wire import ask, settle
@@ -31,7 +31,7 @@ def measure(repeats: int = 5, say: Callable[[str], None] = lambda line: None) ->
     settle()
     figures: list[Figure] = []
     for size, batch in SIZES.items():
-        samples = samples_of(Case(size, batch, 1, batches=8))
+        samples = samples_of(ImageCase(size, batch, 1, batches=8))
         with emulated(samples, teachers=1, t_t=1e7, jitter=0.0) as pool:
             (teacher,) = ask(pool.address, "kdlab_status")["teachers"]
             found = asyncio.run(_measure(samples, teacher, repeats))

@@ -55,7 +55,7 @@ def measure(repeats: int = 2, say: Callable[[str], None] = lambda line: None) ->
     """
     figures: list[Figure] = []
     for source, more in (("n_training", {}), ("served", _SERVED)):
-        found: dict[str, list[_Trained]] = {"alone": [], "equal": [], "measured": []}
+        found: dict[str, list[_Measured]] = {"alone": [], "equal": [], "measured": []}
         for repeat in range(repeats):
             order = list(found) if repeat % 2 == 0 else list(found)[::-1]
             for name in order:
@@ -84,12 +84,12 @@ def measure(repeats: int = 2, say: Callable[[str], None] = lambda line: None) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _Trained:
+class _Measured:
     rate: float  # samples/s
     slow_rows: float  # the second rank's part of a batch
 
 
-def _trained(shares: str, overrides: dict[str, Any]) -> _Trained:
+def _trained(shares: str, overrides: dict[str, Any]) -> _Measured:
     """A run, once it trains."""
     if shares != "alone":
         overrides["aggregation"] = {
@@ -107,9 +107,9 @@ def _trained(shares: str, overrides: dict[str, Any]) -> _Trained:
         finally:
             _end(run)
         if shares == "alone":
-            return _Trained(rate, 0.0)
+            return _Measured(rate, 0.0)
         *_, shared = select(run.folder.events, BatchShared)
-        return _Trained(rate, shared.rows[1] / sum(shared.rows))
+        return _Measured(rate, shared.rows[1] / sum(shared.rows))
 
 
 def _end(run: Run) -> None:

@@ -76,13 +76,13 @@ class Chaos(Spec):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ChaosEntry:
     at_s: float  # since the beginning
     kind: str
     draw: float  # in [0, 1): whom it hits, among those who are there
 
 
-def timetable(spec: Chaos) -> list[Entry]:
+def timetable(spec: Chaos) -> list[ChaosEntry]:
     """The same for the same spec."""
     chance, at = random.Random(spec.seed), 0.0
     weights = spec.weights()
@@ -90,7 +90,7 @@ def timetable(spec: Chaos) -> list[Entry]:
     for _ in range(spec.events):
         at += chance.expovariate(1 / spec.every_s)
         (kind,) = chance.choices(list(weights), list(weights.values()))
-        entries.append(Entry(at, kind, chance.random()))
+        entries.append(ChaosEntry(at, kind, chance.random()))
     return entries
 
 
@@ -111,7 +111,7 @@ class Targets(Protocol):
     def add_teacher(self) -> None: ...
 
 
-class Unrest:
+class ChaosRunner:
     """Carries out a timetable in a thread; `stop()` ends it and lets everybody go on.
 
     Args:
@@ -155,7 +155,7 @@ class Unrest:
                 return
             self._carry_out(entry)
 
-    def _carry_out(self, entry: Entry) -> None:
+    def _carry_out(self, entry: ChaosEntry) -> None:
         what, _, who = entry.kind.partition("_")
         if entry.kind == "join_teacher":
             self.targets.add_teacher()
@@ -175,7 +175,7 @@ class Unrest:
         self._tell(entry, target.name)  # before it happens: what follows is due to it
         acts[what](target)
 
-    def _tell(self, entry: Entry, name: str) -> None:
+    def _tell(self, entry: ChaosEntry, name: str) -> None:
         self.done += 1
         self.report(ChaosCaused(kind=entry.kind, target=name, number=self.done))
 

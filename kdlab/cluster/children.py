@@ -53,7 +53,9 @@ class Child:
             self.process.stdin.write(json.dumps(config).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError as error:
-            raise ClusterError(self.obituary("ended before it was configured")) from error
+            raise ClusterError(
+                self.exit_report("ended before it was configured")
+            ) from error
 
         self._said = b""
 
@@ -104,10 +106,10 @@ class Child:
                     return said
                 self.process.wait(5)
             if not self.alive():
-                raise ClusterError(self.obituary("ended while starting"))
-        raise ClusterError(self.obituary(f"did not come up within {timeout_s:g} s"))
+                raise ClusterError(self.exit_report("ended while starting"))
+        raise ClusterError(self.exit_report(f"did not come up within {timeout_s:g} s"))
 
-    def obituary(self, what: str) -> str:
+    def exit_report(self, what: str) -> str:
         code = self.process.poll()
         ended = "" if code is None else f" (exit code {code})"
         return f"{self.module} {what}{ended}. End of {self.log}:\n{tail(self.log)}"

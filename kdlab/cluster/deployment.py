@@ -47,7 +47,7 @@ class Deployment:
 
     @property
     def fingerprint(self) -> str:
-        """Of all that an answer depends on: models, weights, data, views.
+        """Hash of all that an answer depends on: models, weights, data, views.
 
         Students of any batch, loss or way to send inputs share a pool that serves the same.
         """

@@ -78,7 +78,7 @@ class RunningEmulatedPool:
 
     def _hopeless(self) -> None:
         if not self.host.alive():
-            raise ClusterError(self.host.obituary("ended before it could serve"))
+            raise ClusterError(self.host.exit_report("ended before it could serve"))
 
     def close(self) -> None:
         self.host.stop()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kdlab.cluster.chaos import Target
-from kdlab.cluster.pulse import Sign
+from kdlab.cluster.heartbeat import Heartbeat
 from kdlab.cluster.rank_child import RankChild
 from kdlab.errors import ClusterError, RunStopped
 from kdlab.events.event import Emit
@@ -128,7 +128,7 @@ class StudentGroup:
             self._do(self.machine.on_wanted(ranks))
         self._do(self.machine.on_look(now))
         if self.stop():
-            self._stop_softly(now)
+            self._stop_gracefully(now)
 
     def _on_message(self, name: str, message: dict[str, Any], now: float) -> None:
         machine = self.machine
@@ -171,7 +171,7 @@ class StudentGroup:
             # Before anybody trains: it could not even come up, another one would not
             # either. Later the others train on, while there is hope for a standby.
             if not self.machine.generation or self.failed_starts >= _FAILED_STARTS:
-                why = child.obituary("ended before it was ready")
+                why = child.exit_report("ended before it was ready")
                 self._do(self.machine.on_error(why))
                 return
         self.ready.discard(name)
@@ -202,14 +202,14 @@ class StudentGroup:
                 self.report(RankHangs(rank=name, silent_s=now - newest))
                 self.children[name].kill()
 
-    def _all_step(self, current: dict[str, Sign]) -> bool:
+    def _all_step(self, current: dict[str, Heartbeat]) -> bool:
         """Whether every rank has done a step of the generation under way."""
         ranks = self.machine.ranks
         return len(current) == len(ranks) and all(
             sign.step > self.begun_step for sign in current.values()
         )
 
-    def _hung(self, current: dict[str, Sign]) -> list[str]:
+    def _hung(self, current: dict[str, Heartbeat]) -> list[str]:
         """All ranks are silent, since all wait for one: which one, as far as one can see."""
         ranks = [name for name in self.machine.ranks if name in self.children]
         stopped = [n for n in ranks if self.children[n].is_stopped()]
@@ -221,7 +221,7 @@ class StudentGroup:
         least = min((current[n].step for n in ranks), default=0)
         return [n for n in ranks if current[n].step == least]
 
-    def _stop_softly(self, now: float) -> None:
+    def _stop_gracefully(self, now: float) -> None:
         if self.told_to_stop is None:
             self.told_to_stop = now
             for child in self.children.values():

@@ -1,6 +1,6 @@
 """Ranks on the workers of a Dask cluster: started, told, listened to and ended from afar.
 
-A `Keeper`, a plugin of every worker, has the processes as its children. The run asks each
+A `RankHost`, a plugin of every worker, has the processes as its children. The run asks each
 worker twenty times a second for what is new: lines they said, their signs of life, whether
 they live. A keeper that nobody asks for a while ends its ranks: their run is gone.
 
@@ -24,7 +24,7 @@ import psutil
 from distributed import Client, Worker, WorkerPlugin
 from distributed.core import ConnectionPool
 
-from kdlab.cluster.pulse import Sign
+from kdlab.cluster.heartbeat import Heartbeat
 from kdlab.cluster.rank_child import LocalRank
 from kdlab.cluster.roles import RANK, TEACHER
 from kdlab.cluster.security import Files, client_security
@@ -40,7 +40,7 @@ _NEW_S = 5.0  # between looks at which workers there are
 _PLUGIN = "kdlab-rank-keeper"
 
 
-class Keeper(WorkerPlugin):
+class RankHost(WorkerPlugin):
     """Keeps ranks on a Dask worker. Registered by the first run that needs it."""
 
     name = _PLUGIN
@@ -108,7 +108,7 @@ class Keeper(WorkerPlugin):
                 "exit_code": rank.exit_code,
                 "stopped": alive and rank.is_stopped(),
                 "sign": (sign.generation, sign.step, time.monotonic() - sign.time),
-                "obituary": "" if alive else rank.obituary("ended"),
+                "exit_report": "" if alive else rank.exit_report("ended"),
             }
         return found
 
@@ -129,26 +129,26 @@ class Keeper(WorkerPlugin):
 class HostedRank:
     """A rank on a worker. Satisfies `rank_child.RankChild`; what it shows is some ms old."""
 
-    def __init__(self, hosts: "Hosts", worker: str, name: str, pid: int) -> None:
+    def __init__(self, hosts: "DaskHosts", worker: str, name: str, pid: int) -> None:
         self.hosts, self.worker, self.name, self.pid = hosts, worker, name, pid
         self.machine = str(urlsplit(worker).hostname)
         self.exit_code: int | None = None
         self._alive, self._stopped = True, False
         self._words: deque[dict[str, Any]] = deque()
-        self._sign = Sign(0, 0, 0.0)
-        self._obituary = ""
+        self._sign = Heartbeat(0, 0, 0.0)
+        self._exit_report = ""
 
     def hear(self, news: dict[str, Any]) -> None:
         """In the listening thread."""
         self._words.extend(news["said"])
         generation, step, ago = news["sign"]
-        self._sign = Sign(generation, step, time.monotonic() - ago)
+        self._sign = Heartbeat(generation, step, time.monotonic() - ago)
         self._stopped, self.exit_code = news["stopped"], news["exit_code"]
-        self._obituary = news["obituary"]
+        self._exit_report = news["exit_report"]
         self._alive = news["alive"]  # last: who sees it dead finds its words complete
 
     def lost(self, why: str) -> None:
-        self.exit_code, self._obituary = self.exit_code or -9, why
+        self.exit_code, self._exit_report = self.exit_code or -9, why
         self._alive = False
 
     def said(self) -> list[dict[str, Any]]:
@@ -165,7 +165,7 @@ class HostedRank:
     def alive(self) -> bool:
         return self._alive
 
-    def sign(self) -> Sign:
+    def sign(self) -> Heartbeat:
         return self._sign
 
     def is_stopped(self) -> bool:
@@ -174,8 +174,8 @@ class HostedRank:
     def kill(self) -> None:
         self.hosts.ask(self.worker, "kdlab_rank_end", name=self.name, kill=True)
 
-    def obituary(self, what: str) -> str:
-        return self._obituary or f"rank {self.name} on {self.worker} {what}"
+    def exit_report(self, what: str) -> str:
+        return self._exit_report or f"rank {self.name} on {self.worker} {what}"
 
     def stop(self, timeout_s: float = 5.0) -> None:
         self.hosts.forget(self)
@@ -190,7 +190,7 @@ def interface_of(host: str) -> str | None:
     return "lo" if host.startswith("127.") else None
 
 
-class Hosts:
+class DaskHosts:
     """The workers of a Dask cluster, as places for ranks.
 
     Raises:
@@ -368,7 +368,7 @@ def _with_keepers(address: str, tls: Files | None) -> list[str]:
         async with Client(
             address, asynchronous=True, timeout="10s", security=security
         ) as client:
-            await client.register_plugin(Keeper())
+            await client.register_plugin(RankHost())
             return for_ranks((await client.scheduler.identity())["workers"])
 
     try:

@@ -139,7 +139,7 @@ class RunningLocalPool:
 
     def _hopeless(self) -> None:
         if not any(child.alive() for child in self.teachers):
-            raise ClusterError(self.teachers[0].obituary("ended before it could serve"))
+            raise ClusterError(self.teachers[0].exit_report("ended before it could serve"))
 
     def _keep(self) -> None:
         """Scheduler and teachers that die come back; the number follows the demand."""

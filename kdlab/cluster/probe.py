@@ -75,7 +75,7 @@ def probe_images(shape: tuple[int, int, int]) -> NDArray[np.uint8]:
 
 
 def proof_of(answers: NDArray[np.float32]) -> list[list[float]]:
-    """Of (4, D) answers to the probe images at most 1024 columns, evenly spread."""
+    """At most 1024 columns, evenly spread, of (4, D) answers to the probe images."""
     stride = -(-answers.shape[1] // _NUMBERS)
     thinned: list[list[float]] = answers[:, ::stride].tolist()
     return thinned

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import psutil
 
 from kdlab.cluster.children import Child
-from kdlab.cluster.pulse import Pulse, Sign
+from kdlab.cluster.heartbeat import Heartbeat, HeartbeatFile
 
 
 class RankChild(Protocol):
@@ -28,7 +28,7 @@ class RankChild(Protocol):
 
     def alive(self) -> bool: ...
 
-    def sign(self) -> Sign:
+    def sign(self) -> Heartbeat:
         """Its newest sign of life, on the clock of the machine that asks."""
 
     def is_stopped(self) -> bool:
@@ -36,7 +36,7 @@ class RankChild(Protocol):
 
     def kill(self) -> None: ...
 
-    def obituary(self, what: str) -> str: ...
+    def exit_report(self, what: str) -> str: ...
 
     def stop(self, timeout_s: float = 5.0) -> None: ...
 
@@ -52,7 +52,7 @@ class LocalRank(Child):
         pulse: Path,
         environment: dict[str, str] | None = None,
     ) -> None:
-        self._pulse = Pulse(pulse)
+        self._pulse = HeartbeatFile(pulse)
         super().__init__(
             module, config | {"pulse": str(pulse)}, log, environment=environment
         )
@@ -63,7 +63,7 @@ class LocalRank(Child):
     def exit_code(self) -> int | None:
         return self.process.poll()
 
-    def sign(self) -> Sign:
+    def sign(self) -> Heartbeat:
         return self._pulse.read()
 
     def is_stopped(self) -> bool:

@@ -74,7 +74,7 @@ class Tls(Spec):
 
 
 def own_files(tls: Tls | None, folder: Path) -> Files:
-    """Of a pool on this machine: those it was given, else made for it alone."""
+    """Certificates of a pool on this machine: those it was given, else made for it alone."""
     if tls is not None:
         return tls.files(folder)
     files = _temporary(folder)
@@ -109,7 +109,7 @@ def _note(address: str) -> Path:
 def address_faults(
     address: str, tls: Tls | None, *, insecure: bool = False
 ) -> Iterator[Fault]:
-    """Of a cluster that is up already, on other machines."""
+    """Faults of the address of a cluster that is up already, on other machines."""
     if tls is None and not insecure and not address.startswith("tls://"):
         yield Fault(
             "address",

@@ -18,7 +18,7 @@ from kdlab.cluster.student_reader import FIGURES
 from kdlab.config import Fault, Range, register
 from kdlab.config.registry import known_names
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE
-from kdlab.errors import BadInput, ClusterError, RunStopped, TeacherLost
+from kdlab.errors import BadInput, ClusterError, NoTeacherLeft, RunStopped
 from kdlab.events.event import parse
 from kdlab.events.teachers import ReaderRestarted
 from kdlab.papers.edl_dist.hybrid_schedule import Policy, default_thresholds
@@ -280,7 +280,7 @@ class ServedSource:
             ClusterError: it has died again and again; quotes its log.
         """
         now, last = time.monotonic(), self.figures()
-        why = self.reader.obituary("ended during the run")
+        why = self.reader.exit_report("ended during the run")
         self._restarts = [at for at in self._restarts if now - at < _RESTARTS_S] + [now]
         self._end_reader()
         if len(self._restarts) > _RESTARTS:
@@ -357,7 +357,7 @@ class ServedSource:
         """The next filled slot.
 
         Raises:
-            TeacherLost: no teacher is left and none came within `wait_s`.
+            NoTeacherLeft: no teacher is left and none came within `wait_s`.
             ClusterError: the reader fails again and again.
             RunStopped: the user asked while the student waited.
         """
@@ -413,7 +413,7 @@ class ServedSource:
         assert self.context.pool is not None
         address, kind = self.context.pool.address, message["error"]
         if kind == "teacher_lost":
-            raise TeacherLost(
+            raise NoTeacherLeft(
                 unplaced=message["unplaced"],
                 batches=message["batches"],
                 waited_s=self.spec.wait_s,

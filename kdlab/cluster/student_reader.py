@@ -40,8 +40,8 @@ from kdlab.events.event import Event
 from kdlab.events.teachers import (
     CoordinatorAway,
     CoordinatorBack,
-    NoTeacher,
     TeacherRequested,
+    TeachersGone,
 )
 from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules
 from kdlab.papers.edl_dist.in_flight import Part
@@ -122,7 +122,7 @@ class StudentReader:
         return epoch if self.labels is None else self.labels.view_of(epoch)
 
     def _batch_views(self, epoch: int, batch: int) -> NDArray[np.uint8]:
-        """Of a whole batch, kept until it is delivered: a re-send needs them again."""
+        """Views of a whole batch, kept until it is delivered: a re-send needs them again."""
         key = (epoch, batch)
         if key not in self.views:
             ids = self._ids(epoch, batch)
@@ -340,7 +340,7 @@ class StudentReader:
     # Words to the trainer
 
     def _say(self, event: Event) -> None:
-        if isinstance(event, NoTeacher):
+        if isinstance(event, TeachersGone):
             address = self.config["coordinator"]
             event = replace(event, coordinator=address, join=join_command(address))
         self._tell(**event.facts())

@@ -72,7 +72,7 @@ class Ending:
     why: str = ""
 
 
-class Link(WorkerPlugin):
+class SchedulerLink(WorkerPlugin):
     """One connection of a teacher to its scheduler."""
 
     name = "kdlab-teacher"
@@ -529,7 +529,7 @@ async def _connections(
                 local_directory=scratch,
                 memory_limit=0,
                 resources={TEACHER: 1},
-                plugins=(Link(teacher),),
+                plugins=(SchedulerLink(teacher),),
                 death_timeout=CALL_S,
             )
             try:

@@ -67,7 +67,7 @@ def started(
 ) -> tuple[Any, int]:
     """Start and watch to the end; how often Ctrl-C was pressed. None when it is detached.
 
-    Ctrl-C stops softly, a second one ends it at once.
+    Ctrl-C stops gracefully, a second one ends it at once.
 
     Args:
         start: what is watched.

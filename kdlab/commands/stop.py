@@ -4,7 +4,7 @@ import argparse
 
 from kdlab.commands.command import found
 
-ABOUT = "stop a run softly: finish the step and save"
+ABOUT = "stop a run gracefully: finish the step and save"
 
 
 def options(parser: argparse.ArgumentParser) -> None:

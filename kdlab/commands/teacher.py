@@ -23,9 +23,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run.join import Place, certificates, join
+    from kdlab.run.join import TeacherPlace, certificates, join
 
-    place = Place(
+    place = TeacherPlace(
         name=arguments.name,
         threads=arguments.threads,
         device=arguments.device,

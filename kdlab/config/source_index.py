@@ -23,18 +23,18 @@ ROOMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class IndexField:
     name: str
     annotation: str
     default: str | None  # source text; None when the field is required
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     name: str  # "losses/hinton", or "timm/*" for a family
     module: str  # "kdlab.losses.hinton"
     doc: str  # first line of the docstring
-    fields: tuple[Field, ...]
+    fields: tuple[IndexField, ...]
 
     @property
     def kind(self) -> str:
@@ -42,8 +42,8 @@ class Entry:
 
 
 @cache
-def index() -> tuple[Entry, ...]:
-    found: list[Entry] = []
+def index() -> tuple[IndexEntry, ...]:
+    found: list[IndexEntry] = []
     for room in ROOMS:
         for path in sorted((_PACKAGE / room).rglob("*.py")):
             text = path.read_text(encoding="utf-8")
@@ -56,11 +56,11 @@ def module_of(name: str) -> str | None:
     return next((entry.module for entry in index() if entry.name == name), None)
 
 
-def _entries(path: Path, text: str) -> list[Entry]:
+def _entries(path: Path, text: str) -> list[IndexEntry]:
     module = ".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts)
     classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
     return [
-        Entry(name, module, _first_line(node), _fields(node))
+        IndexEntry(name, module, _first_line(node), _fields(node))
         for node in classes
         if (name := _registered_name(node)) is not None
     ]
@@ -78,9 +78,9 @@ def _first_line(node: ast.ClassDef) -> str:
     return (ast.get_docstring(node) or "").split("\n", 1)[0]
 
 
-def _fields(node: ast.ClassDef) -> tuple[Field, ...]:
+def _fields(node: ast.ClassDef) -> tuple[IndexField, ...]:
     return tuple(
-        Field(
+        IndexField(
             line.target.id,
             ast.unparse(line.annotation),
             None if line.value is None else ast.unparse(line.value),

@@ -17,7 +17,7 @@ def alone(request: ControlRequest) -> ControlRequest:
 
 
 class LoopControl:
-    """Of one loop, on one rank.
+    """The control of one loop, on one rank.
 
     Args:
         steering: the orders that came.

@@ -7,7 +7,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
-    """Of one rank, or of all together.
+    """What one rank asks for, or what all agreed on.
 
     Attributes:
         stop: the user asked for the end; the state is saved before it.

@@ -24,7 +24,7 @@ _SPLITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ImageFile:
     """One image file: where it is, and what its path says about it."""
 
     holder: Path  # the folder or zip file
@@ -57,13 +57,13 @@ class ImageFolder(DataSpec):
         names = [self.root] if isinstance(self.root, str) else list(self.root)
         return [Path(os.path.expanduser(name)).resolve() for name in names]
 
-    def files(self) -> list[Found]:
+    def files(self) -> list[ImageFile]:
         """Every image of the tree, sorted.
 
         Raises:
             DataError: a root is missing, or there is no image below it.
         """
-        found: list[Found] = []
+        found: list[ImageFile] = []
         for root in self.roots():
             if not root.exists():
                 raise DataError(
@@ -97,7 +97,9 @@ class ImageFolder(DataSpec):
         inputs = decode_files(files, self.size, self.channels, say)
         return Decoded(inputs, labels, self._splits(files, labels), classes)
 
-    def _splits(self, files: list[Found], labels: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def _splits(
+        self, files: list[ImageFile], labels: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
         split = np.array([TRAIN if f.split is None else f.split for f in files], np.uint8)
         if not (split == TEST).any():
             train = np.flatnonzero(split == TRAIN)
@@ -109,7 +111,7 @@ class ImageFolder(DataSpec):
         return split
 
 
-def _walk(root: Path) -> Iterator[Found]:
+def _walk(root: Path) -> Iterator[ImageFile]:
     if root.is_file():
         try:
             with zipfile.ZipFile(root) as archive:
@@ -122,7 +124,7 @@ def _walk(root: Path) -> Iterator[Found]:
         path = PurePosixPath(name)
         if path.suffix.lower() in _IMAGES and len(path.parts) >= 2:
             parent = path.parts[-3].lower() if len(path.parts) > 2 else ""
-            yield Found(root, name, path.parts[-2], _SPLITS.get(parent))
+            yield ImageFile(root, name, path.parts[-2], _SPLITS.get(parent))
 
 
 def _stamp(root: Path) -> str:
@@ -140,7 +142,7 @@ def hash_lines(lines: Iterable[str]) -> str:
 
 
 def decode_files(
-    files: list[Found], size: int, channels: int, say: Say
+    files: list[ImageFile], size: int, channels: int, say: Say
 ) -> NDArray[np.uint8]:
     """(N, C, size, size) in the order of `files`.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from kdlab.config import Range, register
 from kdlab.data.from_torchvision import TorchvisionData
-from kdlab.data.image_folder import Found, decode_files
+from kdlab.data.image_folder import ImageFile, decode_files
 from kdlab.data.images import TEST, TRAIN, Decoded, Say
 from kdlab.errors import DataError
 
@@ -48,7 +48,9 @@ class ImageNet(TorchvisionData):
     def decode(self, say: Say) -> Decoded:
         train, test = self.open_all()
         pairs = [*train.samples, *test.samples]
-        files = [Found(Path(path).parent, Path(path).name, "", None) for path, _ in pairs]
+        files = [
+            ImageFile(Path(path).parent, Path(path).name, "", None) for path, _ in pairs
+        ]
         labels = np.array([label for _, label in pairs], np.int64)
         sizes = (len(train.samples), len(test.samples))
         split = np.repeat(np.array([TRAIN, TEST], np.uint8), sizes)

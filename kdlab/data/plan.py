@@ -10,7 +10,7 @@ from kdlab.data.counter_random import permutation
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BatchPlan:
     """The batches of a run. `ids` are rows of the data set, here those of `train`.
 
     batch: samples of a batch, over all ranks of a student group.

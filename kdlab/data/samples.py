@@ -8,20 +8,20 @@ from numpy.typing import NDArray
 
 from kdlab.data.counter_random import permutation
 from kdlab.data.images import ImageData
-from kdlab.data.plan import Plan
+from kdlab.data.plan import BatchPlan
 from kdlab.data.shards import Shards
 from kdlab.papers.shares import shared_rows
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankPart:
     """Which rows of every batch belong to one rank of a group."""
 
     rank: int = 0
     shares: tuple[float, ...] = (1.0,)
 
     def rows(self, size: int) -> slice:
-        """Of a batch of so many samples."""
+        """This rank's rows of a batch of so many samples."""
         counts = shared_rows(size, self.shares)
         start = sum(counts[: self.rank])
         return slice(start, start + counts[self.rank])
@@ -66,9 +66,9 @@ class PlannedSamples:
     """Implements `soft_labels.source.Samples`; the same in trainer, reader and teacher."""
 
     data: ImageData
-    plan: Plan
+    plan: BatchPlan
     spec: dict[str, Any]  # of the data, so that another process can load it
-    part: Part = field(default=Part())
+    part: RankPart = field(default=RankPart())
     shard: Shard | None = None  # None: all training images
     subset: Subset | None = None  # None: all of these
 
@@ -132,21 +132,23 @@ def planned(
     data: ImageData,
     spec: dict[str, Any],
     *,
-    part: Part | None = None,
+    part: RankPart | None = None,
     shard: Shard | None = None,
     subset: Subset | None = None,
     **plan: Any,
 ) -> PlannedSamples:
-    """The samples of a plan; see `Plan` for its keys (batch, seed, epochs ...)."""
+    """The samples of a plan; see `BatchPlan` for its keys (batch, seed, epochs ...)."""
     ids = data.train if shard is None else shard.ids(data)
     if subset is not None:
         ids = subset.of(ids)
-    return PlannedSamples(data, Plan(ids, **plan), spec, part or Part(), shard, subset)
+    return PlannedSamples(
+        data, BatchPlan(ids, **plan), spec, part or RankPart(), shard, subset
+    )
 
 
 def described(data: ImageData, facts: dict[str, Any]) -> PlannedSamples:
     """The samples another process described."""
-    part = Part(facts["part"]["rank"], tuple(facts["part"]["shares"]))
+    part = RankPart(facts["part"]["rank"], tuple(facts["part"]["shares"]))
     shard = None if facts["shard"] is None else Shard.from_facts(facts["shard"])
     subset = None if facts["subset"] is None else Subset(**facts["subset"])
     return planned(

@@ -102,7 +102,7 @@ class EventReader:
 
     @property
     def offset(self) -> int:
-        """Of the first byte that was not read yet."""
+        """Position of the first byte that was not read yet."""
         return self._lines.offset
 
     @offset.setter

@@ -15,7 +15,7 @@ class GenerationBegun(Event, kind="generation"):
     launcher: str | None = None  # torchrun, if that started them
 
     def pids(self) -> dict[str, int]:
-        """Of the ranks' processes by their names, in the order of the ranks."""
+        """Process ids by the names of the processes, in the order of the ranks."""
         return {} if isinstance(self.ranks, int) else dict(self.ranks)
 
     def text(self) -> str:

@@ -106,7 +106,7 @@ class TeacherRequested(Event, kind="teacher_requested"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoTeacher(
+class TeachersGone(
     Event,
     kind="no_teacher",
     line="no teacher is left for {unplaced} samples; the student waits up to "

@@ -37,7 +37,7 @@ class EpochDone(Event, kind="epoch_done"):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopEvent(Event):
-    """Of a training loop: the student's, or that of one local model among several."""
+    """An event of one training loop: the student's, or that of one local model among several."""
 
     step: int  # that is done
     worker: int | None = None  # number of the local model

@@ -24,7 +24,7 @@ from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
 
 if TYPE_CHECKING:
-    from kdlab.cluster.hosted_ranks import Hosts
+    from kdlab.cluster.hosted_ranks import DaskHosts
     from kdlab.cluster.pool import Pool
     from kdlab.experiment.chaos_targets import OwnTargets
     from kdlab.experiment.folder import RunFolder
@@ -73,7 +73,7 @@ class MemberTraining:
     folder: Path
     emit: Emit
     pools: "Pools"
-    hosts: "Hosts | None"
+    hosts: "DaskHosts | None"
     chaos: Chaos
     launched: Launch | None = None
 
@@ -88,7 +88,7 @@ class MemberTraining:
 
     @property
     def pool(self) -> "Pool | None":
-        """Of whole teachers, if this member's soft labels are served."""
+        """The pool of whole teachers, if this member's soft labels are served."""
         served = self.member.source.needs_teacher == "served"
         return self.pools.whole() if served else None
 
@@ -155,7 +155,7 @@ class MethodSpec(Spec, ABC):
         return {short_name(spec.soft_labels): spec.soft_labels}
 
     def described(self, names: list[str]) -> str:
-        """Of those compared the one that the top-level keys of the result are of."""
+        """Name of the one that the top-level keys of the result describe."""
         return "served" if "served" in names else names[-1]
 
     def labelled(self, spec: "ExperimentSpec") -> Recipe:

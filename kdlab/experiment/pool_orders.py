@@ -65,7 +65,7 @@ class PoolOrders:
                 self._emit(Warned(message=f"There is no teacher {name} any more."))
 
     def _target(self, name: str) -> Target | None:
-        """Of our own children only, and one that lives."""
+        """The teacher of this name among our own children, if it lives."""
         return next((t for t in OwnTargets(self._pool).teachers() if t.name == name), None)
 
     def close(self) -> None:

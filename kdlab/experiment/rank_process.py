@@ -22,13 +22,13 @@ import torch
 import torch.distributed as dist
 
 from kdlab.cluster.children import announce, configured
-from kdlab.cluster.pulse import Pulse
+from kdlab.cluster.heartbeat import HeartbeatFile
 from kdlab.config.load import spec_hash
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.event import Emit, Event, unheard
 from kdlab.events.general import Warned
 from kdlab.events.log import EventLog, MemberLog
-from kdlab.events.teachers import NoTeacher, TeacherJoined, TeacherLeft, TeacherLost
+from kdlab.events.teachers import TeacherJoined, TeacherLeft, TeacherLost, TeachersGone
 from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
@@ -37,7 +37,7 @@ from kdlab.train.aggregation.ranks import GenerationEnds
 
 PATIENCE = timedelta(minutes=30)  # for the others; the supervisor sees a hang much sooner
 _LOST = 70  # exit code of a rank whose machine failed it
-_TOLD_BY_ALL = (TeacherLost, NoTeacher, Warned, TeacherJoined, TeacherLeft)
+_TOLD_BY_ALL = (TeacherLost, TeachersGone, Warned, TeacherJoined, TeacherLeft)
 
 
 class RankProcess(ABC):
@@ -197,7 +197,7 @@ def main(kind: type[RankProcess]) -> None:
     logging.getLogger("distributed").setLevel(logging.ERROR)
     run = RunFolder(Path(config["run"]))
     accept_components(run)
-    rank = kind(run, config["member"], Pulse(Path(config["pulse"])).beat)
+    rank = kind(run, config["member"], HeartbeatFile(Path(config["pulse"])).beat)
     made.append(rank)
 
     def leave(*_: Any) -> None:

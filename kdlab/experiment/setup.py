@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from kdlab.data.images import ImageData
-from kdlab.data.samples import Part, PlannedSamples, Shard, planned
+from kdlab.data.samples import PlannedSamples, RankPart, Shard, planned
 from kdlab.events.event import Emit
 from kdlab.events.general import Note
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.evaluate import evaluate
-from kdlab.train.student import Job, StudentLoop
+from kdlab.train.student import StudentJob, StudentLoop
 from kdlab.train.teacher import PreparedTeachers, prepare
 
 
@@ -80,7 +80,7 @@ class TrainingSetup:
     def samples(
         self,
         member: Member,
-        part: Part | None = None,
+        part: RankPart | None = None,
         shard: Shard | None = None,
         **plan: int,
     ) -> PlannedSamples:
@@ -106,7 +106,7 @@ class TrainingSetup:
         samples: PlannedSamples | None = None,
         **rest: Any,
     ) -> StudentLoop:
-        """A fresh loop; `rest` are fields of `Job`."""
+        """A fresh loop; `rest` are fields of `StudentJob`."""
         spec, data = self.spec, self.data
         torch.manual_seed(member.seed)
         model_spec = rest.pop("model_spec", spec.student)
@@ -118,7 +118,7 @@ class TrainingSetup:
             "stop": self.stop,
         }
         return StudentLoop(
-            Job(
+            StudentJob(
                 model_spec=model_spec,
                 samples=samples or self.samples(member),
                 loss=spec.loss,

@@ -207,7 +207,7 @@ class ExperimentSpec(Spec):
         return dict(self.method.compared(self))
 
     def described(self) -> str:
-        """Of those the one that the top-level keys of the result describe."""
+        """Name of the source that the top-level keys of the result describe."""
         return self.method.described(list(self.sources()))
 
     def members(self) -> list[Member]:

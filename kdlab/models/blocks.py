@@ -212,7 +212,7 @@ class Cuttable:
 
 @torch.no_grad()
 def operations(pieces: Sequence[nn.Module], views: Tensor) -> list[float]:
-    """Of each piece in a row, for these views: multiplications and a share for the rest.
+    """Cost of each piece in a row, for these views: multiplications and a share for the rest.
 
     Counted, not timed: every process that cuts a network must cut it in the same places.
     """

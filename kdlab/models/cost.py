@@ -16,7 +16,7 @@ _TIMED_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one image.
+    """What one image costs.
 
     Attributes:
         parameters: of the network.
@@ -32,7 +32,7 @@ class Cost:
 
 
 def cost_of(model: nn.Module, shape: Sequence[int]) -> Cost:
-    """Of a model in eval mode on the CPU.
+    """What one image costs a model in eval mode on the CPU.
 
     Args:
         model: from uint8 views to scores.

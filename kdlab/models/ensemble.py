@@ -9,7 +9,7 @@ from torch.nn.functional import log_softmax
 from kdlab.models.model import Normalised
 
 
-class Ensemble(nn.Module):
+class EnsembleModel(nn.Module):
     """Answers with the log of the members' mean probabilities, by weight.
 
     Log-probabilities are logits: their softmax is the mean itself, and a temperature works
@@ -45,4 +45,4 @@ class SideBySide(nn.Module):
 
 def combined(members: Sequence[Normalised], weights: Sequence[float]) -> nn.Module:
     """The only member itself, or the ensemble of all."""
-    return members[0] if len(members) == 1 else Ensemble(members, weights)
+    return members[0] if len(members) == 1 else EnsembleModel(members, weights)

@@ -33,7 +33,7 @@ def centred(channels: int, side: int | None) -> list[nn.Module]:
 
 @torch.no_grad()
 def fit_pixel_mean(model: Normalised, images: NDArray[Any], rows: NDArray[Any]) -> None:
-    """Of these images, as they are before augmentation; nothing for other networks.
+    """Set the pixel mean to that of these images before augmentation; nothing for other networks.
 
     Args:
         model: with fresh weights. A mean that came with its weights file stays.

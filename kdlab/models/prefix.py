@@ -61,5 +61,5 @@ class FirstBlocks(nn.Module):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Of the whole network, into the blocks that share its tensors."""
+        """Load the whole network's state into the blocks that share its tensors."""
         return self.whole.load_state_dict(state_dict, strict, assign)

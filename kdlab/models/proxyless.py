@@ -37,7 +37,7 @@ _SMALL_STRIDES = (1, 2, 2, 1, 2, 1)  # for images of 64 pixels and less
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChoicePlace:
     """Where one block of the network is chosen."""
 
     name: str  # "stages.1.0"
@@ -54,14 +54,14 @@ class Place:
         return (*CHOICES, SKIP) if self.may_skip else CHOICES
 
 
-def places(*, small: bool) -> list[Place]:
+def places(*, small: bool) -> list[ChoicePlace]:
     """All of the network, in order."""
     found, before = [], 16
     for stage, (after, repeats, stride) in enumerate(_STAGES):
         first = _SMALL_STRIDES[stage] if small else stride
         for k in range(repeats):
             found.append(
-                Place(f"stages.{stage}.{k}", before, after, first if k == 0 else 1)
+                ChoicePlace(f"stages.{stage}.{k}", before, after, first if k == 0 else 1)
             )
             before = after
     return found
@@ -124,7 +124,7 @@ class _Net(nn.Module):
 
 
 def made(
-    every: Sequence[Place],
+    every: Sequence[ChoicePlace],
     blocks: Sequence[nn.Module],
     num_classes: int,
     in_chans: int,
@@ -176,7 +176,7 @@ class MobileBlock(nn.Module):
         return x + result if self.residual else result
 
 
-def _candidate(choice: str, place: Place) -> nn.Module:
+def _candidate(choice: str, place: ChoicePlace) -> nn.Module:
     if choice == SKIP:
         return nn.Identity()
     kernel, expansion = int(choice[1]), int(choice[3])
@@ -195,7 +195,7 @@ class MixedBlock(nn.Module):
 
     traced_whole = True  # its path is drawn at run time: models/blocks does not look inside
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ChoicePlace) -> None:
         super().__init__()
         self.place = place
         self.candidates = nn.ModuleList(_candidate(c, place) for c in place.choices)
@@ -280,7 +280,7 @@ class _Gated(Function):
         return outer, None, of_gates.to(gates.dtype)
 
 
-def _work(choice: str, place: Place, pixels: float) -> float:
+def _work(choice: str, place: ChoicePlace, pixels: float) -> float:
     """Multiplications of a candidate for one image with so many pixels in its input."""
     if choice == SKIP:
         return 0.0
@@ -290,7 +290,7 @@ def _work(choice: str, place: Place, pixels: float) -> float:
 
 
 def mixed_blocks(net: nn.Module) -> list[MixedBlock]:
-    """Of a supernet or of a piece of it, in order."""
+    """The mixed blocks of a supernet or of a piece of it, in order."""
     return [m for m in net.modules() if isinstance(m, MixedBlock)]
 
 

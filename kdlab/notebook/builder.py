@@ -20,7 +20,7 @@ from kdlab.config.yaml_text import parse_value
 from kdlab.errors import BadInput, KdlabError, NotFoundError, SpecError
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.notebook import form
-from kdlab.notebook.form import Field
+from kdlab.notebook.form import FormField
 from kdlab.run.experiment import Experiment
 from kdlab.run.experiment import load as load_experiment
 
@@ -71,11 +71,11 @@ class Draft:
         self._tree = loader.compose(self.name, [self.changes]).data
         self._written = loader.written(self.name, [self.changes])
 
-    def value(self, field: Field) -> Any:
+    def value(self, field: FormField) -> Any:
         """With cards read and defaults filled in."""
         return _at(self._tree, field.key, field.default)
 
-    def chosen(self, field: Field) -> str | None:
+    def chosen(self, field: FormField) -> str | None:
         """Name of the card or component a part is made of; None where it is null."""
         tree = _at(self._written, field.key, None)
         if not isinstance(tree, Mapping):
@@ -180,7 +180,7 @@ class Builder:
             self.sections.set_title(number, field.key)
         self.sections.set_title(len(parts), "all else")
 
-    def _part(self, field: Field) -> widgets.VBox:
+    def _part(self, field: FormField) -> widgets.VBox:
         """A dropdown of what fits, its documentation, and its own fields."""
         assert field.part is not None
         choices = {c.name: c for c in self.shelf.fitting(field.part)}
@@ -236,7 +236,7 @@ class Builder:
         variant.observe(name_variant, names="value")
         return widgets.VBox([chooser, variant, body], layout=_wide())
 
-    def _inside(self, field: Field) -> tuple[Any, ...]:
+    def _inside(self, field: FormField) -> tuple[Any, ...]:
         """What a part is, and its fields."""
         assert field.part is not None
         below = f"{field.key}."
@@ -256,14 +256,14 @@ class Builder:
         about = self.shelf.about(self.draft.chosen(field)) or form.first_sentence(own)
         return (_words(about), *rows)
 
-    def _plain(self, field: Field) -> widgets.VBox:
+    def _plain(self, field: FormField) -> widgets.VBox:
         widget, read = _widget(field, self.draft.value(field))
         self.fields[field.key] = widget
         widget.observe(partial(self._typed, field, read), names="value")
         return widgets.VBox([widget, _words(field.about, field.limit)], layout=_wide())
 
     def _typed(
-        self, field: Field, read: Callable[[Any], Any], change: Mapping[str, Any]
+        self, field: FormField, read: Callable[[Any], Any], change: Mapping[str, Any]
     ) -> None:
         try:
             self.set(field.key, read(change["new"]))
@@ -320,7 +320,7 @@ def _at(tree: Any, key: str, default: Any) -> Any:
     return tree
 
 
-def _widget(field: Field, value: Any) -> tuple[Any, Callable[[Any], Any]]:
+def _widget(field: FormField, value: Any) -> tuple[Any, Callable[[Any], Any]]:
     """A widget for one value, and how its value is read."""
     name = field.key.rpartition(".")[2]
     shared: dict[str, Any] = {"description": name, "style": _STYLE, "layout": _wide()}

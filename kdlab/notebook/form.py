@@ -18,7 +18,7 @@ _DOCUMENTED = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FormField:
     """One key of a spec.
 
     part: the spec it holds, for kind "part"; may be a kind with many components.
@@ -47,7 +47,7 @@ class Choice:
         return {self.how: self.name}
 
 
-def fields_of(cls: type[Spec], at: str = "") -> list[Field]:
+def fields_of(cls: type[Spec], at: str = "") -> list[FormField]:
     """The keys of a spec class in their order; `at` is the key it stands under."""
     about, limits, defaults = field_docs(cls), ranges_of(cls), _defaults(cls)
     found = []
@@ -57,7 +57,7 @@ def fields_of(cls: type[Spec], at: str = "") -> list[Field]:
         options, optional = _alternatives(hint)
         kind, more = _kind(options[0])
         found.append(
-            Field(
+            FormField(
                 f"{at}.{name}" if at else name,
                 kind,
                 optional=optional,
@@ -168,7 +168,7 @@ def _first_line(path: Path) -> str:
 
 
 def first_sentence(cls: type) -> str:
-    """Of a docstring."""
+    """The first sentence of a class's docstring."""
     return (cls.__doc__ or "").strip().split("\n", 1)[0]
 
 

@@ -27,7 +27,7 @@ class SweepView:
         self._closing = threading.Event()
         self._shown = ""
         self.view = widgets.HTML()
-        self.button = widgets.Button(description="stop softly", icon="stop")
+        self.button = widgets.Button(description="stop gracefully", icon="stop")
         self.button.on_click(lambda _: sweep.stop())
         self.box = widgets.VBox([self.view, self.button])
         self._snapshot: Any = None

@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """Of the current folder; None where it is no checkout or git is missing."""
+    """Commit of the current folder; None where it is no checkout or git is missing."""
     try:
         done = subprocess.run(
             ["git", "rev-parse", "HEAD"],

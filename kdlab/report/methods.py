@@ -18,10 +18,10 @@ _COLOURS = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ErrorCurve:
     """One training of one method, as its direction.json has it.
 
-    looks: what was seen at communications (`kdlab/methods/ensemble/direction.py`).
+    looks: what was seen at communications (`kdlab/methods/ensemble/round_driver.py`).
     account: what it cost, in seconds on machines side by side.
     """
 
@@ -42,7 +42,7 @@ class Course:
 
 
 def rows(
-    methods: Mapping[str, Sequence[Course]], baseline: str = "ma_dnn"
+    methods: Mapping[str, Sequence[ErrorCurve]], baseline: str = "ma_dnn"
 ) -> list[dict[str, Any]]:
     """A row for each method; speed is against the global model of `baseline`, if it is there."""
     found = []
@@ -87,7 +87,7 @@ def markdown(table: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def picture(methods: Mapping[str, Sequence[Course]], path: Path) -> None:
+def picture(methods: Mapping[str, Sequence[ErrorCurve]], path: Path) -> None:
     """Errors of all methods, means over seeds, against overall time and against iterations."""
     from matplotlib.figure import Figure  # 1 s
 
@@ -105,7 +105,7 @@ def picture(methods: Mapping[str, Sequence[Course]], path: Path) -> None:
 
 
 def _draw(
-    axes: "Axes", courses: Sequence[Course], along: str, name: str, colour: str
+    axes: "Axes", courses: Sequence[ErrorCurve], along: str, name: str, colour: str
 ) -> None:
     """Seeds look at the same iterations; one that lost a look is cut there."""
     count = min(len(course.looks) for course in courses)

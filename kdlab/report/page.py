@@ -64,7 +64,7 @@ def svg(panels: Sequence[Panel]) -> str:
 
 
 def _width(name: str) -> float:
-    """Of a word in a picture, and the gap after it; pixels, about."""
+    """Width of a word in a picture with the gap after it; pixels, about."""
     return 6.2 * len(name) + 14
 
 

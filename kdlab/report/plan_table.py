@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from kdlab.papers.pipe_bd.block_cost import Costs
-from kdlab.papers.pipe_bd.programme import Programme, memory_bytes
+from kdlab.papers.pipe_bd.block_cost import StageCosts
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, memory_bytes
 from kdlab.papers.pipe_bd.stages import Stage
 from kdlab.report.table import text_table
 
@@ -20,7 +20,7 @@ _HEAD = (
 )
 
 
-def plan_table(made: Programme, costs: Costs, cuts: Sequence[str] = ()) -> str:
+def plan_table(made: ExecutionPlan, costs: StageCosts, cuts: Sequence[str] = ()) -> str:
     """One line for each stage, then the whole.
 
     Args:
@@ -44,7 +44,9 @@ def plan_table(made: Programme, costs: Costs, cuts: Sequence[str] = ()) -> str:
     )
 
 
-def _row(stage: Stage, costs: Costs, memory: list[float], *, is_task: bool) -> list[str]:
+def _row(
+    stage: Stage, costs: StageCosts, memory: list[float], *, is_task: bool
+) -> list[str]:
     last = stage.stop - 1
     blocks = str(stage.first) if last == stage.first else f"{stage.first} to {last}"
     head = [blocks, ", ".join(map(str, stage.devices)), ", ".join(map(str, stage.rows))]

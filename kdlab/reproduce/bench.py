@@ -60,5 +60,5 @@ class Bench(MeasurementSpec):
 
 
 def values_of(found: Report) -> Mapping[str, list[float]]:
-    """Of each figure by its name."""
+    """The values of each figure by its name."""
     return {f["name"]: f["values"] for f in found["figures"]}

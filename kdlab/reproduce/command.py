@@ -15,7 +15,7 @@ from kdlab.config.home import write_json
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.report.page import markdown, markdown_table
 from kdlab.reproduce.measurement import Measured, MeasurementSpec, Say
-from kdlab.reproduce.result import Result
+from kdlab.reproduce.result import KeptResult
 from kdlab.reproduce.table import Reproduction, Table, cells, reproduced
 
 _SHELF = "reproductions/"
@@ -170,18 +170,18 @@ def keep(result: Reproduction) -> Path:
     """As a card in the current folder's registry/results."""
     path = Path("registry/results") / f"{result.name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    head = {"about": result.about, "type": Result.component}
+    head = {"about": result.about, "type": KeptResult.component}
     path.write_text(yaml_text.dump(head | result.facts()), encoding="utf-8")
     return path
 
 
-def kept(name: str) -> Result:
+def kept(name: str) -> KeptResult:
     """A result that is kept in registry/results.
 
     Raises:
         NotFoundError: there is none; names the nearest.
     """
-    return construct(Result, loader.compose_card(f"results/{name}"))
+    return construct(KeptResult, loader.compose_card(f"results/{name}"))
 
 
 def kept_table(name: str) -> str:

@@ -84,7 +84,7 @@ def _values(row: FoundRow) -> dict[str, float | None]:
 
 
 def typical(quantity: str, values: Sequence[float]) -> float:
-    """Of percent and points the mean (over seeds), of all else the median."""
+    """The mean (over seeds) of percent and points, the median of all else."""
     return mean(values) if is_mean(quantity) else median(values)
 
 

@@ -10,7 +10,7 @@ from kdlab.config.spec import Spec
 
 @register("reproduce/result")
 @dataclass(frozen=True, kw_only=True)
-class Result(Spec):
+class KeptResult(Spec):
     """What a reproduction came to, once: `kdlab reproduce NAME --keep` writes it.
 
     name, source, command: what it is, of which paper, and how it was made.
@@ -32,5 +32,5 @@ class Result(Spec):
     scaled: str = ""
     notes: tuple[str, ...] = ()
 
-    def build(self) -> "Result":
+    def build(self) -> "KeptResult":
         return self

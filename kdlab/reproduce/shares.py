@@ -14,8 +14,15 @@ from typing import Annotated
 
 import torch
 
-from kdlab.bench.slices import BUFFER, Variant, seconds_of
-from kdlab.bench.students import Case, calibrated, context, emulated, loop_of, samples_of
+from kdlab.bench.slices import BUFFER, TimedTraining, seconds_of
+from kdlab.bench.students import (
+    ImageCase,
+    calibrated,
+    context,
+    emulated,
+    loop_of,
+    samples_of,
+)
 from kdlab.cluster.served import Served
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE, Spec
@@ -25,7 +32,7 @@ from kdlab.reproduce.measurement import Measured, MeasurementSpec, Say
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceContext
 
-_CASE = Case(size=32, batch=64, step_ms=20)
+_CASE = ImageCase(size=32, batch=64, step_ms=20)
 _WARM_UP, _ALONE, _SERVED = 6, 80, 240  # steps
 
 
@@ -77,9 +84,9 @@ class Shares(MeasurementSpec):
         return Measured(values=found)
 
     def _ratio(
-        self, case: Teachers, alone: Variant, place: SourceContext, spec: PatchNet
+        self, case: Teachers, alone: TimedTraining, place: SourceContext, spec: PatchNet
     ) -> float:
-        """Of N-training's rate before and after.
+        """Share of N-training's rate, which is measured before and after.
 
         The reader is a new one and has nothing gathered: what teachers that are a little
         too slow are ahead with would last for a thousand steps.
@@ -90,7 +97,7 @@ class Shares(MeasurementSpec):
         source = Served(lt=ut * 3 // 4, ut=ut).build(place)
         try:
             loop = loop_of(spec, alone.loop.job.samples, place.folder)
-            served = Variant("served", loop, source)
+            served = TimedTraining("served", loop, source)
             served.advance(_WARM_UP)
             steps = round(_SERVED * min(1.0, case.teachers * case.each))
             took = seconds_of(served, max(40, steps))
@@ -99,10 +106,10 @@ class Shares(MeasurementSpec):
         return 0.5 * (before + seconds_of(alone, _ALONE)) / took
 
 
-def _alone(spec: PatchNet, samples: PlannedSamples, folder: Path) -> Variant:
+def _alone(spec: PatchNet, samples: PlannedSamples, folder: Path) -> TimedTraining:
     """N-training, warm."""
     place = context(samples, folder / "alone", None, 1.0, "alone")
     loop = loop_of(spec, samples, place.folder)
-    variant = Variant("alone", loop, NoTeacher().build(place))
+    variant = TimedTraining("alone", loop, NoTeacher().build(place))
     variant.advance(_WARM_UP)
     return variant

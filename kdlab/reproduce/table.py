@@ -100,7 +100,7 @@ class Table(Spec):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MeasuredRow:
     """A row with its numbers."""
 
     spec: Row
@@ -109,7 +109,7 @@ class Found:
 
     @property
     def off_pct(self) -> float | None:
-        """Of a predicted number from the published one."""
+        """Deviation of a predicted number from the published one, percent."""
         if self.spec.marked != "predicted" or self.spec.published is None:
             return None
         if self.simulated is None or not self.spec.published:
@@ -161,7 +161,7 @@ class Reproduction:
 
     name: str
     spec: Table
-    rows: tuple[Found, ...]
+    rows: tuple[MeasuredRow, ...]
     figures: tuple[Path, ...]
     measurement: Mapping[str, Any] = field(default_factory=dict)
     about: str = ""
@@ -200,7 +200,7 @@ def printed(facts: Mapping[str, Any]) -> str:
 
 
 def cells(facts: Mapping[str, Any]) -> list[list[str]]:
-    """Of a result's rows: row, quantity, published, simulated, is, off, measured, verdict."""
+    """Cells of the rows: row, quantity, published, simulated, is, off, measured, verdict."""
     verdict = {True: "holds", False: "FAILS", None: ""}
     found = []
     for row in facts["rows"]:
@@ -279,11 +279,11 @@ def reproduced(
     )
 
 
-def _found(row: Row, simulated: Mapping[str, float], measured: Measured) -> Found:
+def _found(row: Row, simulated: Mapping[str, float], measured: Measured) -> MeasuredRow:
     value = None
     if row.simulated is not None and row.simulated in simulated:
         value = simulated[row.simulated] / row.over
         if row.of is not None:
             value = row.of / value
     own = () if row.measured is None else measured.values.get(row.measured, ())
-    return Found(row, value, tuple(own))
+    return MeasuredRow(row, value, tuple(own))

@@ -79,7 +79,7 @@ def _write(words: Callable[[], None]) -> None:
 
 
 def _seconds(work: Work | None) -> dict[str, float]:
-    """Of all processes of this work; what earlier ones wrote stays if there is none."""
+    """Seconds of all processes of this work; what earlier ones wrote stays if there is none."""
     return (
         {} if work is None else {"seconds": work.seconds_before + time.time() - work.begin}
     )

@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kdlab.cluster.chaos import Chaos, Target, Unrest
+from kdlab.cluster.chaos import Chaos, ChaosRunner, Target
 from kdlab.errors import BadInput
 from kdlab.events.ensemble import WorkerStarted
 from kdlab.events.event import Emit, unheard
@@ -61,11 +61,11 @@ class OtherTargets:
             )
 
 
-def chaos(run: "Run", report: Emit = unheard, **spec: Any) -> Unrest:
+def chaos(run: "Run", report: Emit = unheard, **spec: Any) -> ChaosRunner:
     """Trouble for a running run, from a notebook; the keys are those of `chaos:` in a spec.
 
-        unrest = kdlab.chaos(run, kill_teacher=1, every_s=5, events=3)
-        unrest.stop()
+        trouble = kdlab.chaos(run, kill_teacher=1, every_s=5, events=3)
+        trouble.stop()
 
     Only processes of this machine are hit. Stop it before you leave: a stopped process
     would stay stopped.
@@ -76,4 +76,4 @@ def chaos(run: "Run", report: Emit = unheard, **spec: Any) -> Unrest:
     """
     if run.state != "running":
         raise BadInput(f"Run {run.id} is {run.state}; chaos needs a running one.")
-    return Unrest(Chaos(**spec), OtherTargets(run), report)
+    return ChaosRunner(Chaos(**spec), OtherTargets(run), report)

@@ -138,7 +138,7 @@ def _check_teacher(run: RunFolder, pool: str | None, event: str, name: str | Non
 
 
 def _range(kind: type, field: str) -> Range:
-    """Of a field; one without limits where it has none."""
+    """The range of a field; one without limits where it has none."""
     hint = get_type_hints(kind, include_extras=True)[field]
     extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((extra for extra in extras if isinstance(extra, Range)), Range())

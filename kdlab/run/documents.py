@@ -58,7 +58,7 @@ class StudentCosts:
         self._known: dict[str, Costs] = {}
 
     def __call__(self, student: Path, emit: Emit, *, taught: bool) -> Costs:
-        """Of an exported student; empty, with a warning, where it cannot be measured."""
+        """Costs of an exported student; empty, with a warning, where it cannot be measured."""
         setup = self._setup
         try:
             kind = json.dumps([read_card(student)["model"], taught])

@@ -99,7 +99,7 @@ def show_batch(
     return Pictures(views, lines)
 
 
-class Examination:
+class ModelInspection:
     """Student and teacher of a run on images none of them was trained on.
 
     Args:
@@ -216,7 +216,7 @@ class Examination:
 _HEAD = ("", "top-1 %", "calibration error %", "agrees with the teacher %")
 
 
-def examine(run: RunFolder, split: Split, most: int) -> Examination:
+def examine(run: RunFolder, split: Split, most: int) -> ModelInspection:
     """What every finished training of a run, and its teacher, say of the same images.
 
     Args:
@@ -247,7 +247,7 @@ def examine(run: RunFolder, split: Split, most: int) -> Examination:
         raise NotFoundError(
             f"Run {run.run_id} has no student yet. Wait for its first training to end."
         )
-    return Examination(data, ids, said)
+    return ModelInspection(data, ids, said)
 
 
 def was_taught(run: RunFolder) -> bool:

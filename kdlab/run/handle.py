@@ -20,7 +20,7 @@ from kdlab.run.watched import Watched, in_a_notebook, spawn, viewers
 
 if TYPE_CHECKING:
     from kdlab.run.control import Knob
-    from kdlab.run.examination import Examination
+    from kdlab.run.examination import ModelInspection
     from kdlab.run.experiment import Experiment
     from kdlab.run.plans import PlanSheets
 
@@ -201,7 +201,7 @@ class Run(Watched):
 
     def examine(
         self, split: Literal["test", "validation"] = "test", most: int = 2000
-    ) -> "Examination":
+    ) -> "ModelInspection":
         """What its students and the teacher make of images they were not trained on.
 
         Args:

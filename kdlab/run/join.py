@@ -13,7 +13,7 @@ from kdlab.errors import BadInput, TeacherRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TeacherPlace:
     """How a teacher runs on this machine.
 
     name: for people; null is the host's name and the process.
@@ -34,9 +34,13 @@ class Place:
 
 
 def join(
-    scheduler: str, *, model: str | None, place: Place, tls: dict[str, str] | None = None
+    scheduler: str,
+    *,
+    model: str | None,
+    place: TeacherPlace,
+    tls: dict[str, str] | None = None,
 ) -> int:
-    """Serve until Ctrl-C or SIGTERM, which withdraws politely.
+    """Serve until Ctrl-C or SIGTERM, which withdraws gracefully.
 
     `model` is a teacher card; its weights must be those the pool serves. None serves
     whatever the pool serves. `tls` holds the paths of ca, cert and key.

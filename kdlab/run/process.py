@@ -13,8 +13,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from kdlab.cluster.chaos import Unrest
-from kdlab.cluster.hosted_ranks import Hosts
+from kdlab.cluster.chaos import ChaosRunner
+from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.pool import Pool
 from kdlab.config.home import locked, write_json
 from kdlab.config.load import spec_hash
@@ -73,10 +73,12 @@ class RunProcess:
         self.tracker = Tracker(self.log.emit, late)
 
     @cached_property
-    def hosts(self) -> Hosts | None:
+    def hosts(self) -> DaskHosts | None:
         """Where ranks are started; None is this machine."""
         workers = self.spec.workers
-        return None if workers is None else Hosts(workers.address, workers.certificates())
+        return (
+            None if workers is None else DaskHosts(workers.address, workers.certificates())
+        )
 
     def main(self) -> dict[str, Any]:
         self._announce()
@@ -163,11 +165,11 @@ class RunProcess:
             return
         targets = OwnTargets(pool, ranks)
         tls = None if pool is None else pool.tls
-        unrest = Unrest(self.spec.chaos, targets, log.emit, tls)
+        runner = ChaosRunner(self.spec.chaos, targets, log.emit, tls)
         try:
             yield targets
         finally:
-            unrest.stop()
+            runner.stop()
 
     # Surroundings
 

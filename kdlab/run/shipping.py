@@ -161,7 +161,7 @@ class Beside:
         self.run, self.student = run, load_exported(student)
 
     def images(self) -> Pixels:
-        """Of the test split of the run's data.
+        """Images of the test split of the run's data.
 
         Raises:
             SpecError, DataError: they are not to be had here.
@@ -171,7 +171,7 @@ class Beside:
         return found
 
     def costs(self) -> dict[str, dict[str, float]]:
-        """Of the student, and of the teacher where its weights are on this machine."""
+        """Costs of the student, and of the teacher where its weights are on this machine."""
         (begun, *_) = select(self.run.events, RunStarted)
         teachers = self._teachers() if was_taught(self.run) else None
         return costs_beside(self.student, teachers, begun["dataset"])

@@ -76,7 +76,7 @@ class Comparison:
         ]
 
     def links(self) -> list[str]:
-        """Of MLflow's page that compares runs, one for each store.
+        """Links to MLflow's page that compares runs, one for each store.
 
         A store in a file is shown by `kdlab ui`, on the port it takes by itself.
         """

@@ -11,7 +11,7 @@ from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.report.table import text_table
 from kdlab.simulate import ec_dnn, pipe_bd
 from kdlab.simulate.ec_dnn import EcDnn
-from kdlab.simulate.edl_dist import EdlDist, Outcome, Simulation, in_unit
+from kdlab.simulate.edl_dist import EdlDist, PoolOutcome, Simulation, in_unit
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.simulate.pipe_bd import PipeBd
 
@@ -53,7 +53,7 @@ def _edl_dist(name: str, spec: EdlDist, say: Callable[[str], None]) -> tuple[Rep
     return report(name, figures), _table(spec, outcomes)
 
 
-def _figures(spec: EdlDist, outcome: Outcome) -> list[Figure]:
+def _figures(spec: EdlDist, outcome: PoolOutcome) -> list[Figure]:
     case = outcome.case
     value = in_unit(spec, outcome.samples_per_second)
     unit = "days" if spec.unit == "days" else "samples/s"
@@ -90,7 +90,7 @@ def _figures(spec: EdlDist, outcome: Outcome) -> list[Figure]:
     return figures
 
 
-def _table(spec: EdlDist, outcomes: Sequence[Outcome]) -> str:
+def _table(spec: EdlDist, outcomes: Sequence[PoolOutcome]) -> str:
     unit = "days" if spec.unit == "days" else "samples/s"
     head = ["case", "students", "teachers", "used", f"simulated {unit}", "evidence"]
     head += ["published"]
@@ -139,7 +139,7 @@ def _pipe_bd(name: str, spec: PipeBd, say: Callable[[str], None]) -> tuple[Repor
     return report(name, figures), _pipe_table(spec, outcomes)
 
 
-def _pipe_figures(outcome: pipe_bd.Outcome) -> list[Figure]:
+def _pipe_figures(outcome: pipe_bd.PipelineOutcome) -> list[Figure]:
     case = outcome.case
     figures = [figure(f"ideal_ms/{case.name}", [1000 * outcome.ideal_s], "ms")]
     for variant, seconds in outcome.seconds.items():
@@ -164,7 +164,7 @@ def _pipe_figures(outcome: pipe_bd.Outcome) -> list[Figure]:
     return figures
 
 
-def _published(outcome: pipe_bd.Outcome) -> dict[str, float]:
+def _published(outcome: pipe_bd.PipelineOutcome) -> dict[str, float]:
     """How many times faster than each baseline the paper's Pipe-BD is."""
     times = outcome.case.published
     ours = times.get("pipe_bd")
@@ -173,14 +173,14 @@ def _published(outcome: pipe_bd.Outcome) -> dict[str, float]:
     return {name: value / ours for name, value in times.items() if name != "pipe_bd"}
 
 
-def _ratio(outcome: pipe_bd.Outcome, baseline: str) -> float:
+def _ratio(outcome: pipe_bd.PipelineOutcome, baseline: str) -> float:
     ours, other = outcome.seconds["TR+DPU+AHD"], outcome.seconds[baseline.upper()]
     assert ours is not None
     assert other is not None
     return other / ours
 
 
-def _pipe_table(spec: PipeBd, outcomes: Sequence[pipe_bd.Outcome]) -> str:
+def _pipe_table(spec: PipeBd, outcomes: Sequence[pipe_bd.PipelineOutcome]) -> str:
     head = ["case", "devices", "variant", "ms per step", "over DP", "of ideal", "published"]
     rows, plans = [], []
     for outcome in outcomes:

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, Spec
 from kdlab.papers.ec_dnn.parallel import Combining, Network
+from kdlab.papers.ec_dnn.round_schedule import Round, RoundSchedule
 from kdlab.papers.ec_dnn.rounds import Combine, Finish, Instruction, Rounds, Train
-from kdlab.papers.ec_dnn.timetable import Round, Timetable
 from kdlab.simulate.clock import Clock
 from kdlab.simulate.kind import SimulationSpec
 
@@ -21,7 +21,7 @@ _AT_LEAST_1 = Range(ge=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case(Spec):
+class EnsembleCase(Spec):
     """A training.
 
     method: ec, ma or e (independent workers).
@@ -52,12 +52,12 @@ class Case(Spec):
             )
 
     @property
-    def timetable(self) -> Timetable:
+    def timetable(self) -> RoundSchedule:
         if self.method == "e":
-            return Timetable(iterations=self.iterations, tau=None)
+            return RoundSchedule(iterations=self.iterations, tau=None)
         if self.method == "ma":
-            return Timetable(iterations=self.iterations, tau=self.tau, averages=True)
-        return Timetable(
+            return RoundSchedule(iterations=self.iterations, tau=self.tau, averages=True)
+        return RoundSchedule(
             iterations=self.iterations,
             tau=self.tau,
             compresses=True,
@@ -71,7 +71,7 @@ class Case(Spec):
 class EcDnn(SimulationSpec):
     """Overall times of trainings side by side; the first case is the one others go by."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[EnsembleCase, ...]
     calibration: str = ""
 
     def build(self) -> "EcDnn":
@@ -79,10 +79,10 @@ class EcDnn(SimulationSpec):
 
 
 @dataclass(slots=True)
-class Outcome:
-    """Of one case; seconds."""
+class EnsembleOutcome:
+    """What one case came to; seconds."""
 
-    case: Case
+    case: EnsembleCase
     overall_s: float = 0.0
     communication_s: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)  # worker 0's train, relabel ...
@@ -90,19 +90,19 @@ class Outcome:
     events: int = 0
 
 
-def simulated(case: Case) -> Outcome:
+def simulated(case: EnsembleCase) -> EnsembleOutcome:
     """From the first round to the last."""
     return _Simulation(case).run()
 
 
 class _Simulation:
-    def __init__(self, case: Case) -> None:
-        self.case, self.clock, self.found = case, Clock(), Outcome(case)
+    def __init__(self, case: EnsembleCase) -> None:
+        self.case, self.clock, self.found = case, Clock(), EnsembleOutcome(case)
         self.rounds = Rounds(case.workers, case.timetable.rounds)
         self.network = Network(bytes_per_s=case.gbit_per_s * 1.25e8)
         self.speeds = case.speeds or (1.0,) * case.workers
 
-    def run(self) -> Outcome:
+    def run(self) -> EnsembleOutcome:
         self.found.parts = dict.fromkeys(("train", "relabel", "compress"), 0.0)
         for worker in range(self.case.workers):
             self._do(self.rounds.on_ready(worker))
@@ -169,7 +169,7 @@ class _Simulation:
         return seconds + self._note(worker, "compress", steps * case.step_ms / 1000 / speed)
 
 
-def crossover_gbit(one: Case, other: Case) -> float | None:
+def crossover_gbit(one: EnsembleCase, other: EnsembleCase) -> float | None:
     """The bandwidth at which two trainings take the same time; None if one always wins.
 
     All wait for all in every round, so the overall time is a constant and a part in
@@ -182,7 +182,7 @@ def crossover_gbit(one: Case, other: Case) -> float | None:
     return crossing if crossing > 0 else None
 
 
-def _by_bandwidth(case: Case) -> tuple[float, float]:
+def _by_bandwidth(case: EnsembleCase) -> tuple[float, float]:
     """(seconds that no link changes, seconds at 1 Gbit/s besides)."""
     slow, fast = (simulated(replace(case, gbit_per_s=g)).overall_s for g in (1.0, 2.0))
     return 2 * fast - slow, 2 * (slow - fast)

@@ -31,7 +31,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
 )
 from kdlab.simulate.clock import Clock
 from kdlab.simulate.kind import SimulationSpec
-from kdlab.simulate.profile import Profile
+from kdlab.simulate.profile import RateProfile
 
 _AT_LEAST_1 = Range(ge=1)
 _LOOK_S = 0.05  # of the monitoring task, as in a run
@@ -45,7 +45,7 @@ _SOON_S = 60.0  # a teacher asked for so soon after a release should have been k
 class Fleet(Spec):
     """Teachers of one kind."""
 
-    teacher: Profile
+    teacher: RateProfile
     count: Annotated[int, _AT_LEAST_1] = 1
 
 
@@ -65,7 +65,7 @@ class Move(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case(Spec):
+class PoolCase(Spec):
     """One row of a table: students of one kind with teachers of one kind.
 
     more: teachers of other kinds.
@@ -77,8 +77,8 @@ class Case(Spec):
     """
 
     name: str
-    student: Profile
-    teacher: Profile
+    student: RateProfile
+    teacher: RateProfile
     students: Annotated[int, _AT_LEAST_1] = 1
     teachers: Annotated[int, _AT_LEAST_1] = 1
     more: tuple[Fleet, ...] = ()
@@ -114,7 +114,7 @@ class EdlDist(SimulationSpec):
     calibration: which published numbers the rates were taken from: those are no evidence.
     """
 
-    cases: tuple[Case, ...]
+    cases: tuple[PoolCase, ...]
     unit: Literal["samples_per_second", "days"] = "samples_per_second"
     images: Annotated[float, POSITIVE] | None = None
     batch: Annotated[int, _AT_LEAST_1] = 32
@@ -149,10 +149,10 @@ class EdlDist(SimulationSpec):
 
 
 @dataclass(slots=True)
-class Outcome:
+class PoolOutcome:
     """What a case came to."""
 
-    case: Case
+    case: PoolCase
     samples_per_second: float  # of all students, after the warm-up
     demand: float  # samples/s of all students if they never waited
     capacity: float  # samples/s of all teachers together
@@ -206,7 +206,7 @@ class _Student:
 class Simulation:
     """One case. `run()` gives its outcome."""
 
-    def __init__(self, spec: EdlDist, case: Case) -> None:
+    def __init__(self, spec: EdlDist, case: PoolCase) -> None:
         self.spec, self.case, self.clock = spec, case, Clock()
         self.chance = random.Random(spec.seed)
         self.table = LeaseTable(ttl_s=1e9)  # a lost teacher is seen at once, none hangs
@@ -236,7 +236,7 @@ class Simulation:
             f"student-{number}", t_s, DistilReader(rules, lambda e: sizes, epochs=1)
         )
 
-    def run(self) -> Outcome:
+    def run(self) -> PoolOutcome:
         for fleet in (
             Fleet(teacher=self.case.teacher, count=self.case.teachers),
             *self.case.more,
@@ -438,7 +438,7 @@ class Simulation:
 
     # What it came to
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> PoolOutcome:
         rate = sum(
             self.batch * self.steps / max(1e-9, s.end - s.begin)
             for s in self.students
@@ -446,7 +446,7 @@ class Simulation:
         )
         demand = sum(s.t_s for s in self.students)
         capacity = sum(t.t_t for t in self.teachers.values() if t.alive)
-        return Outcome(
+        return PoolOutcome(
             case=self.case,
             samples_per_second=rate,
             demand=demand,

@@ -12,8 +12,8 @@ from typing import Annotated
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Spec
 from kdlab.papers.pipe_bd import relay
-from kdlab.papers.pipe_bd.block_cost import Block, Costs, Link, Profile, at
-from kdlab.papers.pipe_bd.hybrid_plan import Found, relaying, search_for
+from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts, at
+from kdlab.papers.pipe_bd.hybrid_plan import PlanFound, relaying, search_for
 from kdlab.papers.pipe_bd.layerwise import packed
 from kdlab.papers.pipe_bd.relay import Span, Transfer, edges, instructions, part_of
 from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying
@@ -36,7 +36,7 @@ class _Device:
 class Relay:
     """A plan, step by step. `run()` it, then look at `step_s` and `spans`."""
 
-    costs: Costs
+    costs: StageCosts
     plan: Plan
     steps: int = 40
     spans: list[Span] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Relay:
 
     @property
     def step_s(self) -> float:
-        """Of the full pipeline: the slowest device over the last two thirds."""
+        """Seconds of a step of the full pipeline: the slowest device over the last two thirds."""
         first, last = self.steps // 3, self.steps - 1
         return max(
             (self.ends[d, last] - self.ends[d, first]) / (last - first)
@@ -88,7 +88,7 @@ class Relay:
                 done = self._receives(device, step)
             case relay.AwaitSends():
                 done = self._has_sent(device, step)
-            case relay.AllReduce() | relay.Barrier():
+            case relay.ReduceGradients() | relay.Barrier():
                 done = self._meets(device, instruction)
             case _:
                 self._works(device, instruction)
@@ -104,11 +104,11 @@ class Relay:
         match instruction:
             case relay.Load():
                 device.now += self.costs.profile.load_s * rows / self.plan.batch
-            case relay.Teacher():
+            case relay.TeacherForward():
                 device.now += sum(at(b.teacher_s, rows) for b in own)
-            case relay.Send(step):
+            case relay.SendOutput(step):
                 self._sends(device, step, own[-1].output_bytes)
-            case relay.Student():
+            case relay.StudentStep():
                 device.now += sum(at(b.student_s, rows) for b in own)
             case relay.Update(step):
                 self.ends[device.number, step] = device.now
@@ -154,10 +154,12 @@ class Relay:
             device.now = max(device.now, self._arrived[t, step], posted)
         return True
 
-    def _meets(self, device: _Device, instruction: relay.AllReduce | relay.Barrier) -> bool:
+    def _meets(
+        self, device: _Device, instruction: relay.ReduceGradients | relay.Barrier
+    ) -> bool:
         """All of a stage for its gradients, all of the plan at a barrier."""
         stage, own, _ = self._place(device.number)
-        shares = isinstance(instruction, relay.AllReduce)
+        shares = isinstance(instruction, relay.ReduceGradients)
         all_of = stage.devices if shares else self.plan.devices
         there = self._met.setdefault(
             (type(instruction).__name__, stage.first if shares else 0, instruction.step), {}
@@ -191,7 +193,7 @@ class BlockFacts(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case(Spec):
+class PipelineCase(Spec):
     """A workload on a machine.
 
     devices: type of each, in order; `speeds` says how fast a type is beside the first.
@@ -223,7 +225,7 @@ class Case(Spec):
 
     def profile(self) -> Profile:
         types = {kind: self._blocks(kind) for kind in dict.fromkeys(self.devices)}
-        link = Link(
+        link = DeviceLink(
             bytes_per_s=self.gb_per_s * 1e9,
             latency_s=self.latency_ms / 1e3,
             overlap=self.overlap,
@@ -264,7 +266,7 @@ class PipeBd(SimulationSpec):
     calibration: which published numbers the profile was fitted to: those are no evidence.
     """
 
-    cases: tuple[Case, ...]
+    cases: tuple[PipelineCase, ...]
     steps: Annotated[int, Range(ge=10)] = 40
     calibration: str = ""
 
@@ -274,10 +276,10 @@ class PipeBd(SimulationSpec):
 
 
 @dataclass(slots=True)
-class Outcome:
+class PipelineOutcome:
     """Seconds of one step of every block, by variant; None where there is no such plan."""
 
-    case: Case
+    case: PipelineCase
     ideal_s: float
     seconds: dict[str, float | None]
     plan: Plan  # of TR+DPU+AHD
@@ -288,21 +290,21 @@ class Outcome:
         return None if seconds is None or dp is None else dp / seconds
 
 
-def simulated(spec: PipeBd, case: Case) -> Outcome:
+def simulated(spec: PipeBd, case: PipelineCase) -> PipelineOutcome:
     """One case: the baselines by their costs, the pipelines step by step."""
-    costs = Costs(case.profile(), case.batch)
+    costs = StageCosts(case.profile(), case.batch)
 
     def piped(plan: Plan | None) -> float | None:
         return None if plan is None else Relay(costs, plan, spec.steps).run().step_s
 
     relayed = relaying(costs).plan
-    found: Found = search_for(costs.blocks, costs.devices)(costs)
+    found: PlanFound = search_for(costs.blocks, costs.devices)(costs)
     assert found.plan is not None  # without a memory limit there is always one
     internal = None
     if costs.devices <= case.batch:
         internal = internal_relaying(case.batch, costs.blocks, costs.devices)
     coupled = None if relayed is None else replace(relayed, decoupled=False)
-    return Outcome(
+    return PipelineOutcome(
         case=case,
         ideal_s=costs.ideal_s(),
         seconds={

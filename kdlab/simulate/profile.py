@@ -9,7 +9,7 @@ from kdlab.config.spec import POSITIVE, Spec
 
 @register("simulate/profile")
 @dataclass(frozen=True, kw_only=True)
-class Profile(Spec):
+class RateProfile(Spec):
     """What one resource does with one model, in samples/s, and where that is known from."""
 
     samples_per_second: Annotated[float, POSITIVE]

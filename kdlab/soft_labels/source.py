@@ -143,7 +143,7 @@ class SourceSpec(Spec, ABC):
 
     @property
     def bytes_per_output(self) -> int:
-        """Of one number that a teacher answers, on its way."""
+        """Bytes that one number of a teacher's answer takes on its way."""
         return 4
 
     @abstractmethod

@@ -22,7 +22,7 @@ def check_aggregation(aggregation: ModelAverage) -> None:
 
 
 def _state(seed: int) -> dict[str, Tensor]:
-    """Of a small network with batch norm: weights, statistics and a counter."""
+    """State of a small network with batch norm: weights, statistics and a counter."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         net = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.BatchNorm2d(5))

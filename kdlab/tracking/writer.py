@@ -310,7 +310,7 @@ class Writer(EventWriter):
 
 
 def experiment_id(client: MlflowClient, name: str, uri: str) -> str:
-    """Of an experiment of this name, made if there is none."""
+    """Id of the experiment of this name, made if there is none."""
     found = client.get_experiment_by_name(name)
     if found is not None:
         if found.lifecycle_stage == "deleted":

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kdlab.data.plan import Plan
+from kdlab.data.plan import BatchPlan
 from kdlab.train.evaluate import Accuracy
 
 
@@ -30,7 +30,7 @@ class Position:
         """
         saved = dict(facts["position"])
         position = cls(**saved | {"done": set(saved["done"])})
-        before = Plan(**facts["plan"] | {"ids": range(facts["samples"])})
+        before = BatchPlan(**facts["plan"] | {"ids": range(facts["samples"])})
         if before.batch != batch and position.done:
             if position.done != set(range(len(position.done))):
                 raise ValueError("batches were done out of order; the rest has no start")

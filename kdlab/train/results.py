@@ -22,7 +22,7 @@ _KEEP_BEST = 4  # best weights kept during training: more than the checkpoints k
 
 @dataclass(slots=True)
 class Results:
-    """Of one student.
+    """Evaluates and exports one student.
 
     Attributes:
         model: the student, as it is trained.

@@ -54,7 +54,7 @@ _LOG_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class StudentJob:
     """What to train, on what, and where to write."""
 
     recipe: Recipe
@@ -76,7 +76,7 @@ class Job:
 
 
 class StudentLoop:
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: StudentJob) -> None:
         keep_freed_memory()
         self.job, recipe = job, job.recipe
         if recipe.threads is not None:

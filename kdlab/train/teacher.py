@@ -37,7 +37,7 @@ from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.position import StudentResult
 from kdlab.train.recipe import Recipe
-from kdlab.train.student import Job, StudentLoop
+from kdlab.train.student import StudentJob, StudentLoop
 
 
 @register("train/teacher")
@@ -139,7 +139,7 @@ def frozen(model: M) -> M:
 
 
 def recipe_hash(spec: TeacherSpec) -> str:
-    """Of all that the weights depend on; cadence of logs and checkpoints does not count."""
+    """Hash of all that the weights depend on; cadence of logs and checkpoints does not count."""
     parts = spec.to_dict()
     for name in ("min_top1", "weight"):  # they say nothing about the weights
         parts.pop(name)
@@ -248,7 +248,7 @@ def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
     )
     model = spec.model.build(len(data.classes), data.shape[0])
     fit_pixel_mean(model, data.inputs, data.train)
-    job = Job(
+    job = StudentJob(
         recipe=recipe,
         model_spec=spec.model,
         model=model,

@@ -1,5 +1,5 @@
 """Sweeps: Optuna asks, kdlab's runs answer. `search` loads one, `attach_sweep` finds one."""
 
-from kdlab.tuning.handle import Search, Sweep, attach_sweep, search
+from kdlab.tuning.handle import CheckedSweep, Sweep, attach_sweep, search
 
-__all__ = ["Search", "Sweep", "attach_sweep", "search"]
+__all__ = ["CheckedSweep", "Sweep", "attach_sweep", "search"]

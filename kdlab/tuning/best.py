@@ -90,7 +90,7 @@ def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def row(trial: FrozenTrial, spec: SweepSpec) -> dict[str, Any]:
-    """Of a table of trials."""
+    """A row of the table of trials."""
     values = trial.values if trial.state == TrialState.COMPLETE else None
     return {
         "number": trial.number,
@@ -136,7 +136,7 @@ def result(
 
 
 def drop_weights(study: optuna.Study, folder: SweepFolder, chosen: FrozenTrial) -> None:
-    """Of all trials but the best: results, events and cards stay."""
+    """Delete the networks of all trials but the best; results, events and cards stay."""
     for path in (folder.path / "trials").glob("*"):
         if path == folder.trial(chosen.number):
             continue

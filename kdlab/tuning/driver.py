@@ -1,4 +1,4 @@
-"""The search: ask Optuna, have the crew carry out, tell Optuna. The only writer of the study.
+"""The search: ask Optuna, have workers run trials, tell Optuna. The only writer of the study.
 
 What a trial came to is in its run folder before the study is told, so that a driver which
 is killed in between finds it there: no trial is lost, none counts twice. A trial that was
@@ -24,10 +24,10 @@ from kdlab.events.sweeps import TrialAgain, TrialDone, TrialStarted, TrialStoppi
 from kdlab.events.training import EpochDone
 from kdlab.experiment.folder import RunFolder
 from kdlab.tuning import metrics
-from kdlab.tuning.crew import Crew, Done, Lost
 from kdlab.tuning.plan import described
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import TRIALS
+from kdlab.tuning.trial_workers import TrialEnded, TrialWorkerLost, TrialWorkers
 
 WHY, RETRY_OF, TRIES, VALUES, ERROR, RUN = "why", "retry_of", "tries", "set", "error", "run"
 PARAMETERS = "enqueued"  # as Optuna names them
@@ -59,7 +59,7 @@ class _Running:
 
 
 @dataclass(slots=True)
-class Account:
+class DriverTimes:
     """Where the driver's time goes."""
 
     asks: list[float] = field(default_factory=list)  # seconds each, with the order made
@@ -78,7 +78,7 @@ class Driver:
     Args:
         space: of the sweep.
         study: Optuna's; nobody else writes to it.
-        crew: carries out.
+        workers: run the trials.
         make: a trial's order.
         emit: events of the sweep.
         stop: whether the user asked to stop.
@@ -91,18 +91,18 @@ class Driver:
         *,
         space: Space,
         study: optuna.Study,
-        crew: Crew,
+        workers: TrialWorkers,
         make: MakeOrder,
         emit: Emit,
         stop: Callable[[], bool],
         first: Sequence[tuple[str, Values]] = (),
         trouble: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self.spec, self.space, self.study, self.crew = space.spec, space, study, crew
+        self.spec, self.space, self.study, self.workers = space.spec, space, study, workers
         self.make, self.emit, self.stop, self.first = make, emit, stop, first
         self.trouble = trouble
         self.running: dict[int, _Running] = {}
-        self.account = Account()
+        self.account = DriverTimes()
         self.ended_early: str | None = None
         self.ended = 0  # trials; one that was tried again counts once
         self._begin: float | None = None  # of the first trial
@@ -122,11 +122,11 @@ class Driver:
         self._enqueue()
         self._enough = self._wanted()
         while True:
-            for event in self.crew.events():
+            for event in self.workers.events():
                 self._hear(event)
             self._watch()
             if self.stop():
-                self._end_softly()
+                self._end_gracefully()
                 raise RunStopped("stopped by the user; the study has all that ended")
             begun = self._fill()
             if not self.running and not begun and self._is_over():
@@ -194,7 +194,7 @@ class Driver:
     def _fill(self) -> bool:
         """Something to do for everybody who has nothing; whether anything began."""
         begun = False
-        for worker in self.crew.idle():
+        for worker in self.workers.idle():
             if self._is_over():
                 break
             begun = self._begin_trial(worker) or begun
@@ -227,8 +227,8 @@ class Driver:
         run = Path(order["run"]) if "run" in order else None
         if run is not None:
             trial.set_user_attr(RUN, str(run))
-            RunFolder(run).write_status(pid=self.crew.pid(worker))
-        self.crew.tell(worker, trial.number, **order)
+            RunFolder(run).write_status(pid=self.workers.pid(worker))
+        self.workers.tell(worker, trial.number, **order)
         read = None if run is None else EventReader(run / "events.jsonl")
         self.running[trial.number] = _Running(trial, values, run, time.monotonic(), read)
         self.account.asks.append(time.perf_counter() - begin)
@@ -271,11 +271,11 @@ class Driver:
         state.trial.report(value, state.reported)
         if state.trial.should_prune():
             state.pruned = True
-            self.crew.stop(number)
+            self.workers.stop(number)
             self.emit(TrialStopping(number=number, epoch=state.reported, value=value))
 
-    def _hear(self, event: Done | Lost) -> None:
-        if isinstance(event, Lost):
+    def _hear(self, event: TrialEnded | TrialWorkerLost) -> None:
+        if isinstance(event, TrialWorkerLost):
             self.emit(LocalModelLost(order=event.order, why=event.why))
             if event.order is not None:
                 self._lost(self.running.pop(event.order), event.why)
@@ -396,13 +396,13 @@ class Driver:
             )
         )
 
-    def _end_softly(self) -> None:
+    def _end_gracefully(self) -> None:
         """Trials save and end; they are tried again when the sweep goes on."""
         for number in self.running:
-            self.crew.stop(number)
+            self.workers.stop(number)
         deadline = time.monotonic() + _STOP_S
         while self.running and time.monotonic() < deadline:
-            for event in self.crew.events():
+            for event in self.workers.events():
                 self._hear(event)
             time.sleep(_LOOK_S)  # between looks at pipes
 

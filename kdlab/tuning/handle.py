@@ -69,7 +69,7 @@ def check_name(name: str) -> None:
         raise BadInput(f"{folders.display(there[0])} is there already. Take another name.")
 
 
-class Search:
+class CheckedSweep:
     """A sweep before it runs: checked; `start()` runs it.
 
     Raises:
@@ -183,7 +183,7 @@ class Search:
     def __repr__(self) -> str:
         of = self.spec.experiment or self.spec.simulation
         keys = ", ".join(self.spec.space)
-        return f"Search({self.name!r}: {of} over {keys}, {self.spec.trials} trials)"
+        return f"CheckedSweep({self.name!r}: {of} over {keys}, {self.spec.trials} trials)"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -208,7 +208,7 @@ def _range_text(dimension: Any) -> str:
 
 def search(
     name: str | Path | Mapping[str, Any], *overrides: str | Mapping[str, Any]
-) -> Search:
+) -> CheckedSweep:
     """A sweep from `configs/sweeps/` by name, from a path to a YAML file, or as a dict.
 
     Raises:
@@ -218,10 +218,10 @@ def search(
     if isinstance(name, Mapping):
         tree = dict(name)
         # Its study goes on with the same dict, and is not mixed with another one's.
-        return Search(
+        return CheckedSweep(
             loader.from_dict(tree, f"sweep-{loader.spec_hash(tree)[:8]}", overrides)
         )
-    return Search(composed(str(name), overrides))
+    return CheckedSweep(composed(str(name), overrides))
 
 
 def composed(name: str, overrides: loader.Overrides = ()) -> loader.Composed:

@@ -13,7 +13,7 @@ from typing import Any
 import optuna
 import yaml
 
-from kdlab.cluster.hosted_ranks import Hosts
+from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.home import locked
@@ -30,13 +30,13 @@ from kdlab.run.handle import made
 from kdlab.run.tracker import Tracker
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.tuning import best, figures
-from kdlab.tuning.crew import Crew
 from kdlab.tuning.driver import Driver
 from kdlab.tuning.folder import SweepFolder, counted, open_study
 from kdlab.tuning.plan import gpus, jobs_of, shares_pool, tracking_uri
 from kdlab.tuning.repeat import confirmed, rates, real_run
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import SweepSpec
+from kdlab.tuning.trial_workers import TrialWorkers
 from kdlab.tuning.warm_start import earlier
 
 _CALIBRATED = "kdlab.calibrated"  # of the study
@@ -66,28 +66,26 @@ class SweepProcess:
         study = open_study(self.folder, self.spec, self.hash)
         jobs = jobs_of(self.spec, self.space)
         with ExitStack() as stack:
-            workers = self.spec.workers
-            hosts = (
-                None if workers is None else Hosts(workers.address, workers.certificates())
-            )
-            if hosts is not None:
+            hosts, cluster = None, self.spec.workers
+            if cluster is not None:
+                hosts = DaskHosts(cluster.address, cluster.certificates())
                 stack.callback(hosts.close)
             if self.spec.real is not None:
                 self.calibrated = self._calibrate(study)
-            crew = Crew(
+            workers = TrialWorkers(
                 jobs,
-                self.folder.path / "crew",
+                self.folder.path / "workers",
                 simulates=self.spec.simulated,
                 hosts=hosts,
                 gpus=gpus() if hosts is None else (),
             )
-            stack.callback(crew.close)
+            stack.callback(workers.close)
             if shares_pool(self.spec, self.space):
                 self._start_pool(stack)
             driver = Driver(
                 space=self.space,
                 study=study,
-                crew=crew,
+                workers=workers,
                 make=self.order,
                 emit=self.log.emit,
                 stop=self.stop,
@@ -105,7 +103,7 @@ class SweepProcess:
             )
             again = None
             if self.spec.confirm is not None and not self.spec.simulated:
-                again = confirmed(self, crew, chosen)
+                again = confirmed(self, workers, chosen)
         real = None if self.spec.real is None else real_run(self, chosen)
         return best.result(
             study,
@@ -129,7 +127,7 @@ class SweepProcess:
     # Orders
 
     def order(self, number: int, values: Values) -> dict[str, Any]:
-        """Of a trial."""
+        """The order that starts this trial."""
         if self.spec.simulated:
             tree = self.space.composed(values, self.calibrated)
             construct(SimulationSpec, tree)
@@ -139,7 +137,7 @@ class SweepProcess:
     def run_order(
         self, path: Path, values: Mapping[str, Any], **more: Any
     ) -> dict[str, Any]:
-        """Of a run in a folder of its own."""
+        """The order that starts a run in a folder of its own."""
         tracking = {
             "tracking.enabled": self.uri is not None,
             "tracking.uri": self.uri,

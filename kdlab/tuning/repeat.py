@@ -22,10 +22,10 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.run.experiment import load
 from kdlab.run.handle import Run, start
 from kdlab.tuning import metrics
-from kdlab.tuning.crew import Crew, Done, Lost
 from kdlab.tuning.driver import VALUES
 from kdlab.tuning.space import Space, leaf_of
 from kdlab.tuning.spec import RealRun
+from kdlab.tuning.trial_workers import TrialEnded, TrialWorkerLost, TrialWorkers
 
 if TYPE_CHECKING:
     from kdlab.tuning.process import SweepProcess
@@ -34,7 +34,9 @@ _FIRST_ORDER = 1_000_000  # above all trials
 _LOOK_S = 0.01
 
 
-def confirmed(sweep: "SweepProcess", crew: Crew, chosen: FrozenTrial) -> dict[str, Any]:
+def confirmed(
+    sweep: "SweepProcess", workers: TrialWorkers, chosen: FrozenTrial
+) -> dict[str, Any]:
     """The first objective of the best trial and of the experiment as it is, mean ± std."""
     confirm, spec = sweep.spec.confirm, sweep.spec
     assert confirm is not None
@@ -44,7 +46,7 @@ def confirmed(sweep: "SweepProcess", crew: Crew, chosen: FrozenTrial) -> dict[st
         for seed in confirm.seeds
     ]
     wanted += [Again("as_it_is", s, f"as-it-is-seed{s}", {}) for s in confirm.seeds]
-    repeats = Repeats(sweep, crew, wanted)
+    repeats = Repeats(sweep, workers, wanted)
     done = repeats.run()
     values: dict[str, list[float]] = {"best": [], "as_it_is": []}
     for again in wanted:
@@ -91,8 +93,10 @@ class Repeats:
     What has ended is not done again when a sweep goes on.
     """
 
-    def __init__(self, sweep: "SweepProcess", crew: Crew, wanted: Sequence[Again]) -> None:
-        self.sweep, self.crew = sweep, crew
+    def __init__(
+        self, sweep: "SweepProcess", workers: TrialWorkers, wanted: Sequence[Again]
+    ) -> None:
+        self.sweep, self.workers = sweep, workers
         self.folder = sweep.folder.path / "confirm"
         self.done, self.failed = dict[str, Path](), dict[str, str]()
         for again in wanted:
@@ -116,13 +120,13 @@ class Repeats:
             RunStopped: the user asked.
         """
         while self.waiting or self._running:
-            for event in self.crew.events():
+            for event in self.workers.events():
                 self._hear(event)
             if self.sweep.stop():
                 for order in self._running:
-                    self.crew.stop(order)
+                    self.workers.stop(order)
                 raise RunStopped("stopped by the user while the best was confirmed")
-            for worker in self.crew.idle():
+            for worker in self.workers.idle():
                 if self.waiting:
                     self._begin(worker, self.waiting.pop(0))
             time.sleep(_LOOK_S)  # between looks at pipes
@@ -136,22 +140,25 @@ class Repeats:
         order = self.sweep.run_order(path, again.values, seeds=[again.seed])
         number = _FIRST_ORDER + sum(self._tries.values())
         self._running[number] = again, path
-        self.crew.tell(worker, number, **order)
+        self.workers.tell(worker, number, **order)
 
-    def _hear(self, event: Done | Lost) -> None:
-        if isinstance(event, Lost) and event.hopeless:
+    def _hear(self, event: TrialEnded | TrialWorkerLost) -> None:
+        if isinstance(event, TrialWorkerLost) and event.hopeless:
             raise ClusterError(
                 f"A worker to confirm the best does not come up. {event.why}"
             )
         if event.order not in self._running:
             return
         again, path = self._running.pop(event.order)
-        if isinstance(event, Done) and event.state == "finished":
+        if isinstance(event, TrialEnded) and event.state == "finished":
             self.done[again.name] = path
-        elif isinstance(event, Lost) and self._tries[again.name] <= self.sweep.spec.retries:
+        elif (
+            isinstance(event, TrialWorkerLost)
+            and self._tries[again.name] <= self.sweep.spec.retries
+        ):
             self.waiting.insert(0, again)
         else:
-            why = str(event.why if isinstance(event, Lost) else event.error)
+            why = str(event.why if isinstance(event, TrialWorkerLost) else event.error)
             self.failed[again.name] = why
             self.sweep.log.emit(Warned(message=f"{path} did not confirm: {why}"))
 

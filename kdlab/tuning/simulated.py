@@ -8,7 +8,7 @@ from kdlab.simulate.kind import SimulationSpec
 
 
 def simulated(spec: SimulationSpec) -> dict[str, Any]:
-    """Of all cases together: the slowest share of N-training, the most of all else.
+    """Figures over all cases: the smallest share of N-training's rate, the maximum of all else.
 
     Raises:
         BadInput: a simulation without a student that is served.

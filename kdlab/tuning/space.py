@@ -39,7 +39,7 @@ class Leaf:
 
 
 class Space:
-    """Of one sweep; made for checking, and then used by its driver.
+    """The search space of one sweep: made to check it, and then used by its driver.
 
     Raises:
         SpecError: with every fault of the space, its key and value.
@@ -365,7 +365,7 @@ def leaf_of(spec: Spec, key: str) -> Leaf:
 
 
 def _item(hint: Any) -> Any:
-    """Of a tuple's items or a mapping's values."""
+    """The type of a tuple's items or a mapping's values."""
     for option in _options(hint):
         arguments = get_args(option)
         if get_origin(option) in (tuple, list):

@@ -255,7 +255,7 @@ class SweepSpec(Spec):
         return self.simulation is not None
 
     def metric(self, number: int) -> metrics.Metric:
-        """Of an objective."""
+        """The metric of objective `number`."""
         return metrics.metric(self.objectives[number].metric, self.simulated)
 
     def directions(self) -> list[Direction]:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from kdlab.bench.ec_dnn import Costs, measure
+from kdlab.bench.ec_dnn import MeasuredSeconds, measure
 
 
 def test_a_budget_holds_what_is_relabelled_too():
-    costs = Costs(step_s=0.01, row_s=1e-5, batch=50, workers=4)
+    costs = MeasuredSeconds(step_s=0.01, row_s=1e-5, batch=50, workers=4)
     assert costs.iterations(1.0) == 100
     assert costs.iterations(1.0, p=0.1) == int(1 / (0.011 + 0.1 * 50 * 4 * 1e-5))
     assert costs.iterations(1.0, diversity=0.6, p=0.1) < 80

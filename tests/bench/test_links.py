@@ -8,7 +8,7 @@ import pytest
 
 from kdlab.bench import links, network
 from kdlab.bench.delay_relay import TUN
-from kdlab.bench.network import Link, linked, why_not
+from kdlab.bench.network import MachineLink, linked, why_not
 from kdlab.errors import BadInput
 
 NEEDED = pytest.mark.skipif(why_not() is not None, reason=f"{why_not()}")
@@ -53,7 +53,7 @@ def test_a_network_is_gone_afterwards_whatever_happened():
     before = namespaces()
 
     def fails():
-        with linked(Link(100.0)) as (near, far):
+        with linked(MachineLink(100.0)) as (near, far):
             assert len(namespaces() - before) == 2
             answer = subprocess.run(
                 [*near, "ip", "-brief", "addr"], capture_output=True, text=True, check=True
@@ -75,7 +75,7 @@ def test_networks_of_a_killed_process_are_taken_away():
     gone.wait()
     name = f"kdlab-{gone.pid}-0-near"
     subprocess.run(["ip", "netns", "add", name], check=True)
-    with linked(Link()):
+    with linked(MachineLink()):
         assert not namespaces(gone.pid)
 
 
@@ -90,7 +90,7 @@ def test_a_delayed_link_is_as_far_away_as_it_says(monkeypatch, relayed):
         pytest.skip(f"there is no {TUN}")
     monkeypatch.setattr(network, "has_netem", lambda: not relayed)
     before = namespaces()
-    with linked(Link(100.0, 20.0)) as (near, far):
+    with linked(MachineLink(100.0, 20.0)) as (near, far):
         serving = subprocess.Popen(
             [*far, sys.executable, "-c", ECHO, network.FAR],
             stdout=subprocess.PIPE,
@@ -114,14 +114,16 @@ def test_a_delayed_link_is_as_far_away_as_it_says(monkeypatch, relayed):
 
 def test_without_root_it_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(network.os, "geteuid", lambda: 1000)
-    with pytest.raises(BadInput, match="needs root"), linked(Link()):
+    with pytest.raises(BadInput, match="needs root"), linked(MachineLink()):
         pass
 
 
 @NEEDED
 @pytest.mark.slow
 def test_by_value_starves_on_a_slow_link_and_by_reference_does_not(monkeypatch):
-    monkeypatch.setattr(links, "LINKS", (Link(30.0),))  # much less than any machine needs
+    monkeypatch.setattr(
+        links, "LINKS", (MachineLink(30.0),)
+    )  # much less than any machine needs
     monkeypatch.setattr(links, "DELAYED", ())
     before = namespaces()
     found = {f["name"]: f["value"] for f in links.measure(repeats=1)["figures"]}

@@ -66,7 +66,7 @@ def test_a_sweep_is_watched_and_stopped(opened, page, picture):
     box = until(chart.bounding_box)  # none while it is replaced by a newer picture
     assert box["x"] + box["width"] <= place["x"] + place["width"] + 1  # nothing is cut off
     picture("sweep")
-    page.locator("button", has_text="stop softly").click()  # it has an icon, too
+    page.locator("button", has_text="stop gracefully").click()  # it has an icon, too
     stopped = page.get_by_text(re.compile(r"stopped, \d+ of 2000 trials"))
     stopped.filter(visible=True).first.wait_for()
 

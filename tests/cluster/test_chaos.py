@@ -15,7 +15,7 @@ from tests_support import trained_ids, until
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.probe import probe_images
 from kdlab.cluster.wire import ask
-from kdlab.errors import ClusterError, SchedulerUnreachable, TeacherLost
+from kdlab.errors import ClusterError, NoTeacherLeft, SchedulerUnreachable
 from kdlab.models.model import file_sha256
 
 pytestmark = pytest.mark.slow
@@ -98,7 +98,9 @@ def test_a_teacher_that_answers_nan_is_refused_with_the_numbers(
 ):
     """Healthy weights but for one number; the pool has nothing else to offer."""
     other = spoilt(deployment, tmp_path, put_nan)
-    with pytest.raises(TeacherLost, match=r"[12]0 of [12]00 numbers of its answer are not"):
+    with pytest.raises(
+        NoTeacherLeft, match=r"[12]0 of [12]00 numbers of its answer are not"
+    ):
         served(pools(other, teachers=1), wait_s=2.0)
 
 

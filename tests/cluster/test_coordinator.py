@@ -199,7 +199,7 @@ def test_two_students_get_fair_shares_and_the_first_loses_nothing(
     ids += [(e, b.ids.copy()) for e in range(1, 300) for b in first.epoch(e, ())]
     complete(ids, samples, 300)
     complete(train(second, 3), samples, 3)
-    assert "teacher_left" in [name for name, _ in events]  # moved, politely
+    assert "teacher_left" in [name for name, _ in events]  # moved, gracefully
     assert "teacher_lost" not in [name for name, _ in events]
     assert first.figures()["resends"] == 0
 

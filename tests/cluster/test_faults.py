@@ -16,11 +16,11 @@ from safetensors.torch import save_file
 from tests_support import trained_ids
 
 from kdlab.cluster import label_wire, security
-from kdlab.cluster.chaos import Chaos, Unrest
+from kdlab.cluster.chaos import Chaos, ChaosRunner
 from kdlab.cluster.notebook_components import accept
 from kdlab.cluster.wire import ask
 from kdlab.config import registry
-from kdlab.errors import TeacherLost
+from kdlab.errors import NoTeacherLeft
 from kdlab.experiment.chaos_targets import OwnTargets
 from kdlab.models.model import file_sha256
 
@@ -163,11 +163,11 @@ def test_a_teacher_ten_times_slower_is_kept(pools, served, deployment):
     source, samples, events = served(pool, rate=1e9, epochs=60, record=True)
     spec = Chaos(slow_teacher=1, events=1, every_s=0.01, lasts_s=60, seed=2)
     hit = []
-    unrest = Unrest(spec, OwnTargets(pool), hit.append)
+    runner = ChaosRunner(spec, OwnTargets(pool), hit.append)
     try:
         train(source, samples, 60)
     finally:
-        unrest.stop()
+        runner.stop()
     ((slow,),) = [[data["target"] for data in hit]]
     assert lost(events) == []  # slow is not dead
     address = teachers_of(pool)[slow]["address"]
@@ -296,5 +296,5 @@ def test_wrong_shapes_are_refused_with_the_numbers(pools, served, deployment, tm
         reference=(),
         components=components,
     )
-    with pytest.raises(TeacherLost, match=r"it answered with shape \(19, 10\)"):
+    with pytest.raises(NoTeacherLeft, match=r"it answered with shape \(19, 10\)"):
         served(pools(other, teachers=1), wait_s=2.0)

@@ -14,7 +14,7 @@ from kdlab.cluster.children import Child
 from kdlab.cluster.pool import send_weights, start_scheduler
 from kdlab.cluster.remote_pool import RemotePool
 from kdlab.cluster.wire import ask
-from kdlab.errors import TeacherLost
+from kdlab.errors import NoTeacherLeft
 from kdlab.models.model import file_sha256
 from kdlab.soft_labels.source import KnownPool
 
@@ -99,7 +99,7 @@ def test_labels_of_another_teacher_are_never_given(scheduled, deployment, served
     add(address, tmp_path, "one")
     until(lambda: free(address))
     pool = KnownPool(address=address, teacher="another", tls=None)
-    with pytest.raises(TeacherLost, match="it serves teacher"):
+    with pytest.raises(NoTeacherLeft, match="it serves teacher"):
         served(pool, epochs=1, wait_s=5.0)
 
 

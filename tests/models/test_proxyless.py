@@ -7,8 +7,8 @@ import torch
 
 from kdlab.errors import SpecError
 from kdlab.models.proxyless import (
+    ChoicePlace,
     MixedBlock,
-    Place,
     Proxyless,
     derived,
     draw_paths,
@@ -28,9 +28,9 @@ def test_the_default_network_is_mobilenet_v2():
 
 
 def test_skips_are_only_where_the_shape_allows():
-    assert Place("stages.0.0", 16, 16, 1).may_skip
-    assert not Place("stages.0.0", 16, 24, 1).may_skip
-    assert not Place("stages.0.0", 16, 16, 2).may_skip
+    assert ChoicePlace("stages.0.0", 16, 16, 1).may_skip
+    assert not ChoicePlace("stages.0.0", 16, 24, 1).may_skip
+    assert not ChoicePlace("stages.0.0", 16, 16, 2).may_skip
     with pytest.raises(SpecError, match=r"'skip' for stages\.0\.0, must be one of k3e3"):
         Proxyless(choices=("skip", *("k3e3",) * 15))
     with pytest.raises(SpecError, match="are 2, must be 16"):
@@ -69,7 +69,7 @@ def test_only_the_drawn_path_gets_a_gradient():
 def test_gates_tell_which_of_two_paths_is_better():
     """Descent on the architecture finds the candidate that gives the wanted output."""
     torch.manual_seed(0)
-    block = MixedBlock(Place("stages.0.1", 4, 4, 1))
+    block = MixedBlock(ChoicePlace("stages.0.1", 4, 4, 1))
     block.train()
     views = torch.randn(6, 4, 8, 8)
     best = block.place.choices.index("k5e3")
@@ -86,7 +86,7 @@ def test_gates_tell_which_of_two_paths_is_better():
 
 
 def test_the_gradient_of_a_gate_is_that_of_its_probability():
-    block = MixedBlock(Place("stages.0.1", 4, 4, 1)).double()
+    block = MixedBlock(ChoicePlace("stages.0.1", 4, 4, 1)).double()
     block.train()
     views = torch.randn(2, 4, 5, 5, dtype=torch.float64)
     block.path = (1, 2)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kdlab.papers.pipe_bd.block_cost import Block, Costs, Link, Profile
-from kdlab.papers.pipe_bd.programme import programme
+from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
+from kdlab.papers.pipe_bd.execution_plan import programme
 from kdlab.report.plan_table import plan_table
 
 
@@ -16,8 +16,10 @@ def costs():
         row_bytes=1e6,
         norms=2,
     )
-    link = Link(bytes_per_s=1e9, latency_s=1e-4)
-    return Costs(Profile(types={"cpu": [block] * 3}, devices=("cpu",) * 2, link=link), 4)
+    link = DeviceLink(bytes_per_s=1e9, latency_s=1e-4)
+    return StageCosts(
+        Profile(types={"cpu": [block] * 3}, devices=("cpu",) * 2, link=link), 4
+    )
 
 
 def rows(name):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kdlab.papers.pipe_bd.block_cost import Block, Costs, Profile
+from kdlab.papers.pipe_bd.block_cost import Block, Profile, StageCosts
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.stages import pipeline
 from kdlab.report.trace import by_part, chrome_trace, gantt, write_chrome_trace
@@ -14,7 +14,7 @@ from kdlab.simulate.pipe_bd import Relay
 @pytest.fixture
 def spans():
     block = Block(teacher_s={8: 1.0}, student_s={8: 2.0})
-    costs = Costs(Profile(types={"a": [block] * 2}, devices=["a"] * 2), 8)
+    costs = StageCosts(Profile(types={"a": [block] * 2}, devices=["a"] * 2), 8)
     return Relay(costs, pipeline(8, [1, 2], [1, 1]), steps=12).run().spans
 
 

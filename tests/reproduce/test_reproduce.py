@@ -12,9 +12,9 @@ from kdlab.errors import NotFoundError, SpecError
 from kdlab.reproduce.bench import Bench
 from kdlab.reproduce.command import as_markdown, card, kept_table, known, reproduce
 from kdlab.reproduce.experiment import Trained
-from kdlab.reproduce.result import Result
+from kdlab.reproduce.result import KeptResult
 from kdlab.reproduce.shares import Shares, Teachers
-from kdlab.reproduce.table import Found, Row, printed
+from kdlab.reproduce.table import MeasuredRow, Row, printed
 
 NAMES = sorted(known())
 # These simulate hundreds of teachers: 20 s and a minute.
@@ -77,9 +77,9 @@ def test_what_cannot_be_is_found_before_anything_is_measured():
 
 def test_the_median_of_rates_and_the_mean_of_accuracies_count():
     rate = Row(row="a", quantity="ratio", measured="m", goal=">= 0.97")
-    assert Found(rate, None, (0.90, 0.98, 1.0)).holds is True
+    assert MeasuredRow(rate, None, (0.90, 0.98, 1.0)).holds is True
     gain = Row(row="a", quantity="gained, points", measured="m", goal=">= 0")
-    assert Found(gain, None, (-3.0, 0.5, 1.0)).holds is False
+    assert MeasuredRow(gain, None, (-3.0, 0.5, 1.0)).holds is False
 
 
 def test_off_and_holds():
@@ -87,14 +87,14 @@ def test_off_and_holds():
         row="a", quantity="b", published=10.0, simulated="s", marked="predicted",
         within_pct=5, measured="m", goal=">= 2",
     )  # fmt: skip
-    assert Found(row, 10.4, (3.0,)).off_pct == pytest.approx(4)
-    assert Found(row, 10.4, (3.0,)).holds is True
-    assert Found(row, 10.6, (3.0,)).holds is False
-    assert Found(row, 10.4, (1.0, 2.0)).holds is False
-    assert Found(row, 10.4, ()).holds is True
+    assert MeasuredRow(row, 10.4, (3.0,)).off_pct == pytest.approx(4)
+    assert MeasuredRow(row, 10.4, (3.0,)).holds is True
+    assert MeasuredRow(row, 10.6, (3.0,)).holds is False
+    assert MeasuredRow(row, 10.4, (1.0, 2.0)).holds is False
+    assert MeasuredRow(row, 10.4, ()).holds is True
     fitted = Row(row="a", quantity="b", published=10.0, simulated="s", marked="fitted")
-    assert Found(fitted, 10.0, ()).off_pct is None  # no evidence, however near
-    assert Found(fitted, 10.0, ()).holds is None
+    assert MeasuredRow(fitted, 10.0, ()).off_pct is None  # no evidence, however near
+    assert MeasuredRow(fitted, 10.0, ()).holds is None
 
 
 def test_shares_have_the_names_of_their_rows():
@@ -110,7 +110,7 @@ def test_shares_have_the_names_of_their_rows():
 )
 def test_a_kept_result_is_of_its_card_and_has_its_numbers(card_name):
     path, name = folders.find("registry", card_name), card_name.removeprefix("results/")
-    kept, spec = construct(Result, compose_card(f"results/{name}")), card(name)[1]
+    kept, spec = construct(KeptResult, compose_card(f"results/{name}")), card(name)[1]
     assert kept.name == name
     assert kept.command.startswith(f"kdlab reproduce {name}")
     assert {"cores", "system"} <= kept.machine.keys()
@@ -159,7 +159,7 @@ def test_markdown_has_no_empty_columns_and_no_html():
         "name": "x", "source": "<b>paper</b>", "command": "kdlab", "seconds": 1.0,
         "machine": {"cores": 2, "gpu": None}, "versions": {"torch": "2"},
         "scaled": "", "notes": ["a <b>note</b>"],
-        "rows": [Found(row, 1.0, ()).facts() for row in spec.rows],
+        "rows": [MeasuredRow(row, 1.0, ()).facts() for row in spec.rows],
     }  # fmt: skip
     text = as_markdown(facts)
     assert "measured" not in text

@@ -18,16 +18,16 @@ def test_card(name):
     from kdlab.cluster.pool import PoolSpec
     from kdlab.data.images import DataSpec
     from kdlab.models.model import ModelSpec
-    from kdlab.reproduce.result import Result
+    from kdlab.reproduce.result import KeptResult
     from kdlab.reproduce.table import Table
     from kdlab.simulate.kind import SimulationSpec
-    from kdlab.simulate.profile import Profile
+    from kdlab.simulate.profile import RateProfile
     from kdlab.train.teacher import TeacherSpec
 
     kinds = {"data": DataSpec, "models": ModelSpec, "students": ModelSpec,
              "teachers": TeacherSpec, "teacher_pools": PoolSpec,
-             "profiles": Profile, "simulations": SimulationSpec,
-             "reproductions": Table, "results": Result}  # fmt: skip
+             "profiles": RateProfile, "simulations": SimulationSpec,
+             "reproductions": Table, "results": KeptResult}  # fmt: skip
     assert construct(kinds[name.split("/")[0]], compose_card(name))
     assert f"  {name}" in catalogue()
     assert folders.display(folders.find("registry", name)) in describe(name)

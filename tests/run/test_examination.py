@@ -6,7 +6,7 @@ import pytest
 import kdlab
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.report.calibration import expected_calibration_error
-from kdlab.run.examination import Examination
+from kdlab.run.examination import ModelInspection
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_names_of_classes_are_shown_as_text(digits):
     data = replace(digits[0], classes=tuple(f"<b>{k}</b>" for k in range(10)))
     ids = data.test[:20]
     said = np.full((20, 10), 0.05) + np.eye(10)[data.labels[ids]] * 0.5
-    found = Examination(data, ids, {"teacher": said, "none/seed0": said[::-1]})
+    found = ModelInspection(data, ids, {"teacher": said, "none/seed0": said[::-1]})
     html = found._repr_html_() + found.top_disagreements(2)._repr_html_()
     assert "<b>0</b>" not in html
     assert "&lt;b&gt;" in html

@@ -149,7 +149,7 @@ def test_a_killed_rank_is_replaced_and_the_losses_go_on_as_if_nothing_was(
     assert 0 <= result["samples_rolled_back"] <= 60 * 32
 
 
-def test_ranks_come_and_go_politely_without_a_step_undone(
+def test_ranks_come_and_go_gracefully_without_a_step_undone(
     kdlab_home, elsewhere, undisturbed
 ):
     run = start()

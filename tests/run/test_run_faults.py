@@ -147,7 +147,7 @@ def test_torchrun_starts_a_lost_rank_again_and_nothing_is_lost(
     assert any(e["event"] == "resumed" for e in read_all(run.folder.events))
 
 
-def test_torchrun_stops_softly_and_goes_on_where_it_was(kdlab_home, elsewhere):
+def test_torchrun_stops_gracefully_and_goes_on_where_it_was(kdlab_home, elsewhere):
     whole = prepared(epochs=30)
     _, said = torchrun(whole.id).communicate(timeout=600)
     assert whole.state == "finished", said

@@ -173,7 +173,7 @@ def test_a_failed_run_says_why_and_where(elsewhere):
 
 
 @pytest.mark.processes
-def test_ctrl_c_stops_softly_with_exit_130(elsewhere):
+def test_ctrl_c_stops_gracefully_with_exit_130(elsewhere):
     command = [sys.executable, "-m", "kdlab", "run", "smoke/none"]
     options = ["tracking.enabled=false", "train.epochs=5000"]
     terminal = subprocess.Popen(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests_support import until
 
-from kdlab.bench.network import FAR, NEAR, Link, linked, why_not
+from kdlab.bench.network import FAR, NEAR, MachineLink, linked, why_not
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
 
@@ -62,7 +62,7 @@ def alone(kdlab_home, tmp_path_factory):
 @pytest.fixture
 def hosts(tmp_path):
     """Starts a scheduler on the one and workers on both; the words that enter the one."""
-    with linked(Link(1000.0)) as (near, far), ExitStack() as processes:
+    with linked(MachineLink(1000.0)) as (near, far), ExitStack() as processes:
 
         def dask(within, role, *words):
             command = [*within, sys.executable, "-m", "dask", role, *words]

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from kdlab.papers.ec_dnn.parallel import Network
 from kdlab.run.simulations import simulate
-from kdlab.simulate.ec_dnn import Case, crossover_gbit, simulated
+from kdlab.simulate.ec_dnn import EnsembleCase, crossover_gbit, simulated
 
-EC = Case(name="ec", method="ec", tau=100, iterations=1000, diversity=False)
-MA = Case(name="ma", method="ma", tau=10, iterations=1000)
+EC = EnsembleCase(name="ec", method="ec", tau=100, iterations=1000, diversity=False)
+MA = EnsembleCase(name="ma", method="ma", tau=10, iterations=1000)
 
 
 @settings(max_examples=30)
@@ -41,7 +41,7 @@ def test_a_compression_pays_for_what_it_relabels():
 def test_all_wait_for_the_slowest():
     slow = replace(EC, speeds=(1.0, 1.0, 1.0, 0.5))
     assert simulated(slow).overall_s > 1.9 * simulated(EC).overall_s
-    alone = Case(name="e", method="e", iterations=1000, speeds=(1.0, 1.0, 1.0, 0.5))
+    alone = EnsembleCase(name="e", method="e", iterations=1000, speeds=(1.0, 1.0, 1.0, 0.5))
     assert simulated(alone).overall_s == pytest.approx(100)
 
 

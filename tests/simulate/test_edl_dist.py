@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kdlab.cli import main
 from kdlab.run.simulations import simulate
-from kdlab.simulate.edl_dist import Case, EdlDist, Fleet, Move, Simulation
-from kdlab.simulate.profile import Profile
+from kdlab.simulate.edl_dist import EdlDist, Fleet, Move, PoolCase, Simulation
+from kdlab.simulate.profile import RateProfile
 
 
 def figures(name, *overrides):
@@ -65,9 +65,9 @@ def test_kills_lose_and_repeat_nothing():
 
 def test_nobody_is_faster_than_its_teachers_together():
     """The defect D2: students used teachers that had been moved; 47.6 where 42.5 can be."""
-    teacher = Profile(samples_per_second=42.5 / 77)
-    case = Case(
-        name="77", student=Profile(samples_per_second=14.9), teacher=teacher,
+    teacher = RateProfile(samples_per_second=42.5 / 77)
+    case = PoolCase(
+        name="77", student=RateProfile(samples_per_second=14.9), teacher=teacher,
         teachers=77, students=4, batch=16, steps=60,
     )  # fmt: skip
     outcome = Simulation(EdlDist(cases=(case,)), case).run()
@@ -77,9 +77,9 @@ def test_nobody_is_faster_than_its_teachers_together():
 
 def test_students_in_step_go_at_the_pace_of_the_slowest():
     """Three teachers for two students: one student has half of the other's rate."""
-    one = Case(
-        name="x", student=Profile(samples_per_second=100.0),
-        teacher=Profile(samples_per_second=50.0), teachers=3, students=2, batch=16, steps=200,
+    one = PoolCase(
+        name="x", student=RateProfile(samples_per_second=100.0),
+        teacher=RateProfile(samples_per_second=50.0), teachers=3, students=2, batch=16, steps=200,
     )  # fmt: skip
     apart = Simulation(EdlDist(cases=(one,)), one).run()
     together = Simulation(EdlDist(cases=(one,), in_step=True), one).run()
@@ -88,9 +88,9 @@ def test_students_in_step_go_at_the_pace_of_the_slowest():
 
 
 def test_links_bound_what_teachers_can_give():
-    case = Case(
-        name="x", student=Profile(samples_per_second=1000.0),
-        teacher=Profile(samples_per_second=300.0), teachers=5, steps=400,
+    case = PoolCase(
+        name="x", student=RateProfile(samples_per_second=1000.0),
+        teacher=RateProfile(samples_per_second=300.0), teachers=5, steps=400,
     )  # fmt: skip
 
     def rate(**links):
@@ -105,9 +105,9 @@ def test_links_bound_what_teachers_can_give():
 
 
 def calm_and_churned(**churn):
-    case = Case(
-        name="x", student=Profile(samples_per_second=2500.0),
-        teacher=Profile(samples_per_second=38.0), teachers=100, batch=256, steps=500,
+    case = PoolCase(
+        name="x", student=RateProfile(samples_per_second=2500.0),
+        teacher=RateProfile(samples_per_second=38.0), teachers=100, batch=256, steps=500,
     )  # fmt: skip
     calm, churned = (
         Simulation(EdlDist(cases=(case,), jitter=0.1, **how), case).run()
@@ -144,12 +144,12 @@ def test_no_random_pool_stalls_oscillates_or_starves(seed):
     capacity = count * rate + others * rate / 20
     demand = capacity * chance.choice([0.3, 0.7, 0.95, 1.5])
     seconds = max(40.0, 30 * batch / demand)
-    case = Case(
+    case = PoolCase(
         name="fuzz",
-        student=Profile(samples_per_second=demand),
-        teacher=Profile(samples_per_second=rate),
+        student=RateProfile(samples_per_second=demand),
+        teacher=RateProfile(samples_per_second=rate),
         teachers=count,
-        more=(Fleet(teacher=Profile(samples_per_second=rate / 20), count=others),)
+        more=(Fleet(teacher=RateProfile(samples_per_second=rate / 20), count=others),)
         if others
         else (),
         batch=batch,

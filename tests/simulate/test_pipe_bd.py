@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdlab.papers.pipe_bd.block_cost import Block, Costs, Link, Profile
+from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import dynamic, relaying
 from kdlab.papers.pipe_bd.stages import pipeline
 from kdlab.run.simulations import simulate
@@ -33,9 +33,9 @@ def test_the_clock_says_what_the_costs_say(times, devices, decoupled):
     profile = Profile(
         types={"a": [even(*t, output=8.0) for t in times]},
         devices=["a"] * devices,
-        link=Link(bytes_per_s=1e6, overlap=1.0),
+        link=DeviceLink(bytes_per_s=1e6, overlap=1.0),
     )
-    costs = Costs(profile, 24)
+    costs = StageCosts(profile, 24)
     plan = replace(dynamic(costs).plan, decoupled=decoupled)
     simulated = Relay(costs, plan, steps=60).run().step_s
     assert simulated == pytest.approx(costs.step_s(plan), rel=0.02)
@@ -45,9 +45,9 @@ def test_a_slow_link_holds_the_pipeline_back_and_no_row_is_lost_on_it():
     profile = Profile(
         types={"a": [even(1.0, 1.0, output=1e6), even(1.0, 1.0)]},
         devices=["a", "a"],
-        link=Link(bytes_per_s=24e6 / 5),  # five seconds for each batch
+        link=DeviceLink(bytes_per_s=24e6 / 5),  # five seconds for each batch
     )
-    costs = Costs(profile, 24)
+    costs = StageCosts(profile, 24)
     plan = pipeline(24, [1, 2], [1, 1])
     relay = Relay(costs, plan, steps=30).run()
     assert relay.step_s == pytest.approx(5.0, rel=0.05)
@@ -58,7 +58,7 @@ def test_a_slow_link_holds_the_pipeline_back_and_no_row_is_lost_on_it():
 
 
 def test_decoupling_hides_the_relay():
-    costs = Costs(Profile(types={"a": [even(1.0, 2.0)] * 3}, devices=["a"] * 3), 24)
+    costs = StageCosts(Profile(types={"a": [even(1.0, 2.0)] * 3}, devices=["a"] * 3), 24)
     plan = relaying(costs).plan
     assert Relay(costs, plan).run().step_s == pytest.approx(3.0)
     barrier = Relay(costs, replace(plan, decoupled=False)).run()

@@ -15,7 +15,7 @@ from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.scripted import Scripted
 from kdlab.soft_labels.source import SourceContext
 from kdlab.train.recipe import Recipe
-from kdlab.train.student import Job, StudentLoop
+from kdlab.train.student import StudentJob, StudentLoop
 
 SPEC = CifarResNet(depth=8, width=(4, 4, 8, 8))
 
@@ -41,7 +41,7 @@ def make(samples, folder, recorder=None, loss=Hinton(), **recipe):  # noqa: B008
     options = {"epochs": 3, "batch": 50, "lr": 0.05, "log_every_steps": 1, "device": "cpu"}
     recorder = recorder or Recorder()
     torch.manual_seed(7)
-    job = Job(
+    job = StudentJob(
         recipe=Recipe(**options | recipe),
         model_spec=SPEC,
         model=SPEC.build(10, 1),

@@ -101,7 +101,7 @@ def test_no_trial_ended_well():
         best.best_of(study, searched(TRAINED).spec)
 
 
-class NoCrew:
+class NoWorkers:
     """Nobody is there yet: what a driver does before the first trial."""
 
     def idle(self):
@@ -115,7 +115,7 @@ def driver(study, search):
     return Driver(
         space=search.space,
         study=study,
-        crew=NoCrew(),
+        workers=NoWorkers(),
         make=lambda number, values: {},
         emit=unheard,
         stop=lambda: False,

@@ -274,7 +274,7 @@ def test_trials_on_a_dask_cluster_survive_the_loss_of_a_machine(sweeps, two_work
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_softly_and_the_same_command_goes_on(sweeps):
+def test_ctrl_c_ends_gracefully_and_the_same_command_goes_on(sweeps):
     long = {"overrides": {"train.epochs": 40}, "trials": 4, "jobs": 2}
     sweep = sweeps(TRAINED, **long)
     until(lambda: list(select(sweep.folder.events, "trial_started")))

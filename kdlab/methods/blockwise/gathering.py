@@ -13,14 +13,14 @@ from torch import Tensor
 
 from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.stage import Worker
-from kdlab.papers.pipe_bd.programme import Programme
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.train import checkpoint
 from kdlab.train.recipe import Stepper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathering:
-    """Of one device.
+    """Collects the weights and optimiser states of all blocks, as one device sees it.
 
     Attributes:
         optimizers: of each block's student.
@@ -32,7 +32,7 @@ class Gathering:
     pairs: Sequence[BlockPair]
     optimizers: Sequence[Stepper]
     workers: Sequence[Worker]
-    programme: Programme
+    programme: ExecutionPlan
     norm: Literal["sync", "local"]
     rank: int
     talk: Any
@@ -63,7 +63,7 @@ class Gathering:
         return {k: v.detach().contiguous().cpu() for k, v in kept.items()}, facts
 
     def _average_statistics(self) -> None:
-        """Of batch norm in shared stages, where each device saw its own rows."""
+        """Average batch norm's statistics in shared stages, where each device saw its own rows."""
         if self.norm == "sync":
             return
         for worker in self.workers:

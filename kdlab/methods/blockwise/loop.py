@@ -41,12 +41,12 @@ from kdlab.methods.blockwise.consensus import StepConsensus, agreed
 from kdlab.methods.blockwise.gathering import Gathering
 from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.pairs import BlockPair
-from kdlab.methods.blockwise.search import Rounds, Search
+from kdlab.methods.blockwise.search import ArchitectureSearch, SearchRounds
 from kdlab.methods.blockwise.served_prefix import Open, PrefixLoader
 from kdlab.methods.blockwise.stage import Worker, stage_groups
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import ModelSpec, Normalised
-from kdlab.papers.pipe_bd.programme import Programme
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.train import checkpoint
@@ -64,7 +64,7 @@ _TICK_GPU = 10  # steps between two words on a GPU, where asking for a loss wait
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
+class BlockwiseJob:
     """What to train, on what, and where to write; the same for all ranks but for `rank`.
 
     Attributes:
@@ -89,7 +89,7 @@ class Job:
     shapes: Sequence[Sequence[int]]
     outputs: Sequence[Sequence[int]]
     samples: PlannedSamples
-    programme: Programme
+    programme: ExecutionPlan
     norm: Literal["sync", "local"]
     seed: int
     folder: Path
@@ -102,7 +102,7 @@ class Job:
     leave: Callable[[], bool] = lambda: False
     pulse: Callable[[int], None] = lambda step: None
     steering: Steering = field(default_factory=lambda: Steering(None, ""))
-    search: Search | None = None
+    search: ArchitectureSearch | None = None
     works: Sequence[float] = ()
     opened: Open | None = None
     on_trace: Callable[[list[Span]], None] = lambda spans: None
@@ -111,19 +111,19 @@ class Job:
 class BlockwiseLoop:
     """One rank of the default process group, which is up."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: BlockwiseJob) -> None:
         keep_freed_memory()
         self.job = job
         if job.recipe.threads is not None:
             torch.set_num_threads(job.recipe.threads)
         self.plans = job.programme.of(job.rank)
-        self.rounds: Rounds | None = None
+        self.rounds: SearchRounds | None = None
         self.optimizers: list[Stepper] = []
         if job.search is None:
             self.optimizers += [make_optimizer(job.recipe, p.student) for p in job.pairs]
         else:
             steps = job.recipe.epochs * job.samples.plan.batches
-            self.rounds = Rounds(
+            self.rounds = SearchRounds(
                 job.search, job.pairs, job.works, seed=job.seed, of_steps=steps
             )
             self.optimizers += [
@@ -201,7 +201,7 @@ class BlockwiseLoop:
         return Worker(
             plan,
             job.rank,
-            engine.Job(
+            engine.StageJob(
                 pairs=[job.pairs[b] for b in stage.blocks],
                 optimizers=[self.optimizers[b] for b in stage.blocks],
                 load=load,
@@ -400,7 +400,7 @@ class BlockwiseLoop:
         )
 
     def _mean_losses(self) -> dict[int, float]:
-        """Of this device's blocks, over the steps since it was last asked."""
+        """Mean loss of each of this device's blocks, over the steps since the last call."""
         steps = max(1, self.position.step - self._spoken)
         found = {block: float(total) / steps for block, total in self._losses.items()}
         self._losses, self._spoken = {}, self.position.step

@@ -14,12 +14,12 @@ from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.blockwise.cutting import Cuts
 from kdlab.methods.blockwise.prefix_pool import prefix_deployment
-from kdlab.methods.blockwise.search import Search
+from kdlab.methods.blockwise.search import ArchitectureSearch
 from kdlab.methods.blockwise.served_prefix import ServedPrefix
 from kdlab.methods.blockwise.setup import check
 from kdlab.methods.blockwise.whole import train_whole
 from kdlab.papers.edl_dist.generations import Generations
-from kdlab.papers.pipe_bd.programme import RELAYED, PlanName
+from kdlab.papers.pipe_bd.execution_plan import RELAYED, PlanName
 from kdlab.papers.pipe_bd.stages import LEAD
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
@@ -88,7 +88,7 @@ class Blockwise(MethodSpec):
     memory_gb: Annotated[float, POSITIVE] | None = None
     fine_tune: Recipe | None = None
     prefix: ServedPrefix | None = None
-    search: Search | None = None
+    search: ArchitectureSearch | None = None
     retrain: Recipe | None = None
     standby: Annotated[int, Range(ge=0, le=4)] = 0
     hang_s: Annotated[float, POSITIVE] = 60.0

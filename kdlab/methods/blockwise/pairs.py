@@ -28,7 +28,7 @@ class BlockPair:
 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
-    """Of the last block, whose outputs are logits; as the authors' code has it."""
+    """Loss of the last block, whose outputs are logits; as the authors' code has it."""
     return cross_entropy(student, teacher.softmax(1))
 
 

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from kdlab.errors import BadInput
-from kdlab.papers.pipe_bd.block_cost import Block, Link, Profile
+from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile
 
 _LINK_BYTES = (4_096, 4_194_304)
 _LINK_TRIES = 9
@@ -32,7 +32,7 @@ _LINK_TRIES = 9
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Of what a profile was measured on, and with.
+    """Identifies what a profile was measured on, and with.
 
     machine: processors, devices, PyTorch.
     model: both networks, their cuts, and the shape of an image.
@@ -82,7 +82,7 @@ def read_profile(path: Path, of: Identity, *, any_machine: bool = False) -> Prof
                 for name, own in facts["types"].items()
             },
             devices=tuple(facts["devices"]),
-            link=Link(**facts["link"]),
+            link=DeviceLink(**facts["link"]),
             load_s=facts["load_s"],
         )
     except OSError as error:
@@ -110,7 +110,7 @@ def _block(facts: Mapping[str, Any]) -> Block:
     return Block(**dict(facts) | times)
 
 
-def gathered(own: Sequence[Block], kind: str, link: Link, load_s: float) -> Profile:
+def gathered(own: Sequence[Block], kind: str, link: DeviceLink, load_s: float) -> Profile:
     """The profile of all ranks of the default group; every rank must call this."""
     mine = (kind, [asdict(block) for block in own], load_s)
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -147,28 +147,30 @@ def _middle(measured: Sequence[Sequence[Block]]) -> list[Block]:
     ]
 
 
-def measured_link(device: torch.device) -> Link:
+def measured_link(device: torch.device) -> DeviceLink:
     """Between ranks 0 and 1, there and back; every rank must call this.
 
     On CPUs a transfer is copied by the processors that compute, so nothing of it overlaps.
     """
     overlap = 0.0 if device.type == "cpu" else 1.0
     if dist.get_world_size() == 1:
-        return Link(overlap=overlap)
+        return DeviceLink(overlap=overlap)
     small, large = (_there_and_back(size, device) for size in _LINK_BYTES)
     meet_s = _meeting_s(device)
     found: list[Any] = [None]
     if dist.get_rank() == 0:
         rate = (_LINK_BYTES[1] - _LINK_BYTES[0]) / max(1e-9, large - small)
         latency = max(0.0, small - _LINK_BYTES[0] / rate)
-        found = [Link(bytes_per_s=rate, latency_s=latency, overlap=overlap, meet_s=meet_s)]
+        found = [
+            DeviceLink(bytes_per_s=rate, latency_s=latency, overlap=overlap, meet_s=meet_s)
+        ]
     dist.broadcast_object_list(found, 0)
-    link: Link = found[0]
+    link: DeviceLink = found[0]
     return link
 
 
 def _meeting_s(device: torch.device) -> float:
-    """Of all ranks in an all-reduce of next to nothing."""
+    """Seconds that all ranks need for an all-reduce of next to nothing."""
     little, times = torch.zeros(64, device=device), []
     for _ in range(_LINK_TRIES):
         begin = time.perf_counter()

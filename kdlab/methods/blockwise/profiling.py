@@ -33,7 +33,7 @@ def feasible_rows(batch: int, devices: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Of a network whose steps differ.
+    """The paths of a network whose steps differ.
 
     choose: called with the number of each step.
     turn: steps after which all comes again: as many are for warming up, and whole turns
@@ -139,7 +139,7 @@ class _Timing:
         return teacher, whole
 
     def _numbers(self) -> Iterator[int]:
-        """Of steps; those that warm up are below 0. Whole turns, two steps at least."""
+        """Numbers of the steps; those that warm up are below 0. Whole turns, two steps at least."""
         turn, begin = self.paths.turn, time.perf_counter()
         yield from range(-max(_WARM_UP, turn), 0)
         step, last = 0, -(-self.steps // turn) * turn
@@ -230,7 +230,7 @@ def _norms(student: nn.Module, views: Tensor) -> int:
 
 
 def _activation_bytes(pair: BlockPair, views: Tensor) -> float:
-    """Of one row: what the layers put out; the student's twice, with their gradients."""
+    """Bytes of one row's activations; the student's twice, for their gradients."""
     total = float(views.numel() * views.element_size())
 
     def count(factor: int) -> Callable[..., None]:

@@ -28,7 +28,7 @@ from kdlab.experiment.rank_process import RankProcess, main
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.loader import Loader
-from kdlab.methods.blockwise.loop import BlockwiseLoop, Job
+from kdlab.methods.blockwise.loop import BlockwiseJob, BlockwiseLoop
 from kdlab.methods.blockwise.method import Blockwise
 from kdlab.methods.blockwise.profiling import feasible_rows, paths_of, profiled
 from kdlab.methods.blockwise.served_prefix import (
@@ -46,10 +46,10 @@ from kdlab.methods.blockwise.setup import (
 )
 from kdlab.models.model import parameters
 from kdlab.models.proxyless import derived
-from kdlab.papers.pipe_bd.block_cost import Costs, Profile, at
-from kdlab.papers.pipe_bd.programme import NoPlan, PlanName, Programme, programme
+from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts, at
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, PlanName, programme
 from kdlab.papers.pipe_bd.relay import Span
-from kdlab.papers.pipe_bd.served_prefix import Supply, served_profile, with_supply
+from kdlab.papers.pipe_bd.served_prefix import PoolSupply, served_profile, with_supply
 from kdlab.report import trace
 from kdlab.report.plan_table import plan_table
 from kdlab.soft_labels.source import KnownPool, SoftLabelSource, SourceContext
@@ -98,7 +98,7 @@ class BlockRank(RankProcess):
         chosen = self._programme(order, cutting, device)
         samples = self.setup.samples(self.member, smallest=smallest_batch(chosen))
         loop = BlockwiseLoop(
-            Job(
+            BlockwiseJob(
                 recipe=self.spec.train,
                 model_spec=cutting.spec,
                 student=cutting.student,
@@ -147,7 +147,7 @@ class BlockRank(RankProcess):
 
     def _programme(
         self, order: dict[str, Any], cutting: Cutting, device: torch.device
-    ) -> Programme:
+    ) -> ExecutionPlan:
         """The plan of this member: kept, or made from a profile that all measure together."""
         path = self.folder / "plan.json"
         profile = supply = None
@@ -163,10 +163,14 @@ class BlockRank(RankProcess):
         dist.broadcast_object_list(told, 0)
         if "refused" in told[0]:
             raise BadInput(told[0]["refused"])
-        return Programme.from_facts(told[0])
+        return ExecutionPlan.from_facts(told[0])
 
     def _planned(
-        self, profile: Profile | None, supply: Supply | None, path: Path, cutting: Cutting
+        self,
+        profile: Profile | None,
+        supply: PoolSupply | None,
+        path: Path,
+        cutting: Cutting,
     ) -> dict[str, Any]:
         """Facts of the programme, or why there is none."""
         if profile is None:
@@ -174,7 +178,7 @@ class BlockRank(RankProcess):
             return kept
         sync = self.method.bn == "sync"
         known: dict[str, Any] = {"sync_norms": sync, "lead": self.method.lead}
-        costs = Costs(profile, self.spec.train.batch, **known)
+        costs = StageCosts(profile, self.spec.train.batch, **known)
         decoupled, prefix = self.method.decoupled, self.method.prefix
         try:
             if prefix is not None and supply is not None:
@@ -188,7 +192,7 @@ class BlockRank(RankProcess):
             return {"refused": str(error)}
         if chosen.served and supply is not None:
             served = served_profile(profile, supply)
-            costs = Costs(served, self.spec.train.batch, **known)
+            costs = StageCosts(served, self.spec.train.batch, **known)
         table = plan_table(chosen, costs, cutting.student_cuts)
         ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
         plan = PlanChosen(programme=chosen.facts(), table=table, ideal_s=ideal)
@@ -262,7 +266,7 @@ class BlockRank(RankProcess):
         cutting: Cutting,
         profile: Profile,
         device: torch.device,
-    ) -> Supply | None:
+    ) -> PoolSupply | None:
         """What the pool delivers while the devices compute; rank 0 gets to know it."""
         prefix, batch = self.method.prefix, self.spec.train.batch
         assert prefix is not None
@@ -280,7 +284,7 @@ class BlockRank(RankProcess):
             batches = len(self.setup.samples(self.member).batches(0))
             epochs = -(-MEASURED // batches)
             samples = self.setup.samples(self.member, epochs=epochs)
-            rate = batch / Costs(profile, batch).ideal_s()
+            rate = batch / StageCosts(profile, batch).ideal_s()
             start = {"epoch": 0, "done": []}
             shapes = cutting.outputs[: prefix.blocks]
             with closing(self._opened(order, samples, start, rate, cutting)) as source:
@@ -331,7 +335,7 @@ class BlockRank(RankProcess):
 
     # What became of it
 
-    def _compare(self, chosen: Programme, loop: BlockwiseLoop) -> None:
+    def _compare(self, chosen: ExecutionPlan, loop: BlockwiseLoop) -> None:
         """The prediction with what was measured."""
         if not loop.step_s:
             return
@@ -371,7 +375,7 @@ class BlockRank(RankProcess):
         trace.breakdown(spans, ideal, self.folder / "breakdown.png", title)
 
 
-def _alone(costs: Costs) -> Iterator[tuple[str, float]]:
+def _alone(costs: StageCosts) -> Iterator[tuple[str, float]]:
     """Each part of the whole work on one device (Fig. 2's ideal times their number)."""
     blocks = costs.profile.types[costs.profile.devices[0]]
     yield "load", costs.profile.load_s

@@ -27,7 +27,7 @@ Round = Literal["weights", "architecture"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search(Spec):
+class ArchitectureSearch(Spec):
     """How architecture parameters are learned beside the weights.
 
     every: steps of which one is a round of the architecture.
@@ -42,7 +42,7 @@ class Search(Spec):
     work_power: Annotated[float, NOT_NEGATIVE] = 3.6
 
     def round_of(self, step: int, of_steps: int) -> Round:
-        """Of a step counted over all epochs."""
+        """The round that a step belongs to, counted over all epochs."""
         if step < self.warm_up * of_steps:
             return "weights"
         return "architecture" if step % self.every == self.every - 1 else "weights"
@@ -54,7 +54,9 @@ class Alternating:
     Satisfies `recipe.Stepper`; `round` says whose turn it is.
     """
 
-    def __init__(self, recipe: Recipe, search: Search, block: nn.Module) -> None:
+    def __init__(
+        self, recipe: Recipe, search: ArchitectureSearch, block: nn.Module
+    ) -> None:
         self._mixed = mixed_blocks(block)
         own = {id(mixed.alpha) for mixed in self._mixed}
         self.round: Round = "weights"
@@ -138,7 +140,7 @@ class WorkAware:
         return loss * factor
 
 
-class Rounds:
+class SearchRounds:
     """Tells the blocks of a device whose turn it is, and draws their paths.
 
     Args:
@@ -151,7 +153,7 @@ class Rounds:
 
     def __init__(
         self,
-        search: Search,
+        search: ArchitectureSearch,
         pairs: Sequence[BlockPair],
         works: Sequence[float],
         *,

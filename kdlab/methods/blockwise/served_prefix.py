@@ -15,10 +15,10 @@ from torch import Tensor
 
 from kdlab.config import Fault, Range
 from kdlab.config.spec import Spec
-from kdlab.data.samples import Part, PlannedSamples
+from kdlab.data.samples import PlannedSamples, RankPart
 from kdlab.errors import KdlabError
 from kdlab.models.model import Normalised
-from kdlab.papers.pipe_bd.served_prefix import Supply
+from kdlab.papers.pipe_bd.served_prefix import PoolSupply
 from kdlab.papers.pipe_bd.stages import Stage
 from kdlab.soft_labels.source import Batch, SoftLabelSource, SourceSpec
 
@@ -44,7 +44,7 @@ class ServedPrefix(Spec):
 
 
 Open = Callable[[PlannedSamples, dict[str, Any]], SoftLabelSource]
-"""Of these samples, from {"epoch", "done"} on."""
+"""Opens a source of these samples, from {"epoch", "done"} on."""
 
 
 def width_of(shapes: Sequence[Sequence[int]]) -> int:
@@ -77,7 +77,7 @@ class PrefixLoader:
         self.memory = next(model.parameters()).device
         self.mean, self.std = model.mean.to(self.memory), model.std.to(self.memory)
         self.shapes = [tuple(shape) for shape in shapes]
-        own = Part(stage.devices.index(device), tuple(map(float, stage.rows)))
+        own = RankPart(stage.devices.index(device), tuple(map(float, stage.rows)))
         self._own = replace(samples, part=own)
         self._open = opened
         self.source: SoftLabelSource | None = None
@@ -116,7 +116,7 @@ class PrefixLoader:
         return (batch.views.to(self.memory).float() - self.mean) / self.std
 
     def served(self) -> Sequence[Tensor]:
-        """Of the teacher's first blocks, for the rows that were loaded last."""
+        """Outputs of the teacher's first blocks, for the rows that were loaded last."""
         return self.outputs
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ def together(
     measure: Callable[[], tuple[float, float]] | None,
     work: Callable[[], None],
     blocks: int,
-) -> Supply | None:
+) -> PoolSupply | None:
     """Rank 0 measures while all others work; every rank must call this.
 
     What a pool delivers beside busy devices is less than beside idle ones, where they
@@ -185,4 +185,4 @@ def together(
     finally:
         for rank in range(1, dist.get_world_size()):
             dist.send(done, rank)
-    return Supply(blocks, rate, take_s)
+    return PoolSupply(blocks, rate, take_s)

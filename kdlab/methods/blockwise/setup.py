@@ -18,8 +18,8 @@ from kdlab.methods.blockwise.served_prefix import ServedPrefix, width_of
 from kdlab.models.model import Normalised
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.models.proxyless import Proxyless, mixed_blocks
-from kdlab.papers.pipe_bd.block_cost import Costs, Profile
-from kdlab.papers.pipe_bd.programme import NoPlan, Programme, programme
+from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, programme
 from kdlab.train.sync_norm import check_norms
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def cutting_of(
 def identity_of(
     spec: ExperimentSpec, cutting: Cutting, data: ImageData
 ) -> planning.Identity:
-    """Of the profile that this experiment needs."""
+    """Identity of the profile that this experiment needs."""
     model = {
         "teacher": spec.teachers()[0].model.to_dict() | {"weights": None, "sha256": None},
         "student": spec.student.to_dict() | {"weights": None, "sha256": None},
@@ -68,7 +68,7 @@ def memory_of(allowed_gb: float | None, device: torch.device, devices: int) -> f
     return planning.device_memory(device, devices)
 
 
-def smallest_batch(chosen: Programme) -> int:
+def smallest_batch(chosen: ExecutionPlan) -> int:
     """A smaller rest of an epoch joins the batch before: two rows for each device."""
     return 2 * chosen.widest
 
@@ -108,7 +108,7 @@ def check(method: "Blockwise", setup: TrainingSetup) -> None:
         devices=("any",) * method.devices,
         memory_bytes=_known_memory(method, spec),
     )
-    costs = Costs(profile, spec.train.batch, lead=method.lead)
+    costs = StageCosts(profile, spec.train.batch, lead=method.lead)
     if method.bn == "sync":
         for pair in cutting.pairs:
             check_norms(pair.student)
@@ -126,7 +126,7 @@ def check(method: "Blockwise", setup: TrainingSetup) -> None:
 
 
 def _known_memory(method: "Blockwise", spec: ExperimentSpec) -> tuple[float, ...] | None:
-    """Of each device, as far as it is known here: workers are looked at when they start."""
+    """Memory of each device in bytes, where it is known here: Dask workers say it later."""
     if spec.workers is not None and method.memory_gb is None:
         return None
     device = torch.device(spec.train.chosen_device())

@@ -33,7 +33,7 @@ _MOST_SPANS = 20_000
 
 
 @dataclass(slots=True)
-class Job:
+class StageJob:
     """What a device is told besides the plan.
 
     Attributes:
@@ -94,7 +94,7 @@ class Worker:
         self,
         plan: Plan,
         device: int,
-        job: Job,
+        job: StageJob,
         groups: Mapping[tuple[int, ...], Any],
         shape: Sequence[int],
     ) -> None:
@@ -170,7 +170,7 @@ class Worker:
         return now
 
     def rows(self, step: int) -> _Rows:
-        """Of this step's batch."""
+        """The rows of this step's batch."""
         batch = self.plan.batch if self.job.batch_of is None else self.job.batch_of(step)
         if batch not in self._rows:
             plan = self.plan.of_batch(batch)
@@ -195,14 +195,14 @@ class Worker:
                 self._input = received.to(self.memory)
             case relay.AwaitSends(step):
                 _wait(self._kept.sends.pop(step))
-            case relay.Teacher():
+            case relay.TeacherForward():
                 self._teacher()
-            case relay.Send(step):
+            case relay.SendOutput(step):
                 self._send(step)
-            case relay.Student(step):
+            case relay.StudentStep(step):
                 self.job.schedule(step)
                 self._student(step)
-            case relay.AllReduce():
+            case relay.ReduceGradients():
                 self._all_reduce()
             case relay.Barrier():
                 dist.barrier(group=self.job.relay)

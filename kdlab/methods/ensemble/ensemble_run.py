@@ -15,11 +15,11 @@ from kdlab.data.samples import PlannedSamples, Shard
 from kdlab.errors import BadInput
 from kdlab.events.event import Emit, Event
 from kdlab.events.general import Warned
-from kdlab.events.teachers import NoTeacher, TeacherLost
+from kdlab.events.teachers import TeacherLost, TeachersGone
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, Member
-from kdlab.methods.ensemble.direction import Outcome, Training
 from kdlab.methods.ensemble.exchange import ModelFile
+from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
 from kdlab.methods.ensemble.variant import Variant, combining_of, relabel_of, timetable_of
 from kdlab.methods.ensemble.worker import LocalJob, LocalWorker, Opened
 from kdlab.models.ensemble import combined
@@ -32,7 +32,7 @@ from kdlab.models.model import (
 )
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.papers.ec_dnn.parallel import Network
-from kdlab.papers.ec_dnn.timetable import Timetable
+from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.soft_labels.source import (
     SoftLabelSource,
     SourceContext,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kdlab.methods.ensemble.method import Ensemble
 
 _AS_FAST_AS_CAN_BE = 1e6  # samples/s that are asked of a pool while everybody waits
-_TOLD = (TeacherLost, NoTeacher, Warned)  # of what a relabelling meets
+_TOLD = (TeacherLost, TeachersGone, Warned)  # of what a relabelling meets
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class EnsembleRun:
         )
 
     @property
-    def timetable(self) -> Timetable:
+    def timetable(self) -> RoundSchedule:
         """The same for all workers: iterations of the smallest local data set."""
         batches = min(self.samples(k).plan.batches for k in range(self.workers))
         iterations = self.variant.iterations or self.recipe.epochs * batches
@@ -214,7 +214,7 @@ class EnsembleRun:
         pool: TeacherPool | None,
         stop: Callable[[], bool] | None = None,
     ) -> SoftLabelSource:
-        """Of a worker's batches, from where it stands."""
+        """The source of a worker's batches, from where it stands."""
         job = worker.job
         folder = job.folder / f"worker-{job.worker}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -254,7 +254,7 @@ class EnsembleRun:
 
     # What became of it
 
-    def result(self, outcome: Outcome, folder: Path) -> dict[str, Any]:
+    def result(self, outcome: TrainingOutcome, folder: Path) -> dict[str, Any]:
         """Test, export, and put together what a member reports."""
         data, recipe = self.setup.data, self.recipe
         by_worker = {file.worker: file for file in outcome.models}
@@ -353,7 +353,7 @@ def check(own: EnsembleRun) -> None:
         _check_p(aggregation.compression, table, name)
 
 
-def _check_p(spec: CompressionSpec, table: Timetable, name: str) -> None:
+def _check_p(spec: CompressionSpec, table: RoundSchedule, name: str) -> None:
     if spec.p_iterations is not None and spec.p_iterations > table.iterations:
         raise BadInput(
             f"{name}: compression.p_iterations is {spec.p_iterations}, longer than the whole "

@@ -23,15 +23,15 @@ from kdlab.experiment.method import (
 )
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
-from kdlab.methods.ensemble.crew import Crew, InProcess
-from kdlab.methods.ensemble.direction import Direction
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun, check
+from kdlab.methods.ensemble.model_workers import ModelWorkers, WorkersHere
 from kdlab.methods.ensemble.processes import Processes
+from kdlab.methods.ensemble.round_driver import RoundDriver
 from kdlab.methods.ensemble.served_models import ServedModels
 from kdlab.methods.ensemble.variant import Variant, name_of, relabel_of
 from kdlab.models.model import ModelSpec, check_fit
 from kdlab.report.local_curves import local_curves
-from kdlab.report.methods import Course, markdown, picture, rows
+from kdlab.report.methods import ErrorCurve, markdown, picture, rows
 from kdlab.report.table import METHODS
 from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
@@ -189,13 +189,13 @@ class Ensemble(MethodSpec):
         """Several local models, in processes of their own or one after the other here."""
         own = EnsembleRun(self, training.setup, training.member)
         _warn_of_unseen(own.unseen_classes(), training)
-        crew: Crew
+        processes: ModelWorkers
         ranks: Ranks = list
         if self.processes:
-            crew = Processes(training, self.hang_s)
-            ranks = crew.targets
+            processes = Processes(training, self.hang_s)
+            ranks = processes.targets
         else:
-            crew = InProcess(
+            processes = WorkersHere(
                 lambda number: own.worker(
                     number, training.folder, training.emit, training.steering
                 ),
@@ -210,7 +210,7 @@ class Ensemble(MethodSpec):
             if serve is not None:
                 serve.targets = targets
             job = own.training(training.folder, training.emit, serve)
-            outcome = Direction(job, crew).run()
+            outcome = RoundDriver(job, processes).run()
         result = own.result(outcome, training.folder)
         local_curves(outcome.looks, training.folder, training.member.name)
         return result
@@ -221,11 +221,11 @@ class Ensemble(MethodSpec):
 
     def summarise(self, spec: ExperimentSpec, run: RunFolder) -> list[Path]:
         """comparison.png and comparison.md over the variants, if there are several."""
-        courses: dict[str, list[Course]] = {}
+        courses: dict[str, list[ErrorCurve]] = {}
         for member in spec.members():
             kept = json.loads((run.member(member.name) / "direction.json").read_text())
             own = courses.setdefault(member.source_name, [])
-            own.append(Course(kept["looks"], kept["account"]))
+            own.append(ErrorCurve(kept["looks"], kept["account"]))
         if len(courses) < 2:
             return []
         picture(courses, run.path / "comparison.png")

@@ -1,4 +1,4 @@
-"""Workers as processes, here or on a Dask cluster: a crew for kdlab/methods/ensemble/direction."""
+"""Local models as processes, here or on a Dask cluster; see `model_workers`."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +11,15 @@ from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.ensemble import WorkerHangs, WorkerStarted
 from kdlab.experiment.groups import pool_facts
 from kdlab.experiment.method import MemberTraining
-from kdlab.methods.ensemble.crew import Did, Event, Lost, Order, Ready, files
-from kdlab.methods.ensemble.worker import Done
+from kdlab.methods.ensemble.model_workers import (
+    Event,
+    RoundOrder,
+    RoundReport,
+    WorkerLost,
+    WorkerReady,
+    files,
+)
+from kdlab.methods.ensemble.worker import RoundWork
 
 _LOOK_S = 0.02
 _END_S = 5.0
@@ -43,7 +50,7 @@ class Processes:
     def start(self, worker: int) -> None:
         number = self._started[worker] = self._started.get(worker, -1) + 1
         training, name = self.training, f"worker-{worker}-process-{number}"
-        folder = training.folder / "crew"
+        folder = training.folder / "workers"
         (folder / "pulse").mkdir(parents=True, exist_ok=True)
         member = training.member.name
         config = {"run": str(training.run.path), "member": member, "name": name}
@@ -55,7 +62,7 @@ class Processes:
         training.emit(WorkerStarted(worker=worker, pid=child.pid))
         self._busy[worker] = time.monotonic()
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: RoundOrder) -> None:
         facts = asdict(order)
         self._busy[order.worker] = time.monotonic()
         child = self.children.get(order.worker)
@@ -83,7 +90,7 @@ class Processes:
                     yield from self._heard(worker, message)
                 del self.children[worker]
                 self._busy.pop(worker, None)
-                yield Lost(worker, child.obituary("ended"))
+                yield WorkerLost(worker, child.exit_report("ended"))
             elif worker in self._busy:
                 self._look_at(worker, child, now)
 
@@ -100,7 +107,7 @@ class Processes:
     def _heard(self, worker: int, message: dict[str, Any]) -> Iterator[Event]:
         if "ready" in message:
             self._busy.pop(worker, None)
-            yield Ready(worker)
+            yield WorkerReady(worker)
         elif message.get("done") is not None:
             self._busy.pop(worker, None)
             yield _did(message["done"])
@@ -130,8 +137,8 @@ class Processes:
         self.children.clear()
 
 
-def _did(facts: dict[str, Any]) -> Did:
+def _did(facts: dict[str, Any]) -> RoundReport:
     (model,) = files([facts["done"]["model"]])
     losses = tuple(facts["done"]["model_losses"])
-    done = Done(**facts["done"] | {"model": model, "model_losses": losses})
-    return Did(facts["worker"], facts["what"], done, facts["train_loss"])
+    done = RoundWork(**facts["done"] | {"model": model, "model_losses": losses})
+    return RoundReport(facts["worker"], facts["what"], done, facts["train_loss"])

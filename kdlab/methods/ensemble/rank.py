@@ -6,15 +6,15 @@ from typing import Any
 from kdlab.control.orders import CONTROL
 from kdlab.control.steering import Steering
 from kdlab.experiment.rank_process import RankProcess, main
-from kdlab.methods.ensemble.crew import Order, carry_out, files
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.method import Ensemble
+from kdlab.methods.ensemble.model_workers import RoundOrder, carry_out, files
 from kdlab.methods.ensemble.worker import LocalWorker
-from kdlab.papers.ec_dnn.timetable import Round
+from kdlab.papers.ec_dnn.round_schedule import Round
 from kdlab.soft_labels.source import KnownPool, SoftLabelSource
 
 
-class LocalRank(RankProcess):
+class LocalModelRank(RankProcess):
     """Carries out the orders of kdlab/methods/ensemble/processes.py."""
 
     _worker: LocalWorker | None = None
@@ -22,7 +22,7 @@ class LocalRank(RankProcess):
 
     def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
         """One order; what it came to, as plain values."""
-        told = Order(
+        told = RoundOrder(
             **order["order"]
             | {
                 "round": Round(**order["order"]["round"]),
@@ -44,7 +44,7 @@ class LocalRank(RankProcess):
         assert isinstance(method, Ensemble)
         return EnsembleRun(method, self.setup, self.member)
 
-    def _of(self, order: Order) -> LocalWorker:
+    def _of(self, order: RoundOrder) -> LocalWorker:
         if self._worker is None:
             self._worker = self._ensemble_run.worker(
                 order.worker,
@@ -62,4 +62,4 @@ class LocalRank(RankProcess):
 
 
 if __name__ == "__main__":
-    main(LocalRank)
+    main(LocalModelRank)

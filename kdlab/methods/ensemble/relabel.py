@@ -18,7 +18,7 @@ from kdlab.data.samples import PlannedSamples
 from kdlab.errors import KdlabError
 from kdlab.losses.local import log_loss
 from kdlab.methods.ensemble.exchange import ModelFile, fetch
-from kdlab.methods.ensemble.stream import Place
+from kdlab.methods.ensemble.stream import BatchPlace
 from kdlab.models.model import Normalised
 from kdlab.soft_labels.source import SoftLabelSource
 
@@ -47,7 +47,7 @@ class Relabelled:
 
 @torch.no_grad()  # not inference_mode: what comes out is trained on
 def relabel(
-    places: Sequence[Place],
+    places: Sequence[BatchPlace],
     samples: PlannedSamples,
     models: Sequence[ModelFile],
     scratch: Callable[[int], Normalised],
@@ -83,7 +83,7 @@ def relabel(
 
 @torch.no_grad()
 def relabel_served(
-    places: Sequence[Place],
+    places: Sequence[BatchPlace],
     samples: PlannedSamples,
     models: int,
     opened: Callable[[PlannedSamples, dict[str, Any], int], SoftLabelSource],
@@ -138,11 +138,11 @@ def relabel_served(
     return Relabelled(mean, model_losses, log_loss(mean, labels), rows)
 
 
-def _ids(places: Sequence[Place]) -> NDArray[Any]:
+def _ids(places: Sequence[BatchPlace]) -> NDArray[Any]:
     return np.concatenate([place.ids for place in places])
 
 
-def _chunks(places: Sequence[Place], batch: int) -> list[tuple[int, NDArray[Any]]]:
+def _chunks(places: Sequence[BatchPlace], batch: int) -> list[tuple[int, NDArray[Any]]]:
     """Large pieces of one epoch each: views depend on it."""
     found: list[tuple[int, NDArray[Any]]] = []
     for epoch in dict.fromkeys(place.epoch for place in places):

@@ -11,7 +11,7 @@ from kdlab.soft_labels.source import Batch, SoftLabelSource
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BatchPlace:
     """A batch of the plan."""
 
     epoch: int
@@ -35,15 +35,15 @@ class Stream:
         self._from_source: Iterator[Batch] = iter(())
         self._next = -1  # batch the source will give
 
-    def ahead(self, count: int) -> list[Place]:
+    def ahead(self, count: int) -> list[BatchPlace]:
         """The next batches, without taking them."""
         return [self._place(self.taken + k) for k in range(count)]
 
-    def _place(self, number: int) -> Place:
+    def _place(self, number: int) -> BatchPlace:
         epoch, index = divmod(number, self.samples.plan.batches)
         if epoch != self._epoch:
             self._epoch, self._batches = epoch, self.samples.batches(epoch)
-        return Place(epoch, index, self._batches[index])
+        return BatchPlace(epoch, index, self._batches[index])
 
     def start(self) -> dict[str, Any]:
         """What a source must know to begin here."""

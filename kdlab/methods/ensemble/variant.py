@@ -7,7 +7,7 @@ from typing import Annotated
 from kdlab.config import Fault, Range
 from kdlab.config.spec import Spec
 from kdlab.papers.ec_dnn.parallel import Combining
-from kdlab.papers.ec_dnn.timetable import Timetable
+from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
@@ -61,16 +61,18 @@ def combining_of(aggregation: AggregationSpec) -> Combining:
     return "none"
 
 
-def timetable_of(aggregation: AggregationSpec, iterations: int, looks: int) -> Timetable:
-    """Of so many local iterations."""
+def timetable_of(
+    aggregation: AggregationSpec, iterations: int, looks: int
+) -> RoundSchedule:
+    """The schedule of so many local iterations."""
     if isinstance(aggregation, ModelAverage):
-        return Timetable(iterations=iterations, tau=aggregation.tau, averages=True)
+        return RoundSchedule(iterations=iterations, tau=aggregation.tau, averages=True)
     if not isinstance(aggregation, EnsembleAggregation):
-        return Timetable(iterations=iterations, tau=None, looks=looks)
+        return RoundSchedule(iterations=iterations, tau=None, looks=looks)
     spec: CompressionSpec | None = aggregation.compression
     if spec is None:
-        return Timetable(iterations=iterations, tau=aggregation.tau, looks=looks)
-    return Timetable(
+        return RoundSchedule(iterations=iterations, tau=aggregation.tau, looks=looks)
+    return RoundSchedule(
         iterations=iterations,
         tau=aggregation.tau,
         looks=looks,

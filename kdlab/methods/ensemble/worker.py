@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 from kdlab.control.loop_control import LoopControl, alone
 from kdlab.control.request import ControlRequest
 from kdlab.control.steering import Steering, settings_of, with_settings
-from kdlab.data.plan import Plan
+from kdlab.data.plan import BatchPlan
 from kdlab.data.samples import PlannedSamples, Subset
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.ensemble import LocalStep, WorkerResumed
@@ -37,12 +37,12 @@ from kdlab.losses.local import accelerated_compression, diversity_regularised, l
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.methods.ensemble.exchange import ModelFile, fetch, publish
 from kdlab.methods.ensemble.relabel import Relabelled, relabel, relabel_served
-from kdlab.methods.ensemble.stream import Place, Stream
+from kdlab.methods.ensemble.stream import BatchPlace, Stream
 from kdlab.methods.ensemble.variant import relabel_of
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import Normalised
 from kdlab.papers.ec_dnn.metrics import check_ensemble
-from kdlab.papers.ec_dnn.timetable import Round, Timetable
+from kdlab.papers.ec_dnn.round_schedule import Round, RoundSchedule
 from kdlab.soft_labels.source import Batch, SoftLabelSource, TeacherPool
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
@@ -83,7 +83,7 @@ class LocalJob:
     model: Normalised
     scratch: Callable[[int], Normalised]
     samples: PlannedSamples
-    timetable: Timetable
+    timetable: RoundSchedule
     aggregation: AggregationSpec
     loss: LossSpec | None
     seed: int
@@ -97,7 +97,7 @@ class LocalJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class RoundWork:
     """What a worker did in one part of a round.
 
     Attributes:
@@ -226,7 +226,7 @@ class LocalWorker:
         latest: Sequence[ModelFile],
         source: SoftLabelSource,
         pool: TeacherPool | None = None,
-    ) -> Done:
+    ) -> RoundWork:
         """The rest of a round's local iterations (Eq. 5); publishes the model.
 
         Args:
@@ -258,7 +258,7 @@ class LocalWorker:
             self.round_steps = before + number + 1
             self._between()
         path = self._path(round_, "local")
-        done = Done(
+        done = RoundWork(
             round=round_.number,
             model=publish(self.model.net, self.job.worker, path),
             loss=self._mean_loss(),
@@ -319,7 +319,7 @@ class LocalWorker:
         models: Sequence[ModelFile],
         keep: bool = True,
         pool: TeacherPool | None = None,
-    ) -> Done:
+    ) -> RoundWork:
         """Make the global model of these, and reset the local one by it.
 
         Args:
@@ -348,7 +348,7 @@ class LocalWorker:
         self.stream.taken += round_.train_steps
         self.round_steps = round_.train_steps
 
-    def _average(self, round_: Round, models: Sequence[ModelFile]) -> Done:
+    def _average(self, round_: Round, models: Sequence[ModelFile]) -> RoundWork:
         """MA-DNN: the weights of all, averaged."""
         begin = self._clock()
         aggregation = self.job.aggregation
@@ -361,7 +361,7 @@ class LocalWorker:
 
     def _relabel(
         self,
-        places: Sequence[Place],
+        places: Sequence[BatchPlace],
         samples: PlannedSamples,
         models: Sequence[ModelFile],
         pool: TeacherPool | None,
@@ -393,7 +393,7 @@ class LocalWorker:
 
     def _compress(
         self, round_: Round, models: Sequence[ModelFile], pool: TeacherPool | None
-    ) -> Done:
+    ) -> RoundWork:
         """Algorithm 2: relabel, then p iterations on Eq. 6 from the local weights."""
         begin = self._clock()
         if not round_.compress_steps:
@@ -454,7 +454,7 @@ class LocalWorker:
         own = samples.plan.ids
         count = max(min(samples.plan.batch, len(own)), round(spec.mu * len(own)))
         subset = Subset(self.job.seed + 7919 * (self.job.worker + 1), number, count)
-        plan = Plan(
+        plan = BatchPlan(
             subset.of(own),
             batch=samples.plan.batch,
             seed=self.job.seed + self.job.worker,
@@ -472,11 +472,11 @@ class LocalWorker:
         assert isinstance(aggregation.compression, Distillation)
         return aggregation.compression
 
-    def _reset(self, round_: Round, begin: float, parts: "Parts") -> Done:
+    def _reset(self, round_: Round, begin: float, parts: "Parts") -> RoundWork:
         """The new starting point: kept, and published for z-bar."""
         loss = self._mean_loss()
         self._begins(round_.number + 1, keep=self._keeps)
-        return Done(
+        return RoundWork(
             round=round_.number,
             model=publish(self.model.net, self.job.worker, self._path(round_, "reset")),
             loss=loss,
@@ -608,7 +608,7 @@ class LocalWorker:
             )
 
     def _mean_loss(self) -> float:
-        """Of the steps since it was last asked."""
+        """Mean loss of the steps since the last call."""
         if not self._losses:
             return float("nan")
         mean = float(torch.stack(self._losses).mean())

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from kdlab.control.orders import CONTROL
 from kdlab.control.steering import Steering
-from kdlab.data.samples import Part
+from kdlab.data.samples import RankPart
 from kdlab.events.ranks import BatchShared
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.rank_process import RankProcess, main
@@ -78,7 +78,7 @@ class Rank(RankProcess):
             position = Position.from_checkpoint(found[1], batch)
         samples = self.setup.samples(
             self.member,
-            Part(ranks.rank, self._shares(ranks, device, found, members)),
+            RankPart(ranks.rank, self._shares(ranks, device, found, members)),
             batch=batch,
             first_epoch=position.epoch,
             first_sample=position.first_sample,
@@ -132,7 +132,7 @@ class Rank(RankProcess):
         found: checkpoint.Found | None,
         members: tuple[str, ...],
     ) -> tuple[float, ...]:
-        """Of each rank in a batch; those of the checkpoint while the same ranks train.
+        """Share of each rank in a batch; those of the checkpoint while the same ranks train.
 
         By name: another process in a place of the group may be much slower.
         """

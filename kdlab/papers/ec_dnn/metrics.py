@@ -40,7 +40,7 @@ def time_to(curve: Sequence[Point], error: float) -> float | None:
 
 
 def speed(curve: Sequence[Point], baseline: Sequence[Point]) -> float:
-    """Of Table 1: time of MA-DNN_G to its final error over this method's to the same error.
+    """Speed (Table 1): time of MA-DNN_G to its final error over this method's to that error.
 
     0 when the method never reaches it.
     """

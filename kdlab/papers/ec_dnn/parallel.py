@@ -26,7 +26,7 @@ class Network:
     def communication_s(
         self, combining: Combining, workers: int, model_bytes: int
     ) -> float:
-        """Of one round: what each worker's port has to take in.
+        """Seconds of one round: what each worker's port has to take in.
 
         A ring all-reduce takes in 2 (K - 1) / K of a model, an exchange of all models K - 1.
         """

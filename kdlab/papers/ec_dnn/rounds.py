@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kdlab.papers.ec_dnn.timetable import Round
+from kdlab.papers.ec_dnn.round_schedule import Round
 
 Phase = Literal["training", "combining", "done"]
 

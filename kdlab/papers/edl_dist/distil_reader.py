@@ -22,12 +22,12 @@ from typing import Any, Literal
 from kdlab.events.event import Event
 from kdlab.events.teachers import (
     MemoryLimits,
-    NoTeacher,
     Scheduled,
     TeacherJoined,
     TeacherLeft,
     TeacherLied,
     TeacherLost,
+    TeachersGone,
     ThresholdLimits,
 )
 from kdlab.papers.edl_dist.assignment import static_share
@@ -557,7 +557,7 @@ class DistilReader:
             self._dry_since = self._dry_since if self._is_dry else time
             self._is_dry = True
             self.without_teacher_since = self._dry_since
-            self._say(NoTeacher(unplaced=self.ledger.samples, wait_s=self.rules.wait_s))
+            self._say(TeachersGone(unplaced=self.ledger.samples, wait_s=self.rules.wait_s))
 
     # Trust
 
@@ -803,7 +803,7 @@ class DistilReader:
             seen.samples, seen.last = seen.samples + part.size, key
 
     def _measure_latency(self, time: float) -> None:
-        """Of the batches that can be trained on now."""
+        """Note how long the batches that can be trained on now were under way."""
         strict = self.rules.order == "strict"
         for key in list(self._begun) if strict else list(self._whole):
             if key not in self._whole:

@@ -3,7 +3,7 @@
 "When a Student server is lost or a new one is added, the training in all Student servers
 stops, each loads the checkpoint, and training continues." One such stretch with the same
 ranks is a generation. A rank that is lost takes its generation with it: the others give
-up their step, all load the newest checkpoint. A rank that comes or goes politely ends
+up their step, all load the newest checkpoint. A rank that comes or goes gracefully ends
 the generation at a checkpoint of its own, so nothing is rolled back.
 
     STANDBY --enough are ready--> TRAINING --a rank is lost--> REGROUPING --all free--> ...

@@ -20,8 +20,8 @@ _KNOWN_S = 0.5  # of work seen, before it outweighs what the teacher says
 
 
 @dataclass(slots=True)
-class _Seen:
-    """Of one teacher."""
+class _Observed:
+    """What was observed of one teacher."""
 
     latency: float  # s, running mean
     last: float  # time of its last answer
@@ -36,7 +36,7 @@ class Patience:
     factor: float = 5.0  # times the teacher's own mean latency
     back_off_s: float = 1.0
     longest_back_off_s: float = 60.0
-    seen: dict[str, _Seen] = field(default_factory=dict)  # by teacher
+    seen: dict[str, _Observed] = field(default_factory=dict)  # by teacher
     failures: dict[str, int] = field(default_factory=dict)  # in a row
 
     def deadline_s(self, teacher: str) -> float:
@@ -58,7 +58,7 @@ class Patience:
         self.failures.pop(teacher, None)
         known = self.seen.get(teacher)
         if known is None:
-            self.seen[teacher] = _Seen(latency, time)
+            self.seen[teacher] = _Observed(latency, time)
             return
         known.latency += _NEW * (latency - known.latency)
         if sent_at <= known.last:  # it had this one already when it gave the last

@@ -24,7 +24,7 @@ class Witness(NamedTuple):
 
 
 @dataclass(slots=True)
-class Case:
+class Suspicion:
     """One answer under suspicion."""
 
     part: Part
@@ -39,7 +39,7 @@ class SpotCheck:
     share: float = 0.001  # of the answers
     due: float = 0.0  # answers that should have been checked by now, and were not
     checked: int = 0
-    cases: dict[Part, Case] = field(default_factory=dict)
+    cases: dict[Part, Suspicion] = field(default_factory=dict)
 
     def on_answer(self) -> bool:
         """Whether this answer is to be checked."""
@@ -48,7 +48,7 @@ class SpotCheck:
 
     def open(self, part: Part, first: Witness, second: Witness) -> None:
         self.due -= 1.0
-        self.cases[part] = Case(part, first, second)
+        self.cases[part] = Suspicion(part, first, second)
 
     def on_compared(
         self, part: Part, asked: Witness, agrees_with: frozenset[Witness]
@@ -111,7 +111,7 @@ class SpotCheck:
     def drop(self, part: Part) -> None:
         self.cases.pop(part, None)
 
-    def _found(self, case: Case, wrong: Witness) -> Witness:
+    def _found(self, case: Suspicion, wrong: Witness) -> Witness:
         self.checked += 1
         del self.cases[case.part]
         return wrong

@@ -51,7 +51,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class DeviceLink:
     """Between any two devices.
 
     overlap: share of a transfer that costs the devices' processors nothing.
@@ -94,7 +94,7 @@ class Profile:
 
     types: Mapping[str, Sequence[Block]]
     devices: Sequence[str]
-    link: Link = Link()
+    link: DeviceLink = DeviceLink()
     load_s: float = 0.0
     memory_bytes: Sequence[float] | None = None
 
@@ -166,13 +166,13 @@ class _Group:
     members: tuple[_Member, ...]
 
 
-class Costs:
-    """Of stages of one batch size on the devices of a profile."""
+class StageCosts:
+    """Costs of stages, for one batch size, on the devices of a profile."""
 
     def __init__(
         self, profile: Profile, batch: int, *, sync_norms: bool = True, lead: int = LEAD
     ) -> None:
-        """Of a profile.
+        """Prepare the costs of a profile's stages.
 
         Args:
             profile: of the blocks.
@@ -258,7 +258,7 @@ class Costs:
         )
 
     def seconds(self, first: int, stop: int, group: _Group) -> float:
-        """Of one step of blocks [first, stop) on the slowest device of a group."""
+        """Seconds of one step of blocks [first, stop) on the slowest device of a group."""
         slowest = 0.0
         for m in group.members:
             busy = m.work[stop] - m.work[first] + m.exposed(first, stop)
@@ -286,7 +286,7 @@ class Costs:
         return max(costs, key=lambda cost: cost.seconds)
 
     def of_stage(self, stage: Stage) -> StageCost:
-        """Of a stage whose devices and rows are those of `group`."""
+        """Cost of a stage whose devices and rows are those of `group`."""
         group = self.group(stage.devices[0], stage.devices[-1] + 1)
         assert group is not None
         return self.parts(stage.first, stage.stop, group)
@@ -319,7 +319,7 @@ class Costs:
     # Whole plans
 
     def step_s(self, plan: Plan) -> float:
-        """Of a pipeline that is full."""
+        """Seconds of a step once the pipeline is full."""
         costs = [self.of_stage(stage) for stage in plan.stages]
         if plan.decoupled:
             return max(cost.seconds for cost in costs)
@@ -357,7 +357,7 @@ class Costs:
         return self._task(block, device, device + 1).seconds
 
     def of_task(self, stage: Stage) -> StageCost:
-        """Of a baseline's task, which runs the teacher's blocks before it again."""
+        """Cost of a baseline's task, which runs the teacher's blocks before it again."""
         return self._task(stage.first, stage.devices[0], stage.devices[-1] + 1)
 
     def _task(self, block: int, start: int, end: int) -> StageCost:

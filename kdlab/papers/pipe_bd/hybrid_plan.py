@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import comb, inf, nextafter
 
-from kdlab.papers.pipe_bd.block_cost import Costs
+from kdlab.papers.pipe_bd.block_cost import StageCosts
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PlanFound:
     plan: Plan | None  # None: nothing fits into the devices' memory
     step_s: float
     looked_at: int  # stages or plans, for the record
@@ -38,7 +38,7 @@ def candidates(blocks: int, devices: int) -> Iterator[tuple[list[int], list[int]
                 yield [*cuts, blocks], [*splits, devices]
 
 
-def exhaustive(costs: Costs) -> Found:
+def exhaustive(costs: StageCosts) -> PlanFound:
     """The paper's search. Of plans that are as fast, the one with fewest stages."""
     best, best_s, looked_at = None, inf, 0
     for cuts, splits in candidates(costs.blocks, costs.devices):
@@ -46,10 +46,10 @@ def exhaustive(costs: Costs) -> Found:
         seconds = _slowest(costs, cuts, splits)
         if seconds < best_s:
             best, best_s = (cuts, splits), seconds
-    return Found(_plan(costs, *best) if best else None, best_s, looked_at)
+    return PlanFound(_plan(costs, *best) if best else None, best_s, looked_at)
 
 
-def relaying(costs: Costs) -> Found:
+def relaying(costs: StageCosts) -> PlanFound:
     """TR: one device per stage, balanced as well as its cuts allow; C(B-1, N-1) ways.
 
     With more devices than blocks there is no such plan.
@@ -57,7 +57,7 @@ def relaying(costs: Costs) -> Found:
     return _dynamic(costs, inf, {1})
 
 
-def dynamic(costs: Costs) -> Found:
+def dynamic(costs: StageCosts) -> PlanFound:
     """As good as `exhaustive`, for any number of blocks and devices.
 
     First among groups of 1, 2, 4 ... devices: what that finds limits the second search,
@@ -69,7 +69,7 @@ def dynamic(costs: Costs) -> Found:
     return _dynamic(costs, limit, set(range(1, devices + 1)))
 
 
-def _dynamic(costs: Costs, limit: float, widths: set[int]) -> Found:
+def _dynamic(costs: StageCosts, limit: float, widths: set[int]) -> PlanFound:
     """The best plan below the limit, of stages of these widths."""
     blocks, devices = costs.blocks, costs.devices
     best = [[limit] * (blocks + 1) for _ in range(devices + 1)]
@@ -104,13 +104,13 @@ def _dynamic(costs: Costs, limit: float, widths: set[int]) -> Found:
         below = [stop for stop in range(1, blocks + 1) if row[stop] < limit]
         reached.append((below[0], below[-1]) if below else (blocks, -1))
     if best[devices][blocks] >= limit:
-        return Found(None, inf, looked_at)
+        return PlanFound(None, inf, looked_at)
     cuts, splits, stop, end = list[int](), list[int](), blocks, devices
     while stop:
         cuts.insert(0, stop)
         splits.insert(0, end)
         stop, end = last[end][stop]
-    return Found(_plan(costs, cuts, splits), best[devices][blocks], looked_at)
+    return PlanFound(_plan(costs, cuts, splits), best[devices][blocks], looked_at)
 
 
 def _ranges(cuts: list[int], splits: list[int]) -> Iterator[tuple[int, int, int, int]]:
@@ -118,7 +118,7 @@ def _ranges(cuts: list[int], splits: list[int]) -> Iterator[tuple[int, int, int,
     return zip([0, *cuts[:-1]], cuts, [0, *splits[:-1]], splits, strict=True)
 
 
-def _slowest(costs: Costs, cuts: list[int], splits: list[int]) -> float:
+def _slowest(costs: StageCosts, cuts: list[int], splits: list[int]) -> float:
     """Seconds of the slowest stage; infinite when one does not fit."""
     slowest = 0.0
     for first, stop, start, end in _ranges(cuts, splits):
@@ -129,7 +129,7 @@ def _slowest(costs: Costs, cuts: list[int], splits: list[int]) -> float:
     return slowest
 
 
-def _plan(costs: Costs, cuts: list[int], splits: list[int]) -> Plan:
+def _plan(costs: StageCosts, cuts: list[int], splits: list[int]) -> Plan:
     stages = []
     for first, stop, start, end in _ranges(cuts, splits):
         group = costs.group(start, end)
@@ -138,7 +138,7 @@ def _plan(costs: Costs, cuts: list[int], splits: list[int]) -> Plan:
     return Plan(costs.batch, tuple(stages))
 
 
-Search = Callable[[Costs], Found]
+Search = Callable[[StageCosts], PlanFound]
 _MOST_PLANS = 20_000  # about a second's worth
 
 

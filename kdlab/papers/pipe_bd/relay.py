@@ -2,10 +2,10 @@
 
     8: if no previous device: load_data()             -> Load
     9: else: receive(from previous)                   -> PostReceive ... AwaitReceive
-   10: teacher forward                                -> Teacher
-   11: if a next device: send(to next)                -> Send ... AwaitSends
-   12-13: student forward, loss, backward             -> Student
-   14: if AHD: share_gradient()                       -> AllReduce
+   10: teacher forward                                -> TeacherForward
+   11: if a next device: send(to next)                -> SendOutput ... AwaitSends
+   12-13: student forward, loss, backward             -> StudentStep
+   14: if AHD: share_gradient()                       -> ReduceGradients
    15: if not DPU: wait_all_devices()                 -> Barrier
    16: update_weight()                                -> Update
 
@@ -57,22 +57,22 @@ class AwaitSends:
 
 
 @dataclass(frozen=True, slots=True)
-class Teacher:
+class TeacherForward:
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendOutput:
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class Student:
+class StudentStep:
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class AllReduce:
+class ReduceGradients:
     step: int
 
 
@@ -91,10 +91,10 @@ Instruction = (
     | PostReceive
     | AwaitReceive
     | AwaitSends
-    | Teacher
-    | Send
-    | Student
-    | AllReduce
+    | TeacherForward
+    | SendOutput
+    | StudentStep
+    | ReduceGradients
     | Barrier
     | Update
 )
@@ -114,11 +114,11 @@ Part = Literal[
 _PARTS: dict[type, Part] = {
     Load: "load",
     AwaitReceive: "receive",
-    Teacher: "teacher",
-    Send: "send",
+    TeacherForward: "teacher",
+    SendOutput: "send",
     AwaitSends: "send",
-    Student: "student",
-    AllReduce: "all_reduce",
+    StudentStep: "student",
+    ReduceGradients: "all_reduce",
     Barrier: "barrier",
     Update: "update",
 }
@@ -188,12 +188,12 @@ def instructions(
                 yield PostReceive(step + 1)
         if not is_last and step >= lead:
             yield AwaitSends(step - lead)
-        yield Teacher(step)
+        yield TeacherForward(step)
         if not is_last:
-            yield Send(step)
-        yield Student(step)
+            yield SendOutput(step)
+        yield StudentStep(step)
         if len(stage.devices) > 1:
-            yield AllReduce(step)
+            yield ReduceGradients(step)
         if not plan.decoupled:
             yield Barrier(step)
         yield Update(step)

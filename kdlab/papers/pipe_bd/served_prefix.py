@@ -14,13 +14,13 @@ stage, so for a search its blocks are one.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kdlab.papers.pipe_bd.block_cost import Block, Costs, Profile
-from kdlab.papers.pipe_bd.programme import NoPlan, PlanName, Programme, programme
+from kdlab.papers.pipe_bd.block_cost import Block, Profile, StageCosts
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, PlanName, programme
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
+class PoolSupply:
     """What a pool was measured to deliver.
 
     Attributes:
@@ -36,12 +36,12 @@ class Supply:
 
 def with_supply(
     name: PlanName,
-    costs: Costs,
-    supply: Supply,
+    costs: StageCosts,
+    supply: PoolSupply,
     *,
     decoupled: bool = True,
     always: bool = False,
-) -> Programme:
+) -> ExecutionPlan:
     """The better of the plans with and without the pool; `why` says which, with numbers.
 
     Args:
@@ -55,7 +55,7 @@ def with_supply(
         NoPlan: as `programme` does.
     """
     plain = programme(name, costs, decoupled=decoupled)
-    merged = Costs(
+    merged = StageCosts(
         _merged(costs.profile, supply),
         costs.batch,
         sync_norms=costs.sync_norms,
@@ -79,7 +79,7 @@ def with_supply(
         return replace(plain, why=f"{plain.why}; does not pay: {numbers}")
     (plan,) = found.plans
     told = "as told" if seconds >= plain.predicted_s else "pays"
-    return Programme(
+    return ExecutionPlan(
         name,
         (_expanded(plan, supply.blocks),),
         seconds,
@@ -88,7 +88,7 @@ def with_supply(
     )
 
 
-def served_profile(profile: Profile, supply: Supply) -> Profile:
+def served_profile(profile: Profile, supply: PoolSupply) -> Profile:
     """The same blocks when a pool computes the teacher's first ones."""
     types = {
         name: [
@@ -102,7 +102,7 @@ def served_profile(profile: Profile, supply: Supply) -> Profile:
     return replace(profile, types=types, load_s=supply.take_s)
 
 
-def _merged(profile: Profile, supply: Supply) -> Profile:
+def _merged(profile: Profile, supply: PoolSupply) -> Profile:
     """The same with the served blocks as one, so that no plan parts them."""
     served = served_profile(profile, supply)
     types = {

@@ -31,7 +31,7 @@ class Agreed:
 
 
 class GenerationEnds(Exception):
-    """A rank comes or goes politely: the state is saved, all begin again from there."""
+    """A rank comes or goes gracefully: the state is saved, all begin again from there."""
 
 
 class Ranks(Protocol):

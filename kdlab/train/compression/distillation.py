@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import NOT_NEGATIVE, SHARE
-from kdlab.papers.ec_dnn.timetable import Rising
+from kdlab.papers.ec_dnn.round_schedule import StepWeight
 from kdlab.train.compression.kind import CompressionSpec
 
 
@@ -39,8 +39,8 @@ class Distillation(CompressionSpec):
     def in_line(self) -> bool:
         return self.mu == 1
 
-    def weights(self) -> Rising:
-        return Rising(self.weight, self.risen_weight, self.rise_after)
+    def weights(self) -> StepWeight:
+        return StepWeight(self.weight, self.risen_weight, self.rise_after)
 
     def build(self) -> "Distillation":
         return self

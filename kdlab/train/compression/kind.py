@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Annotated, Any
 
 from kdlab.config.spec import Range, Spec
-from kdlab.papers.ec_dnn.timetable import Rising
+from kdlab.papers.ec_dnn.round_schedule import StepWeight
 
 
 class CompressionSpec(Spec, ABC):
@@ -19,7 +19,7 @@ class CompressionSpec(Spec, ABC):
         return False
 
     @abstractmethod
-    def weights(self) -> Rising:
+    def weights(self) -> StepWeight:
         """Beta of Eq. 6 by compression."""
 
     @abstractmethod

@@ -6,13 +6,13 @@ from torch.nn.functional import mse_loss
 
 from kdlab.errors import ModelError
 from kdlab.methods.blockwise.pairs import BlockPair
-from kdlab.methods.blockwise.search import Alternating, Rounds, Search
-from kdlab.models.proxyless import MixedBlock, Place
+from kdlab.methods.blockwise.search import Alternating, ArchitectureSearch, SearchRounds
+from kdlab.models.proxyless import ChoicePlace, MixedBlock
 from kdlab.train.recipe import Recipe
 
 
 def test_when_it_is_whose_turn():
-    search = Search(every=5, warm_up=0.25)
+    search = ArchitectureSearch(every=5, warm_up=0.25)
     turns = [search.round_of(step, 40) for step in range(40)]
     assert set(turns[:10]) == {"weights"}
     assert [k for k, turn in enumerate(turns) if turn == "architecture"] == [
@@ -22,9 +22,11 @@ def test_when_it_is_whose_turn():
 
 def one():
     torch.manual_seed(0)
-    block = MixedBlock(Place("stages.0.0", 4, 8, 1))
+    block = MixedBlock(ChoicePlace("stages.0.0", 4, 8, 1))
     pair = BlockPair(torch.nn.Identity(), block, mse_loss)
-    rounds = Rounds(Search(every=2, warm_up=0.0), [pair], [1e4], seed=0, of_steps=10)
+    rounds = SearchRounds(
+        ArchitectureSearch(every=2, warm_up=0.0), [pair], [1e4], seed=0, of_steps=10
+    )
     return block, pair, rounds
 
 
@@ -87,4 +89,4 @@ def test_work_counts_only_for_the_architecture():
 def test_a_student_without_choices_is_refused():
     pair = BlockPair(torch.nn.Identity(), torch.nn.Conv2d(3, 3, 1), mse_loss)
     with pytest.raises(ModelError, match="nothing to choose from"):
-        Rounds(Search(), [pair], [1.0], seed=0, of_steps=1)
+        SearchRounds(ArchitectureSearch(), [pair], [1.0], seed=0, of_steps=1)

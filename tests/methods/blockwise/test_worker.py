@@ -10,7 +10,7 @@ import torch.multiprocessing as processes
 from torch import nn
 
 from kdlab.methods.blockwise.pairs import pairs_of
-from kdlab.methods.blockwise.stage import Job, Worker, stage_groups
+from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
 from kdlab.models.blocks import cut
 from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying, pipeline
 
@@ -86,7 +86,7 @@ def rank(number, plan, norm, steps, dtype, how, folder):
     )
     stage = plan.stages[plan.stage_of(number)]
     pairs = made(norm, dtype)[stage.first : stage.stop]
-    job = Job(
+    job = StageJob(
         pairs,
         optimizers_of(pairs),
         load=lambda step, start, stop: batch(step, dtype)[start:stop],

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.papers.ec_dnn.rounds import (
     Combine,
     Communicated,
@@ -11,11 +12,10 @@ from kdlab.papers.ec_dnn.rounds import (
     Rounds,
     Train,
 )
-from kdlab.papers.ec_dnn.timetable import Timetable
 
 
 def machine(workers=3, rounds=3, **rest):
-    table = Timetable(iterations=10 * rounds, tau=10, compresses=True, **rest)
+    table = RoundSchedule(iterations=10 * rounds, tau=10, compresses=True, **rest)
     return Rounds(workers, table.rounds)
 
 
@@ -118,7 +118,7 @@ def test_whoever_is_lost_it_ends_and_every_round_communicates_once(
 ):
     """Any order of arrivals and at most a dozen losses."""
     options = {"iterations": 10 * number, "tau": 10, "looks": number} | KINDS[kind]
-    rounds = Rounds(workers, Timetable(**options).rounds)
+    rounds = Rounds(workers, RoundSchedule(**options).rounds)
     losses = data.draw(st.integers(0, 12))
     doing: dict[int, str] = dict.fromkeys(range(workers), "starting")
     communicated, finished = list[int](), list[tuple[int, ...]]()

@@ -1,18 +1,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdlab.papers.ec_dnn.timetable import Rising, Timetable
+from kdlab.papers.ec_dnn.round_schedule import RoundSchedule, StepWeight
 
 
 def test_o9_the_weight_rises_after_a_fifth_of_the_compressions():
-    rising = Rising()
+    rising = StepWeight()
     assert [rising.at(c, 10) for c in range(10)] == [0.4] * 2 + [0.6] * 8
     assert [rising.at(c, 4) for c in range(4)] == [0.6] * 4  # floor(0.8) = 0 with 0.4
-    assert [Rising(1.0, 1.0).at(c, 5) for c in range(5)] == [1.0] * 5
+    assert [StepWeight(1.0, 1.0).at(c, 5) for c in range(5)] == [1.0] * 5
 
 
 def test_ec_has_p_of_all_and_no_compression_after_the_last_communication():
-    table = Timetable(iterations=100, tau=30, compresses=True, diversity_weight=0.6)
+    table = RoundSchedule(iterations=100, tau=30, compresses=True, diversity_weight=0.6)
     rounds = table.rounds
     assert [r.train_steps for r in rounds] == [30, 30, 30, 10]
     assert [r.compress_steps for r in rounds] == [3, 3, 4, 0]
@@ -21,19 +21,21 @@ def test_ec_has_p_of_all_and_no_compression_after_the_last_communication():
 
 
 def test_ecd_026_without_tau_there_is_one_communication_at_the_end():
-    (only,) = Timetable(iterations=50, tau=None, compresses=True).rounds
+    (only,) = RoundSchedule(iterations=50, tau=None, compresses=True).rounds
     assert (only.train_steps, only.compress_steps, only.combines) == (50, 0, False)
 
 
 def test_without_communication_there_are_rounds_only_to_look():
-    rounds = Timetable(iterations=50, tau=None, looks=4).rounds
+    rounds = RoundSchedule(iterations=50, tau=None, looks=4).rounds
     assert [r.train_steps for r in rounds] == [13, 13, 13, 11]
     assert [r.communicates for r in rounds] == [False, False, False, True]
     assert not any(r.combines for r in rounds)
 
 
 def test_an_average_follows_every_round():
-    assert all(r.combines for r in Timetable(iterations=50, tau=16, averages=True).rounds)
+    assert all(
+        r.combines for r in RoundSchedule(iterations=50, tau=16, averages=True).rounds
+    )
 
 
 @given(
@@ -44,7 +46,7 @@ def test_an_average_follows_every_round():
     st.booleans(),
 )
 def test_iterations_add_up(iterations, tau, compresses, fraction, last):
-    table = Timetable(
+    table = RoundSchedule(
         iterations=iterations,
         tau=tau,
         compresses=compresses,
@@ -60,5 +62,5 @@ def test_iterations_add_up(iterations, tau, compresses, fraction, last):
 
 
 def test_p_in_iterations_is_of_each_compression():
-    table = Timetable(iterations=40, tau=10, compresses=True, p_iterations=3)
+    table = RoundSchedule(iterations=40, tau=10, compresses=True, p_iterations=3)
     assert [r.compress_steps for r in table.rounds] == [3, 3, 3, 0]

@@ -91,7 +91,7 @@ def test_an_expired_teachers_work_goes_to_another_at_once():
 
 
 @pytest.mark.parametrize("how", ["left", "moved", "released"])
-def test_a_teacher_that_goes_politely_still_answers(how):
+def test_a_teacher_that_goes_gracefully_still_answers(how):
     machine = reader()
     sent = only(Send, machine.on_teachers([teacher("t")], {}, True, 0.0))
     told = machine.on_teachers([teacher("u", 2)], {"t": how}, False, 1.0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdlab.papers.pipe_bd.block_cost import Block, Costs, Link, Profile
+from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import (
     candidates,
     count,
@@ -65,7 +65,7 @@ def profiles(draw, most_blocks=8, most_devices=6):
     return Profile(
         types=types,
         devices=[draw(st.sampled_from(sorted(types))) for _ in range(devices)],
-        link=Link(
+        link=DeviceLink(
             bytes_per_s=draw(st.sampled_from([1e6, 1e8, inf])),
             latency_s=draw(st.sampled_from([0.0, 1e-3])),
             overlap=draw(st.sampled_from([0.0, 0.5, 1.0])),
@@ -78,7 +78,7 @@ def profiles(draw, most_blocks=8, most_devices=6):
 @settings(max_examples=400, deadline=None)
 @given(profiles())
 def test_the_dynamic_programme_finds_what_the_exhaustive_search_finds(profile):
-    costs = Costs(profile, BATCH)
+    costs = StageCosts(profile, BATCH)
     by_all, by_less = exhaustive(costs), dynamic(costs)
     assert by_less.step_s == by_all.step_s
     if by_all.plan is None:
@@ -93,7 +93,7 @@ def test_the_dynamic_programme_finds_what_the_exhaustive_search_finds(profile):
 @settings(max_examples=100, deadline=None)
 @given(profiles())
 def test_teacher_relaying_is_the_best_of_its_kind(profile):
-    costs = Costs(profile, BATCH)
+    costs = StageCosts(profile, BATCH)
     devices = len(profile.devices)
     widths_of_one = [
         exhaustive_of(costs, cuts, splits)
@@ -136,7 +136,7 @@ def even(teacher, student, rows=(64, 128, 256)):
 def test_a_heavy_first_block_is_shared_as_in_figure_3d():
     """Section VII-A: where block 0 dominates, AHD helps and relaying alone does not."""
     blocks = [even(1.0, 2.0), *[even(0.1, 0.2) for _ in range(5)]]
-    costs = Costs(Profile(types={"gpu": blocks}, devices=["gpu"] * 4), 256)
+    costs = StageCosts(Profile(types={"gpu": blocks}, devices=["gpu"] * 4), 256)
     found, relayed = exhaustive(costs), relaying(costs)
     assert relayed.step_s == pytest.approx(3.0)
     assert found.step_s == pytest.approx(4.5 / 4)
@@ -146,7 +146,7 @@ def test_a_heavy_first_block_is_shared_as_in_figure_3d():
 def test_rows_of_unlike_devices_follow_their_speed():
     fast, slow = even(0.1, 0.2), even(0.2, 0.4)
     profile = Profile(types={"fast": [fast], "slow": [slow]}, devices=["fast", "slow"])
-    (stage,) = dynamic(Costs(profile, 256)).plan.stages
+    (stage,) = dynamic(StageCosts(profile, 256)).plan.stages
     assert stage.rows == (171, 85)
 
 
@@ -155,10 +155,10 @@ def test_a_plan_that_fits_is_preferred_to_a_faster_one_that_does_not():
         Block(teacher_s={8: 1.0}, student_s={8: 1.0}, fixed_bytes=6.0) for _ in range(4)
     ]
     profile = Profile(types={"a": blocks}, devices=["a"] * 2, memory_bytes=[6.0, 18.0])
-    found = dynamic(Costs(profile, 8))
+    found = dynamic(StageCosts(profile, 8))
     assert [s.stop for s in found.plan.stages] == [1, 4]
     too_small = Profile(types={"a": blocks}, devices=["a"] * 2, memory_bytes=[5.0, 9.0])
-    assert dynamic(Costs(too_small, 8)).plan is None
+    assert dynamic(StageCosts(too_small, 8)).plan is None
 
 
 def test_without_decoupling_students_wait_for_the_relay():
@@ -166,7 +166,7 @@ def test_without_decoupling_students_wait_for_the_relay():
     from dataclasses import replace
 
     blocks = [even(1.0, 2.0) for _ in range(3)]
-    costs = Costs(Profile(types={"gpu": blocks}, devices=["gpu"] * 3), 256)
+    costs = StageCosts(Profile(types={"gpu": blocks}, devices=["gpu"] * 3), 256)
     plan = relaying(costs).plan
     assert costs.step_s(plan) == pytest.approx(3.0)
     assert costs.step_s(replace(plan, decoupled=False)) == pytest.approx(5.0)
@@ -174,7 +174,7 @@ def test_without_decoupling_students_wait_for_the_relay():
 
 def test_the_baselines_and_the_ideal():
     blocks = [even(1.0, 2.0) for _ in range(4)]
-    costs = Costs(Profile(types={"gpu": blocks}, devices=["gpu"] * 2), 256)
+    costs = StageCosts(Profile(types={"gpu": blocks}, devices=["gpu"] * 2), 256)
     assert costs.ideal_s() == pytest.approx(12.0 / 2)
     # Block k runs k + 1 teachers and one student, all on half the rows.
     assert costs.data_parallel_s() == pytest.approx((1 + 2 + 3 + 4 + 4 * 2) / 2)

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from kdlab.papers.pipe_bd.block_cost import Block, Costs, Profile
-from kdlab.papers.pipe_bd.programme import (
+from kdlab.papers.pipe_bd.block_cost import Block, Profile, StageCosts
+from kdlab.papers.pipe_bd.execution_plan import (
+    ExecutionPlan,
     NoPlan,
-    Programme,
     memory_bytes,
     predicted_s,
     programme,
@@ -27,7 +27,7 @@ def costs(blocks=4, devices=2, batch=8, memory=None, factor=1.0):
     ]
     limits = None if memory is None else (memory,) * devices
     profile = Profile(types={"cpu": made}, devices=("cpu",) * devices, memory_bytes=limits)
-    return Costs(profile, batch)
+    return StageCosts(profile, batch)
 
 
 @pytest.mark.parametrize("name", ["tr", "ahd", "ir", "dp", "ls"])
@@ -40,7 +40,7 @@ def test_every_block_is_trained_once_on_every_row(name):
     for block in range(4):
         owner = made.owner(block)
         assert any(block in plan.blocks for plan in made.of(owner))
-    assert Programme.from_facts(json.loads(json.dumps(made.facts()))) == made
+    assert ExecutionPlan.from_facts(json.loads(json.dumps(made.facts()))) == made
 
 
 def test_the_hybrid_plan_is_at_least_as_good_as_all_others():

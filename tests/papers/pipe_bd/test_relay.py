@@ -67,7 +67,7 @@ def test_all_devices_come_to_their_end(plan, steps, lead):
                 return all((s, step) in sent for s in sources(device))
             case relay.AwaitSends():
                 return all(step in received.get(r, set()) for r in targets(device))
-            case relay.AllReduce():
+            case relay.ReduceGradients():
                 return reduced.setdefault((stage.first, step), set()).issuperset(
                     set(stage.devices)
                 )
@@ -78,9 +78,9 @@ def test_all_devices_come_to_their_end(plan, steps, lead):
     def arrive(device, instruction):
         stage = plan.stages[plan.stage_of(device)]
         match instruction:
-            case relay.Send():
+            case relay.SendOutput():
                 sent.add((device, instruction.step))
-            case relay.AllReduce():
+            case relay.ReduceGradients():
                 reduced.setdefault((stage.first, instruction.step), set()).add(device)
             case relay.Barrier():
                 barriers.setdefault(instruction.step, set()).add(device)
@@ -127,7 +127,7 @@ def test_no_stage_runs_ahead_further_than_its_buffers():
     programme = list(instructions(plan, 0, 6))
     for step in range(3, 6):
         freed = programme.index(relay.AwaitSends(step - 3))
-        assert freed < programme.index(relay.Teacher(step))
+        assert freed < programme.index(relay.TeacherForward(step))
 
 
 def test_rows_are_never_dropped():
@@ -167,7 +167,7 @@ def test_an_epoch_may_end_early_and_leaves_nothing_posted():
             if instruction == relay.Update(2):
                 total.append(5)
     posted = {i.step for i in programmes[1] if isinstance(i, relay.PostReceive)}
-    sent = {i.step for i in programmes[0] if isinstance(i, relay.Send)}
+    sent = {i.step for i in programmes[0] if isinstance(i, relay.SendOutput)}
     left = {i.step for i in programmes[0] if isinstance(i, relay.AwaitSends)}
     assert posted == sent == left == set(range(5))
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdlab.papers.pipe_bd.block_cost import Block, Costs, Link, Profile
+from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, programme
 from kdlab.papers.pipe_bd.hybrid_plan import candidates
-from kdlab.papers.pipe_bd.programme import NoPlan, Programme, programme
-from kdlab.papers.pipe_bd.served_prefix import Supply, served_profile, with_supply
+from kdlab.papers.pipe_bd.served_prefix import PoolSupply, served_profile, with_supply
 
 
 def blocks(teacher, student, **rest):
@@ -21,7 +21,7 @@ def blocks(teacher, student, **rest):
 
 def costs(teacher, student, devices=2, **rest):
     profile = Profile(types={"any": blocks(teacher, student)}, devices=("any",) * devices)
-    return Costs(dataclasses.replace(profile, **rest), 8)
+    return StageCosts(dataclasses.replace(profile, **rest), 8)
 
 
 HEAVY = ([4.0, 4.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0])
@@ -29,17 +29,17 @@ HEAVY = ([4.0, 4.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0])
 
 def test_a_fast_pool_pays_and_the_blocks_are_shared_anew():
     plain = programme("ahd", costs(*HEAVY))
-    found = with_supply("ahd", costs(*HEAVY), Supply(2, rows_per_s=80.0, take_s=0.0))
+    found = with_supply("ahd", costs(*HEAVY), PoolSupply(2, rows_per_s=80.0, take_s=0.0))
     assert found.served == 2
     assert found.predicted_s < plain.predicted_s
     assert "pays" in found.why
     assert found.plans[0].blocks == range(4)
     assert found.plans[0].stages[0].stop >= 2
-    assert Programme.from_facts(found.facts()) == found
+    assert ExecutionPlan.from_facts(found.facts()) == found
 
 
 def test_a_slow_pool_sets_the_pace_and_does_not_pay():
-    found = with_supply("ahd", costs(*HEAVY), Supply(2, rows_per_s=1.0, take_s=0.0))
+    found = with_supply("ahd", costs(*HEAVY), PoolSupply(2, rows_per_s=1.0, take_s=0.0))
     assert found.served == 0
     assert found.plans == programme("ahd", costs(*HEAVY)).plans
     assert "does not pay" in found.why
@@ -47,12 +47,12 @@ def test_a_slow_pool_sets_the_pace_and_does_not_pay():
 
 
 def test_taking_over_may_cost_more_than_computing():
-    found = with_supply("ahd", costs(*HEAVY), Supply(2, rows_per_s=1e9, take_s=9.0))
+    found = with_supply("ahd", costs(*HEAVY), PoolSupply(2, rows_per_s=1e9, take_s=9.0))
     assert found.served == 0
 
 
 def test_always_means_always():
-    supply = Supply(2, rows_per_s=1.0, take_s=0.0)
+    supply = PoolSupply(2, rows_per_s=1.0, take_s=0.0)
     found = with_supply("ahd", costs(*HEAVY), supply, always=True)
     assert found.served == 2
     assert found.predicted_s == 8.0
@@ -60,7 +60,7 @@ def test_always_means_always():
 
 
 def test_too_few_blocks_are_left_to_relay():
-    supply = Supply(3, rows_per_s=1e9, take_s=0.0)
+    supply = PoolSupply(3, rows_per_s=1e9, take_s=0.0)
     wide = costs(*HEAVY, devices=3)
     assert "no teacher block served" in with_supply("tr", wide, supply).why
     with pytest.raises(NoPlan, match="2 blocks for 3 devices"):
@@ -75,13 +75,13 @@ def test_it_is_the_best_of_all_plans_with_the_prefix_in_the_first_stage(
     data, count, devices
 ):
     both = [data.draw(st.lists(seconds, min_size=count, max_size=count)) for _ in range(2)]
-    link = Link(bytes_per_s=100.0, overlap=data.draw(st.sampled_from([0.0, 1.0])))
+    link = DeviceLink(bytes_per_s=100.0, overlap=data.draw(st.sampled_from([0.0, 1.0])))
     made = blocks(*both, output_bytes=3.0, gradient_bytes=2.0)
     profile = Profile(types={"any": made}, devices=("any",) * devices, link=link)
-    whole = Costs(profile, 8)
-    supply = Supply(data.draw(st.integers(1, count)), 1e9, data.draw(seconds))
+    whole = StageCosts(profile, 8)
+    supply = PoolSupply(data.draw(st.integers(1, count)), 1e9, data.draw(seconds))
     found = with_supply("ahd", whole, supply, always=True)
-    served = Costs(served_profile(profile, supply), 8)
+    served = StageCosts(served_profile(profile, supply), 8)
     assert found.predicted_s == pytest.approx(served.step_s(found.plans[0]))
     every = [
         max(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kdlab.papers.pipe_bd.block_cost import Costs
+from kdlab.papers.pipe_bd.block_cost import StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import count, relaying, search_for
 from kdlab.papers.pipe_bd.layerwise import packed
 from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying, one_block
@@ -25,7 +25,7 @@ class NoPlan(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Programme:
+class ExecutionPlan:
     """Plans that are carried out in every step.
 
     Attributes:
@@ -73,13 +73,15 @@ class Programme:
         }
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> "Programme":
+    def from_facts(cls, facts: Mapping[str, Any]) -> "ExecutionPlan":
         plans = tuple(Plan.from_facts(plan) for plan in facts["plans"])
         rest = (facts["predicted_s"], facts["why"], facts.get("served", 0))
         return cls(facts["name"], plans, *rest)
 
 
-def programme(name: PlanName, costs: Costs, *, decoupled: bool = True) -> Programme:
+def programme(
+    name: PlanName, costs: StageCosts, *, decoupled: bool = True
+) -> ExecutionPlan:
     """The plan of that name for a profile.
 
     Raises:
@@ -90,21 +92,23 @@ def programme(name: PlanName, costs: Costs, *, decoupled: bool = True) -> Progra
     if name in ("tr", "ahd"):
         found = _searched(name, costs)
         plan = Plan(batch, found[0].stages, decoupled, costs.lead)
-        made = Programme(name, (plan,), costs.step_s(plan), found[1])
+        made = ExecutionPlan(name, (plan,), costs.step_s(plan), found[1])
     elif name == "ir":
         stages = internal_relaying(batch, blocks, devices).stages
         plan = Plan(batch, stages, decoupled, costs.lead)
-        made = Programme(name, (plan,), costs.step_s(plan), "every block on every device")
+        made = ExecutionPlan(
+            name, (plan,), costs.step_s(plan), "every block on every device"
+        )
     elif name == "dp":
         everyone = range(devices)
         plans = tuple(one_block(batch, b, everyone) for b in range(blocks))
         why = "block after block, each on all devices"
-        made = Programme(name, plans, costs.data_parallel_s(), why)
+        made = ExecutionPlan(name, plans, costs.data_parallel_s(), why)
     else:
         packing = packed(blocks, devices, costs.task_s)
         tasks = [(b, d) for d, own in enumerate(packing.tasks) for b in own]
         plans = tuple(one_block(batch, b, [d]) for b, d in tasks)
-        made = Programme(name, plans, packing.step_s, "longest task first")
+        made = ExecutionPlan(name, plans, packing.step_s, "longest task first")
     _check_memory(made, costs)
     return made
 
@@ -132,7 +136,7 @@ def _check_sizes(name: PlanName, blocks: int, devices: int, batch: int) -> None:
         )
 
 
-def _searched(name: PlanName, costs: Costs) -> tuple[Plan, str]:
+def _searched(name: PlanName, costs: StageCosts) -> tuple[Plan, str]:
     plans = count(costs.blocks, costs.devices)
     if name == "tr":
         found = relaying(costs)
@@ -153,12 +157,12 @@ def _searched(name: PlanName, costs: Costs) -> tuple[Plan, str]:
     return found.plan, why
 
 
-def _all_bytes(costs: Costs) -> float:
+def _all_bytes(costs: StageCosts) -> float:
     blocks = costs.profile.types[costs.profile.devices[0]]
     return sum(b.fixed_bytes + costs.batch * b.row_bytes for b in blocks)
 
 
-def predicted_s(made: Programme, costs: Costs) -> float:
+def predicted_s(made: ExecutionPlan, costs: StageCosts) -> float:
     """Seconds of a step of what is carried out already, by another profile."""
     if made.name == "dp":
         return costs.data_parallel_s()
@@ -172,7 +176,7 @@ def predicted_s(made: Programme, costs: Costs) -> float:
     return costs.step_s(plan)
 
 
-def memory_bytes(made: Programme, costs: Costs) -> list[float]:
+def memory_bytes(made: ExecutionPlan, costs: StageCosts) -> list[float]:
     """What each device needs: all weights it holds, and the largest of its plans."""
     needed = [0.0] * costs.devices
     blocks = costs.profile.types[costs.profile.devices[0]]
@@ -192,7 +196,7 @@ def memory_bytes(made: Programme, costs: Costs) -> list[float]:
     return needed
 
 
-def _check_memory(made: Programme, costs: Costs) -> None:
+def _check_memory(made: ExecutionPlan, costs: StageCosts) -> None:
     limits = costs.profile.memory_bytes
     if limits is None:
         return

@@ -1,6 +1,6 @@
 """The workers as whoever directs them sees them: told what to do, and heard.
 
-`InProcess` has all of them in this process, one after the other; `processes.py` has each in
+`WorkersHere` has all of them in this process, one after the other; `processes.py` has each in
 a process of its own. The results are the same.
 """
 
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from kdlab.data.images import ImageData
 from kdlab.methods.ensemble.exchange import ModelFile
-from kdlab.methods.ensemble.worker import Done, LocalWorker
-from kdlab.papers.ec_dnn.timetable import Round
+from kdlab.methods.ensemble.worker import LocalWorker, RoundWork
+from kdlab.papers.ec_dnn.round_schedule import Round
 from kdlab.soft_labels.source import KnownPool, SoftLabelSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class RoundOrder:
     """What one worker is to do.
 
     Attributes:
@@ -45,34 +45,34 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class WorkerReady:
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
-class Did:
+class RoundReport:
     """An order was carried out."""
 
     worker: int
     what: str
-    done: Done
+    done: RoundWork
     train_loss: float | None = None  # mean cross entropy on the local data, if asked for
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class WorkerLost:
     worker: int
     why: str
 
 
-Event = Ready | Did | Lost
+Event = WorkerReady | RoundReport | WorkerLost
 
 
-class Crew(Protocol):
+class ModelWorkers(Protocol):
     def start(self, worker: int) -> None:
-        """Have a worker; `Ready` follows."""
+        """Have a worker; `WorkerReady` follows."""
 
-    def tell(self, order: Order) -> None: ...
+    def tell(self, order: RoundOrder) -> None: ...
 
     def events(self) -> Iterator[Event]:
         """What has happened since; waits for something, or for a moment."""
@@ -80,7 +80,9 @@ class Crew(Protocol):
     def close(self) -> None: ...
 
 
-def carry_out(worker: LocalWorker, order: Order, source: SoftLabelSource) -> Did:
+def carry_out(
+    worker: LocalWorker, order: RoundOrder, source: SoftLabelSource
+) -> RoundReport:
     """An order, in whatever process the worker is.
 
     Raises:
@@ -94,7 +96,7 @@ def carry_out(worker: LocalWorker, order: Order, source: SoftLabelSource) -> Did
     if order.look is not None:
         look(worker, Path(order.look))
     loss = worker.train_loss() if order.final else None
-    return Did(order.worker, order.what, done, loss)
+    return RoundReport(order.worker, order.what, done, loss)
 
 
 def look(worker: LocalWorker, path: Path) -> None:
@@ -113,7 +115,7 @@ def looked_at(data: ImageData) -> NDArray[Any]:
     return np.concatenate([data.validation, data.test])
 
 
-class InProcess:
+class WorkersHere:
     """All workers here, one after the other.
 
     Args:
@@ -129,14 +131,14 @@ class InProcess:
         self._make, self._source = make, source
         self.workers: dict[int, LocalWorker] = {}
         self._sources: dict[int, SoftLabelSource] = {}
-        self._orders: deque[Order] = deque()
+        self._orders: deque[RoundOrder] = deque()
         self._news: deque[Event] = deque()
 
     def start(self, worker: int) -> None:
         self.workers[worker] = self._make(worker)
-        self._news.append(Ready(worker))
+        self._news.append(WorkerReady(worker))
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: RoundOrder) -> None:
         self._orders.append(order)
 
     def events(self) -> Iterator[Event]:
@@ -147,7 +149,7 @@ class InProcess:
             worker = self.workers[order.worker]
             yield carry_out(worker, order, self._source_of(worker, order))
 
-    def _source_of(self, worker: LocalWorker, order: Order) -> SoftLabelSource:
+    def _source_of(self, worker: LocalWorker, order: RoundOrder) -> SoftLabelSource:
         number = worker.job.worker
         if number not in self._sources:
             worker.go_to(order.round.number)

@@ -13,12 +13,12 @@ from kdlab.data.samples import Shard, planned
 from kdlab.data.shards import Shards
 from kdlab.errors import KdlabError
 from kdlab.events.event import parse
-from kdlab.methods.ensemble.crew import InProcess, Lost
-from kdlab.methods.ensemble.direction import Direction, Training
 from kdlab.methods.ensemble.exchange import ModelFile, fetch, publish
+from kdlab.methods.ensemble.model_workers import WorkerLost, WorkersHere
+from kdlab.methods.ensemble.round_driver import RoundDriver, Training
 from kdlab.methods.ensemble.worker import LocalJob, LocalWorker
 from kdlab.models.patch_net import PatchNet
-from kdlab.papers.ec_dnn.timetable import Rising, Timetable
+from kdlab.papers.ec_dnn.round_schedule import RoundSchedule, StepWeight
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.model_average import ModelAverage
@@ -79,7 +79,7 @@ class Case:
         )
         return self.made[worker]
 
-    def direction(self, crew=None, **rest):
+    def direction(self, model_workers=None, **rest):
         kinds = {
             ModelAverage: "model_average",
             EnsembleAggregation: "ensemble",
@@ -94,16 +94,16 @@ class Case:
             emit=self.events.emit,
             **{"keep_every_s": 0.0} | rest,
         )
-        return Direction(training, crew or self.crew())
+        return RoundDriver(training, model_workers or self.model_workers())
 
-    def crew(self):
-        return InProcess(self.make, lambda w: NoTeacherSource(w.job.samples))
+    def model_workers(self):
+        return WorkersHere(self.make, lambda w: NoTeacherSource(w.job.samples))
 
     def run(self, **rest):
         return self.direction(**rest).run()
 
 
-def ec(iterations=24, tau=8, alpha=0.6, weight=Rising(), **compression):  # noqa: B008
+def ec(iterations=24, tau=8, alpha=0.6, weight=StepWeight(), **compression):  # noqa: B008
     spec = EnsembleAggregation(
         tau=tau,
         diversity_weight=alpha,
@@ -111,7 +111,7 @@ def ec(iterations=24, tau=8, alpha=0.6, weight=Rising(), **compression):  # noqa
             weight=weight.start, risen_weight=weight.end, **compression
         ),
     )
-    table = Timetable(
+    table = RoundSchedule(
         iterations=iterations,
         tau=tau,
         compresses=True,
@@ -132,19 +132,19 @@ def apart(one, two):
 
 
 def alone(digits, folder, iterations, workers=1, **recipe):
-    table = Timetable(iterations=iterations, tau=None)
+    table = RoundSchedule(iterations=iterations, tau=None)
     return Case(digits, folder, NoAggregation(), table, workers, **recipe).run(looks=1)
 
 
 def test_ecd_004_one_averaging_worker_is_sgd(digits, tmp_path):
-    table = Timetable(iterations=20, tau=6, averages=True)
+    table = RoundSchedule(iterations=20, tau=6, averages=True)
     averaged = Case(digits, tmp_path / "ma", ModelAverage(tau=6), table, 1).run()
     plain = alone(digits, tmp_path / "s", 20)
     assert apart(weights(averaged), weights(plain)) == 0
 
 
 def test_one_compressing_worker_without_weights_is_sgd(digits, tmp_path):
-    spec, table = ec(16, 4, 0.0, Rising(0.0, 0.0), p_iterations=2, mu=1.0)
+    spec, table = ec(16, 4, 0.0, StepWeight(0.0, 0.0), p_iterations=2, mu=1.0)
     compressed = Case(digits, tmp_path / "ec", spec, table, 1).run()
     plain = alone(digits, tmp_path / "s", 16 + 3 * 2)
     assert apart(weights(compressed), weights(plain)) == 0
@@ -153,7 +153,7 @@ def test_one_compressing_worker_without_weights_is_sgd(digits, tmp_path):
 def test_averaging_every_step_is_all_reduce(digits, tmp_path):
     """Plain SGD from equal weights: the mean of K steps is a step on the mean gradient."""
     plain = {"momentum": 0.0, "schedule": "constant", "weight_decay": 0.0}
-    table = Timetable(iterations=5, tau=1, averages=True)
+    table = RoundSchedule(iterations=5, tau=1, averages=True)
     case = Case(digits, tmp_path, ModelAverage(tau=1), table, 3, **plain)
     averaged = weights(case.run())
     model = case.model(0)
@@ -177,7 +177,7 @@ def test_averaging_every_step_is_all_reduce(digits, tmp_path):
 
 
 def test_ecd_026_e_dnn_is_independent_trainings(digits, tmp_path):
-    table = Timetable(iterations=12, tau=None, looks=3)
+    table = RoundSchedule(iterations=12, tau=None, looks=3)
     together = Case(digits, tmp_path / "e", NoAggregation(), table, 2)
     outcome = together.run(looks=3)
     for worker in range(2):
@@ -236,8 +236,8 @@ def test_the_global_error_is_that_of_the_mean_of_the_outputs(digits, tmp_path):
 RESUMED = {
     "ec": ec(40, 10, p_iterations=4, mu=0.5),
     "ec_in_line": ec(40, 10, p_iterations=4, mu=1.0),
-    "ma": (ModelAverage(tau=10), Timetable(iterations=40, tau=10, averages=True)),
-    "e": (NoAggregation(), Timetable(iterations=40, tau=None, looks=4)),
+    "ma": (ModelAverage(tau=10), RoundSchedule(iterations=40, tau=10, averages=True)),
+    "e": (NoAggregation(), RoundSchedule(iterations=40, tau=None, looks=4)),
 }
 
 
@@ -268,7 +268,7 @@ def test_a_resumed_training_ends_as_an_undisturbed_one(
     assert outcome.account.steps == quiet.account.steps
 
 
-class Losing(InProcess):
+class Losing(WorkersHere):
     """Loses worker 1 instead of carrying out its n-th order."""
 
     def __init__(self, case, at):
@@ -281,7 +281,7 @@ class Losing(InProcess):
             if self.orders == self.at:
                 self._orders.popleft()
                 self._sources.pop(1, None)
-                yield Lost(1, "on purpose")
+                yield WorkerLost(1, "on purpose")
                 return
         yield from super().events()
 
@@ -304,15 +304,15 @@ def test_whatever_a_lost_worker_was_doing_the_round_goes_on(digits, tmp_path, at
 
 
 def test_a_worker_that_is_lost_again_and_again_ends_the_training(digits, tmp_path):
-    class Never(InProcess):
+    class Never(WorkersHere):
         def tell(self, order):
-            self._news.append(Lost(order.worker, "no memory"))
+            self._news.append(WorkerLost(order.worker, "no memory"))
 
     spec, table = ec()
     case = Case(digits, tmp_path, spec, table, 1)
-    crew = Never(case.make, lambda w: NoTeacherSource(w.job.samples))
+    model_workers = Never(case.make, lambda w: NoTeacherSource(w.job.samples))
     with pytest.raises(KdlabError, match=r"lost 4 times in a row.*no memory"):
-        case.direction(crew).run()
+        case.direction(model_workers).run()
 
 
 def test_a_model_that_changed_on_the_way_is_not_used(tmp_path):
@@ -335,7 +335,7 @@ def test_relabelling_does_not_touch_the_workers_own_model(digits, tmp_path):
     workers = [case.make(k) for k in range(2)]
     done = [w.train(table.rounds[0], (), NoTeacherSource(w.job.samples)) for w in workers]
     before = copy.deepcopy(workers[0].model.net.state_dict())
-    quiet = Timetable(iterations=10, tau=5, compresses=True, p_iterations=1)
+    quiet = RoundSchedule(iterations=10, tau=5, compresses=True, p_iterations=1)
     zero = quiet.rounds[0].__class__(0, 5, compress_steps=1, compression_weight=0.0)
     workers[0].descent.optimizer.param_groups[0]["lr"] = 0.0
     workers[0]._lr = lambda: 0.0

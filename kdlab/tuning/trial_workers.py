@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kdlab.cluster.hosted_ranks import Hosts
+from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.rank_child import LocalRank, RankChild
 
 _MODULE = "kdlab.tuning.trial_worker"
@@ -16,7 +16,7 @@ _MOST_STARTS = 3  # in a row, of a worker that ends before it is ready
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TrialEnded:
     """An order was carried out, one way or another."""
 
     order: int
@@ -26,7 +26,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class TrialWorkerLost:
     """The process is gone, and with it the order it was at; None: it was at none."""
 
     order: int | None
@@ -34,7 +34,7 @@ class Lost:
     hopeless: bool  # it never comes up
 
 
-class Crew:
+class TrialWorkers:
     """So many workers; a lost one is started again.
 
     Args:
@@ -51,7 +51,7 @@ class Crew:
         folder: Path,
         *,
         simulates: bool,
-        hosts: Hosts | None,
+        hosts: DaskHosts | None,
         gpus: Sequence[str],
     ) -> None:
         self.folder, self.simulates, self.hosts, self.gpus = folder, simulates, hosts, gpus
@@ -97,7 +97,7 @@ class Crew:
     def pid(self, worker: int) -> int:
         return self.children[worker].pid
 
-    def events(self) -> Iterator[Done | Lost]:
+    def events(self) -> Iterator[TrialEnded | TrialWorkerLost]:
         for worker, child in list(self.children.items()):
             alive = child.alive()  # asked first: last words are read after it
             for message in child.said():
@@ -106,7 +106,7 @@ class Crew:
                     self._starts[worker] = 0
                 elif "done" in message:
                     self.orders[worker] = None
-                    yield Done(
+                    yield TrialEnded(
                         int(message["done"]),
                         str(message["state"]),
                         message["error"],
@@ -114,10 +114,10 @@ class Crew:
                     )
             if not alive:
                 hopeless = self._starts[worker] >= _MOST_STARTS
-                order, why = self.orders[worker], child.obituary("ended")
+                order, why = self.orders[worker], child.exit_report("ended")
                 if not hopeless:
                     self._start(worker)
-                yield Lost(order, why, hopeless)
+                yield TrialWorkerLost(order, why, hopeless)
 
     def close(self) -> None:
         deadline = time.monotonic() + _END_S

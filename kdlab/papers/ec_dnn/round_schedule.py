@@ -1,11 +1,11 @@
 """What each round of Algorithm 1 consists of: iterations, and the weights of its losses.
 
-    while stop criteria are not satisfied:                 -> iterations, `Timetable.rounds`
+    while stop criteria are not satisfied:                 -> iterations, `RoundSchedule.rounds`
         w_k <- one SGD step; t <- t + 1                    -> Round.train_steps, t counts these
         if tau divides t:
             ensemble, Compression (p iterations), reset    -> Round.compress_steps
 
-The paper leaves open (and `p_of` and `Rising` say which reading is taken here):
+The paper leaves open (and `p_of` and `StepWeight` say which reading is taken here):
 
 - "p is 10 % of the number of mini-batches of the whole training": of each compression or of
   all together. With tau = 4000 the first makes each compression longer than the training
@@ -45,7 +45,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Rising:
+class StepWeight:
     """beta of Eq. 6: one weight for the first compressions, a higher one after (5.1).
 
     start: for the first share `rise_after` of all compressions.
@@ -57,12 +57,12 @@ class Rising:
     rise_after: float = 0.2
 
     def at(self, compression: int, of: int) -> float:
-        """Of compression number `compression` (from 0) of `of`."""
+        """The weight in compression number `compression` (from 0) of `of`."""
         return self.start if compression < floor(self.rise_after * of + 1e-9) else self.end
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timetable:
+class RoundSchedule:
     """All rounds of a training.
 
     Attributes:
@@ -83,7 +83,7 @@ class Timetable:
     compresses: bool = False
     p_iterations: int | None = None
     p_fraction: float = 0.1
-    compression_weight: Rising = Rising()
+    compression_weight: StepWeight = StepWeight()
     diversity_weight: float = 0.0
     compress_last: bool = False
     averages: bool = False
@@ -132,7 +132,7 @@ class Timetable:
 
     @cached_property  # asked for at every step
     def compress_steps(self) -> int:
-        """Of all compressions."""
+        """Steps of all compressions."""
         return sum(r.compress_steps for r in self.rounds)
 
     @property

@@ -1,6 +1,6 @@
 """Algorithm 1 from above: tells the workers, hears them, and measures as the paper does.
 
-Carries out kdlab/papers/ec_dnn/rounds.py with a crew of whatever kind. All time counts but
+Carries out kdlab/papers/ec_dnn/rounds.py by workers here or in processes. All time counts but
 for the looks at validation and test images, as section 5.3 has it, relabelling included.
 """
 
@@ -30,19 +30,20 @@ from kdlab.events.ensemble import (
 from kdlab.events.event import Emit
 from kdlab.events.training import Resumed
 from kdlab.losses.local import log_loss
-from kdlab.methods.ensemble.crew import (
-    Crew,
-    Did,
+from kdlab.methods.ensemble.exchange import ModelFile
+from kdlab.methods.ensemble.model_workers import (
     Event,
-    Lost,
-    Order,
-    Ready,
+    ModelWorkers,
+    RoundOrder,
+    RoundReport,
+    WorkerLost,
+    WorkerReady,
     files,
     looked_at,
 )
-from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.papers.ec_dnn import metrics
 from kdlab.papers.ec_dnn.parallel import Busy, Combining, Network, round_s
+from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.papers.ec_dnn.rounds import (
     Combine,
     Communicated,
@@ -52,14 +53,13 @@ from kdlab.papers.ec_dnn.rounds import (
     Rounds,
     Train,
 )
-from kdlab.papers.ec_dnn.timetable import Timetable
 
 _MOST_LOSSES = 3  # of one worker, without anything done in between
 _KEPT_ROUNDS = 2  # whose models stay on disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class RoundErrors:
     """Errors in percent on test images, at a communication.
 
     Attributes:
@@ -103,7 +103,7 @@ class Look:
 
 
 @dataclass(slots=True)
-class Account:
+class CostTotals:
     """What a training has cost so far. Seconds on machines side by side."""
 
     parallel_s: float = 0.0
@@ -118,21 +118,21 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrainingOutcome:
     """The end of a training."""
 
     models: list[ModelFile]  # local models, by worker
     losses: dict[int, float]  # of each on its local data
-    looks: list[Look]
-    account: Account
+    looks: list[RoundErrors]
+    account: CostTotals
 
 
 @dataclass(slots=True)
 class _Round:
     """What is known of the round under way."""
 
-    trained: dict[int, Did] = field(default_factory=dict)
-    combined: dict[int, Did] = field(default_factory=dict)
+    trained: dict[int, RoundReport] = field(default_factory=dict)
+    combined: dict[int, RoundReport] = field(default_factory=dict)
     members: tuple[int, ...] = ()
     serve_s: float = 0.0  # until a pool served the models; everybody waited
 
@@ -157,7 +157,7 @@ class Training:
     """
 
     workers: int
-    timetable: Timetable
+    timetable: RoundSchedule
     combining: Combining
     data: ImageData
     folder: Path
@@ -169,13 +169,13 @@ class Training:
     serve: Callable[[Sequence[ModelFile]], dict[str, Any]] | None = None
 
 
-class Direction:
-    """Has a training carried out by a crew; `run` it once."""
+class RoundDriver:
+    """Has a training carried out by its workers; `run` it once."""
 
-    def __init__(self, training: Training, crew: Crew) -> None:
-        self.training, self.crew = training, crew
+    def __init__(self, training: Training, workers: ModelWorkers) -> None:
+        self.training, self.workers = training, workers
         self.timetable, self.emit = training.timetable, training.emit
-        self.account, self.looks = Account(), list[Look]()
+        self.account, self.looks = CostTotals(), list[RoundErrors]()
         self.latest: dict[int, ModelFile] = {}
         self._kept = training.folder / "direction.json"
         self._round = _Round()
@@ -195,14 +195,14 @@ class Direction:
         if not self._kept.is_file():
             return 0
         kept = json.loads(self._kept.read_text())
-        self.account = Account(**kept["account"])
-        self.looks = [Look(**look) for look in kept["looks"]]
+        self.account = CostTotals(**kept["account"])
+        self.looks = [RoundErrors(**look) for look in kept["looks"]]
         self.latest = {f.worker: f for f in files(kept["latest"])}
         first = int(kept["round"])
         self.emit(Resumed(epoch=first, step=self.account.steps, rolled_back=0))
         return first
 
-    def run(self) -> Outcome:
+    def run(self) -> TrainingOutcome:
         """To the end.
 
         Raises:
@@ -214,24 +214,24 @@ class Direction:
             raise ClusterError("This training has ended already; its result is missing.")
         try:
             for worker in range(self.training.workers):
-                self.crew.start(worker)
+                self.workers.start(worker)
             finished: Finish | None = None
             while finished is None:
                 if self.training.stop():
                     raise RunStopped(
                         "stopped by the user; all workers have kept their state"
                     )
-                for event in self.crew.events():
+                for event in self.workers.events():
                     finished = self._carry_out(self._hear(event)) or finished
         finally:
-            self.crew.close()
+            self.workers.close()
         return self._ended(finished)
 
     def _hear(self, event: Event) -> Iterable[Instruction]:
         match event:
-            case Ready(worker):
+            case WorkerReady(worker):
                 return self.machine.on_ready(worker)
-            case Lost(worker, why):
+            case WorkerLost(worker, why):
                 self.emit(LocalModelLost(worker=worker, why=why))
                 self._losses[worker] += 1
                 if self._losses[worker] > _MOST_LOSSES:
@@ -240,7 +240,7 @@ class Direction:
                         f"without ending anything. The last time: {why}"
                     )
                 return self.machine.on_lost(worker)
-            case Did(worker, what):
+            case RoundReport(worker, what):
                 self._losses[worker] = 0
                 self._count(event)
                 if event.train_loss is not None:
@@ -251,7 +251,7 @@ class Direction:
                 self._round.combined[worker] = event
                 return self.machine.on_combined(worker)
 
-    def _count(self, did: Did) -> None:
+    def _count(self, did: RoundReport) -> None:
         done = did.done
         self.account.samples += done.samples
         self.account.steps += done.steps
@@ -273,7 +273,7 @@ class Direction:
                     self._decide_to_keep(round_.number)
                     self._tell("combine", worker, round_.number, models)
                 case Restart(worker):
-                    self.crew.start(worker)
+                    self.workers.start(worker)
                 case Communicated(number, members):
                     self._round.members = members
                     missing = self.training.workers - len(members)
@@ -298,8 +298,8 @@ class Direction:
             self._round.serve_s += time.perf_counter() - begin
         if number in self._looked_at:
             look = str(self._look_path(number, worker, what))
-        self.crew.tell(
-            Order(
+        self.workers.tell(
+            RoundOrder(
                 what=what,
                 worker=worker,
                 round=round_,
@@ -363,7 +363,7 @@ class Direction:
             self._keep(following)
 
     def _time(self, own: _Round, communicates: bool) -> float:
-        """Of this round, on machines side by side."""
+        """Seconds of this round, on machines side by side."""
         busy = []
         for worker, did in own.trained.items():
             after = own.combined.get(worker)
@@ -410,7 +410,7 @@ class Direction:
         chosen = min(final, key=lambda k: (final[k], k))
         local = {k: self._errors(p) for k, p in said.items()}
         both = self._errors(whole)
-        found = Look(
+        found = RoundErrors(
             round=number,
             iterations=self.account.iterations,
             parallel_s=self.account.parallel_s,
@@ -463,8 +463,8 @@ class Direction:
             if int(old.name) < following - _KEPT_ROUNDS:
                 shutil.rmtree(old)
 
-    def _ended(self, finished: Finish) -> Outcome:
-        return Outcome(
+    def _ended(self, finished: Finish) -> TrainingOutcome:
+        return TrainingOutcome(
             models=[self.latest[k] for k in finished.models],
             losses=dict(self._final),
             looks=self.looks,

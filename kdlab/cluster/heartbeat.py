@@ -13,13 +13,13 @@ from typing import NamedTuple
 _FORM = "<qqd"
 
 
-class Sign(NamedTuple):
+class Heartbeat(NamedTuple):
     generation: int
     step: int
     time: float
 
 
-class Pulse:
+class HeartbeatFile:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:
@@ -29,5 +29,5 @@ class Pulse:
     def beat(self, generation: int, step: int) -> None:
         struct.pack_into(_FORM, self._map, 0, generation, step, time.monotonic())
 
-    def read(self) -> Sign:
-        return Sign(*struct.unpack_from(_FORM, self._map, 0))
+    def read(self) -> Heartbeat:
+        return Heartbeat(*struct.unpack_from(_FORM, self._map, 0))
