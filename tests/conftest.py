@@ -10,6 +10,8 @@ import torch
 from hypothesis import settings
 from tests_support import free_port, listens, until
 
+from kdlab.cluster.fork_server import preloaded
+
 torch.set_num_threads(1)
 
 # On a developer's machine every run tries new examples; CI tries the same ones each time,
@@ -41,6 +43,16 @@ def no_processes(request):
         patch.setattr(subprocess, "_fork_exec", refused)
         patch.setattr(_posixsubprocess, "fork_exec", refused)
         patch.setattr(os, "fork", refused)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fork_server(request):
+    """Children begin with torch imported: most of what the tests took was that."""
+    if request.config.getoption("--no-processes"):
+        yield
+        return
+    with preloaded("torch.distributed", "distributed", "safetensors.torch", "timm"):
         yield
 
 

@@ -12,10 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kdlab.cluster.fork_server import ForkedProcess, forked
 from kdlab.errors import ClusterError
 
 _GIVES_WAY = 5  # added to the niceness
@@ -39,14 +40,16 @@ class Child:
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.module, self.log = module, log
+        everything = os.environ | (environment or {})
         with log.open("ab") as file:
-            self.process = subprocess.Popen(
+            made = None if within else _forked(module, file.fileno(), everything, fds)
+            self.process = made or subprocess.Popen(
                 [*within, sys.executable, "-m", module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
                 pass_fds=tuple(fds),
-                env=os.environ | (environment or {}),
+                env=everything,
             )
         assert self.process.stdin is not None
         try:
@@ -127,6 +130,23 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def _forked(
+    module: str, log: int, environment: Mapping[str, str], fds: Sequence[int]
+) -> ForkedProcess | None:
+    """By the fork server, where there is one."""
+    (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
+    numbers = {0: theirs_in, 1: theirs_out, 2: log} | {fd: fd for fd in fds}
+    made = forked(module, (), environment, numbers)
+    os.close(theirs_in)
+    os.close(theirs_out)
+    if made is None:
+        os.close(ours_in)
+        os.close(ours_out)
+        return None
+    made.stdin, made.stdout = os.fdopen(ours_in, "wb"), os.fdopen(ours_out, "rb")
+    return made
 
 
 def tail(log: Path, lines: int = 15) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import psutil
 
+from kdlab.cluster.fork_server import ForkedProcess, forked
 from kdlab.events.event import Event
 from kdlab.events.log import EventReader
 from kdlab.experiment.folder import ENDED, RunFolder
@@ -26,21 +27,26 @@ def spawn(
 ) -> None:
     """In a session of its own: Ctrl-C in this terminal does not reach it."""
     hashes = {name: entry["sha256"] for name, entry in components.items()}
-    with run.log.open("ab") as log:
-        process = subprocess.Popen(
+    everything = os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)}
+    with run.log.open("ab") as log, open(os.devnull, "rb") as nothing:
+        fds = {0: nothing.fileno(), 1: log.fileno(), 2: log.fileno()}
+        made = forked(module, [str(run.path)], everything, fds, new_session=True)
+        process = made or subprocess.Popen(
             [sys.executable, "-m", module, str(run.path)],
-            stdin=subprocess.DEVNULL,
+            stdin=nothing,
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env=os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)},
+            env=everything,
         )
     _children[process.pid] = process
     born = psutil.Process(process.pid).create_time()
     run.write_status(pid=process.pid, process_started=born)
 
 
-_children: dict[int, "subprocess.Popen[bytes]"] = {}  # so that none stays a zombie
+_children: dict[
+    int, "subprocess.Popen[bytes] | ForkedProcess"
+] = {}  # so that none stays a zombie
 
 
 # How a notebook shows a run, a sweep, an experiment; kdlab/session.py fills it.

@@ -108,10 +108,10 @@ def test_the_order_is_that_of_algorithm_1():
     assert names == [
         "PostReceive",
         "AwaitReceive",  # line 9
-        "Teacher",  # 10
-        "Send",  # 11
-        "Student",  # 12, 13
-        "AllReduce",  # 14
+        "TeacherForward",  # 10
+        "SendOutput",  # 11
+        "StudentStep",  # 12, 13
+        "ReduceGradients",  # 14
         "Barrier",  # 15
         "Update",  # 16
         "AwaitSends",
@@ -119,7 +119,7 @@ def test_the_order_is_that_of_algorithm_1():
     first = [type(i).__name__ for i in instructions(plan, 0, 1)]
     assert first[0] == "Load"  # line 8
     last = [type(i).__name__ for i in instructions(plan, 3, 1)]
-    assert "Send" not in last
+    assert "SendOutput" not in last
 
 
 def test_no_stage_runs_ahead_further_than_its_buffers():
