@@ -1,0 +1,140 @@
+"""What a loop makes of orders: without a process, and with ranks that are only numbers."""
+
+import time
+
+import pytest
+
+from kdlab.control.loop_control import LoopControl, alone
+from kdlab.control.orders import OrderReader, append, order
+from kdlab.control.request import ControlRequest
+from kdlab.control.steering import LR_FACTOR, Steering
+
+SETTINGS = {LR_FACTOR: 1.0, "loss.temperature": 4.0}
+
+
+@pytest.fixture
+def give(tmp_path):
+    """Appends an order, as somebody outside would."""
+
+    def given(kind, member="m", **data):
+        append(tmp_path, order(kind, member, data))
+
+    return given
+
+
+def control(folder, **options):
+    """A control at step 7, and what it emitted."""
+    events = []
+    made = LoopControl(
+        Steering(folder / "control.jsonl", "m"),
+        SETTINGS,
+        step=lambda: 7,
+        emit=events.append,
+        stop=options.pop("stop", lambda: False),
+        **options,
+    )
+    return made, events
+
+
+def all_of(*requests):
+    """What ranks agree on: the sum of their numbers."""
+    sums = [sum(one) for one in zip(*(r.numbers() for r in requests), strict=True)]
+    return ControlRequest.of_all(sums)
+
+
+def test_settings_hold_from_the_next_step_on_and_are_told_once(tmp_path, give):
+    loop, events = control(tmp_path)
+    give("set", set={"loss.temperature": 2.0})
+    loop.steering.look(now=True)
+    assert loop.apply(loop.request())
+    assert loop.settings == {LR_FACTOR: 1.0, "loss.temperature": 2.0}
+    assert not loop.apply(loop.request())
+    (told,) = events
+    assert (told.step, told.values) == (7, {"loss.temperature": 2.0})
+
+
+def test_what_was_set_before_holds_after_a_resume(tmp_path, give):
+    give("set", set={LR_FACTOR: 0.5})
+    give("set", "another member", set={LR_FACTOR: 9.0})
+    loop, _ = control(tmp_path)
+    loop.apply(loop.first_settings())
+    assert loop.lr_factor == 0.5
+
+
+def test_a_checkpoint_that_was_asked_for_is_wanted_once(tmp_path, give):
+    loop, _ = control(tmp_path)
+    give("checkpoint")
+    loop.steering.look(now=True)
+    assert loop.request().save
+    assert not loop.request().save
+    assert loop.request(save=True).save
+
+
+def test_the_first_rank_speaks_for_the_user_and_each_for_itself(tmp_path, give):
+    give("pause")
+    give("set", set={LR_FACTOR: 0.5})
+    first, told = control(tmp_path)
+    second, silent = control(tmp_path, is_first=False, stop=lambda: True)
+    for one in (first, second):
+        one.steering.look(now=True)
+    agreed = all_of(first.request(), second.request())
+    assert agreed == ControlRequest(stop=True, pause=True, settings=(0.5, 4.0))
+    assert first.apply(agreed)
+    assert second.apply(agreed)
+    assert first.settings == second.settings
+    assert len(told) == 1
+    assert not silent
+
+
+def test_a_request_without_settings_changes_none(tmp_path):
+    loop, events = control(tmp_path)
+    assert not loop.apply(ControlRequest(settings=(0.0, 0.0)))
+    assert not loop.apply(ControlRequest())
+    assert loop.settings == SETTINGS
+    assert not events
+
+
+@pytest.mark.parametrize("ends", ["go_on", "stop", "leave"])
+def test_a_pause_ends_when_somebody_says_so(tmp_path, give, ends):
+    asked = {"stop": False, "leave": False}
+    loop, events = control(
+        tmp_path, stop=lambda: asked["stop"], leave=lambda: asked["leave"]
+    )
+    give("pause")
+    loop.steering.look(now=True)
+    rounds = []
+
+    def act(now):
+        rounds.append(now)
+        if len(rounds) == 2:
+            if ends == "go_on":
+                give("go_on")
+            else:
+                asked[ends] = True
+
+    loop.pause(agree=alone, act=act)
+    assert [event.KIND for event in events] == ["paused", "went_on"]
+    assert len(rounds) >= 3
+    assert all(now.pause for now in rounds[:2])
+    assert getattr(rounds[-1], ends, not rounds[-1].pause)
+
+
+def test_requests_are_put_together_and_the_last_settings_count():
+    both = ControlRequest(save=True, settings=(1.0,)) | ControlRequest(settings=(2.0,))
+    assert both == ControlRequest(save=True, settings=(2.0,))
+    assert (both | ControlRequest(settings=(0.0,))).settings == (2.0,)
+    assert both.ends_the_step
+    assert not ControlRequest(settings=(2.0,)).ends_the_step
+
+
+def test_an_order_is_read_back_and_what_is_none_is_left_out(tmp_path, give):
+    begin = time.time()
+    give("kill_teacher", name="teacher-0")
+    path = tmp_path / "control.jsonl"
+    with path.open("a") as file:
+        file.write('{"event": "dance", "time": 1, "member": "m"}\n{"event": "pause"}\nno\n')
+    read = OrderReader(path)
+    (found,) = read()
+    assert (found.KIND, found.name, found.member) == ("kill_teacher", "teacher-0", "m")
+    assert found.time >= begin
+    assert read() == []
