@@ -15,7 +15,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def do(arguments: argparse.Namespace) -> int:
     from kdlab.run import compare, runs
-    from kdlab.run.catalogue import runs_table
 
     if arguments.compare:
         print(compare(*arguments.compare))
@@ -24,5 +23,5 @@ def do(arguments: argparse.Namespace) -> int:
 
         print(sync_all())
     else:
-        print(runs_table(runs(arguments.n)))
+        print(runs(arguments.n))
     return 0

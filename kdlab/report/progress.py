@@ -9,6 +9,7 @@ from rich.text import Text
 
 from kdlab.events.event import Event
 from kdlab.events.runs import MemberStarted, RunStarted
+from kdlab.events.teachers import TeachersGone
 from kdlab.events.training import CheckpointSaved, EpochDone, StepLogged
 
 # They come often; the block says where the training stands.
@@ -44,6 +45,8 @@ class Progress:
             case StepLogged():
                 # People count epochs from 1.
                 self.now |= event.facts() | {"of_epoch": event.epoch + 1}
+            case TeachersGone():  # no step follows that would say it
+                self.now["teachers"] = 0
             case EpochDone():
                 self.now |= event.facts() | {"of_epoch": event.epoch}
                 self._say_epoch(event)

@@ -226,26 +226,32 @@ def _word(value: Any) -> str:
     return words[value] if isinstance(value, bool | None) else str(value)
 
 
-def runs_table(runs: Sequence["Run"]) -> str:
-    if not runs:
-        return "There are no runs yet. Start one: kdlab run quickstart"
-    rows = []
-    for run in runs:
-        status = run.status
-        result = status.get("result") or {}
-        top1 = result.get("student_top1")
-        wall = result.get("wall_seconds")
-        created = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.get("created", 0)))
-        rows.append(
-            [
-                run.id,
-                str(run.folder.experiment().get("experiment")),
-                str(status.get("state")),
-                created,
-                "-" if top1 is None else f"{top1:.2f}",
-                "-" if wall is None else f"{wall:.0f}",
-            ]
-        )
-    return text_table_left(
-        ["run", "experiment", "state", "started", "top-1 %", "wall s"], rows
-    )
+_NO_RUNS = "There are no runs yet. Start one: kdlab run quickstart"
+_RUNS = ["run", "experiment", "state", "started", "top-1 %", "wall s"]
+
+
+class RunList(list["Run"]):
+    """Runs, which show themselves as a table."""
+
+    def __repr__(self) -> str:
+        return text_table_left(_RUNS, self._rows()) if self else _NO_RUNS
+
+    def _repr_html_(self) -> str:
+        return page.table(_RUNS, self._rows()) if self else _NO_RUNS
+
+    def _rows(self) -> list[list[str]]:
+        return [_row(run) for run in self]
+
+
+def _row(run: "Run") -> list[str]:
+    status = run.status
+    result = status.get("result") or {}
+    top1, wall = result.get("student_top1"), result.get("wall_seconds")
+    return [
+        run.id,
+        str(run.folder.experiment().get("experiment")),
+        str(status.get("state")),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(status.get("created", 0))),
+        "-" if top1 is None else f"{top1:.2f}",
+        "-" if wall is None else f"{wall:.0f}",
+    ]

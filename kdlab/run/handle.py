@@ -15,6 +15,7 @@ from kdlab.config.registry import component_names
 from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
 from kdlab.experiment import folder as folders
 from kdlab.experiment.folder import FORMAT, RunFolder
+from kdlab.run.catalogue import RunList
 from kdlab.run.result import Result
 from kdlab.run.watched import Watched, in_a_notebook, spawn, viewers
 
@@ -133,9 +134,9 @@ def attach(run_id: str = "last") -> "Run":
     return Run(folders.find(run_id))
 
 
-def runs(limit: int = 20) -> list["Run"]:
-    """The newest runs, newest first."""
-    return [Run(f) for f in reversed(folders.all_folders()[-limit:])]
+def runs(limit: int = 20) -> RunList:
+    """The newest runs, newest first; they show themselves as a table."""
+    return RunList(Run(f) for f in reversed(folders.all_folders()[-limit:]))
 
 
 class Run(Watched):

@@ -83,6 +83,14 @@ def test_a_live_block_shows_the_volume_between_its_thresholds():
     assert "teachers alive 2" in text
 
 
+def test_when_all_teachers_are_gone_the_block_says_so():
+    """It said how many there were, until the next step: there is none."""
+    gone = event("no_teacher", unplaced=64, wait_s=60.0, join="kdlab teacher tcp://x")
+    text = seen([START, MEMBER, STEP, gone], terminal=True)
+    assert "teachers alive 0" in text
+    assert "kdlab teacher tcp://x" in text  # a command that can be pasted
+
+
 def test_facts_that_are_missing_do_not_stop_the_watching():
     assert "- joined" in seen([event("teacher_joined", name="-")])
     assert seen([parse({"event": "teacher_joined", "member": "m"})]) == ""  # an older one

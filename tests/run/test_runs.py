@@ -130,6 +130,21 @@ def test_what_an_earlier_session_did_is_not_shown_again(tmp_path):
     assert [event["message"] for event in seen[1:]] == ["before", "after"]
 
 
+def test_runs_show_themselves_as_a_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("KDLAB_RUNS", str(tmp_path))
+    assert "kdlab run quickstart" in repr(kdlab.runs())  # how to get one
+    folder = RunFolder(tmp_path / "20251101-101010-abcd")
+    folder.path.mkdir()
+    write_json(folder.path / "experiment.json", {"experiment": "<b>mine"})
+    folder.write_status(state="finished", result={"student_top1": 91.5})
+    (run,) = found = kdlab.runs()
+    assert run.id in repr(found)
+    assert "91.50" in repr(found)
+    shown = found._repr_html_()
+    assert "91.50" in shown
+    assert "<b>mine" not in shown
+
+
 def test_a_folder_of_another_format_is_refused_with_the_reason(tmp_path, monkeypatch):
     monkeypatch.setenv("KDLAB_RUNS", str(tmp_path))
     folder = RunFolder(tmp_path / "20251101-101010-abcd")
