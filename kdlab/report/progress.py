@@ -5,11 +5,12 @@ from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.spinner import Spinner
 from rich.text import Text
 
 from kdlab.events.event import Event
-from kdlab.events.runs import MemberStarted, RunStarted
-from kdlab.events.teachers import TeachersGone
+from kdlab.events.runs import MemberStarted, RunStarted, TeacherTraining
+from kdlab.events.teachers import PoolStarting, TeachersGone
 from kdlab.events.training import CheckpointSaved, EpochDone, StepLogged
 
 # They come often; the block says where the training stands.
@@ -45,6 +46,10 @@ class Progress:
             case StepLogged():
                 # People count epochs from 1.
                 self.now |= event.facts() | {"of_epoch": event.epoch + 1}
+            case PoolStarting() | TeacherTraining():  # what was before is over
+                self.now = {}
+                if self.live is not None:
+                    self.live.update(Spinner("dots", event.text()))
             case TeachersGone():  # no step follows that would say it
                 self.now["teachers"] = 0
             case EpochDone():

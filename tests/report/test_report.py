@@ -91,6 +91,18 @@ def test_when_all_teachers_are_gone_the_block_says_so():
     assert "kdlab teacher tcp://x" in text  # a command that can be pasted
 
 
+def test_while_a_pool_starts_the_bar_of_the_training_before_is_gone():
+    out = io.StringIO()
+    with Progress(Console(file=out, force_terminal=True, width=80)) as progress:
+        for one in (START, MEMBER, STEP):
+            progress.see(one)
+        out.truncate(0)
+        progress.see(event("pool_starting", pool="cluster/local_pool"))
+        progress.live.refresh()
+    assert "teacher pool: cluster/local_pool" in out.getvalue()
+    assert "steps  [" not in out.getvalue()
+
+
 def test_facts_that_are_missing_do_not_stop_the_watching():
     assert "- joined" in seen([event("teacher_joined", name="-")])
     assert seen([parse({"event": "teacher_joined", "member": "m"})]) == ""  # an older one
