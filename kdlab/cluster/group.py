@@ -5,13 +5,14 @@ is a module that announces {"ready"}, is told to {"train"}, and announces how th
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from kdlab.cluster.chaos import Target
 from kdlab.cluster.heartbeat import Heartbeat
 from kdlab.cluster.rank_child import RankChild
+from kdlab.cluster.supervisor import ChildLost, ChildReady, ChildSaid, Supervisor
 from kdlab.errors import ClusterError, RunStopped
 from kdlab.events.event import Emit
 from kdlab.events.ranks import (
@@ -66,7 +67,7 @@ class StudentGroup:
         self.machine, self.start, self.order = machine, start, order
         self.folder, self.hang_s, self.report = folder, hang_s, report
         self.stop, self.wanted = stop, wanted
-        self.children: dict[str, RankChild] = {}
+        self.supervisor: Supervisor[str] = Supervisor()
         self.started = 0
         self.result: dict[str, Any] | None = None
         self.failed = ""
@@ -74,8 +75,8 @@ class StudentGroup:
         self.begun_step = 0  # where the generation under way began
         self.lost_at: float | None = None  # a loss after which nobody trained yet
         self.begun_at = 0.0
+        self._now = time.monotonic()  # of the newest look
         self.told_to_stop: float | None = None
-        self.ready: set[str] = set()  # that came up
         self.failed_starts = 0  # in a row
         self.killed: set[str] = set()  # for silence; their death is seen a moment later
         self.last_words: dict[str, str] = {}  # of ranks whose machine failed them
@@ -83,7 +84,7 @@ class StudentGroup:
 
     def targets(self) -> list[Target]:
         """The ranks of the generation that trains: whom chaos can hit."""
-        children = dict(self.children)
+        children = dict(self.supervisor.children)
         return [
             Target(name, children[name].pid)
             for name in self.machine.ranks
@@ -98,9 +99,9 @@ class StudentGroup:
             RunStopped: the user asked.
         """
         try:
-            self._do(self.machine.on_begin())
+            self.begin()
             while self.machine.state not in ("done", "failed"):
-                self._look()
+                self.look(time.monotonic())
                 time.sleep(_LOOK_S)  # between looks at pipes and processes
         finally:
             self.close()
@@ -111,18 +112,28 @@ class StudentGroup:
         assert self.result is not None
         return self.result
 
+    def begin(self) -> None:
+        """Start the first processes."""
+        self._do(self.machine.on_begin())
+
     # Looking
 
-    def _look(self) -> None:
-        now = time.monotonic()
-        for name, child in list(self.children.items()):
-            for message in child.said():
-                self._on_message(name, message, now)
-            if not child.alive():
-                for message in child.said():  # its last words
+    def look(self, now: float) -> None:
+        """What happened since the last look, at this time of the monotonic clock.
+
+        Raises:
+            RunStopped: the user asked, and all is saved.
+        """
+        self._now = now
+        for event in self.supervisor.events():
+            match event:
+                case ChildReady(name):
+                    self._do(self.machine.on_ready(name, now))
+                case ChildSaid(name, message):
                     self._on_message(name, message, now)
-                self._on_death(name, child, now)
-        self._look_at_pulses(now)
+                case ChildLost():
+                    self._on_death(event, now)
+        self._look_at_heartbeats(now)
         ranks = self.wanted()
         if ranks is not None:
             self._do(self.machine.on_wanted(ranks))
@@ -130,12 +141,9 @@ class StudentGroup:
         if self.stop():
             self._stop_gracefully(now)
 
-    def _on_message(self, name: str, message: dict[str, Any], now: float) -> None:
+    def _on_message(self, name: str, message: Mapping[str, Any], now: float) -> None:
         machine = self.machine
-        if "ready" in message:
-            self.ready.add(name)
-            self._do(machine.on_ready(name, now))
-        elif "lost" in message:  # its last word: the machine failed it
+        if "lost" in message:  # its last word: the machine failed it
             self.last_words[name] = message["lost"]
         elif "broken" in message:
             self.report(RankGaveUp(rank=name, why=message["broken"]))
@@ -154,34 +162,31 @@ class StudentGroup:
             self.result = message["done"]
             self._do(machine.on_finished())
 
-    def _on_death(self, name: str, child: RankChild, now: float) -> None:
-        del self.children[name]
+    def _on_death(self, lost: ChildLost[str], now: float) -> None:
         if self.machine.state in ("done", "failed"):
             return
-        code = child.exit_code
+        name, code = lost.name, lost.exit_code
         was_rank = name in self.machine.ranks
         if was_rank:  # the others may have noticed first: whatever the state is by now
             self.lost_at = self.lost_at or now
         why = self.last_words.pop(name, f"exit code {code}")
         self.report(RankLost(rank=name, exit_code=code, was_rank=was_rank, why=why))
-        if name in self.ready or was_rank:
+        if lost.was_ready or was_rank:
             self.failed_starts = 0
         elif code not in (None, 0) and code > 0:
             self.failed_starts += 1
             # Before anybody trains: it could not even come up, another one would not
             # either. Later the others train on, while there is hope for a standby.
             if not self.machine.generation or self.failed_starts >= _FAILED_STARTS:
-                why = child.exit_report("ended before it was ready")
-                self._do(self.machine.on_error(why))
+                self._do(self.machine.on_error(lost.why))
                 return
-        self.ready.discard(name)
         self._do(self.machine.on_lost(name, now))
 
-    def _look_at_pulses(self, now: float) -> None:
+    def _look_at_heartbeats(self, now: float) -> None:
         machine = self.machine
         if machine.state not in ("training", "saving"):
             return
-        signs = {n: self.children[n].sign() for n in machine.ranks if n in self.children}
+        signs = self.supervisor.signs(machine.ranks)
         current = {n: s for n, s in signs.items() if s.generation == machine.generation}
         all_step = self._all_step(current)
         if all_step:
@@ -195,12 +200,14 @@ class StudentGroup:
             self.lost_at = None
         # Loading data and waiting for the first soft labels may take longer than a step.
         patience = self.hang_s if all_step else max(self.hang_s, _START_S)
-        dying = self.killed & self.children.keys()  # their death is seen at the next look
+        dying = (
+            self.killed & self.supervisor.children.keys()
+        )  # their death is seen at the next look
         if not dying and now - max(newest, self.begun_at) > patience:
             for name in self._hung(current):
                 self.killed.add(name)
                 self.report(RankHangs(rank=name, silent_s=now - newest))
-                self.children[name].kill()
+                self.supervisor.children[name].kill()
 
     def _all_step(self, current: dict[str, Heartbeat]) -> bool:
         """Whether every rank has done a step of the generation under way."""
@@ -211,8 +218,9 @@ class StudentGroup:
 
     def _hung(self, current: dict[str, Heartbeat]) -> list[str]:
         """All ranks are silent, since all wait for one: which one, as far as one can see."""
-        ranks = [name for name in self.machine.ranks if name in self.children]
-        stopped = [n for n in ranks if self.children[n].is_stopped()]
+        children = self.supervisor.children
+        ranks = [name for name in self.machine.ranks if name in children]
+        stopped = [n for n in ranks if children[n].is_stopped()]
         if stopped:
             return stopped
         absent = [n for n in ranks if n not in current]
@@ -224,7 +232,7 @@ class StudentGroup:
     def _stop_gracefully(self, now: float) -> None:
         if self.told_to_stop is None:
             self.told_to_stop = now
-            for child in self.children.values():
+            for child in self.supervisor.children.values():
                 child.tell(stop=True)
         ranks = self.machine.ranks if self.machine.state in ("training", "saving") else ()
         if not ranks or now - self.told_to_stop > self.hang_s:
@@ -241,45 +249,40 @@ class StudentGroup:
                     self._start_generation(instruction)
                 case SaveAndStop():
                     for name in self.machine.ranks:
-                        self.children[name].tell(save=True)
+                        self.supervisor.tell(name, save=True)
                 case Kill(rank) if rank in self.killed:
                     continue  # its death is seen a moment later
                 case Kill(rank):
                     self.killed.add(rank)
                     self.report(RankKilled(rank=rank, why="it does not let go"))
-                    if rank in self.children:
-                        self.children[rank].kill()
+                    if rank in self.supervisor.children:
+                        self.supervisor.children[rank].kill()
                 case Give(failed):
                     self.failed = failed
 
     def _start_process(self) -> None:
         name = f"rank-process-{self.started}"
         self.started += 1
-        self.children[name] = self.start(name, self.folder / "pulse" / name)
+        self.supervisor.add(name, self.start(name, self.folder / "pulse" / name))
 
     def _start_generation(self, generation: StartGeneration) -> None:
-        self.begun_at = time.monotonic()
-        shared = self.order(generation)
+        self.begun_at = self._now
+        shared, children = self.order(generation), self.supervisor.children
         self.report(
             GenerationBegun(
                 number=generation.generation,
-                ranks={n: self.children[n].pid for n in generation.ranks},
+                ranks={n: children[n].pid for n in generation.ranks},
             )
         )
         self.begun_step = int(shared["from_step"])
-        places = [self.children[name].machine for name in generation.ranks]
+        places = [children[name].machine for name in generation.ranks]
         for number, name in enumerate(generation.ranks):
             local = {
                 "local_rank": places[:number].count(places[number]),
                 "local_world": max(map(places.count, places)),
             }
             whole = shared | {"rank": number, "names": list(generation.ranks)} | local
-            self.children[name].tell(train=whole)
+            self.supervisor.tell(name, train=whole)
 
     def close(self) -> None:
-        for child in self.children.values():
-            child.tell(end=True)
-        deadline = time.monotonic() + _END_S
-        for child in self.children.values():
-            child.stop(max(0.1, deadline - time.monotonic()))
-        self.children.clear()
+        self.supervisor.close(_END_S)

@@ -51,7 +51,7 @@ def rank_group(
 
     def order(generation: StartGeneration) -> dict[str, Any]:
         meeting = f"file://{rendezvous / f'generation-{generation.generation}'}"
-        first = group.children[generation.ranks[0]]
+        first = group.supervisor.children[generation.ranks[0]]
         if hosts is not None and isinstance(first, HostedRank):
             meeting = hosts.meeting(first)
         return shared | {

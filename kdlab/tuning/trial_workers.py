@@ -1,7 +1,6 @@
 """The processes that carry out trials, here or on the workers of a Dask cluster."""
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.rank_child import LocalRank, RankChild
+from kdlab.cluster.supervisor import ChildLost, ChildReady, ChildSaid, Supervisor
 
 _MODULE = "kdlab.tuning.trial_worker"
 _END_S = 10.0
@@ -55,9 +55,8 @@ class TrialWorkers:
         gpus: Sequence[str],
     ) -> None:
         self.folder, self.simulates, self.hosts, self.gpus = folder, simulates, hosts, gpus
-        self.children: dict[int, RankChild] = {}
+        self.supervisor: Supervisor[int] = Supervisor()
         self.orders: dict[int, int | None] = {}  # by worker; None: nothing to do
-        self._ready: set[int] = set()
         self._starts = dict.fromkeys(range(jobs), 0)
         self._number = 0
         for worker in range(jobs):
@@ -71,58 +70,47 @@ class TrialWorkers:
         pulse.parent.mkdir(parents=True, exist_ok=True)
         gpu = self.gpus[worker % len(self.gpus)] if self.gpus else None
         config = {"simulates": self.simulates, "gpu": gpu}
-        self._ready.discard(worker)
         self.orders[worker] = None
+        child: RankChild
         if self.hosts is not None:
-            self.children[worker] = self.hosts.start(_MODULE, config, log, pulse)
+            child = self.hosts.start(_MODULE, config, log, pulse)
         else:
-            self.children[worker] = LocalRank(_MODULE, config, log, pulse, dict(os.environ))
+            child = LocalRank(_MODULE, config, log, pulse, dict(os.environ))
+        self.supervisor.add(worker, child)
 
     def idle(self) -> list[int]:
-        return [w for w in sorted(self._ready) if self.orders[w] is None]
+        return [w for w in sorted(self.supervisor.ready) if self.orders[w] is None]
 
     def tell(self, worker: int, order: int, **what: Any) -> None:
         self.orders[worker] = order
-        if not self.children[worker].tell(order=order, **what):
-            self.children[
-                worker
-            ].kill()  # whether it heard is not known; it is told of as lost
+        if not self.supervisor.tell(worker, order=order, **what):
+            # Whether it heard is not known; its loss is an event.
+            self.supervisor.children[worker].kill()
 
     def stop(self, order: int) -> None:
-        """Softly: the trial saves and ends."""
+        """Have a trial save and end."""
         for worker, at in self.orders.items():
             if at == order:
-                self.children[worker].tell(stop=order)
+                self.supervisor.tell(worker, stop=order)
 
     def pid(self, worker: int) -> int:
-        return self.children[worker].pid
+        return self.supervisor.children[worker].pid
 
     def events(self) -> Iterator[TrialEnded | TrialWorkerLost]:
-        for worker, child in list(self.children.items()):
-            alive = child.alive()  # asked first: last words are read after it
-            for message in child.said():
-                if "ready" in message:
-                    self._ready.add(worker)
+        for event in self.supervisor.events():
+            match event:
+                case ChildReady(worker):
                     self._starts[worker] = 0
-                elif "done" in message:
+                case ChildSaid(worker, {"done": order} as told):
                     self.orders[worker] = None
-                    yield TrialEnded(
-                        int(message["done"]),
-                        str(message["state"]),
-                        message["error"],
-                        message.get("result"),
-                    )
-            if not alive:
-                hopeless = self._starts[worker] >= _MOST_STARTS
-                order, why = self.orders[worker], child.exit_report("ended")
-                if not hopeless:
-                    self._start(worker)
-                yield TrialWorkerLost(order, why, hopeless)
+                    state, error = str(told["state"]), told["error"]
+                    yield TrialEnded(int(order), state, error, told.get("result"))
+                case ChildLost(worker, _, why):
+                    hopeless = self._starts[worker] >= _MOST_STARTS
+                    order = self.orders[worker]
+                    if not hopeless:
+                        self._start(worker)
+                    yield TrialWorkerLost(order, why, hopeless)
 
     def close(self) -> None:
-        deadline = time.monotonic() + _END_S
-        for child in self.children.values():
-            child.tell(end=True)
-        for child in self.children.values():
-            child.stop(max(0.1, deadline - time.monotonic()))
-        self.children.clear()
+        self.supervisor.close(_END_S)

@@ -1,12 +1,20 @@
 """Local models as processes, here or on a Dask cluster; see `model_workers`."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from kdlab.cluster.chaos import Target
+from kdlab.cluster.heartbeat import Heartbeat
 from kdlab.cluster.rank_child import RankChild, start_here
+from kdlab.cluster.supervisor import (
+    ChildLost,
+    ChildReady,
+    ChildSaid,
+    ChildSilent,
+    Supervisor,
+)
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.ensemble import WorkerHangs, WorkerStarted
 from kdlab.experiment.groups import pool_facts
@@ -39,13 +47,14 @@ class Processes:
     def __init__(self, training: MemberTraining, hang_s: float) -> None:
         self.training, self.hang_s = training, hang_s
         self.pool = pool_facts(training.pool)
-        self.children: dict[int, RankChild] = {}
+        self.supervisor: Supervisor[int] = Supervisor()
         self._started: dict[int, int] = {}
-        self._busy: dict[int, float] = {}  # since when, or since its newest sign of life
 
     def targets(self) -> list[Target]:
         """Whom chaos can hit."""
-        return [Target(f"worker-{k}", c.pid) for k, c in list(self.children.items())]
+        return [
+            Target(f"worker-{k}", c.pid) for k, c in list(self.supervisor.children.items())
+        ]
 
     def start(self, worker: int) -> None:
         number = self._started[worker] = self._started.get(worker, -1) + 1
@@ -58,16 +67,15 @@ class Processes:
         start: Callable[..., RankChild] = start_here
         if training.hosts is not None:
             start = training.hosts.start
-        child = self.children[worker] = start(_MODULE, config, log, pulse)
+        child = start(_MODULE, config, log, pulse)
+        self.supervisor.add(worker, child)
+        self.supervisor.expect(worker)
         training.emit(WorkerStarted(worker=worker, pid=child.pid))
-        self._busy[worker] = time.monotonic()
 
     def tell(self, order: RoundOrder) -> None:
-        facts = asdict(order)
-        self._busy[order.worker] = time.monotonic()
-        child = self.children.get(order.worker)
-        if child is not None:  # else its loss is news already
-            child.tell(train={"order": facts, "pool": self.pool})
+        self.supervisor.expect(order.worker)
+        train = {"order": asdict(order), "pool": self.pool}
+        self.supervisor.tell(order.worker, train=train)  # or its loss is an event already
 
     def events(self) -> Iterator[Event]:
         """What happened since; waits for a moment when nothing has.
@@ -81,35 +89,26 @@ class Processes:
         yield from found
 
     def _look(self) -> Iterator[Event]:
-        now = time.monotonic()
-        for worker, child in list(self.children.items()):
-            for message in child.said():
-                yield from self._heard(worker, message)
-            if not child.alive():
-                for message in child.said():  # its last words
-                    yield from self._heard(worker, message)
-                del self.children[worker]
-                self._busy.pop(worker, None)
-                yield WorkerLost(worker, child.exit_report("ended"))
-            elif worker in self._busy:
-                self._look_at(worker, child, now)
+        for event in self.supervisor.events(self._patience):
+            match event:
+                case ChildReady(worker):
+                    self.supervisor.rest(worker)
+                    yield WorkerReady(worker)
+                case ChildSaid(worker, message):
+                    yield from self._on_message(worker, message)
+                case ChildSilent(worker, silent_s):
+                    self.training.emit(WorkerHangs(worker=worker, silent_s=silent_s))
+                    self.supervisor.children[worker].kill()
+                case ChildLost(worker, _, why):
+                    yield WorkerLost(worker, why)
 
-    def _look_at(self, worker: int, child: RankChild, now: float) -> None:
-        sign = child.sign()
-        since = max(self._busy[worker], sign.time)
+    def _patience(self, sign: Heartbeat) -> float:
         # Before its first sign of life it imports, opens the data and builds the model.
-        patience = self.hang_s if sign.generation else max(self.hang_s, _START_S)
-        if now - since > patience:
-            self.training.emit(WorkerHangs(worker=worker, silent_s=now - since))
-            child.kill()
-            self._busy.pop(worker)
+        return self.hang_s if sign.generation else max(self.hang_s, _START_S)
 
-    def _heard(self, worker: int, message: dict[str, Any]) -> Iterator[Event]:
-        if "ready" in message:
-            self._busy.pop(worker, None)
-            yield WorkerReady(worker)
-        elif message.get("done") is not None:
-            self._busy.pop(worker, None)
+    def _on_message(self, worker: int, message: Mapping[str, Any]) -> Iterator[Event]:
+        if message.get("done") is not None:
+            self.supervisor.rest(worker)
             yield _did(message["done"])
         elif "stopped" in message:
             raise RunStopped(message["stopped"])
@@ -121,20 +120,14 @@ class Processes:
     def close(self) -> None:
         """Busy ones save their state first; then all end."""
         deadline = time.monotonic() + _END_S
-        for worker in self._busy:
-            if worker in self.children:
-                self.children[worker].tell(stop=True)
-        while self._busy and time.monotonic() < deadline:
-            for worker, child in self.children.items():
-                said = [m for m in child.said() if "ready" not in m]
-                if said or not child.alive():
-                    self._busy.pop(worker, None)
+        for worker in self.supervisor.busy:
+            self.supervisor.tell(worker, stop=True)
+        while self.supervisor.busy and time.monotonic() < deadline:
+            for event in self.supervisor.events():
+                if isinstance(event, ChildSaid):  # saved; who is lost is busy no more
+                    self.supervisor.rest(event.name)
             time.sleep(_LOOK_S)  # between looks at pipes
-        for child in self.children.values():
-            child.tell(end=True)
-        for child in self.children.values():
-            child.stop(max(0.1, deadline - time.monotonic()))
-        self.children.clear()
+        self.supervisor.close(max(0.0, deadline - time.monotonic()))
 
 
 def _did(facts: dict[str, Any]) -> RoundReport:

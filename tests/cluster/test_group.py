@@ -1,0 +1,169 @@
+"""A group of ranks whose processes are a script: what it tells them, and what it reports."""
+
+import pytest
+
+from kdlab.cluster.group import StudentGroup
+from kdlab.errors import RunStopped
+from kdlab.papers.edl_dist.generations import Generations
+from kdlab.testing.scripted import ScriptedChild
+
+
+class Case:
+    """A group of two ranks and a standby at second 100, and what came of it."""
+
+    def __init__(self, folder, **machine):
+        self.now, self.asked_to_stop = 100.0, False
+        self.children, self.events = {}, []
+        self.group = StudentGroup(
+            Generations(wanted=2, **machine),
+            start=self._start,
+            order=lambda generation: {
+                "from_step": 0,
+                "generation": generation.generation,
+            },
+            folder=folder,
+            hang_s=20.0,
+            report=self.events.append,
+            stop=lambda: self.asked_to_stop,
+        )
+        self.group.begin()
+
+    def _start(self, name, path):
+        child = self.children[name] = ScriptedChild(pid=1000 + len(self.children))
+        return child
+
+    def after(self, seconds=0.1):
+        """Look again; the kinds of events that this made."""
+        before = len(self.events)
+        self.now += seconds
+        self.group.look(self.now)
+        return [event.KIND for event in self.events[before:]]
+
+    def all_ready(self):
+        for child in self.children.values():
+            child.say(ready=True)
+        return self.after()
+
+    def train(self, step):
+        """Ranks of the generation under way have done so many steps."""
+        for name in self.group.machine.ranks:
+            self.children[name].beat(self.group.machine.generation, step, self.now)
+
+    def orders(self, what):
+        """Names of children by what they were told last."""
+        return [n for n, c in self.children.items() if c.told and what in c.told[-1]]
+
+
+@pytest.fixture
+def case(tmp_path):
+    made = Case(tmp_path)
+    assert made.all_ready() == ["generation"]
+    return made
+
+
+def test_ranks_begin_together_and_each_knows_its_place(case):
+    (begun,) = case.events
+    assert begun.ranks == {"rank-process-0": 1000, "rank-process-1": 1001}
+    orders = [case.children[n].told[-1]["train"] for n in begun.ranks]
+    assert [o["rank"] for o in orders] == [0, 1]
+    assert all(o["names"] == list(begun.ranks) for o in orders)
+    assert [(o["local_rank"], o["local_world"]) for o in orders] == [(0, 2), (1, 2)]
+    assert not case.children["rank-process-2"].told  # it stands by
+
+
+def test_a_lost_rank_is_replaced_by_the_standby(case):
+    case.train(5)
+    case.after()
+    case.children["rank-process-1"].die()
+    case.children["rank-process-0"].say(broken="its peer is gone")
+    kinds = case.after()
+    assert kinds.count("rank_lost") == 1
+    assert "rank_gave_up" in kinds
+    assert "generation" in kinds
+    assert case.group.machine.ranks == ("rank-process-0", "rank-process-2")
+    assert len(case.children) == 4  # a standby more
+    case.train(6)
+    # Not before all have done a step of it.
+    assert "training_again" not in [event.KIND for event in case.events]
+    assert "training_again" in case.after()
+
+
+def test_the_master_says_why_its_machine_failed_it(case):
+    case.children["rank-process-0"].say(lost="CUDA error: out of memory")
+    case.children["rank-process-0"].die(1)
+    case.after()
+    (lost,) = [event for event in case.events if event.KIND == "rank_lost"]
+    assert (lost.rank, lost.was_rank) == ("rank-process-0", True)
+    assert "out of memory" in lost.why
+
+
+def test_of_silent_ranks_the_one_furthest_behind_is_ended(case):
+    case.train(5)
+    case.children["rank-process-0"].beat(1, 9, case.now)
+    case.after()
+    assert case.after(19) == []
+    assert case.after(2) == ["rank_hangs"]
+    assert not case.children["rank-process-1"].alive()
+    assert case.children["rank-process-0"].alive()
+    assert "rank_lost" in case.after()
+
+
+def test_a_stopped_process_is_the_one_that_hangs(case):
+    case.train(5)
+    case.children["rank-process-1"].beat(1, 9, case.now)
+    case.children["rank-process-1"].stopped = True
+    case.after()
+    assert case.after(21) == ["rank_hangs"]
+    assert not case.children["rank-process-1"].alive()
+
+
+def test_a_first_step_may_take_long(case):
+    assert case.after(50) == []  # it loads data
+
+
+def test_stop_is_told_once_and_waits_for_the_master(case):
+    case.train(5)
+    case.asked_to_stop = True
+    case.after()
+    assert case.orders("stop") == list(case.children)
+    case.after()
+    assert all(child.told.count({"stop": True}) == 1 for child in case.children.values())
+    case.children["rank-process-1"].say(stopped="stopped after step 6")
+    case.after()  # the master saves still
+    case.children["rank-process-0"].say(stopped="stopped after step 6")
+    with pytest.raises(RunStopped, match="after step 6"):
+        case.after()
+
+
+def test_an_error_of_a_rank_is_the_groups(case):
+    case.children["rank-process-1"].say(error="The loss is nan", exit_code=1)
+    case.after()
+    assert case.group.machine.state == "failed"
+    assert case.group.failed == "The loss is nan"
+
+
+def test_processes_that_never_come_up_end_it_with_their_reason(tmp_path):
+    case = Case(tmp_path)
+    for child in case.children.values():
+        child.die(1)
+    case.after()
+    assert case.group.machine.state == "failed"
+    assert "before it was ready" in case.group.failed
+
+
+def test_a_standby_that_dies_is_replaced_and_nobody_stops(case):
+    case.train(5)
+    case.after()
+    case.children["rank-process-2"].die()
+    assert case.after() == ["rank_lost"]
+    assert case.group.machine.state == "training"
+    assert "rank-process-3" in case.children
+
+
+def test_the_result_is_the_masters(case):
+    case.children["rank-process-0"].say(done={"top1": 90.0})
+    case.after()
+    assert case.group.machine.state == "done"
+    assert case.group.result == {"top1": 90.0}
+    case.group.close()
+    assert all(child.told[-1] == {"end": True} for child in case.children.values())
