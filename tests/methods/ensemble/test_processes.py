@@ -1,0 +1,103 @@
+"""Local models as processes that are a script: what becomes of orders, silence and death."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from kdlab.errors import KdlabError, RunStopped
+from kdlab.methods.ensemble import processes as module
+from kdlab.methods.ensemble.model_workers import WorkerLost, WorkerReady
+from kdlab.methods.ensemble.processes import Processes
+from kdlab.testing.scripted import FakeClock, ScriptedChild
+
+
+@pytest.fixture
+def started(monkeypatch):
+    children = []
+
+    def start(name, config, log, pulse):
+        children.append(ScriptedChild(pid=len(children)))
+        return children[-1]
+
+    monkeypatch.setattr(module, "start_here", start)
+    monkeypatch.setattr(module, "_LOOK_S", 0.0)
+    return children
+
+
+@pytest.fixture
+def events():
+    return []
+
+
+@pytest.fixture
+def clock():
+    return FakeClock(1000.0)
+
+
+@pytest.fixture
+def models(started, events, clock, tmp_path):
+    """Two local models, the first of them up."""
+    training = SimpleNamespace(
+        folder=tmp_path,
+        run=SimpleNamespace(path=tmp_path),
+        member=SimpleNamespace(name="ec"),
+        hosts=None,
+        pool=None,
+        emit=events.append,
+    )
+    made = Processes(training, hang_s=10.0)
+    made.supervisor._clock = clock
+    for worker in range(2):
+        made.start(worker)
+    started[0].say(ready=True)
+    assert list(made.events()) == [WorkerReady(0)]
+    return made
+
+
+def test_each_start_is_told_with_its_process(models, events):
+    assert [(e.KIND, e.worker, e.pid) for e in events] == [
+        ("worker_started", 0, 0),
+        ("worker_started", 1, 1),
+    ]
+
+
+def test_before_its_first_sign_it_may_take_long(models, events, clock, started):
+    clock.advance(100)
+    list(models.events())
+    assert started[1].alive()
+    clock.advance(21)  # two minutes
+    list(models.events())
+    assert not started[1].alive()
+    assert events[-1].KIND == "worker_hangs"
+    assert events[-1].silent_s == pytest.approx(121.0)
+    (lost,) = models.events()
+    assert isinstance(lost, WorkerLost)
+
+
+def test_who_trains_must_give_signs_of_life(models, events, clock, started):
+    started[1].beat(1, 3, clock.now)
+    clock.advance(9)
+    started[1].beat(1, 4, clock.now)
+    clock.advance(9)
+    assert list(models.events()) == []
+    clock.advance(2)
+    list(models.events())
+    assert not started[1].alive()
+    assert started[0].alive()  # it has nothing to do
+
+
+def test_what_a_worker_says_of_the_end_is_raised(models, started):
+    started[0].say(stopped="stopped by the user after step 5")
+    with pytest.raises(RunStopped, match="after step 5"):
+        list(models.events())
+    started[1].say(error="the loss is nan", exit_code=4)
+    with pytest.raises(KdlabError, match="Worker 1: the loss is nan") as raised:
+        list(models.events())
+    assert raised.value.exit_code == 4
+
+
+def test_in_the_end_busy_ones_save_first(models, started):
+    started[1].die()  # it is busy, and will not answer
+    models.close()
+    assert started[0].told == [{"end": True}]  # it had nothing to save
+    assert not any(child.alive() for child in started)

@@ -1,0 +1,90 @@
+"""Workers for trials whose processes are a script."""
+
+import pytest
+
+from kdlab.testing.scripted import ScriptedChild
+from kdlab.tuning import trial_workers
+from kdlab.tuning.trial_workers import TrialEnded, TrialWorkerLost, TrialWorkers
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """All children that were started, in their order."""
+    children = []
+
+    def start(module, config, log, pulse, environment):
+        children.append(ScriptedChild(pid=len(children)))
+        return children[-1]
+
+    monkeypatch.setattr(trial_workers, "LocalRank", start)
+    return children
+
+
+@pytest.fixture
+def workers(started, tmp_path):
+    return TrialWorkers(2, tmp_path, simulates=True, hosts=None, gpus=())
+
+
+def test_who_is_ready_gets_a_trial_and_is_free_after_it(workers, started):
+    assert workers.idle() == []
+    started[1].say(ready=True)
+    assert list(workers.events()) == []
+    assert workers.idle() == [1]
+    workers.tell(1, 7, values={"lr": 0.1})
+    assert workers.idle() == []
+    assert started[1].told == [{"order": 7, "values": {"lr": 0.1}}]
+    started[1].say(done=7, state="finished", error=None, result={"top1": 9.0})
+    assert list(workers.events()) == [TrialEnded(7, "finished", None, {"top1": 9.0})]
+    assert workers.idle() == [1]
+
+
+def test_only_the_worker_at_a_trial_is_told_to_stop_it(workers, started):
+    for child in started:
+        child.say(ready=True)
+    list(workers.events())
+    workers.tell(0, 3)
+    workers.tell(1, 4)
+    workers.stop(4)
+    assert {"stop": 4} not in started[0].told
+    assert started[1].told[-1] == {"stop": 4}
+
+
+def test_a_lost_worker_is_started_again_and_its_trial_is_named(workers, started):
+    started[0].say(ready=True)
+    list(workers.events())
+    workers.tell(0, 3)
+    started[0].die()
+    (lost,) = workers.events()
+    assert isinstance(lost, TrialWorkerLost)
+    assert (lost.order, lost.hopeless) == (3, False)
+    assert len(started) == 3
+    assert workers.pid(0) == 2
+    assert workers.idle() == []  # the new one is not up yet
+
+
+def test_a_result_that_was_said_before_the_death_counts(workers, started):
+    started[0].say(ready=True)
+    list(workers.events())
+    workers.tell(0, 3)
+    started[0].say(done=3, state="finished", error=None, result={})
+    started[0].die()
+    ended, lost = workers.events()
+    assert ended.order == 3
+    assert lost.order is None  # nothing is to be tried again
+
+
+def test_an_order_that_may_not_have_arrived_ends_the_worker(workers, started):
+    started[0].say(ready=True)
+    list(workers.events())
+    started[0].die()
+    workers.tell(0, 5)
+    (lost,) = workers.events()
+    assert lost.order == 5
+
+
+def test_a_worker_that_never_comes_up_is_hopeless(workers, started):
+    for _ in range(3):
+        started[-1 if len(started) > 2 else 0].die(1)
+        events = list(workers.events())
+    assert [event.hopeless for event in events] == [True]
+    assert "before it was ready" in events[0].why
