@@ -1,13 +1,11 @@
 """Events of blockwise distillation (Pipe-BD)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kdlab.events.event import Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanChosen(Event, kind="plan", line="{table}"):
     """What each device does, planned from the profile (Pipe-BD, section V)."""
 
@@ -16,7 +14,6 @@ class PlanChosen(Event, kind="plan", line="{table}"):
     ideal_s: Mapping[str, float]  # of a step, by part of the work, perfectly divided
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanMeasured(
     Event,
     kind="plan_measured",
@@ -30,14 +27,12 @@ class PlanMeasured(
     predicted_over_measured: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class TraceRecorded(Event, kind="trace"):
     """What the devices did in the last steps of an epoch."""
 
     spans: list[list[Any]]  # device, part, step, begin and end in seconds
 
 
-@dataclass(frozen=True, kw_only=True)
 class ArchitectureFound(
     Event, kind="architecture_found", line="the search found {choices}"
 ):
@@ -46,7 +41,6 @@ class ArchitectureFound(
     choices: list[Any]  # of each place
 
 
-@dataclass(frozen=True, kw_only=True)
 class WholeStudentStarted(
     Event, kind="whole_student", line="training the whole student ({epochs} epochs)"
 ):

@@ -1,13 +1,12 @@
 """Events of local models that train side by side (EC-DNN, MA-DNN, E-DNN, S-DNN)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from kdlab.events.event import Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerStarted(Event, kind="worker_started"):
     """The process of a local model is started."""
 
@@ -15,7 +14,6 @@ class WorkerStarted(Event, kind="worker_started"):
     pid: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerResumed(Event, kind="worker_resumed"):
     """A local model goes on from what it had saved."""
 
@@ -23,7 +21,6 @@ class WorkerResumed(Event, kind="worker_resumed"):
     step: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerHangs(Event, kind="worker_hangs"):
     """A local model's process gives no sign of life and is ended."""
 
@@ -31,7 +28,6 @@ class WorkerHangs(Event, kind="worker_hangs"):
     silent_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class LocalModelLost(Event, kind="worker_lost"):
     """The process of a local model, or of trials, ended; another one is started."""
 
@@ -45,7 +41,6 @@ class LocalModelLost(Event, kind="worker_lost"):
         return f"worker {self.worker} is lost: {self.why}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class LocalStep(Event, kind="local_step"):
     """Where one local model stands."""
 
@@ -57,7 +52,6 @@ class LocalStep(Event, kind="local_step"):
     samples_per_second: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerDone(Event, kind="worker_done", spread="work"):
     """A local model has done its part of a round."""
 
@@ -68,7 +62,6 @@ class WorkerDone(Event, kind="worker_done", spread="work"):
     )  # losses, counts and seconds of it
 
 
-@dataclass(frozen=True, kw_only=True)
 class RoundIncomplete(
     Event, kind="round_incomplete", line="round {round} goes on with the models of {models}"
 ):
@@ -78,7 +71,6 @@ class RoundIncomplete(
     models: list[int]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RoundClosed(Event, kind="communication"):
     """A round is over: the local models were brought together (EC-DNN, Algorithm 1)."""
 
@@ -91,7 +83,6 @@ class RoundClosed(Event, kind="communication"):
     round_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class ErrorsMeasured(
     Event,
     kind="look",
@@ -116,7 +107,6 @@ class ErrorsMeasured(
     diff_lc: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelsServed(
     Event, kind="models_served", line="the pool serves the local models {models}"
 ):

@@ -4,9 +4,8 @@ In a file an event is one object: {"time": seconds since 1970, "event": its kind
 house it is an instance of its class, so that a renamed field is found by the type checker. A
 notebook may also read it as the object that stands in the file: `event["step"]`.
 
-A kind of one's own is a subclass more, in any package:
+A subclass is a frozen dataclass by itself. A kind of one's own is one more, in any package:
 
-    @dataclass(frozen=True, kw_only=True)
     class Pruned(Event, kind="pruned", line="{share:.0%} of the weights are 0"):
         share: float
 
@@ -15,11 +14,12 @@ Whoever reads a log without that class gets an `OtherEvent` with the same facts.
 
 from collections.abc import Callable, KeysView, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, dataclass_transform
 
 _KINDS: dict[str, type["Event"]] = {}
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Event:
     """Something that happened in a run or a sweep.
@@ -39,6 +39,7 @@ class Event:
 
     def __init_subclass__(cls, kind: str = "", line: str = "", spread: str = "") -> None:
         super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True)(cls)
         if kind:
             # Of two classes of one kind the newer counts: a notebook cell may run twice.
             cls.KIND, cls.LINE, cls.SPREAD = kind, line, spread
@@ -80,7 +81,6 @@ class Event:
         return self.facts().keys()
 
 
-@dataclass(frozen=True, kw_only=True)
 class OtherEvent(Event):
     """A line whose kind is not known here, or that lacks what its kind has.
 

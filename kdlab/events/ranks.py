@@ -1,12 +1,11 @@
 """Events of a group of ranks that train one student together."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kdlab.events.event import Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class GenerationBegun(Event, kind="generation"):
     """The ranks begin together, each from the newest checkpoint (EDL-Dist, section 3.4)."""
 
@@ -23,7 +22,6 @@ class GenerationBegun(Event, kind="generation"):
         return f"generation {self.number}: {count} ranks begin together"
 
 
-@dataclass(frozen=True, kw_only=True)
 class RankLost(Event, kind="rank_lost", line="{rank} is lost: {why}"):
     """A rank's process ended, or its group broke."""
 
@@ -33,7 +31,6 @@ class RankLost(Event, kind="rank_lost", line="{rank} is lost: {why}"):
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class RankGaveUp(Event, kind="rank_gave_up"):
     """A rank saw that its group is broken, and waits for the next generation."""
 
@@ -41,7 +38,6 @@ class RankGaveUp(Event, kind="rank_gave_up"):
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class RankHangs(Event, kind="rank_hangs"):
     """A rank gives no sign of life and is ended."""
 
@@ -49,7 +45,6 @@ class RankHangs(Event, kind="rank_hangs"):
     silent_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class RankKilled(Event, kind="rank_killed"):
     """A rank is ended so that the others can go on."""
 
@@ -57,7 +52,6 @@ class RankKilled(Event, kind="rank_killed"):
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainingAgain(Event, kind="training_again"):
     """All ranks have done a step of the generation after a loss."""
 
@@ -65,7 +59,6 @@ class TrainingAgain(Event, kind="training_again"):
     generation: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class BatchShared(Event, kind="batch_shared"):
     """How a batch is shared among the ranks."""
 

@@ -1,13 +1,11 @@
 """Events of a run: its begin and end, its members, its teacher's training."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kdlab.events.event import Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunStarted(Event, kind="run_started"):
     """A session of a run begins; a resumed run has several."""
 
@@ -28,7 +26,6 @@ class RunStarted(Event, kind="run_started"):
         return f"run {self.run_id} ({self.experiment})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class MemberStarted(Event, kind="member_started", line="training {member}"):
     """A training of the run begins."""
 
@@ -36,7 +33,6 @@ class MemberStarted(Event, kind="member_started", line="training {member}"):
     seed: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class MemberDone(Event, kind="member_done"):
     """A training of the run has ended."""
 
@@ -44,21 +40,18 @@ class MemberDone(Event, kind="member_done"):
     artifacts: list[str]  # paths of its networks, card and pictures
 
 
-@dataclass(frozen=True, kw_only=True)
 class MethodsCompared(Event, kind="methods_compared", line="compared in {artifacts}"):
     """All members have ended, and were put beside each other."""
 
     artifacts: list[str]
 
 
-@dataclass(frozen=True, kw_only=True)
 class OverviewMade(Event, kind="overview_made"):
     """The pictures and the note that MLflow shows of the run."""
 
     files: list[str]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunDone(Event, kind="run_done"):
     """A session of a run ends."""
 
@@ -67,7 +60,6 @@ class RunDone(Event, kind="run_done"):
     error: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class TeacherTraining(
     Event,
     kind="teacher_training",
@@ -79,7 +71,6 @@ class TeacherTraining(
     epochs: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class TeacherReady(
     Event,
     kind="teacher_ready",

@@ -1,13 +1,11 @@
 """Events of a sweep."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kdlab.events.event import Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class SweepStarted(Event, kind="sweep_started"):
     """A session of a sweep begins."""
 
@@ -25,14 +23,12 @@ class SweepStarted(Event, kind="sweep_started"):
         return f"sweep {self.study}: {', '.join(self.objectives)}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Calibrated(Event, kind="calibrated", line="measured on this machine: {set}"):
     """What a simulated sweep needs to know of this machine."""
 
     set: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrialStarted(Event, kind="trial_started"):
     """A trial was given to a worker."""
 
@@ -43,7 +39,6 @@ class TrialStarted(Event, kind="trial_started"):
     worker: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrialStopping(
     Event,
     kind="trial_stopping",
@@ -56,7 +51,6 @@ class TrialStopping(
     value: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrialAgain(Event, kind="trial_again", line="trial {number} is tried again: {why}"):
     """Its worker was lost, or the sweep stopped."""
 
@@ -65,7 +59,6 @@ class TrialAgain(Event, kind="trial_again", line="trial {number} is tried again:
     tries: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrialDone(Event, kind="trial_done"):
     """A trial has ended."""
 
@@ -82,7 +75,6 @@ class TrialDone(Event, kind="trial_done"):
     error: str | None = None  # of a failed one
 
 
-@dataclass(frozen=True, kw_only=True)
 class Searched(Event, kind="searched", line="the best is trial {best}"):
     """The search is over; confirmation may follow."""
 
@@ -90,7 +82,6 @@ class Searched(Event, kind="searched", line="the best is trial {best}"):
     early: str | None  # why it ended before all trials, if it did
 
 
-@dataclass(frozen=True, kw_only=True)
 class Confirming(Event, kind="confirming", line="{runs} runs with the fresh seeds {seeds}"):
     """The best setting and the experiment as it is are run again."""
 
@@ -98,7 +89,6 @@ class Confirming(Event, kind="confirming", line="{runs} runs with the fresh seed
     runs: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class RealRunStarted(Event, kind="real_run", line="a real run: {run}"):
     """The best of a simulated sweep is run on this machine."""
 
@@ -106,7 +96,6 @@ class RealRunStarted(Event, kind="real_run", line="a real run: {run}"):
     set: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
 class SweepDone(Event, kind="sweep_done"):
     """A session of a sweep ends."""
 

@@ -1,20 +1,18 @@
 """Events of the teachers that serve a run, of their pool, and of chaos among them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from kdlab.events.event import Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class PoolStarting(Event, kind="pool_starting", line="teacher pool: {pool}"):
     """Scheduler and teachers are started, or a remote pool is asked."""
 
     pool: str | None  # the component
 
 
-@dataclass(frozen=True, kw_only=True)
 class PoolReady(Event, kind="pool_ready", line="teachers are ready at {address}"):
     """At least one teacher serves."""
 
@@ -22,7 +20,6 @@ class PoolReady(Event, kind="pool_ready", line="teachers are ready at {address}"
     teachers: Mapping[str, Any]  # by address, what each says of itself
 
 
-@dataclass(frozen=True, kw_only=True)
 class Scheduled(
     Event,
     kind="scheduled",
@@ -36,7 +33,6 @@ class Scheduled(
     got: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class TeacherJoined(
     Event,
     kind="teacher_joined",
@@ -54,7 +50,6 @@ class TeacherJoined(
     more: Mapping[str, Any] = field(default_factory=dict)  # whatever else it says of itself
 
 
-@dataclass(frozen=True, kw_only=True)
 class TeacherLeft(Event, kind="teacher_left", line="{teacher} left gracefully"):
     """A teacher was released, or said goodbye and answered what it owed."""
 
@@ -62,7 +57,6 @@ class TeacherLeft(Event, kind="teacher_left", line="{teacher} left gracefully"):
     resent: int  # parts that are sent to others
 
 
-@dataclass(frozen=True, kw_only=True)
 class TeacherLost(
     Event,
     kind="teacher_lost",
@@ -75,7 +69,6 @@ class TeacherLost(
     resent: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class TeacherLied(
     Event,
     kind="teacher_lied",
@@ -94,7 +87,6 @@ class TeacherLied(
     last_trained: list[int] | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class TeacherRequested(Event, kind="teacher_requested"):
     """The student starves, so the reader asked the pool for one teacher more."""
 
@@ -105,7 +97,6 @@ class TeacherRequested(Event, kind="teacher_requested"):
         return f"the student starves: asked for one more teacher ({got})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class TeachersGone(
     Event,
     kind="no_teacher",
@@ -120,7 +111,6 @@ class TeachersGone(
     join: str | None = None  # the command that adds a teacher
 
 
-@dataclass(frozen=True, kw_only=True)
 class ThresholdLimits(
     Event,
     kind="threshold_limits",
@@ -133,7 +123,6 @@ class ThresholdLimits(
     enough: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class MemoryLimits(
     Event,
     kind="memory_limits",
@@ -147,7 +136,6 @@ class MemoryLimits(
     enough: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class CoordinatorAway(
     Event,
     kind="coordinator_away",
@@ -159,12 +147,10 @@ class CoordinatorAway(
     teachers: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class CoordinatorBack(Event, kind="coordinator_back", line="the pool's scheduler is back"):
     """The scheduler answers again."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReaderRestarted(
     Event,
     kind="reader_restarted",
@@ -177,7 +163,6 @@ class ReaderRestarted(
     batches: int  # of this epoch, that were trained on
 
 
-@dataclass(frozen=True, kw_only=True)
 class TeacherAdded(
     Event, kind="teacher_added", line="one more teacher was asked for (pid {pid})"
 ):
@@ -187,7 +172,6 @@ class TeacherAdded(
     pid: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class TeacherDrained(Event, kind="teacher_drained", line="{target} was asked to leave"):
     """Somebody asked a teacher to leave; it answers what it owes."""
 
@@ -196,7 +180,6 @@ class TeacherDrained(Event, kind="teacher_drained", line="{target} was asked to 
     pid: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChaosCaused(Event, kind="chaos"):
     """A process was hit, by the spec's timetable or by somebody."""
 

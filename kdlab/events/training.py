@@ -1,12 +1,11 @@
 """Events of a training loop, whatever method it is of."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kdlab.events.event import Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepLogged(Event, kind="step", spread="figures"):
     """Where the training stands, a few times a second or every so many steps."""
 
@@ -21,7 +20,6 @@ class StepLogged(Event, kind="step", spread="figures"):
     figures: Mapping[str, float] = field(default_factory=dict)  # of the soft-label source
 
 
-@dataclass(frozen=True, kw_only=True)
 class EpochDone(Event, kind="epoch_done"):
     """An epoch is over; percent, and None where it was not validated."""
 
@@ -35,7 +33,6 @@ class EpochDone(Event, kind="epoch_done"):
     validation_top5: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoopEvent(Event):
     """An event of one training loop: the student's, or that of one local model among several."""
 
@@ -51,7 +48,6 @@ class LoopEvent(Event):
         return self.LINE.format_map(self.facts() | {"who": self.who})
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckpointSaved(LoopEvent, kind="checkpoint_saved"):
     """Whatever comes, the training can go on from here."""
 
@@ -61,7 +57,6 @@ class CheckpointSaved(LoopEvent, kind="checkpoint_saved"):
         return f"{self.who}checkpoint at step {self.step}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Resumed(Event, kind="resumed", line="resumed after {epoch} epochs, {step} steps"):
     """The training goes on from a checkpoint."""
 
@@ -70,7 +65,6 @@ class Resumed(Event, kind="resumed", line="resumed after {epoch} epochs, {step} 
     rolled_back: int  # steps that were done and are done again
 
 
-@dataclass(frozen=True, kw_only=True)
 class Steered(LoopEvent, kind="steered"):
     """Somebody changed settings; they hold from the next step on."""
 
@@ -81,19 +75,16 @@ class Steered(LoopEvent, kind="steered"):
         return f"{self.who}from step {self.step} on: {values}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Paused(
     LoopEvent, kind="paused", line="{who}paused after step {step}; kdlab control RUN go-on"
 ):
     """Somebody asked for it; memory and teachers are kept."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class WentOn(LoopEvent, kind="went_on", line="{who}goes on from step {step}"):
     """A pause is over."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CacheStarted(
     Event,
     kind="cache_started",
@@ -108,7 +99,6 @@ class CacheStarted(
     views: int  # of each sample
 
 
-@dataclass(frozen=True, kw_only=True)
 class CacheWritten(Event, kind="cache_written", line="soft labels written"):
     """All soft labels are on disk."""
 

@@ -91,7 +91,6 @@ def test_a_line_that_lacks_something_is_none_of_its_kind():
 
 
 def test_a_kind_of_ones_own_is_a_subclass():
-    @dataclasses.dataclass(frozen=True, kw_only=True)
     class Pruned(Event, kind="pruned", line="{share:.0%} of the weights are 0"):
         share: float
 
