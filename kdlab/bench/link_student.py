@@ -20,7 +20,7 @@ from kdlab.cluster.children import announce, configured
 from kdlab.cluster.pool import start_scheduler, wait_for_teacher
 from kdlab.cluster.served import Served
 from kdlab.soft_labels.none import NoTeacher
-from kdlab.soft_labels.source import KnownPool
+from kdlab.soft_labels.source import PoolAddress
 
 # 200 samples/s of 150 kB: 240 Mbit/s by value.
 _CASE = ImageCase(size=224, batch=16, step_ms=80, batches=16)
@@ -46,7 +46,7 @@ def main() -> None:
             }
         )  # fmt: skip
         wait_for_teacher(address, 60.0, lambda: None, lambda: False, at_least=_TEACHERS)
-        pool = KnownPool(address=address, teacher="emulated", tls=None)
+        pool = PoolAddress(address=address, teacher="emulated", tls=None)
         place = context(samples, folder / "alone", pool, rate, "alone")
         alone = TimedTraining(
             "alone", loop_of(spec, samples, place.folder), NoTeacher().build(place)

@@ -10,6 +10,7 @@ from kdlab.cluster.pool import Pool
 from kdlab.cluster.rank_child import RankChild, start_here
 from kdlab.experiment.method import MemberTraining
 from kdlab.papers.edl_dist.generations import Generations, StartGeneration
+from kdlab.soft_labels.source import PoolAddress
 from kdlab.train import checkpoint
 
 
@@ -75,8 +76,7 @@ def rank_group(
     return group
 
 
-def pool_facts(pool: Pool | None) -> dict[str, Any] | None:
-    """What a rank must know of a pool that somebody else keeps."""
-    if pool is None:
-        return None
-    return {"address": pool.address, "teacher": pool.teacher, "tls": pool.tls}
+def address_of(pool: Pool | None) -> dict[str, Any] | None:
+    """A pool's address as an order to a rank has it."""
+    found = PoolAddress.of(pool)
+    return None if found is None else found.to_json()

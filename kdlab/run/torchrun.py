@@ -28,7 +28,7 @@ from kdlab.events.ranks import GenerationBegun
 from kdlab.experiment import folder as folders
 from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.groups import pool_facts
+from kdlab.experiment.groups import address_of
 from kdlab.experiment.method import MemberTraining
 from kdlab.experiment.rank_process import is_broken_group
 from kdlab.methods.student.rank import Rank
@@ -79,7 +79,7 @@ class Launched:
             "member": training.member.name,
             "generation": self.attempt,
             "fence": checkpoint.raise_fence(training.folder / "checkpoints"),
-            "pool": pool_facts(training.pool),
+            "pool": address_of(training.pool),
         }
         return self
 

@@ -5,10 +5,10 @@ never learns where the soft labels were made.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import torch
 from numpy.typing import NDArray
@@ -105,12 +105,25 @@ class TeacherPool(Protocol):
 
 
 @dataclass(slots=True)
-class KnownPool:
-    """A pool that somebody else keeps. Satisfies `TeacherPool`."""
+class PoolAddress:
+    """A pool that another process keeps, as it travels to ranks. Satisfies `TeacherPool`."""
 
     address: str
     teacher: str
     tls: dict[str, str] | None
+
+    @classmethod
+    def of(cls, pool: TeacherPool | None) -> Self | None:
+        """The address of a pool that is up, if there is one."""
+        return None if pool is None else cls(pool.address, pool.teacher, pool.tls)
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any] | None) -> Self | None:
+        """As `to_json` made it; None where there is no pool."""
+        return None if facts is None else cls(**facts)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from kdlab.run.experiment import Experiment
 from kdlab.run.handle import made
 from kdlab.run.tracker import Tracker
 from kdlab.simulate.kind import SimulationSpec
+from kdlab.soft_labels.source import PoolAddress
 from kdlab.tuning import best, figures
 from kdlab.tuning.driver import Driver
 from kdlab.tuning.folder import SweepFolder, counted, open_study
@@ -56,7 +57,7 @@ class SweepProcess:
         self.begin = time.time()
         self.seconds_before = float(folder.raw_status().get("seconds") or 0)
         self.uri = tracking_uri(self.spec)
-        self.pool: dict[str, Any] | None = None
+        self.pool: PoolAddress | None = None
         late = "MLflow is slow; the rest is not written"
         self.tracker = Tracker(self.log.emit, late)
         self.calibrated: dict[str, Any] = {}
@@ -147,7 +148,7 @@ class SweepProcess:
         experiment = Experiment(replace(tree, name=self.name))
         run, _ = made(experiment, "starting", path)
         order: dict[str, Any] = {"run": str(run.path)}
-        return order if self.pool is None else order | {"pool": self.pool}
+        return order if self.pool is None else order | {"pool": self.pool.to_json()}
 
     @property
     def group(self) -> str:
@@ -172,7 +173,7 @@ class SweepProcess:
         pools = Pools(run, setup, self.log.emit, self.stop)
         stack.callback(pools.close)
         pool = pools.whole()
-        self.pool = {"address": pool.address, "teacher": pool.teacher, "tls": pool.tls}
+        self.pool = PoolAddress.of(pool)
 
     def _calibrate(self, study: optuna.Study) -> dict[str, Any]:
         """What the simulation is told of this machine: measured once, for all its trials."""
@@ -196,9 +197,9 @@ class SweepProcess:
         if self.pool is None:
             return None
         try:
-            ask(self.pool["address"], "kdlab_status", tls=self.pool["tls"])
+            ask(self.pool.address, "kdlab_status", tls=self.pool.tls)
         except SchedulerUnreachable:
-            return f"The teacher pool of all trials at {self.pool['address']} is gone."
+            return f"The teacher pool of all trials at {self.pool.address} is gone."
         return None
 
     def _announce(self) -> None:

@@ -1,22 +1,16 @@
 """A trial is a run without a process and without a tracker of its own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from kdlab.cluster.security import Files
 from kdlab.cluster.wire import ask
 from kdlab.experiment.folder import RunFolder
 from kdlab.run.process import RunProcess
+from kdlab.soft_labels.source import PoolAddress
 
 
-@dataclass(slots=True)
-class SharedPool:
+class SharedPool(PoolAddress):
     """The sweep's; it outlives the trial. Satisfies `cluster.pool.Pool`."""
-
-    address: str
-    teacher: str
-    tls: Files | None
 
     def wait(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         status: dict[str, Any] = ask(self.address, "kdlab_status", tls=self.tls)
@@ -32,7 +26,7 @@ class TrialProcess(RunProcess):
     def __init__(
         self, run: RunFolder, stop: Callable[[], bool], pool: dict[str, Any] | None
     ) -> None:
-        super().__init__(run, stop, None if pool is None else SharedPool(**pool))
+        super().__init__(run, stop, SharedPool.from_json(pool))
 
     @property
     def tracking_uri(self) -> str | None:

@@ -16,7 +16,7 @@ from kdlab.cluster.remote_pool import RemotePool
 from kdlab.cluster.wire import ask
 from kdlab.errors import NoTeacherLeft
 from kdlab.models.model import file_sha256
-from kdlab.soft_labels.source import KnownPool
+from kdlab.soft_labels.source import PoolAddress
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +87,7 @@ def test_weights_come_from_the_coordinator_and_then_from_teachers(
     until(lambda: len(free(address)) == 2)
     fetched = list((tmp_path / "second").rglob("*.safetensors"))
     assert [file_sha256(path) for path in fetched] == [member["sha256"]]
-    pool = KnownPool(address=address, teacher=deployment.teacher, tls=None)
+    pool = PoolAddress(address=address, teacher=deployment.teacher, tls=None)
     source, samples, _ = served(pool, epochs=2)
     complete(source, samples, 2)
 
@@ -98,7 +98,7 @@ def test_labels_of_another_teacher_are_never_given(scheduled, deployment, served
     _, address = scheduler(deployment)
     add(address, tmp_path, "one")
     until(lambda: free(address))
-    pool = KnownPool(address=address, teacher="another", tls=None)
+    pool = PoolAddress(address=address, teacher="another", tls=None)
     with pytest.raises(NoTeacherLeft, match="it serves teacher"):
         served(pool, epochs=1, wait_s=5.0)
 
@@ -126,7 +126,7 @@ def test_other_data_is_refused_or_served_by_value(scheduled, deployment, served,
     until(lambda: free(address))
     (teacher_,) = free(address)
     assert teacher_["by_reference"] is False
-    pool = KnownPool(address=address, teacher=deployment.teacher, tls=None)
+    pool = PoolAddress(address=address, teacher=deployment.teacher, tls=None)
     source, samples, events = served(pool, epochs=2, inputs="auto")
     complete(source, samples, 2)
     assert "teacher_lost" not in [name for name, _ in events]

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from kdlab.cluster.pool import Pool
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.experiment.groups import pool_facts, rank_group
+from kdlab.experiment.groups import address_of, rank_group
 from kdlab.experiment.method import MemberResult, MemberTraining, MethodSpec, recipe_faults
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
@@ -203,7 +203,7 @@ class Blockwise(MethodSpec):
             machine,
             training,
             module="kdlab.methods.blockwise.rank",
-            shared={"pool": pool_facts(pool)},
+            shared={"pool": address_of(pool)},
             hang_s=self.hang_s,
             wanted=lambda: None,
         )

@@ -52,7 +52,7 @@ from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.served_prefix import PoolSupply, served_profile, with_supply
 from kdlab.report import trace
 from kdlab.report.plan_table import plan_table
-from kdlab.soft_labels.source import KnownPool, SoftLabelSource, SourceContext
+from kdlab.soft_labels.source import PoolAddress, SoftLabelSource, SourceContext
 from kdlab.train import checkpoint
 from kdlab.train.recipe import make_optimizer
 
@@ -310,7 +310,7 @@ class BlockRank(RankProcess):
                 samples=samples,
                 student=f"{self.run.run_id}/{self.member.name}/blocks{rank}.{number}",
                 folder=folder,
-                pool=KnownPool(**order["pool"]),
+                pool=PoolAddress.from_json(order["pool"]),
                 report=self.report(rank),
                 stop=lambda: self._waits(number),
                 student_rate=lambda: rate,

@@ -34,6 +34,7 @@ from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.papers.ec_dnn.parallel import Network
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.soft_labels.source import (
+    PoolAddress,
     SoftLabelSource,
     SourceContext,
     SourceSpec,
@@ -237,7 +238,7 @@ class EnsembleRun:
         self,
         folder: Path,
         emit: Emit,
-        serve: Callable[[Sequence[ModelFile]], dict[str, Any]] | None = None,
+        serve: Callable[[Sequence[ModelFile]], PoolAddress | None] | None = None,
     ) -> Training:
         return Training(
             workers=self.workers,

@@ -5,10 +5,10 @@ a process of its own. The results are the same.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from kdlab.data.images import ImageData
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.worker import LocalWorker, RoundWork
 from kdlab.papers.ec_dnn.round_schedule import Round
-from kdlab.soft_labels.source import KnownPool, SoftLabelSource
+from kdlab.soft_labels.source import PoolAddress, SoftLabelSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class RoundOrder:
         look: where to write what the model then says of validation and test images.
         final: measure the training loss of the local data too.
         keep: what the worker is reset to, on disk.
-        pool: address, teacher and tls of the pool that serves these models, if one does.
+        pool: that serves these models, if one does.
     """
 
     what: str  # "train" or "combine"
@@ -41,7 +41,17 @@ class RoundOrder:
     look: str | None = None
     final: bool = False
     keep: bool = True
-    pool: dict[str, Any] | None = None
+    pool: PoolAddress | None = None
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Self:
+        """As `asdict` made it, and JSON carried it."""
+        typed = {
+            "round": Round(**facts["round"]),
+            "models": files(facts["models"]),
+            "pool": PoolAddress.from_json(facts["pool"]),
+        }
+        return cls(**{**facts, **typed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +98,10 @@ def carry_out(
     Raises:
         RunStopped, KdlabError: as the worker does.
     """
-    pool = None if order.pool is None else KnownPool(**order.pool)
     if order.what == "train":
-        done = worker.train(order.round, order.models, source, pool)
+        done = worker.train(order.round, order.models, source, order.pool)
     else:
-        done = worker.combine(order.round, order.models, order.keep, pool)
+        done = worker.combine(order.round, order.models, order.keep, order.pool)
     if order.look is not None:
         look(worker, Path(order.look))
     loss = worker.train_loss() if order.final else None

@@ -17,7 +17,7 @@ from kdlab.cluster.supervisor import (
 )
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.ensemble import WorkerHangs, WorkerStarted
-from kdlab.experiment.groups import pool_facts
+from kdlab.experiment.groups import address_of
 from kdlab.experiment.method import MemberTraining
 from kdlab.methods.ensemble.model_workers import (
     Event,
@@ -46,7 +46,7 @@ class Processes:
 
     def __init__(self, training: MemberTraining, hang_s: float) -> None:
         self.training, self.hang_s = training, hang_s
-        self.pool = pool_facts(training.pool)
+        self.pool = address_of(training.pool)
         self.supervisor: Supervisor[int] = Supervisor()
         self._started: dict[int, int] = {}
 

@@ -8,10 +8,9 @@ from kdlab.control.steering import Steering
 from kdlab.experiment.rank_process import RankProcess, main
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.method import Ensemble
-from kdlab.methods.ensemble.model_workers import RoundOrder, carry_out, files
+from kdlab.methods.ensemble.model_workers import RoundOrder, carry_out
 from kdlab.methods.ensemble.worker import LocalWorker
-from kdlab.papers.ec_dnn.round_schedule import Round
-from kdlab.soft_labels.source import KnownPool, SoftLabelSource
+from kdlab.soft_labels.source import PoolAddress, SoftLabelSource
 
 
 class LocalModelRank(RankProcess):
@@ -22,16 +21,10 @@ class LocalModelRank(RankProcess):
 
     def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
         """One order; what it came to, as plain values."""
-        told = RoundOrder(
-            **order["order"]
-            | {
-                "round": Round(**order["order"]["round"]),
-                "models": files(order["order"]["models"]),
-            }
-        )
+        told = RoundOrder.from_json(order["order"])
         worker = self._of(told)
         if self._source is None:
-            pool = None if order["pool"] is None else KnownPool(**order["pool"])
+            pool = PoolAddress.from_json(order["pool"])
             self._source = self._ensemble_run.source(
                 worker, self.run.run_id, pool, self._waits
             )

@@ -53,6 +53,7 @@ from kdlab.papers.ec_dnn.rounds import (
     Rounds,
     Train,
 )
+from kdlab.soft_labels.source import PoolAddress
 
 _MOST_LOSSES = 3  # of one worker, without anything done in between
 _KEPT_ROUNDS = 2  # whose models stay on disk
@@ -152,7 +153,7 @@ class Training:
         network: between machines, for the time of a communication.
         looks: how often the models are looked at, spread over all rounds.
         keep_every_s: seconds between reset points that a resume can go back to.
-        serve: has a pool serve these models; address, teacher and tls of the pool. None has
+        serve: has a pool serve these models; the pool. None has
             the workers load them.
     """
 
@@ -166,7 +167,7 @@ class Training:
     network: Network = field(default_factory=Network)
     looks: int = 20
     keep_every_s: float = 5.0
-    serve: Callable[[Sequence[ModelFile]], dict[str, Any]] | None = None
+    serve: Callable[[Sequence[ModelFile]], PoolAddress | None] | None = None
 
 
 class RoundDriver:

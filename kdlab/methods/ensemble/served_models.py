@@ -16,11 +16,10 @@ from kdlab.cluster.probe import identity_of, probe_images, proof_of
 from kdlab.events.ensemble import ModelsServed
 from kdlab.events.teachers import PoolReady, PoolStarting
 from kdlab.experiment.chaos_targets import OwnTargets
-from kdlab.experiment.groups import pool_facts
 from kdlab.experiment.method import MemberTraining
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.exchange import ModelFile
-from kdlab.soft_labels.source import SourceSpec
+from kdlab.soft_labels.source import PoolAddress, SourceSpec
 
 _PATIENCE_S = 30.0  # until the readers of the communication before have said goodbye
 
@@ -45,9 +44,9 @@ class ServedModels:
         self.targets: OwnTargets | None = None  # of chaos, which the pool becomes one of
         self._pool: Pool | None = None
         self._served = ""
-        self._facts: dict[str, Any] = {}
+        self._address: PoolAddress | None = None
 
-    def __call__(self, models: Sequence[ModelFile]) -> dict[str, Any]:
+    def __call__(self, models: Sequence[ModelFile]) -> PoolAddress | None:
         """What workers must know of the pool, once a teacher has loaded all of them.
 
         Raises:
@@ -65,8 +64,8 @@ class ServedModels:
                     teachers=len(status["teachers"]),
                 )
             )
-            self._served, self._facts = wanted, pool_facts(pool) or {}
-        return self._facts
+            self._served, self._address = wanted, PoolAddress.of(pool)
+        return self._address
 
     def _with(self, deployment: Deployment) -> Pool:
         """The pool, with this deployment."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from kdlab.cluster.group import StudentGroup
 from kdlab.config import Fault, register
-from kdlab.experiment.groups import pool_facts, rank_group
+from kdlab.experiment.groups import address_of, rank_group
 from kdlab.experiment.method import MemberResult, MemberTraining, MethodSpec, short_name
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.student.resizing import wanted_ranks
@@ -87,7 +87,7 @@ def _group(training: MemberTraining) -> StudentGroup:
         training,
         module="kdlab.methods.student.rank",
         shared={
-            "pool": pool_facts(training.pool),
+            "pool": address_of(training.pool),
             "spec_hash": training.setup.spec_hash,
         },
         hang_s=aggregation.hang_s,

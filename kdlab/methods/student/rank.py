@@ -16,7 +16,7 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.rank_process import RankProcess, main
 from kdlab.models.model import parameters
 from kdlab.papers.shares import shared_rows
-from kdlab.soft_labels.source import KnownPool, SourceContext
+from kdlab.soft_labels.source import PoolAddress, SourceContext
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.aggregation.ranks import Ranks, Solo, Together
@@ -111,7 +111,7 @@ class Rank(RankProcess):
                 student=f"{self.run.run_id}/{self.member.name}/rank{ranks.rank}.{number}",
                 folder=self.folder / f"rank{ranks.rank}" if ranks.rank else self.folder,
                 load_teacher=self.setup.load_teacher,
-                pool=None if order["pool"] is None else KnownPool(**order["pool"]),
+                pool=PoolAddress.from_json(order["pool"]),
                 report=report,
                 stop=lambda: self._waits(number, loop.position.step),
                 student_rate=lambda: self.rate or 1.0,
