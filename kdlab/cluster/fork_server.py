@@ -172,6 +172,7 @@ class _Connection:
 
 def main(control: int) -> None:
     """Import what the command line names; then fork whenever somebody asks."""
+    _name("fork server")  # it finds its place now, while the environment is as it was
     for name in sys.argv[1:]:
         importlib.import_module(name)
     if threading.active_count() > 1:  # OpenBLAS's own, which it makes anew, do not count
@@ -251,10 +252,7 @@ def _settle(request: dict[str, Any], fds: list[int]) -> None:
     os.environ.update(request["environment"])
     sys.argv = [request["module"], *request["arguments"]]
     sys.path[0] = request["folder"]
-    with contextlib.suppress(ImportError):  # for who looks at the list of processes
-        from setproctitle import setproctitle
-
-        setproctitle(" ".join([sys.executable, "-m", *sys.argv]))
+    _name(" ".join([sys.executable, "-m", *sys.argv]))
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
@@ -263,6 +261,14 @@ def _settle(request: dict[str, Any], fds: list[int]) -> None:
         _own_server(asked)
     os.write(asked, f"up {os.getpid()}".encode())
     os.close(asked)
+
+
+def _name(words: str) -> None:
+    """For whoever looks at the list of processes."""
+    with contextlib.suppress(ImportError):
+        from setproctitle import setproctitle
+
+        setproctitle(words)
 
 
 def _above(fd: int, least: int) -> int:

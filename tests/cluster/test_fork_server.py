@@ -20,6 +20,7 @@ print(json.dumps({
     "arguments": sys.argv[1:], "folder": os.getcwd(), "mine": os.environ.get("MINE"),
     "session": os.getsid(0), "pid": os.getpid(), "drawn": random.random(),
     "numpy": "numpy" in sys.modules, "descriptors": sorted(os.listdir("/proc/self/fd")),
+    "words": open("/proc/self/cmdline").read().replace(chr(0), " ").split(),
     "interrupts": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
 }), flush=True)
 if "wait" in sys.argv:
@@ -61,6 +62,7 @@ def test_a_child_is_as_if_it_had_been_started_afresh(server, start, tmp_path):
     assert told["numpy"]  # the server has imported it
     assert told["interrupts"]
     assert told["session"] == os.getsid(0)
+    assert told["words"] == [sys.executable, "-m", "tells", "0"]  # for lists of processes
     # Its three, and the one that lists them: nothing of the server or of other children.
     assert len(told["descriptors"]) == 4
     _, other = start("0")

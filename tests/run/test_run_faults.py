@@ -82,7 +82,7 @@ def test_a_full_disk_is_named_and_with_room_again_the_run_goes_on(kdlab_home, el
 def test_a_run_whose_scheduler_is_killed_says_so_and_goes_on(kdlab_home, elsewhere):
     run = started("train.epochs=200", "train.checkpoint_every_steps=20", source="served")
     until(lambda: sum(1 for _ in select(run.folder.events, "step")) > 60)
-    children = psutil.Process(run.folder.raw_status()["pid"]).children()
+    children = psutil.Process(run.folder.raw_status()["pid"]).children(recursive=True)
     (scheduler,) = [c for c in children if "scheduler_process" in " ".join(c.cmdline())]
     scheduler.kill()
     run.wait(timeout_s=600)
