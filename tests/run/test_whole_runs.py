@@ -17,6 +17,7 @@ import pytest
 from tests_support import free_port, listens, until
 
 import kdlab
+from kdlab.cluster import fork_server
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +68,9 @@ def test_quickstart(run_json, elsewhere):
 
 
 def test_no_process_is_left_behind(run_json, monkeypatch):
-    # Another test may be running processes of its own: these are found by what they inherit.
+    # As users start it, without the tests' fork server. Another test may be running processes of
+    # its own: these are found by what they inherit.
+    monkeypatch.setattr(fork_server, "_server", None)
     monkeypatch.setenv("KDLAB_TEST_MARK", uuid.uuid4().hex)
     seen = set()
     with watching(lambda: seen.update(marked(os.environ["KDLAB_TEST_MARK"]))):
@@ -318,7 +321,7 @@ def test_bench_edl_dist_has_its_figures(kdlab_cli, monkeypatch):
     """One small case: the figures are there, and the buffer kept its bound."""
     from kdlab.bench import edl_dist
 
-    monkeypatch.setattr(edl_dist, "CASES", (edl_dist.Case(32, 16, 5, 30),))
+    monkeypatch.setattr(edl_dist, "CASES", (edl_dist.ImageCase(32, 16, 5, 30),))
     code, out, _ = kdlab_cli(
         "bench", "edl_dist", "--only", "served", "--repeats", "1", "--json"
     )
