@@ -97,8 +97,9 @@ class InFlight:
     teachers: dict[str, Speed] = field(default_factory=dict)  # those that may get parts
     waiting: list[Part] = field(default_factory=list)  # lost, sent first; sorted
     sent: dict[Part, list[Sent]] = field(default_factory=dict)
-    # Answered by somebody else meanwhile: the teacher still has it, and no room for more.
-    overdue: dict[tuple[Part, str, int], Sent] = field(default_factory=dict)
+    # Beside `sent`: answered by another meanwhile, or asked for to compare. The teacher still has
+    # it, and no room for more; it may have the same part for both reasons.
+    overdue: dict[tuple[Part, str, int], list[Sent]] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)  # parts out per teacher
     owed: dict[str, int] = field(default_factory=dict)  # samples out per teacher
     samples: int = 0  # out or waiting to be sent again; a hedge counts once
@@ -182,12 +183,18 @@ class InFlight:
     def on_check(self, part: Part, teacher: str, lease: int, time: float) -> None:
         """A part that was answered is asked of another teacher too, for comparison."""
         due = time + self.done_in_s(teacher, part.size)
-        self.overdue[part, teacher, lease] = Sent(teacher, lease, time, due)
+        self._put_beside(part, Sent(teacher, lease, time, due))
         self._count(teacher, part, 1)
 
     def on_checked(self, part: Part, teacher: str, lease: int) -> None:
-        if self.overdue.pop((part, teacher, lease), None) is not None:
-            self._count(teacher, part, -1)
+        """One request beside `sent` is answered."""
+        beside = self.overdue.get((part, teacher, lease))
+        if beside is None:
+            return
+        beside.pop(0)
+        if not beside:
+            del self.overdue[part, teacher, lease]
+        self._count(teacher, part, -1)
 
     def on_taken_back(self, parts: Collection[Part]) -> None:
         """Answers that had arrived cannot be used: as if their teacher had been lost."""
@@ -202,15 +209,14 @@ class InFlight:
         mine = next((o for o in outs if (o.teacher, o.lease) == (teacher, lease)), None)
         if mine is None:
             self.late_answers += 1
-            if self.overdue.pop((part, teacher, lease), None) is not None:
-                self._count(teacher, part, -1)
+            self.on_checked(part, teacher, lease)
             return None
         del self.sent[part]
         self.samples -= part.size
         self._count(teacher, part, -1)
         for other in outs:
             if other is not mine:
-                self.overdue[part, other.teacher, other.lease] = other
+                self._put_beside(part, other)
         return mine
 
     def on_teacher_lost(self, teacher: str, lease: int) -> int:
@@ -221,8 +227,8 @@ class InFlight:
         """
         lost = 0
         for key in [k for k in self.overdue if k[1:] == (teacher, lease)]:
-            del self.overdue[key]
-            self._count(teacher, key[0], -1)
+            for _ in self.overdue.pop(key):
+                self._count(teacher, key[0], -1)
         for part, outs in list(self.sent.items()):
             kept = [o for o in outs if (o.teacher, o.lease) != (teacher, lease)]
             if len(kept) == len(outs):
@@ -244,13 +250,17 @@ class InFlight:
         for part, outs in self.sent.items():
             for out in outs:
                 yield part, out
-        for (part, _, _), out in self.overdue.items():
-            yield part, out
+        for (part, _, _), beside in self.overdue.items():
+            for out in beside:
+                yield part, out
 
     def _out(self, part: Part, teacher: str, lease: int, time: float) -> None:
         due = time + self.done_in_s(teacher, part.size)
         self.sent.setdefault(part, []).append(Sent(teacher, lease, time, due))
         self._count(teacher, part, 1)
+
+    def _put_beside(self, part: Part, out: Sent) -> None:
+        self.overdue.setdefault((part, out.teacher, out.lease), []).append(out)
 
     def _count(self, teacher: str, part: Part, sign: int) -> None:
         self.loads[teacher] = self.loads.get(teacher, 0) + sign

@@ -79,6 +79,25 @@ def test_of_a_hedge_the_first_answer_counts_and_the_slow_teacher_stays_busy():
     assert ledger.pick() == "slow"
 
 
+@pytest.mark.parametrize("first_answer", ["late", "compared"])
+def test_a_teacher_that_owes_a_part_twice_is_free_after_both_answers(first_answer):
+    """A hedge that came second, and a comparison: its room was lost for good."""
+    ledger = ledger_of({"slow": 1.0, "quick": 9.0}, limit=1)
+    ledger.on_fresh(A)
+    ledger.on_sent(A, "quick", 2, 0.0)
+    ledger.on_hedged(A, "slow", 1, 1.0)
+    ledger.on_answer(A, "quick", 2)
+    ledger.on_check(A, "slow", 1, 2.0)
+    ledger.on_unusable("quick")
+    assert len(list(ledger.outstanding())) == 2
+    answers = [ledger.on_answer, ledger.on_checked]
+    for answer in answers if first_answer == "late" else reversed(answers):
+        assert ledger.pick() is None  # it still computes
+        answer(A, "slow", 1)
+    assert ledger.pick() == "slow"
+    assert not ledger.owed
+
+
 def test_a_hedged_part_is_not_sent_again_when_one_of_two_teachers_is_lost():
     ledger = with_sent((A, "t", 1))
     ledger.on_hedged(A, "u", 2, 1.0)
