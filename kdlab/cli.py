@@ -1,6 +1,7 @@
 """The command line. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by the user."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -60,6 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except KeyboardInterrupt:
+        # One more while the interpreter ends would be a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print("Interrupted.", file=sys.stderr)
         return 130
 
 

@@ -12,7 +12,7 @@ from kdlab.config import Range, Spec, SpecError, register
 from kdlab.errors import KdlabError
 from kdlab.run import Experiment, Run, attach, compare, load, runs
 from kdlab.run.catalogue import Registry
-from kdlab.run.watched import viewers
+from kdlab.run.handle.watched import viewers
 
 registry = Registry()
 
@@ -32,8 +32,8 @@ def attach_sweep(study: str = "last") -> Any:
 
 
 def chaos(run: Run, **spec: Any) -> Any:
-    """Trouble for a running run; see `kdlab.run.chaos_outside.chaos`."""
-    from kdlab.run.chaos_outside import chaos as begin  # imports distributed
+    """Trouble for a running run; see `kdlab.run.handle.chaos.chaos`."""
+    from kdlab.run.handle.chaos import chaos as begin  # imports distributed
 
     return begin(run, **spec)
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import settings
 from tests_support import free_port, listens, until
 
-from kdlab.cluster.fork_server import preloaded
+from kdlab.supervision.fork_server import preloaded
 
 torch.set_num_threads(1)
 
@@ -76,7 +76,7 @@ def elsewhere(tmp_path, monkeypatch):
     left = [p for p in (tmp_path / "runs").glob("*") if (p / "status.json").is_file()]
     if left:
         from kdlab.experiment.folder import RunFolder
-        from kdlab.run.handle import Run
+        from kdlab.run.handle.run import Run
 
         for path in left:
             Run(RunFolder(path)).kill()

@@ -1,7 +1,7 @@
 """Sweeps small enough for tests."""
 
 from kdlab.config.load import from_dict
-from kdlab.tuning.handle import CheckedSweep
+from kdlab.tuning.checked import CheckedSweep
 
 TRAINED = {
     "experiment": "smoke/none",

@@ -18,23 +18,17 @@ import psutil
 from kdlab.bench.real_teacher import deployment_of_model
 from kdlab.bench.scale import asked_of, emulated_students
 from kdlab.bench.students import ImageCase, deployment_for, samples_of
-from kdlab.cluster.children import Child
+from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
 from kdlab.cluster.pool import send_weights, start_scheduler
-from kdlab.cluster.wire import ask
+from kdlab.cluster.wires.wire import ask
 from kdlab.errors import SchedulerUnreachable
 from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, figure
-from kdlab.simulate.edl_dist import (
-    EdlDist,
-    Fleet,
-    PoolCase,
-    PoolOutcome,
-    Simulation,
-    in_vain,
-    settled_at,
-)
+from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
+from kdlab.simulate.pool_simulation import PoolOutcome, Simulation, in_vain, settled_at
 from kdlab.simulate.profile import RateProfile
+from kdlab.supervision.children import Child
 from kdlab.train.teacher import frozen
 
 _JITTER = 0.1  # of the teachers' service times
@@ -214,7 +208,7 @@ def churn(say: Callable[[str], None], seconds: float = 60.0) -> list[Figure]:
         calm, _ = pair.rate(_MEASURE_S)
         before = pair.looked()
         for _ in range(round(seconds)):
-            pair.pool.host.tell(lose=1, join=[38.0])
+            pair.pool.host.send(lose=1, join=[38.0])
             time.sleep(1.0)  # the pace of the churn
         after = pair.looked()
     steps = sum(after["steps"]) - sum(before["steps"])
@@ -297,15 +291,16 @@ def weights(say: Callable[[str], None]) -> list[Figure]:
         there.unlink()
         others = [
             Child(
-                "kdlab.cluster.teacher_server",
-                {
-                    "scheduler": address,
-                    "name": f"teacher-{number}",
-                    "host": "127.0.0.1",
-                    "threads": 1,
-                    "scratch": str(folder / f"scratch{number}"),
-                    "device": "cpu",
-                },
+                "kdlab.cluster.teachers.teacher_server",
+                TeacherConfig(
+                    scheduler=address,
+                    name=f"teacher-{number}",
+                    host="127.0.0.1",
+                    threads=1,
+                    scratch=str(folder / f"scratch{number}"),
+                    device="cpu",
+                    tls=None,
+                ),
                 folder / f"teacher-{number}.log",
             )
             for number in range(_JOINING)
@@ -341,7 +336,7 @@ def liar(say: Callable[[str], None]) -> list[Figure]:
     setting = Setting("4x200_by_64", ((4, 200.0),), 700.0, 64)
     with ExitStack() as stack:
         pair = _up(setting, stack, rules={"check_share": 0.05})
-        pair.pool.host.tell(lie=[1, 0.1])
+        pair.pool.host.send(lie=[1, 0.1])
         deadline = time.monotonic() + 180.0
         while (seen := pair.looked())["lied_at"][0] is None:
             if time.monotonic() > deadline:

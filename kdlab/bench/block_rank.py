@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch import nn
 
 from kdlab.bench.block_workloads import Workload, workload
-from kdlab.cluster.children import announce, configured
 from kdlab.data.samples import PlannedSamples
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cutting
@@ -37,6 +36,7 @@ from kdlab.papers.pipe_bd.execution_plan import (
     programme,
 )
 from kdlab.papers.pipe_bd.stages import Plan, Stage
+from kdlab.supervision.children import announce, configured
 from kdlab.train.recipe import make_optimizer
 
 Variant = Literal["dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"]
@@ -130,7 +130,7 @@ def profile_of(
     config: dict[str, Any],
     *,
     steps: int = 100,
-    most_s: float = math.inf,
+    max_s: float = math.inf,
     paths: Paths | None,
 ) -> Profile:
     """Measured by all ranks at the same time, as a run does."""
@@ -145,7 +145,7 @@ def profile_of(
         feasible_rows(batch, config["world"]),
         steps=steps,
         optimizer=lambda block: make_optimizer(of.recipe, block),
-        most_s=most_s,
+        max_s=max_s,
         paths=paths,
     )
     load_s = planning.loading_s(
@@ -164,7 +164,7 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
     cutting, samples = of.cutting(device), of.samples(batch)
     paths = paths_of(cutting.student)
     profile = profile_of(
-        of, cutting, samples, config, most_s=config["profile_s"], paths=paths
+        of, cutting, samples, config, max_s=config["profile_s"], paths=paths
     )
     costs = StageCosts(profile, batch, lead=config["lead"])
     names: tuple[Variant, ...] = tuple(config["variants"])
@@ -258,7 +258,7 @@ def memory(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    config = configured()
+    config = configured(dict[str, Any])
     keep_freed_memory()
     torch.set_num_threads(1)
     dist.init_process_group(

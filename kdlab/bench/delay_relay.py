@@ -13,13 +13,21 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from kdlab.cluster.children import announce, configured
+from kdlab.supervision.children import announce, configured
 
 TUN = "/dev/net/tun"
 MTU = 9000  # bytes: few packets are work for a process that is no kernel
-_MOST = 10_000  # packets under way in each direction, as netem's usual limit
+_MAX = 10_000  # packets under way in each direction, as netem's usual limit
 _AT_ONCE = 64
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayConfig:
+    """The two devices, and how long a packet waits."""
+
+    devices: tuple[str, str]
+    delay_ms: float
 
 
 @dataclass(slots=True)
@@ -29,10 +37,10 @@ class _End:
 
 
 def main() -> None:
-    config = configured()
-    near, far = (_End(_opened(name)) for name in config["devices"])
+    config = configured(RelayConfig)
+    near, far = (_End(_opened(name)) for name in config.devices)
     announce(up=True)
-    relay(near, far, config["delay_ms"] / 1e3)
+    relay(near, far, config.delay_ms / 1e3)
 
 
 def _opened(name: str) -> int:
@@ -75,7 +83,7 @@ def _take(file: int, to: deque[tuple[float, bytes]], delay_s: float) -> None:
             packet = os.read(file, MTU + 100)
         except OSError:  # nothing more is there, or the device is down
             return
-        if len(to) < _MOST:  # else it is lost: the link is full
+        if len(to) < _MAX:  # else it is lost: the link is full
             to.append((due, packet))
 
 

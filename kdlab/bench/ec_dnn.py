@@ -17,10 +17,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from kdlab.cluster.children import Child
 from kdlab.errors import ClusterError
 from kdlab.papers.ec_dnn.metrics import Point, speed, worse_share
 from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.supervision.children import Child
 
 EXPERIMENT = "ec_dnn/cifar10_cpu"
 BUDGET_S = 20.0
@@ -217,9 +217,9 @@ class _Jobs:
 
 def _result(child: Child) -> dict[str, Any] | None:
     alive = child.alive()  # asked first: its last words are read below
-    for said in child.said():
-        if "done" in said:
-            found: dict[str, Any] = said["done"]
+    for message in child.messages():
+        if "done" in message:
+            found: dict[str, Any] = message["done"]
             return found
     if not alive:
         raise ClusterError(child.exit_report("ended before it was done"))

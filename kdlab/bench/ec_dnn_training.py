@@ -4,12 +4,12 @@ import time
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from kdlab.bench.ec_dnn import MeasuredSeconds
-from kdlab.cluster.children import announce, configured
 from kdlab.config.load import spec_hash
 from kdlab.events.event import unheard
 from kdlab.experiment.setup import TrainingSetup
@@ -19,13 +19,14 @@ from kdlab.methods.ensemble.model_workers import WorkersHere
 from kdlab.methods.ensemble.round_driver import RoundDriver
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.run.experiment import load
+from kdlab.supervision.children import announce, configured
 
 _STEPS = 40
 _ROWS = 2048
 
 
 def main() -> None:
-    config = configured()
+    config = configured(dict[str, Any])
     variant = config.get("variant") or {
         "aggregation": {"type": "train/aggregation/none"},
         "iterations": 1,

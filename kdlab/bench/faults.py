@@ -132,7 +132,7 @@ def _resent_after(source: ServedSource, batches: Iterator[None], at: float) -> f
 def _sends_again(entry: dict[str, Any]) -> bool:
     """A loss that leads to sends at once, or a look that sends (a hedge)."""
     kinds = [i["is"] for i in entry["told"] or []]
-    if entry["on"] == "on_look":
+    if entry["on"] == "on_tick":
         return "Send" in kinds
     return _is_loss(entry)
 

@@ -1,6 +1,7 @@
 """The student's side of `kdlab bench links`, in a network namespace of its own."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from kdlab.bench.students import (
     loop_of,
     samples_of,
 )
-from kdlab.cluster.children import announce, configured
 from kdlab.cluster.pool import start_scheduler, wait_for_teacher
 from kdlab.cluster.served import Served
+from kdlab.cluster.wires.messages import Inputs
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import PoolAddress
+from kdlab.supervision.children import announce, configured
 
 # 200 samples/s of 150 kB: 240 Mbit/s by value.
 _CASE = ImageCase(size=224, batch=16, step_ms=80, batches=16)
@@ -28,23 +30,28 @@ _TEACHERS = 4
 _WARM_UP, _ALONE, _SERVED = 4, 15, 40  # steps
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkStudentConfig:
+    """The near end of the link: where it listens, what it measures, how often."""
+
+    host: str
+    ways: tuple[Inputs, ...]
+    repeats: int
+    folder: Path
+
+
 def main() -> None:
-    config = configured()
+    config = configured(LinkStudentConfig)
     torch.set_num_threads(1)
-    folder = Path(config["folder"])
+    folder = config.folder
     samples = samples_of(_CASE)
     spec, rate = calibrated(_CASE, samples)
     # Emulated teachers load nothing, so they take references too.
     scheduler, address = start_scheduler(
-        deployment_for(samples), folder / "pool", ttl_s=6.0, host=config["host"]
+        deployment_for(samples), folder / "pool", ttl_s=6.0, host=config.host
     )
     try:
-        announce(
-            teachers={
-                "scheduler": address, "teachers": _TEACHERS, "t_t": rate, "jitter": 0.1,
-                "seed": 0, "ttl_s": 6.0, "tls": None, "more": [],
-            }
-        )  # fmt: skip
+        announce(scheduler=address, teachers=_TEACHERS, t_t=rate)
         wait_for_teacher(address, 60.0, lambda: None, lambda: False, at_least=_TEACHERS)
         pool = PoolAddress(address=address, teacher="emulated", tls=None)
         place = context(samples, folder / "alone", pool, rate, "alone")
@@ -53,9 +60,9 @@ def main() -> None:
         )
         alone.advance(_WARM_UP)
         found: dict[str, Any] = {}
-        for way in config["ways"]:
+        for way in config.ways:
             own: dict[str, list[float]] = {"ratios": [], "bytes": [], "mbit_per_s": []}
-            for repeat in range(config["repeats"]):
+            for repeat in range(config.repeats):
                 label = f"{way}{repeat}"
                 here = context(samples, folder / label, pool, rate, label)
                 before = seconds_of(alone, _ALONE)

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kdlab.bench.link_student import LinkStudentConfig
 from kdlab.bench.network import FAR, NEAR, MachineLink, delayed_by, linked, require
-from kdlab.cluster.children import Child
+from kdlab.cluster.child_configs import EmulatedTeachersConfig
+from kdlab.cluster.wires.messages import Inputs
 from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.supervision.children import Child
 
-WAYS = ("reference", "value_uint8")
+WAYS: tuple[Inputs, ...] = ("reference", "value_uint8")
 LINKS = (MachineLink(), MachineLink(1000.0), MachineLink(100.0))
 DELAYED = (MachineLink(1000.0, 20.0), MachineLink(100.0, 20.0))
 # What is by reference must not notice the link; what is by value may starve.
@@ -52,16 +55,21 @@ def measure(repeats: int = 3, say: Callable[[str], None] = lambda line: None) ->
 def _over(link: MachineLink, repeats: int) -> dict[str, Any]:
     with linked(link) as (near, far), tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        config = {"host": NEAR, "ways": WAYS, "repeats": repeats, "folder": folder}
+        config = LinkStudentConfig(host=NEAR, ways=WAYS, repeats=repeats, folder=place)
         student = Child(
             "kdlab.bench.link_student", config, place / "student.log", within=near
         )
         teachers = None
         try:
-            told = student.answer(_PATIENCE_S)
-            own = told["teachers"] | {"host": FAR, "scratch": str(place / "scratch")}
+            wanted = student.answer(_PATIENCE_S)
+            own = EmulatedTeachersConfig(
+                host=FAR, tls=None, scratch=str(place / "scratch"), **wanted
+            )
             teachers = Child(
-                "kdlab.cluster.emulated_teachers", own, place / "teachers.log", within=far
+                "kdlab.cluster.teachers.emulated_teachers",
+                own,
+                place / "teachers.log",
+                within=far,
             )
             return student.answer(_PATIENCE_S)
         finally:

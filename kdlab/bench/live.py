@@ -26,13 +26,13 @@ from kdlab.notebook.monitor import Monitor
 from kdlab.notebook.watch import Watch
 from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.run.experiment import load
-from kdlab.run.handle import Run
+from kdlab.run.handle.run import Run
 
 _SLICE_S = 4.0
 _PATIENCE_S = 120.0
 _STEPS = 36_000  # two hours at five a second
 _HZ = 10
-_LOOK_S = 5.0  # at the page
+_TICK_S = 5.0  # at the page
 
 
 def measure(repeats: int = 8, say: Callable[[str], None] = lambda line: None) -> Report:
@@ -132,7 +132,7 @@ def _page(say: Callable[[str], None]) -> list[Figure]:
         busy = []
         for _ in range(3):
             before = _metrics(tools)
-            page.wait_for_timeout(1000 * _LOOK_S)
+            page.wait_for_timeout(1000 * _TICK_S)
             after = _metrics(tools)
             taken = after["TaskDuration"] - before["TaskDuration"]
             busy.append(1e3 * taken / (after["Timestamp"] - before["Timestamp"]))
@@ -154,14 +154,14 @@ def _messages() -> tuple[list[dict[str, Any]], int]:
     """What the widget sends: the whole history of a long run, then updates."""
     sent: list[tuple[dict[str, Any], bytes]] = []
     watch = Watch()
-    widget = CurvesWidget(watch, lambda: None)
+    widget = CurvesWidget(watch, "", lambda: None)
     widget.send = lambda message, buffers: sent.append((message, buffers[0]))
     watch.see(MemberStarted(member="served/seed0", source="served", seed=0))
     for step in range(_STEPS):
         watch.see(_step(step))
     watch.take_news()
     widget.reset()
-    for step in range(_STEPS, _STEPS + int(_HZ * (3 * _LOOK_S + 20))):
+    for step in range(_STEPS, _STEPS + int(_HZ * (3 * _TICK_S + 20))):
         watch.see(_step(step))
         widget.add(watch.take_news())
     kept = len(json.dumps(sent[0][0])) + len(sent[0][1])
@@ -191,7 +191,10 @@ _HARNESS = """async source => {
     const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
     const view = (await import(url)).default;
     let hear = () => {};
-    const model = { on: (name, call) => { hear = call; }, off: () => {}, send: () => {} };
+    const model = {
+      on: (name, call) => { if (name === "msg:custom") hear = call; },
+      off: () => {}, send: () => {}, get: () => "",
+    };
     view.render({ model, el: document.getElementById("here") });
     window.updates = 0;
     window.play = messages => {

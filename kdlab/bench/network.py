@@ -19,9 +19,9 @@ from pathlib import Path
 
 import psutil
 
-from kdlab.bench.delay_relay import MTU, TUN
-from kdlab.cluster.children import Child
+from kdlab.bench.delay_relay import MTU, TUN, RelayConfig
 from kdlab.errors import BadInput, ClusterError
+from kdlab.supervision.children import Child
 
 NEAR, FAR = "10.177.19.1", "10.177.19.2"
 _NUMBERS = count()
@@ -140,7 +140,7 @@ def linked(link: MachineLink) -> Iterator[tuple[list[str], list[str]]]:
 def _relay(open_: ExitStack, ends: list[str], delay_ms: float) -> None:
     """A process that makes both ends and passes packets from each to the other."""
     folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
-    config = {"devices": ends, "delay_ms": delay_ms}
+    config = RelayConfig(devices=(ends[0], ends[1]), delay_ms=delay_ms)
     child = Child("kdlab.bench.delay_relay", config, folder / "relay.log")
     open_.callback(child.stop)
     child.answer(_PATIENCE_S)

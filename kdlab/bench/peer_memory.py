@@ -1,21 +1,19 @@
 """One variant of `kdlab bench peers` in a process of its own: what memory does it need?"""
 
-from pathlib import Path
-
 import psutil
 
 from kdlab.bench.peer_loops import PEERS
-from kdlab.bench.peers import PeerStage
+from kdlab.bench.peers import PeerMemoryConfig, PeerStage
 from kdlab.bench.slices import BUFFER
-from kdlab.cluster.children import announce, configured
+from kdlab.supervision.children import announce, configured
 
 _STEPS = 2 * BUFFER + 8  # all buffers are full then
 
 
 def main() -> None:
-    config = configured()
-    name = config["variant"]
-    stage = PeerStage(Path(config["folder"]))
+    config = configured(PeerMemoryConfig)
+    name = config.variant
+    stage = PeerStage(config.folder)
     with stage.open:
         variant = stage.peer(name) if name in PEERS else stage.kdlab(name)
         most = 0.0

@@ -32,7 +32,6 @@ from kdlab.bench.peer_loops import (
 from kdlab.bench.real_teacher import deployment_of_model
 from kdlab.bench.slices import BUFFER, TimedTraining, compare, ratios
 from kdlab.bench.students import context, loop_of
-from kdlab.cluster.children import Child
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.served import Served
 from kdlab.data.digits import Digits
@@ -50,6 +49,7 @@ from kdlab.soft_labels.source import (
     SourceContext,
     SourceSpec,
 )
+from kdlab.supervision.children import Child
 from kdlab.train.student import StudentLoop
 from kdlab.train.teacher import frozen
 
@@ -85,6 +85,14 @@ class Peer:
                 views = torch.from_numpy(self.samples.views(ids, epoch))
                 self.step(views, torch.from_numpy(self.samples.labels(ids)))
                 yield
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerMemoryConfig:
+    """The process that finds out what memory one variant needs."""
+
+    variant: str
+    folder: Path
 
 
 class PeerStage:
@@ -262,7 +270,7 @@ def _memory(name: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         child = Child(
             "kdlab.bench.peer_memory",
-            {"variant": name, "folder": folder},
+            PeerMemoryConfig(variant=name, folder=Path(folder)),
             Path(folder) / "log",
             environment={"OMP_NUM_THREADS": "1"},
         )

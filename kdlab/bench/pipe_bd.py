@@ -21,11 +21,11 @@ import torch
 
 from kdlab.bench.block_rank import VARIANTS, Variant
 from kdlab.bench.parts import measured
-from kdlab.cluster.children import Child
 from kdlab.errors import ClusterError
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import dynamic
 from kdlab.report.figures import Figure, Report, figure
+from kdlab.supervision.children import Child
 
 WORKLOADS = ("compression", "nas")
 DEVICES = 2
@@ -255,11 +255,11 @@ def _done(child: Child, say: Callable[[str], None], workload: str) -> dict[str, 
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         alive = child.alive()  # asked first: its last words are read below
-        for said in child.said():
-            if "done" in said:
-                found: dict[str, Any] = said["done"]
+        for message in child.messages():
+            if "done" in message:
+                found: dict[str, Any] = message["done"]
                 return found
-            say(f"{workload} {said['say']}")
+            say(f"{workload} {message['say']}")
         if not alive:
             raise ClusterError(child.exit_report("ended before it was done"))
         time.sleep(0.05)  # between looks at a pipe

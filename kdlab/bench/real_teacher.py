@@ -23,6 +23,7 @@ import psutil
 import torch
 from safetensors.torch import save_file
 
+from kdlab.bench.neighbour import NeighbourConfig
 from kdlab.bench.slices import (
     BUFFER,
     SLICE_MS,
@@ -40,7 +41,6 @@ from kdlab.bench.students import (
     loop_of,
     samples_of,
 )
-from kdlab.cluster.children import Child
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.served import Served
@@ -52,6 +52,7 @@ from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.remembered import Remembered
 from kdlab.soft_labels.source import LoadedTeacher, SourceContext
+from kdlab.supervision.children import Child
 from kdlab.train.teacher import frozen
 
 CASES = (ImageCase(32, 40, 5), ImageCase(32, 64, 80))
@@ -170,14 +171,14 @@ def going(pid: int) -> Iterator[None]:
 def _neighbour(
     spec: PatchNet, samples: PlannedSamples, share: float, folder: Path
 ) -> Child:
-    config = {
-        "patch": spec.patch,
-        "depth": spec.depth,
-        "classes": samples.classes,
-        "shape": samples.data.shape,
-        "batch": samples.plan.batch,
-        "share": share,
-    }
+    config = NeighbourConfig(
+        patch=spec.patch,
+        depth=spec.depth,
+        classes=samples.classes,
+        shape=samples.data.shape,
+        batch=samples.plan.batch,
+        share=share,
+    )
     child = Child(
         "kdlab.bench.neighbour",
         config,

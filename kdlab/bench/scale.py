@@ -12,9 +12,10 @@ import psutil
 
 from kdlab.bench.slices import cpu_seconds
 from kdlab.bench.students import ImageCase, deployment_for, samples_of
-from kdlab.cluster.children import Child
+from kdlab.cluster.child_configs import EmulatedStudentsConfig
 from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
 from kdlab.report.figures import Figure, figure
+from kdlab.supervision.children import Child
 
 TEACHERS, STUDENTS = 614, 32
 _T_T, _BATCH, _BEST_BATCH = 2.0, 32, 8  # a teacher's samples/s; samples of a batch, a part
@@ -55,19 +56,20 @@ def emulated_students(
     pool: RunningEmulatedPool, classes: int, folder: Path, **how: Any
 ) -> Child:
     """A process of them, on a pool that is up; `how` replaces what a run would have."""
-    config = {
+    facts = {
+        "student": "emulated-student",
         "coordinator": pool.address,
         "tls": pool.tls,
         "students": 1,
         "batches": 1_000_000,
-        "rules": {},
         "classes": classes,
         "replies": "full",
         "top_k": 1,
         "inputs": "reference",
         "deadline_s": 30.0,
     }
-    child = Child("kdlab.cluster.emulated_students", config | how, folder / "students.log")
+    config = EmulatedStudentsConfig(**facts | how)
+    child = Child("kdlab.cluster.reader.emulated_students", config, folder / "students.log")
     child.answer(60.0)
     return child
 
@@ -111,7 +113,7 @@ def _measure(
 
 
 def asked_of(child: Child) -> dict[str, Any]:
-    child.tell(figures=True)
+    child.send(figures=True)
     return child.answer(60.0)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.emulated_pool import EmulatedPool
-from kdlab.cluster.probe import identity_of
+from kdlab.cluster.teachers.probe import identity_of
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.data.synthetic import Synthetic
 from kdlab.losses.hinton import Hinton
@@ -23,7 +23,7 @@ from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentJob, StudentLoop
 
 _EPOCHS = 1_000_000  # slices never come to an end
-_MOST_LAYERS = 2048  # of a student that is slow enough for any case
+_MAX_LAYERS = 2048  # of a student that is slow enough for any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def depth_for(step_ms: float, measure: Callable[[int], float]) -> int:
         measure: milliseconds of a step with so many layers.
     """
     depth, below = 1, measure(1)
-    while below < step_ms and depth < _MOST_LAYERS:
+    while below < step_ms and depth < _MAX_LAYERS:
         above = measure(2 * depth)
         if above >= step_ms:
             return depth + round(depth * (step_ms - below) / (above - below))

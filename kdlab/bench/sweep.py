@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from kdlab.bench.apart import runs_in
-from kdlab.cluster.wire import ask
+from kdlab.cluster.wires.wire import ask
 from kdlab.config.load import from_dict
 from kdlab.errors import ClusterError, SchedulerUnreachable
 from kdlab.events.sweeps import TrialDone, TrialStarted, TrialStopping
 from kdlab.events.teachers import PoolReady
 from kdlab.report.figures import Report, figure, report
-from kdlab.tuning.handle import CheckedSweep
+from kdlab.tuning.checked import CheckedSweep
 
 _TRIALS = 12
 _PATIENCE_S = 20.0
@@ -53,7 +53,7 @@ def measure(
         for number in range(repeats):
             seconds = {}
             for jobs in (1, 2) if number % 2 else (2, 1):
-                seconds[jobs], found = _carried_out(jobs, trials, f"r{number}-j{jobs}")
+                seconds[jobs], found = _executed(jobs, trials, f"r{number}-j{jobs}")
                 overhead.append(found["driver_ms_per_trial"])
             efficiency.append(seconds[1] / (2 * seconds[2]))
             each.append(seconds[1] / trials)
@@ -73,7 +73,7 @@ def measure(
     )
 
 
-def _carried_out(jobs: int, trials: int, study: str) -> tuple[float, dict[str, Any]]:
+def _executed(jobs: int, trials: int, study: str) -> tuple[float, dict[str, Any]]:
     """Seconds from the first trial's beginning to the last one's end; the result."""
     tree = _SWEEP | {"jobs": jobs, "trials": trials}
     sweep = CheckedSweep(from_dict(tree, "bench")).start(study)

@@ -15,9 +15,10 @@ import numpy as np
 import psutil
 
 from kdlab.bench.students import ImageCase, emulated, samples_of
-from kdlab.cluster.messages import Inputs
-from kdlab.cluster.reader_wires import Wires
-from kdlab.cluster.wire import ask, settle
+from kdlab.cluster.child_configs import WiresConfig
+from kdlab.cluster.reader.reader_wires import Wires
+from kdlab.cluster.wires.messages import Inputs
+from kdlab.cluster.wires.wire import ask, settle
 from kdlab.data.samples import PlannedSamples
 from kdlab.report.figures import Figure, Report, figure, report
 
@@ -89,16 +90,18 @@ async def _request(
     assert answer.dtype == np.float32
 
 
-def _config(samples: PlannedSamples, way: Inputs) -> dict[str, Any]:
-    return {
-        "classes": samples.classes,
-        "replies": "full",
-        "top_k": 1,
-        "inputs": way,
-        "deadline_s": 60.0,
-        "coordinator": "",
-        "student": "bench",
-    }
+def _config(samples: PlannedSamples, way: Inputs) -> WiresConfig:
+    return WiresConfig(
+        classes=samples.classes,
+        replies="full",
+        top_k=1,
+        inputs=way,
+        deadline_s=60.0,
+        t_s=1.0,
+        coordinator="",
+        student="bench",
+        tls=None,
+    )
 
 
 def _loopback_bytes() -> int:

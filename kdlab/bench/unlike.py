@@ -26,7 +26,7 @@ from kdlab.events.ranks import BatchShared, GenerationBegun
 from kdlab.events.training import StepLogged
 from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.run.experiment import load
-from kdlab.run.handle import Run
+from kdlab.run.handle.run import Run
 
 SPEED = 5.5 / 14.0  # of the slower rank: TFLOPS of a P4 over those of a V100
 _PERIOD_S = 0.003  # short beside a step: a slower device is not away, it is slow

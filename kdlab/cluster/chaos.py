@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
-from kdlab.cluster.security import Files
-from kdlab.cluster.wire import ask
+from kdlab.cluster.wires.security import Files
+from kdlab.cluster.wires.wire import ask
 from kdlab.config import Fault, Range
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, Spec
 from kdlab.errors import SchedulerUnreachable
@@ -153,9 +153,9 @@ class ChaosRunner:
         for entry in timetable(self.spec):
             if self._ending.wait(max(0.0, begin + entry.at_s - time.monotonic())):
                 return
-            self._carry_out(entry)
+            self._execute(entry)
 
-    def _carry_out(self, entry: ChaosEntry) -> None:
+    def _execute(self, entry: ChaosEntry) -> None:
         what, _, who = entry.kind.partition("_")
         if entry.kind == "join_teacher":
             self.targets.add_teacher()

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from kdlab.cluster.probe import identity_of, other_data
+from kdlab.cluster.teachers.probe import identity_of, other_data
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec, ImageData

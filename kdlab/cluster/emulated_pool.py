@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from kdlab.cluster.children import Child
+from kdlab.cluster.child_configs import EmulatedTeachersConfig
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
-from kdlab.cluster.security import Files, own_files
+from kdlab.cluster.wires.security import Files, own_files
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE, SHARE
 from kdlab.errors import ClusterError
+from kdlab.supervision.children import Child
 
 _START_S = 60.0
 
@@ -53,14 +54,21 @@ class RunningEmulatedPool:
             replace(deployment, reference=()), folder, ttl_s=spec.ttl_s, tls=self.tls
         )
         try:
-            config = spec.fields() | {
-                "scheduler": self.address,
-                "host": "127.0.0.1",
-                "tls": self.tls,
-                "scratch": str(folder / "scratch"),
-            }
+            config = EmulatedTeachersConfig(
+                scheduler=self.address,
+                host="127.0.0.1",
+                tls=self.tls,
+                scratch=str(folder / "scratch"),
+                teachers=spec.teachers,
+                t_t=spec.t_t,
+                more=spec.more,
+                jitter=spec.jitter,
+                seed=spec.seed,
+            )
             self.host = Child(
-                "kdlab.cluster.emulated_teachers", config, folder / "emulated-teachers.log"
+                "kdlab.cluster.teachers.emulated_teachers",
+                config,
+                folder / "emulated-teachers.log",
             )
         except BaseException:
             self.scheduler.stop()

@@ -1,18 +1,16 @@
 """The ranks of one student as processes: started, watched, regrouped, ended.
 
 Carries out kdlab/papers/edl_dist/generations.py. What a rank does is not known here; it
-is a module that announces {"ready"}, is told to {"train"}, and announces how that ended.
+is a module that announces it is ready, is told to `CarryOut`, and announces how that ended.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kdlab.cluster.chaos import Target
-from kdlab.cluster.heartbeat import Heartbeat
-from kdlab.cluster.rank_child import RankChild
-from kdlab.cluster.supervisor import ChildLost, ChildReady, ChildSaid, Supervisor
 from kdlab.errors import ClusterError, RunStopped
 from kdlab.events.event import Emit
 from kdlab.events.ranks import (
@@ -23,6 +21,7 @@ from kdlab.events.ranks import (
     RankLost,
     TrainingAgain,
 )
+from kdlab.messages import plain
 from kdlab.papers.edl_dist.generations import (
     Generations,
     Give,
@@ -32,8 +31,26 @@ from kdlab.papers.edl_dist.generations import (
     StartGeneration,
     StartProcess,
 )
+from kdlab.supervision.heartbeat import Heartbeat
+from kdlab.supervision.rank_child import RankChild
+from kdlab.supervision.rank_messages import (
+    RANK_ANSWERS,
+    RANK_ORDERS,
+    CarryOut,
+    GenerationOrder,
+    GroupBroken,
+    MachineFailed,
+    RankAnswer,
+    RankDone,
+    RankFailed,
+    RankSaved,
+    RankStopped,
+    SaveGeneration,
+    StopTraining,
+)
+from kdlab.supervision.supervisor import ChildLost, ChildReady, ChildSaid, Supervisor
 
-_LOOK_S = 0.02
+_TICK_S = 0.02
 _START_S = 60.0  # of a generation, until every rank has done a step
 _END_S = 5.0  # for ranks to end after they were told to
 _FAILED_STARTS = 5  # of processes that are to stand by, in a row
@@ -45,7 +62,7 @@ class StudentGroup:
         machine: Generations,
         *,
         start: Callable[[str, Path], RankChild],
-        order: Callable[[StartGeneration], dict[str, Any]],
+        order: Callable[[StartGeneration], GenerationOrder],
         folder: Path,
         hang_s: float,
         report: Emit,
@@ -69,7 +86,7 @@ class StudentGroup:
         self.stop, self.wanted = stop, wanted
         self.supervisor: Supervisor[str] = Supervisor()
         self.started = 0
-        self.result: dict[str, Any] | None = None
+        self.result: dict[str, Any] | None = None  # of the master
         self.failed = ""
         self.error_code = 1
         self.begun_step = 0  # where the generation under way began
@@ -102,7 +119,7 @@ class StudentGroup:
             self.begin()
             while self.machine.state not in ("done", "failed"):
                 self.look(time.monotonic())
-                time.sleep(_LOOK_S)  # between looks at pipes and processes
+                time.sleep(_TICK_S)  # between looks at pipes and processes
         finally:
             self.close()
         if self.failed:
@@ -130,37 +147,39 @@ class StudentGroup:
                 case ChildReady(name):
                     self._do(self.machine.on_ready(name, now))
                 case ChildSaid(name, message):
-                    self._on_message(name, message, now)
+                    self._on_message(name, RANK_ANSWERS.typed(message), now)
                 case ChildLost():
                     self._on_death(event, now)
-        self._look_at_heartbeats(now)
+        self._check_heartbeats(now)
         ranks = self.wanted()
         if ranks is not None:
             self._do(self.machine.on_wanted(ranks))
-        self._do(self.machine.on_look(now))
+        self._do(self.machine.on_tick(now))
         if self.stop():
             self._stop_gracefully(now)
 
-    def _on_message(self, name: str, message: Mapping[str, Any], now: float) -> None:
+    def _on_message(self, name: str, message: RankAnswer, now: float) -> None:
         machine = self.machine
-        if "lost" in message:  # its last word: the machine failed it
-            self.last_words[name] = message["lost"]
-        elif "broken" in message:
-            self.report(RankGaveUp(rank=name, why=message["broken"]))
-            self._do([*machine.on_broken(name, now), *machine.on_ready(name, now)])
-        elif "saved" in message:
-            self._do(machine.on_saved(now))
-            if not message.get("leaving"):
-                self._do(machine.on_ready(name, now))
-        elif "stopped" in message and name == machine.ranks[0]:
-            # The master has saved by now; the others say it earlier.
-            raise RunStopped(message["stopped"])
-        elif "error" in message:
-            self.error_code = int(message.get("exit_code", 1))
-            self._do(machine.on_error(message["error"]))
-        elif message.get("done") is not None:  # only the master has a result
-            self.result = message["done"]
-            self._do(machine.on_finished())
+        match message:
+            case MachineFailed(why):
+                self.last_words[name] = why
+            case GroupBroken(why):
+                self.report(RankGaveUp(rank=name, why=why))
+                self._do([*machine.on_broken(name, now), *machine.on_ready(name, now)])
+            case RankSaved(leaving):
+                self._do(machine.on_saved(now))
+                if not leaving:
+                    self._do(machine.on_ready(name, now))
+            case RankStopped(why) if name == machine.ranks[0]:
+                raise RunStopped(
+                    why
+                )  # the master has saved by now; the others say it earlier
+            case RankFailed(error, exit_code):
+                self.error_code = exit_code
+                self._do(machine.on_error(error))
+            case RankDone(result) if result is not None:  # only the master has one
+                self.result = result
+                self._do(machine.on_finished())
 
     def _on_death(self, lost: ChildLost[str], now: float) -> None:
         if self.machine.state in ("done", "failed"):
@@ -182,7 +201,7 @@ class StudentGroup:
                 return
         self._do(self.machine.on_lost(name, now))
 
-    def _look_at_heartbeats(self, now: float) -> None:
+    def _check_heartbeats(self, now: float) -> None:
         machine = self.machine
         if machine.state not in ("training", "saving"):
             return
@@ -233,15 +252,15 @@ class StudentGroup:
         if self.told_to_stop is None:
             self.told_to_stop = now
             for child in self.supervisor.children.values():
-                child.tell(stop=True)
+                child.send(**RANK_ORDERS.plain(StopTraining()))
         ranks = self.machine.ranks if self.machine.state in ("training", "saving") else ()
         if not ranks or now - self.told_to_stop > self.hang_s:
             raise RunStopped("stopped by the user; the last checkpoint is kept")
 
     # Doing
 
-    def _do(self, told: list[Instruction]) -> None:
-        for instruction in told:
+    def _do(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
             match instruction:
                 case StartProcess():
                     self._start_process()
@@ -249,7 +268,7 @@ class StudentGroup:
                     self._start_generation(instruction)
                 case SaveAndStop():
                     for name in self.machine.ranks:
-                        self.supervisor.tell(name, save=True)
+                        self.supervisor.send(name, **RANK_ORDERS.plain(SaveGeneration()))
                 case Kill(rank) if rank in self.killed:
                     continue  # its death is seen a moment later
                 case Kill(rank):
@@ -274,15 +293,17 @@ class StudentGroup:
                 ranks={n: children[n].pid for n in generation.ranks},
             )
         )
-        self.begun_step = int(shared["from_step"])
+        self.begun_step = shared.from_step
         places = [children[name].machine for name in generation.ranks]
         for number, name in enumerate(generation.ranks):
-            local = {
-                "local_rank": places[:number].count(places[number]),
-                "local_world": max(map(places.count, places)),
-            }
-            whole = shared | {"rank": number, "names": list(generation.ranks)} | local
-            self.supervisor.tell(name, train=whole)
+            own = replace(
+                shared,
+                rank=number,
+                names=tuple(generation.ranks),
+                local_rank=places[:number].count(places[number]),
+                local_world=max(map(places.count, places)),
+            )
+            self.supervisor.send(name, **RANK_ORDERS.plain(CarryOut(plain(own))))
 
     def close(self) -> None:
         self.supervisor.close(_END_S)

@@ -24,12 +24,13 @@ import psutil
 from distributed import Client, Worker, WorkerPlugin
 from distributed.core import ConnectionPool
 
-from kdlab.cluster.heartbeat import Heartbeat
-from kdlab.cluster.rank_child import LocalRank
-from kdlab.cluster.roles import RANK, TEACHER
-from kdlab.cluster.security import Files, client_security
-from kdlab.cluster.wire import CALL_S, check_address, run_apart, settle, within
+from kdlab.cluster.wires.roles import RANK, TEACHER
+from kdlab.cluster.wires.security import Files, client_security
+from kdlab.cluster.wires.wire import CALL_S, check_address, run_isolated, settle, within
 from kdlab.errors import BadInput, ClusterError
+from kdlab.messages import plain
+from kdlab.supervision.heartbeat import Heartbeat
+from kdlab.supervision.rank_child import LocalRank
 
 _ASK_S = 0.05
 _LOST_S = 15.0  # without an answer a worker is lost, and with it its ranks
@@ -52,7 +53,7 @@ class RankHost(WorkerPlugin):
         self.host = urlsplit(worker.address).hostname or "127.0.0.1"
         worker.handlers |= {
             "kdlab_rank_start": self.start,
-            "kdlab_rank_tell": self.tell,
+            "kdlab_rank_send": self.send,
             "kdlab_rank_end": self.end,
             "kdlab_rank_news": self.news,
             "kdlab_rank_port": self.port,
@@ -76,9 +77,9 @@ class RankHost(WorkerPlugin):
         self.ranks[name], self.asked[name] = rank, time.monotonic()
         return rank.pid
 
-    def tell(self, name: str, order: dict[str, Any]) -> bool:
+    def send(self, name: str, order: dict[str, Any]) -> bool:
         rank = self.ranks.get(name)
-        return rank is not None and rank.tell(**order)
+        return rank is not None and rank.send(**order)
 
     async def end(self, name: str, kill: bool) -> None:  # by name only
         rank = self.ranks.get(name)
@@ -104,7 +105,7 @@ class RankHost(WorkerPlugin):
             sign = rank.sign()
             found[name] = {
                 "alive": alive,
-                "said": rank.said(),
+                "messages": rank.messages(),
                 "exit_code": rank.exit_code,
                 "stopped": alive and rank.is_stopped(),
                 "sign": (sign.generation, sign.step, time.monotonic() - sign.time),
@@ -140,7 +141,7 @@ class HostedRank:
 
     def hear(self, news: dict[str, Any]) -> None:
         """In the listening thread."""
-        self._words.extend(news["said"])
+        self._words.extend(news["messages"])
         generation, step, ago = news["sign"]
         self._sign = Heartbeat(generation, step, time.monotonic() - ago)
         self._stopped, self.exit_code = news["stopped"], news["exit_code"]
@@ -151,15 +152,15 @@ class HostedRank:
         self.exit_code, self._exit_report = self.exit_code or -9, why
         self._alive = False
 
-    def said(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[dict[str, Any]]:
         found = []
         while self._words:
             found.append(self._words.popleft())
         return found
 
-    def tell(self, **order: Any) -> bool:
+    def send(self, **order: Any) -> bool:
         return bool(
-            self.hosts.ask(self.worker, "kdlab_rank_tell", name=self.name, order=order)
+            self.hosts.ask(self.worker, "kdlab_rank_send", name=self.name, order=order)
         )
 
     def alive(self) -> bool:
@@ -214,9 +215,7 @@ class DaskHosts:
 
     # What a group asks for
 
-    def start(
-        self, module: str, config: dict[str, Any], log: Path, pulse: Path
-    ) -> HostedRank:
+    def start(self, module: str, config: object, log: Path, pulse: Path) -> HostedRank:
         """A new rank, on the worker that has the fewest of this run."""
         alive = [w for w in self.workers if not self._is_lost(w)]
         if not alive:
@@ -231,7 +230,7 @@ class DaskHosts:
                 "kdlab_rank_start",
                 name=name,
                 module=module,
-                config=config,
+                config=plain(config),
                 log=str(log),
                 pulse=str(pulse),
             )
@@ -372,7 +371,7 @@ def _with_keepers(address: str, tls: Files | None) -> list[str]:
             return for_ranks((await client.scheduler.identity())["workers"])
 
     try:
-        found: list[str] = run_apart(send)
+        found: list[str] = run_isolated(send)
     except (OSError, ImportError, TimeoutError) as error:
         raise ClusterError(
             f"The workers of {address} cannot keep ranks: {error}. kdlab must be installed on "

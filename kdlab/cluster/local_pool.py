@@ -12,19 +12,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from kdlab.cluster.children import Child
+from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
-from kdlab.cluster.roles import MEANT_TO_END
-from kdlab.cluster.security import Files, Tls, own_files, remember
-from kdlab.cluster.wire import ask
+from kdlab.cluster.wires.roles import MEANT_TO_END
+from kdlab.cluster.wires.security import Files, Tls, own_files, remember
+from kdlab.cluster.wires.wire import ask
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.errors import ClusterError, SchedulerUnreachable
 from kdlab.papers.edl_dist.pool_size import PoolLevel, PoolSize
+from kdlab.supervision.children import Child
 
 _START_S = 60.0
-_LOOK_S = 0.5
+_TICK_S = 0.5
 _LONGEST_BACK_S = 60.0  # until a teacher that dies again and again is started once more
 
 
@@ -111,19 +112,19 @@ class RunningLocalPool:
 
     def add_teacher(self) -> Child:
         name = f"teacher-{len(self.teachers)}"
-        config = {
-            "scheduler": self.address,
-            "name": name,
-            "host": "127.0.0.1",
-            "threads": self.spec.threads,
-            "scratch": str(self.folder / "scratch"),
-            "device": self.spec.device,
-            "number": len(self.teachers),  # of several GPUs each takes its own
-            "tls": self.tls,
-            "chaos": self.spec.chaos,
-        }
+        config = TeacherConfig(
+            scheduler=self.address,
+            name=name,
+            host="127.0.0.1",
+            threads=self.spec.threads,
+            scratch=str(self.folder / "scratch"),
+            device=self.spec.device,
+            number=len(self.teachers),
+            tls=self.tls,
+            chaos=self.spec.chaos,
+        )
         child = Child(
-            "kdlab.cluster.teacher_server",
+            "kdlab.cluster.teachers.teacher_server",
             config,
             self.folder / f"{name}.log",
             environment={"OMP_NUM_THREADS": str(self.spec.threads)},
@@ -147,7 +148,7 @@ class RunningLocalPool:
         machine = None
         if spec.most is not None:
             machine = PoolSize(spec.least, spec.most, spec.idle_s)
-        while not self._closing.wait(_LOOK_S):
+        while not self._closing.wait(_TICK_S):
             try:
                 if spec.replace_lost:
                     self._replace()
@@ -195,7 +196,7 @@ class RunningLocalPool:
             SchedulerUnreachable: it is being started again.
         """
         status = ask(self.address, "kdlab_status", tls=self.tls)
-        resize = machine.on_look(self._level(status))
+        resize = machine.on_tick(self._level(status))
         for _ in range(resize.start):
             self.add_teacher()
         for address in resize.withdraw:

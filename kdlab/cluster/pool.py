@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from kdlab.cluster.children import Child
+from kdlab.cluster.child_configs import CoordinatorConfig, SchedulerConfig
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.security import Files
-from kdlab.cluster.wire import ask
+from kdlab.cluster.wires.security import Files
+from kdlab.cluster.wires.wire import ask
 from kdlab.config.spec import Spec
 from kdlab.errors import (
     ClusterError,
@@ -19,6 +19,7 @@ from kdlab.errors import (
     TeacherRefused,
     join_command,
 )
+from kdlab.supervision.children import Child
 
 _SCHEDULER_START_S = 60.0
 _CHUNK = 4 << 20  # bytes of weights in one message to the coordinator
@@ -147,19 +148,21 @@ def start_scheduler(
         host: to listen on; another than loopback is for networks that one has made.
         port: where one was that this one replaces; 0 is any that is free.
     """
-    config = {
-        "host": host,
-        "port": port,
-        "tls": tls,
-        "coordinator": {
-            "ttl_s": ttl_s,
-            "deployment": deployment.to_json(),
-            "store_url": store or str(folder / "leases.json"),
-            "store_prefix": f"kdlab:{folder.parent.name}",
-            "journal": str(folder / "coordinator.jsonl"),
-        },
-    }
-    scheduler = Child("kdlab.cluster.scheduler_process", config, folder / "scheduler.log")
+    config = SchedulerConfig(
+        host=host,
+        port=port,
+        tls=tls,
+        coordinator=CoordinatorConfig(
+            ttl_s=ttl_s,
+            deployment=deployment.to_json(),
+            store_url=store or str(folder / "leases.json"),
+            store_prefix=f"kdlab:{folder.parent.name}",
+            journal=str(folder / "coordinator.jsonl"),
+        ),
+    )
+    scheduler = Child(
+        "kdlab.cluster.coordination.scheduler_process", config, folder / "scheduler.log"
+    )
     try:
         return scheduler, str(scheduler.answer(_SCHEDULER_START_S)["address"])
     except BaseException:

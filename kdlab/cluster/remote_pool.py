@@ -13,17 +13,17 @@ from typing import Annotated, Any
 
 from distributed import Client
 
-from kdlab.cluster.coordinator import Coordinator
+from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, deploy, wait_for_teacher
-from kdlab.cluster.security import Files, Tls, address_faults, client_security
-from kdlab.cluster.teacher_host import host_teachers
-from kdlab.cluster.wire import ask, check_address, run_apart
+from kdlab.cluster.teachers.teacher_host import host_teachers
+from kdlab.cluster.wires.security import Files, Tls, address_faults, client_security
+from kdlab.cluster.wires.wire import ask, check_address, run_isolated
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.errors import ClusterError, SchedulerUnreachable, TeacherRefused
 
-_LOOK_S = 1.0
+_TICK_S = 1.0
 
 
 @register("cluster/remote_pool")
@@ -91,7 +91,7 @@ class JoinedPool:
             host_teachers(self.address, self.tls, self.spec.workers, self.spec.threads)
 
     def _keep(self) -> None:
-        while not self._closing.wait(_LOOK_S):
+        while not self._closing.wait(_TICK_S):
             try:
                 if not self._serves():
                     self._deploy()
@@ -139,7 +139,7 @@ def install(address: str, tls: Files | None = None, **options: Any) -> None:
             await client.register_plugin(Coordinator(**options))
 
     try:
-        run_apart(send)
+        run_isolated(send)
     except (OSError, ImportError, TimeoutError) as error:
         raise ClusterError(
             f"The scheduler at {address} cannot become a coordinator: {error}. kdlab must "

@@ -3,31 +3,39 @@
 import socket
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import prod, ulp
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
-from kdlab.cluster.children import Child, tail
+from kdlab.cluster.child_configs import LabelFileConfig, ReaderConfig, ReaderStart
 from kdlab.cluster.limits import free_memory
-from kdlab.cluster.messages import Inputs, Replies
 from kdlab.cluster.notebook_components import pack
-from kdlab.cluster.ring import Channel, Layout, Ring
-from kdlab.cluster.student_reader import FIGURES
+from kdlab.cluster.reader.ring import Channel, Layout, Ring
+from kdlab.cluster.reader.student_reader import FIGURES
+from kdlab.cluster.wires.messages import Inputs, Replies
 from kdlab.config import Fault, Range, register
 from kdlab.config.registry import known_names
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE
 from kdlab.errors import BadInput, ClusterError, NoTeacherLeft, RunStopped
 from kdlab.events.event import parse
 from kdlab.events.teachers import ReaderRestarted
+from kdlab.papers.edl_dist.distil_reader import Rules
 from kdlab.papers.edl_dist.hybrid_schedule import Policy, default_thresholds
 from kdlab.soft_labels.label_file import meta_for, own_folder
 from kdlab.soft_labels.source import Batch, SourceContext, SourceSpec
+from kdlab.supervision.children import Child, tail
 
-_MOST_MEMORY = 0.8  # of what is free
+_MAX_MEMORY = 0.8  # of what is free
+# What reader and wires take from the spec as it is.
+_RULES = (
+    *("policy", "settle_s", "window_s", "per_teacher", "slots", "hedge", "wait_s"),
+    *("check_share", "cache_views"),
+)
+_WIRES = ("inputs", "replies", "top_k", "deadline_s", "at_most", "priority", "floor")
 _IN_FLIGHT_MEMORY = 0.25  # of what is free: for inputs and answers under way
-_LOOK_S = 0.2  # how often a waiting trainer looks whether it should stop
+_TICK_S = 0.2  # how often a waiting trainer looks whether it should stop
 _RESTARTS, _RESTARTS_S = 5, 60.0  # of a reader, in so many seconds, before the run fails
 
 
@@ -101,10 +109,10 @@ class Served(SourceSpec):
             return
         if self.lt >= self.ut:
             yield Fault("lt", f"is {self.lt:g} and ut is {self.ut:g}; lt must be below ut")
-        if self.thresholds_in == "memory_share" and self.ut > _MOST_MEMORY:
+        if self.thresholds_in == "memory_share" and self.ut > _MAX_MEMORY:
             yield Fault(
                 "ut",
-                f"is {self.ut:g} of the free memory; at most {_MOST_MEMORY:g} may be used",
+                f"is {self.ut:g} of the free memory; at most {_MAX_MEMORY:g} may be used",
             )
 
     @property
@@ -208,43 +216,43 @@ class ServedSource:
         self._last: dict[str, float] = {}  # figures, kept when the ring is gone
         self._restarts: list[float] = []  # when
         self._paused = False
-        rate = context.student_rate()
-        rules = {
-            "t_s": max(rate, ulp(1.0)),
-            "lt": lt,
-            "ut": ut,
-            "give_up_s": spec.deadline_s,
-            "sample_mb": sample_bytes / 1e6,
-            "most_in_flight": self._most_in_flight(prod(layout.shape), 4 * outputs),
-            "order": "strict" if context.in_group else spec.order,
-        }
-        same = ("policy", "settle_s", "window_s", "per_teacher", "slots", "hedge", "wait_s")
-        rules |= {
-            name: getattr(spec, name) for name in (*same, "check_share", "cache_views")
-        }
-        self._layout = layout
-        self._config = spec.fields() | {
-            "rules": rules,
-            "student": context.student,
-            "coordinator": context.pool.address,
-            "serves": context.pool.teacher,
-            "tls": context.pool.tls,
-            "samples": samples.describe(),
-            "classes": outputs,
-            "cache": self._cache(),
-            "record": str(context.folder / "reader.jsonl") if spec.record else None,
-            "components": pack(set(known_names())),
-            "layout": asdict(layout),
-            "t_s": rate,
-        }
+        rate = max(context.student_rate(), ulp(1.0))
+        rules = Rules(
+            t_s=rate,
+            lt=lt,
+            ut=ut,
+            give_up_s=spec.deadline_s,
+            sample_mb=sample_bytes / 1e6,
+            max_in_flight=self._max_in_flight(prod(layout.shape), 4 * outputs),
+            order="strict" if context.in_group else spec.order,
+            **{name: getattr(spec, name) for name in _RULES},
+        )
         start = context.start
+        self._config = ReaderConfig(
+            rules=rules,
+            start=ReaderStart(epoch=start["epoch"], done=tuple(start["done"])),
+            student=context.student,
+            coordinator=context.pool.address,
+            serves=context.pool.teacher,
+            tls=context.pool.tls,
+            samples=samples.describe(),
+            classes=outputs,
+            label_file=self._label_file(),
+            record=str(context.folder / "reader.jsonl") if spec.record else None,
+            components=pack(set(known_names())),
+            layout=layout,
+            ring_fd=-1,
+            socket_fd=-1,
+            t_s=rate,
+            **{name: getattr(spec, name) for name in _WIRES},
+        )
         self._position: tuple[int, set[int]] = (start["epoch"], set(start["done"]))
         self._start_reader()
         self._first: int | None = None
         if self._has_work():
             self._first = self._wait_for_slot()  # primed: the first soft labels are there
 
-    def _most_in_flight(self, view_bytes: int, answer_bytes: int) -> int:
+    def _max_in_flight(self, view_bytes: int, answer_bytes: int) -> int:
         """Samples whose inputs and answers fit a share of the free memory."""
         kept = answer_bytes + (0 if self.spec.inputs == "reference" else view_bytes)
         free = free_memory()
@@ -252,21 +260,22 @@ class ServedSource:
 
     def _start_reader(self) -> None:
         """A reader, and the shared memory between us, for what is still to be trained on."""
-        self.ring = Ring.create(self._layout)
+        self.ring = Ring.create(self._config.layout)
         self._ended = False
         self._held: int | None = None
         self._heard = 0  # words of the reader, wakes not counted
         self._tensors = [self._tensors_of(slot) for slot in range(self.spec.slots)]
         epoch, done = self._position
         ours, theirs = socket.socketpair()
-        config = self._config | {
-            "start": {"epoch": epoch, "done": sorted(done)},
-            "ring_fd": self.ring.fd,
-            "socket_fd": theirs.fileno(),
-        }
+        config = replace(
+            self._config,
+            start=ReaderStart(epoch=epoch, done=tuple(sorted(done))),
+            ring_fd=self.ring.fd,
+            socket_fd=theirs.fileno(),
+        )
         self.channel = Channel(ours)
         self.reader = Child(
-            "kdlab.cluster.student_reader",
+            "kdlab.cluster.reader.student_reader",
             config,
             self.log,
             fds=(self.ring.fd, theirs.fileno()),
@@ -308,13 +317,13 @@ class ServedSource:
         )
         return views, labels, soft
 
-    def _cache(self) -> dict[str, Any] | None:
+    def _label_file(self) -> LabelFileConfig | None:
         """Where soft labels are kept, and what for."""
         views, pool = self.spec.cache_views, self.context.pool
         if views is None or pool is None:
             return None
         meta = meta_for(self.context.samples, pool.teacher, views, None)
-        return {"folder": str(own_folder(meta)), "meta": meta}
+        return LabelFileConfig(folder=str(own_folder(meta)), meta=meta)
 
     def _has_work(self) -> bool:
         start, samples = self.context.start, self.context.samples
@@ -383,7 +392,7 @@ class ServedSource:
             while (slot := self.ring.take()) is None:
                 if self.ring.uncollected():  # the reader may wait for these
                     self.channel.send(0)
-                if not self._hear(_LOOK_S) and self.context.stop():
+                if not self._hear(_TICK_S) and self.context.stop():
                     raise RunStopped("stopped by the user while waiting for soft labels")
             return slot
         finally:
@@ -437,7 +446,8 @@ class ServedSource:
         new = replace(old, lt=old.lt if lt is None else lt, ut=ut or old.ut)
         samples = new.thresholds(*self._sizes)
         self.channel.send({"thresholds": samples})
-        self._config["rules"] |= dict(zip(("lt", "ut"), samples, strict=True))
+        rules = replace(self._config.rules, lt=samples[0], ut=samples[1])
+        self._config = replace(self._config, rules=rules)
         self.spec = new
 
     def pause(self, *, paused: bool) -> None:

@@ -80,7 +80,10 @@ def started(
 
     def on_interrupt(*_: Any) -> None:
         nonlocal pressed
-        if run is None:  # nothing was started yet
+        if run is None:
+            # One more, while the interpreter ends, would be a traceback.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            say("interrupted before anything was started")
             raise KeyboardInterrupt
         pressed += 1
         if pressed == 1:
@@ -99,7 +102,8 @@ def started(
             return None, 0
         run.wait(see, since=since)
     finally:
-        signal.signal(signal.SIGINT, before)
+        if signal.getsignal(signal.SIGINT) is on_interrupt:
+            signal.signal(signal.SIGINT, before)
     return run, pressed
 
 

@@ -22,7 +22,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run.export import export_global, export_student
+    from kdlab.run.outputs.export import export_global, export_student
 
     run, out, member = arguments.run, arguments.out, arguments.member
     if not arguments.whole:

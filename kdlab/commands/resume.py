@@ -19,6 +19,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run.handle import resume
+    from kdlab.run.handle.run import resume
 
     return start_run(lambda: resume(arguments.run, arguments.trust_components), arguments)

@@ -19,7 +19,7 @@ def do(arguments: argparse.Namespace) -> int:
     if arguments.compare:
         print(compare(*arguments.compare))
     elif arguments.sync:
-        from kdlab.run.late_tracking import sync_all
+        from kdlab.run.outputs.tracking_sync import sync_all
 
         print(sync_all())
     else:

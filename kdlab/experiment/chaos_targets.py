@@ -1,14 +1,16 @@
 """Whom chaos can hit: the processes of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kdlab.cluster.chaos import Target
+from kdlab.cluster.chaos import Chaos, ChaosRunner, Target
 from kdlab.cluster.local_pool import RunningLocalPool
 from kdlab.cluster.pool import Pool
-from kdlab.cluster.wire import ask
+from kdlab.cluster.wires.wire import ask
 from kdlab.errors import SchedulerUnreachable
+from kdlab.events.event import Emit
 
 
 @dataclass(slots=True)
@@ -33,6 +35,22 @@ class OwnTargets:
     def add_teacher(self) -> None:
         if isinstance(self.pool, RunningLocalPool):
             self.pool.add_teacher()
+
+
+@contextmanager
+def chaos_while(
+    chaos: Chaos | None, emit: Emit, pool: Pool | None, ranks: Callable[[], list[Target]]
+) -> Iterator[OwnTargets | None]:
+    """The trouble that `chaos:` asks for, while a member trains; None is none."""
+    if chaos is None:
+        yield None
+        return
+    targets = OwnTargets(pool, ranks)
+    runner = ChaosRunner(chaos, targets, emit, None if pool is None else pool.tls)
+    try:
+        yield targets
+    finally:
+        runner.stop()
 
 
 def by_pid(address: str, tls: dict[str, str] | None) -> dict[int, Target]:

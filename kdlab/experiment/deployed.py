@@ -3,7 +3,7 @@
 from typing import Any
 
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.probe import identity_of
+from kdlab.cluster.teachers.probe import identity_of
 from kdlab.data.images import ImageData
 from kdlab.train.teacher import PreparedTeachers
 

@@ -4,7 +4,7 @@ runs/<run_id>/
     spec.yaml      the resolved spec; experiment.json its name and hash, and the format
     events.jsonl   everything that happened, append-only: the truth
     status.json    state, process, result
-    control.jsonl  what somebody asked of it while it went on (run/control.py)
+    control.jsonl  what somebody asked of it while it went on (run/handle/control.py)
     run.log        what the process printed
     members/<source>/seed<n>/   checkpoints, student.safetensors, result.json, model card
 """

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from kdlab.cluster.group import StudentGroup
 from kdlab.cluster.hosted_ranks import HostedRank
 from kdlab.cluster.pool import Pool
-from kdlab.cluster.rank_child import RankChild, start_here
 from kdlab.experiment.method import MemberTraining
 from kdlab.papers.edl_dist.generations import Generations, StartGeneration
 from kdlab.soft_labels.source import PoolAddress
+from kdlab.supervision.rank_child import RankChild, start_here
+from kdlab.supervision.rank_messages import GenerationOrder, RankConfig
 from kdlab.train import checkpoint
 
 
@@ -19,7 +19,7 @@ def rank_group(
     training: MemberTraining,
     *,
     module: str,
-    shared: dict[str, Any],
+    pool: Pool | None,
     hang_s: float,
     wanted: Callable[[], int | None],
 ) -> StudentGroup:
@@ -29,7 +29,7 @@ def rank_group(
         machine: how many there are to be, and what happens when one is lost.
         training: whose ranks they are.
         module: with a `RankProcess` as its main.
-        shared: what each is told beside its place in the group.
+        pool: that teaches them; None is no pool.
         hang_s: a rank without a sign of life for so long is killed and replaced.
         wanted: how many somebody asked for since; None if nobody did.
     """
@@ -40,28 +40,27 @@ def rank_group(
         old.unlink()
 
     def start(name: str, pulse: Path) -> RankChild:
-        config = {
-            "run": str(training.run.path),
-            "member": training.member.name,
-            "name": name,
-        }
+        config = RankConfig(
+            run=str(training.run.path), member=training.member.name, name=name
+        )
         log = folder / f"{name}.log"
         if hosts is not None:
             return hosts.start(module, config, log, pulse)
         return start_here(module, config, log, pulse)
 
-    def order(generation: StartGeneration) -> dict[str, Any]:
+    def order(generation: StartGeneration) -> GenerationOrder:
         meeting = f"file://{rendezvous / f'generation-{generation.generation}'}"
         first = group.supervisor.children[generation.ranks[0]]
         if hosts is not None and isinstance(first, HostedRank):
             meeting = hosts.meeting(first)
-        return shared | {
-            "generation": generation.generation,
-            "fence": checkpoint.raise_fence(folder / "checkpoints"),
-            "world": len(generation.ranks),
-            "meet_at": meeting,
-            "from_step": checkpoint.newest_step(folder / "checkpoints"),
-        }
+        return GenerationOrder(
+            generation=generation.generation,
+            fence=checkpoint.raise_fence(folder / "checkpoints"),
+            world=len(generation.ranks),
+            meet_at=meeting,
+            from_step=checkpoint.newest_step(folder / "checkpoints"),
+            pool=PoolAddress.of(pool),
+        )
 
     group = StudentGroup(
         machine,
@@ -74,9 +73,3 @@ def rank_group(
         wanted=wanted,
     )
     return group
-
-
-def address_of(pool: Pool | None) -> dict[str, Any] | None:
-    """A pool's address as an order to a rank has it."""
-    found = PoolAddress.of(pool)
-    return None if found is None else found.to_json()

@@ -8,7 +8,7 @@ both before anything starts; `train` is given a `MemberTraining` and makes a stu
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -21,6 +21,7 @@ from kdlab.events.event import Emit
 from kdlab.models.model import parameters
 from kdlab.soft_labels.source import LoadedTeacher, SourceContext, SourceSpec
 from kdlab.train.recipe import Recipe
+from kdlab.train.result import MemberResult
 from kdlab.train.student import StudentLoop
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 Ranks = Callable[[], list[Target]]  # processes of a member that chaos can hit
 Chaos = Callable[["Pool | None", Ranks], AbstractContextManager["OwnTargets | None"]]
-MemberResult = dict[str, Any]  # keys: kdlab/run/outcome.py
 
 
 class Group(Protocol):
@@ -42,7 +42,8 @@ class Group(Protocol):
 
     failovers: list[float]  # seconds each
 
-    def run(self) -> MemberResult: ...
+    def run(self) -> dict[str, Any]:
+        """Until the end; a `MemberResult` as JSON holds it."""
 
     def targets(self) -> list[Target]: ...
 
@@ -123,7 +124,7 @@ class MemberTraining:
             )
         )
         with closing(opened):
-            return asdict(loop.run(opened)) | {"parameters": parameters(loop.model)}
+            return MemberResult.of(loop.run(opened), parameters=parameters(loop.model))
 
 
 class MethodSpec(Spec, ABC):

@@ -13,11 +13,11 @@ from kdlab.events.general import Warned
 from kdlab.events.teachers import ChaosCaused, TeacherAdded, TeacherDrained
 from kdlab.experiment.chaos_targets import OwnTargets
 
-_LOOK_S = 0.2
+_TICK_S = 0.2
 
 
 class PoolOrders:
-    """Reads the orders of `kdlab.run.control` and carries out those for teachers.
+    """Reads the orders of `kdlab.run.handle.control` and carries out those for teachers.
 
     Args:
         path: of the orders.
@@ -38,17 +38,17 @@ class PoolOrders:
         self._thread.start()
 
     def _follow(self) -> None:
-        while not self._closing.wait(_LOOK_S):
+        while not self._closing.wait(_TICK_S):
             for order in self._read():
                 if order.time < self._since:
                     continue
                 try:
-                    self._carry_out(order)
+                    self._execute(order)
                 except Exception as error:  # of whatever kind: the next order must be heard
                     said = f"{order.KIND} was not carried out: {error!r}"
                     self._emit(Warned(message=said))
 
-    def _carry_out(self, order: Order) -> None:
+    def _execute(self, order: Order) -> None:
         match order:
             case AddTeacher():
                 child = self._pool.add_teacher()

@@ -1,16 +1,18 @@
-"""The teacher pools of a run."""
+"""The machines of a run: its teacher pools, and where its ranks are started."""
 
 import json
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from kdlab.cluster import notebook_components
 from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.local_pool import RunningLocalPool
 from kdlab.cluster.pool import Pool
-from kdlab.cluster.probe import probe_images, proof_of
+from kdlab.cluster.teachers.probe import probe_images, proof_of
 from kdlab.control.orders import CONTROL
 from kdlab.events.event import Emit
 from kdlab.events.teachers import PoolReady, PoolStarting
@@ -22,7 +24,7 @@ from kdlab.soft_labels.source import SourceSpec
 
 
 class Pools:
-    """Each is started for the first member of the run that needs it.
+    """Each pool is started for the first member of the run that needs it.
 
     Args:
         run: its folder.
@@ -45,6 +47,14 @@ class Pools:
         self._up: dict[str, Pool] = {}
         self._shared = shared
         self._orders: list[PoolOrders] = []
+
+    @cached_property
+    def hosts(self) -> DaskHosts | None:
+        """Where ranks are started; None is this machine."""
+        workers = self.spec.workers
+        if workers is None:
+            return None
+        return DaskHosts(workers.address, workers.certificates())
 
     def whole(self) -> Pool:
         """Serves soft labels."""
@@ -94,3 +104,5 @@ class Pools:
             orders.close()
         for pool in self._up.values():
             pool.close()
+        if "hosts" in self.__dict__ and self.hosts is not None:
+            self.hosts.close()

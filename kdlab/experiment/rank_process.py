@@ -16,13 +16,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from kdlab.cluster.children import announce, configured
-from kdlab.cluster.heartbeat import HeartbeatFile
 from kdlab.config.load import spec_hash
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.event import Emit, Event, unheard
@@ -33,15 +31,39 @@ from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import Member, spec_of
+from kdlab.messages import plain, typed
+from kdlab.supervision.children import announce, configured
+from kdlab.supervision.heartbeat import HeartbeatFile
+from kdlab.supervision.rank_messages import (
+    RANK_ANSWERS,
+    RANK_ORDERS,
+    CarryOut,
+    GenerationOrder,
+    GroupBroken,
+    MachineFailed,
+    RankAnswer,
+    RankConfig,
+    RankDone,
+    RankFailed,
+    RankSaved,
+    RankStopped,
+    SaveGeneration,
+    StopTraining,
+)
 from kdlab.train.aggregation.ranks import GenerationEnds
+
+OrderType = TypeVar("OrderType")
 
 PATIENCE = timedelta(minutes=30)  # for the others; the supervisor sees a hang much sooner
 _LOST = 70  # exit code of a rank whose machine failed it
 _TOLD_BY_ALL = (TeacherLost, TeachersGone, Warned, TeacherJoined, TeacherLeft)
 
 
-class RankProcess(ABC):
+class RankProcess(ABC, Generic[OrderType]):
     """A process that can be a rank of one member's training.
+
+    Attributes:
+        takes: what it is told to carry out.
 
     Args:
         run: its folder.
@@ -49,6 +71,8 @@ class RankProcess(ABC):
         beat: called with (generation, step) as a sign of life.
         stop: whether the user asked this process to stop.
     """
+
+    takes: type[OrderType]
 
     def __init__(
         self,
@@ -73,12 +97,8 @@ class RankProcess(ABC):
         )
 
     @abstractmethod
-    def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
-        """One generation, to its end; the master's result.
-
-        Args:
-            order: "generation", "rank", "world", "meet_at"; "local_rank" among the ranks of
-                this machine, "local_world" the most on any one; what else was shared.
+    def generation(self, order: OrderType) -> object:
+        """One generation, to its end; the master's result, a dataclass.
 
         Raises:
             GenerationEnds: a rank comes or goes; all have saved.
@@ -93,13 +113,13 @@ class RankProcess(ABC):
         enough = torch.cuda.device_count() >= on_this_machine
         return "nccl" if device.type == "cuda" and enough else "gloo"
 
-    def meet(self, order: dict[str, Any], device: torch.device) -> None:
+    def meet(self, order: GenerationOrder, device: torch.device) -> None:
         """Have the default process group up; `dist.destroy_process_group` ends it."""
         dist.init_process_group(
-            self.backend(device, order["local_world"]),
-            init_method=order["meet_at"],
-            rank=order["rank"],
-            world_size=order["world"],
+            self.backend(device, order.local_world),
+            init_method=order.meet_at,
+            rank=order.rank,
+            world_size=order.world,
             timeout=PATIENCE,
         )
 
@@ -149,55 +169,64 @@ def is_machines_fault(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error) for word in cuda)
 
 
-def serve(rank: RankProcess, orders: "queue.SimpleQueue[dict[str, Any]]") -> None:
+def serve(
+    rank: RankProcess[OrderType], orders: "queue.SimpleQueue[dict[str, Any] | None]"
+) -> None:
     """Carry out orders until the end; every way a generation ends is announced."""
     announce(ready=True)
-    while True:
-        order = orders.get()
-        if "end" in order:
+    while (order := orders.get()) is not None:
+        answer = _carried_out(rank, typed(rank.takes, order))
+        announce(**RANK_ANSWERS.plain(answer))
+        if isinstance(answer, MachineFailed):
+            # A rank that is lost: another process, maybe elsewhere, takes its place.
+            os._exit(_LOST)
+        if isinstance(answer, RankSaved) and rank.leaving:
             return
-        if "train" not in order:
-            continue
-        try:
-            announce(done=rank.generation(order["train"]))
-        except GenerationEnds:
-            announce(saved=True, leaving=rank.leaving)
-            if rank.leaving:
-                return
-        except RunStopped as error:
-            announce(stopped=str(error))
-        except KdlabError as error:
-            traceback.print_exc()
-            announce(error=str(error), exit_code=error.exit_code)
-        except Exception as error:  # whatever the models and gloo raise
-            traceback.print_exc()
-            why = f"{type(error).__name__}: {error}"
-            if is_broken_group(error):
-                announce(broken=why[:300])
-            elif is_machines_fault(error):
-                # A rank that is lost: another process, maybe elsewhere, takes its place.
-                announce(lost=why[:300])
-                os._exit(_LOST)
-            else:
-                announce(error=why, exit_code=1)
 
 
-def main(kind: type[RankProcess]) -> None:
+def _carried_out(rank: RankProcess[OrderType], order: OrderType) -> RankAnswer:
+    try:
+        result = rank.generation(order)
+        return RankDone(None if result is None else plain(result))
+    except GenerationEnds:
+        return RankSaved(rank.leaving)
+    except RunStopped as error:
+        return RankStopped(str(error))
+    except KdlabError as error:
+        traceback.print_exc()
+        return RankFailed(str(error), error.exit_code)
+    except Exception as error:  # whatever the models and gloo raise
+        traceback.print_exc()
+        why = f"{type(error).__name__}: {error}"
+        if is_broken_group(error):
+            return GroupBroken(why[:300])
+        return MachineFailed(why[:300]) if is_machines_fault(error) else RankFailed(why)
+
+
+def main(kind: type[RankProcess[Any]]) -> None:
     """The whole life of a rank's process."""
-    orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    made: list[RankProcess] = []
+    orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    made: list[RankProcess[Any]] = []
 
-    def hear(order: dict[str, Any]) -> None:
-        for rank in made:
-            rank.stopping |= bool(order.get("stop"))
-            rank.saving |= bool(order.get("save"))
-        orders.put(order)
+    def hear(message: dict[str, Any]) -> None:
+        if "end" in message:
+            orders.put(None)
+            return
+        match RANK_ORDERS.typed(message):
+            case CarryOut(order):
+                orders.put(order)
+            case StopTraining():
+                for rank in made:
+                    rank.stopping = True
+            case SaveGeneration():
+                for rank in made:
+                    rank.saving = True
 
-    config = configured(hear)
+    config = configured(RankConfig, hear)
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    run = RunFolder(Path(config["run"]))
+    run = RunFolder(Path(config.run))
     accept_components(run)
-    rank = kind(run, config["member"], HeartbeatFile(Path(config["pulse"])).beat)
+    rank = kind(run, config.member, HeartbeatFile(Path(config.pulse)).beat)
     made.append(rank)
 
     def leave(*_: Any) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from kdlab.cluster.chaos import Chaos
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import PoolSpec
-from kdlab.cluster.security import Files, Tls, address_faults
-from kdlab.cluster.wire import check_address
+from kdlab.cluster.wires.security import Files, Tls, address_faults
+from kdlab.cluster.wires.wire import check_address
 from kdlab.config import Fault, Range, Spec
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict

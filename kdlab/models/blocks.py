@@ -130,7 +130,7 @@ class Cuttable:
             if len(alive) != 1:
                 skipping = [n for n in alive if n is not self._nodes[at]]
                 uses = [
-                    f"{_said(n)} is used by {', '.join(sorted(_said(u) for u in n.users))}"
+                    f"{_text(n)} is used by {', '.join(sorted(_text(u) for u in n.users))}"
                     for n in skipping
                 ]
                 raise ModelError(
@@ -274,5 +274,5 @@ def check_composition(net: nn.Module, blocks: Sequence[nn.Module], views: Tensor
         )
 
 
-def _said(node: fx.Node) -> str:
+def _text(node: fx.Node) -> str:
     return str(node.target) if node.op == "call_module" else node.name

@@ -4,7 +4,7 @@ import hashlib
 import json
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -115,6 +115,7 @@ def load_weights(net: nn.Module, path: Path, sha256: str | None = None) -> None:
             f"{path} has sha256 {found}, expected {sha256}. It was not loaded: another "
             "file, or a damaged download. Fetch it again, or correct the hash in the card."
         )
+    state: dict[str, Tensor] = {}
     try:
         if path.suffix == ".safetensors":
             state = load_file(path)
@@ -128,8 +129,40 @@ def load_weights(net: nn.Module, path: Path, sha256: str | None = None) -> None:
             f"{path} holds more than plain tensors and is not read: a pickle from outside "
             "could run code. Save its state_dict as safetensors."
         ) from error
-    except (RuntimeError, SafetensorError, ValueError, AttributeError, EOFError) as error:
-        raise WeightsError(f"{path} does not fit {type(net).__name__}: {error}") from error
+    except RuntimeError as error:
+        why = (_difference(net.state_dict(), state) if state else "") or str(error)
+        raise WeightsError(f"{path} does not fit {type(net).__name__}: {why}") from error
+    except (SafetensorError, ValueError, AttributeError, EOFError) as error:
+        raise WeightsError(f"{path} cannot be read: {error}") from error
+
+
+def _difference(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> str:
+    """What a file lacks, has too much, or has in another shape: counts and first names."""
+    other = [
+        f"{k} {tuple(file[k].shape)} instead of {tuple(v.shape)}"
+        for k, v in network.items()
+        if k in file and file[k].shape != v.shape
+    ]
+    missing = [k for k in network if k not in file]
+    foreign = [k for k in file if k not in network]
+    parts = [
+        f"{len(keys)} of {len(network)} tensors {what} ({_first(keys)})"
+        for keys, what in ((missing, "missing"), (other, "of another shape"))
+        if keys
+    ]
+    if foreign:
+        parts.append(f"{len(foreign)} it does not know ({_first(foreign)})")
+    if not parts:
+        return ""
+    if other and not missing and not foreign and len(other) <= 2:
+        hint = "It was trained for another number of classes, or of channels."
+    else:
+        hint = "It belongs to another architecture, or was saved under other names."
+    return f"{'; '.join(parts)}. {hint}"
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def file_sha256(path: Path) -> str:

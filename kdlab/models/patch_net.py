@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from kdlab.config import Range, register
 from kdlab.models.model import ModelSpec
 
-_AT_LEAST_1 = Range(ge=1)
+_POSITIVE = Range(ge=1)
 
 
 @register("models/patch_net")
@@ -24,9 +24,9 @@ class PatchNet(ModelSpec):
     depth: layers.
     """
 
-    patch: Annotated[int, _AT_LEAST_1] = 4
-    width: Annotated[int, _AT_LEAST_1] = 64
-    depth: Annotated[int, _AT_LEAST_1] = 1
+    patch: Annotated[int, _POSITIVE] = 4
+    width: Annotated[int, _POSITIVE] = 64
+    depth: Annotated[int, _POSITIVE] = 1
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         return _PatchNet(self, num_classes, in_chans)

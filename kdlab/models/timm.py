@@ -1,13 +1,14 @@
 """Any timm model: `timm/resnet18`."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import nn
 
 from kdlab.config import register
-from kdlab.config.folders import nearest
-from kdlab.errors import ModelError
+from kdlab.errors import Fault, ModelError
 from kdlab.models.model import ModelSpec, Statistics
+from kdlab.models.zoo import unknown_model
 
 
 @register("timm/*")
@@ -21,13 +22,18 @@ class TimmModel(ModelSpec):
     variant: str
     pretrained: bool = False
 
+    def cross_faults(self) -> Iterator[Fault]:
+        def known() -> list[str]:
+            import timm
+
+            return [name] if timm.is_model(name) else list(timm.list_models())
+
+        name = self.variant.split(".")[0]  # what follows names weights
+        yield from unknown_model("timm", name, known)
+
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         import timm
 
-        if not timm.is_model(self.variant.split(".")[0]):
-            raise ModelError(
-                f"timm has no model {self.variant!r}.{nearest(self.variant, timm.list_models())}"
-            )
         try:
             model: nn.Module = timm.create_model(
                 self.variant,

@@ -1,14 +1,15 @@
 """Any torchvision classification model: `torchvision/mobilenet_v3_small`."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from kdlab.config import register
-from kdlab.config.folders import nearest
-from kdlab.errors import ModelError
+from kdlab.errors import Fault, ModelError
 from kdlab.models.model import IMAGENET_MEAN, IMAGENET_STD, ModelSpec, Statistics
+from kdlab.models.zoo import unknown_model
 
 
 @register("torchvision/*")
@@ -23,14 +24,17 @@ class TorchvisionModel(ModelSpec):
     variant: str
     pretrained: bool = False
 
+    def cross_faults(self) -> Iterator[Fault]:
+        def known() -> list[str]:
+            import torchvision.models as zoo
+
+            return list(zoo.list_models(module=zoo))
+
+        yield from unknown_model("torchvision", self.variant, known)
+
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         import torchvision.models as zoo
 
-        known = zoo.list_models(module=zoo)
-        if self.variant not in known:
-            raise ModelError(
-                f"torchvision has no model {self.variant!r}.{nearest(self.variant, known)}"
-            )
         options: dict[str, Any] = {"num_classes": num_classes}
         if self.variant in ("googlenet", "inception_v3"):
             options |= {"aux_logits": False, "init_weights": False}

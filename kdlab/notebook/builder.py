@@ -25,7 +25,7 @@ from kdlab.run.experiment import Experiment
 from kdlab.run.experiment import load as load_experiment
 
 if TYPE_CHECKING:
-    from kdlab.run.handle import Run
+    from kdlab.run.handle.run import Run
 
 _STYLE = {"description_width": "150px"}
 _NONE = "(none)"

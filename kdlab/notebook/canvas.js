@@ -8,7 +8,14 @@ function render({ model, el }) {
   canvas.style.width = "100%";
   canvas.style.maxWidth = "900px";
   canvas.className = "kdlab-curves";
-  el.appendChild(canvas);
+  const gone = document.createElement("p");
+  gone.className = "kdlab-gone";
+  gone.setAttribute("role", "status");
+  gone.style.cssText = "margin: 4px 0; padding: 6px 10px; border-left: 4px solid #d1603d";
+  gone.textContent = "The kernel that followed this run is gone, so this picture no longer " +
+    `changes. The run does not need it. To see it again: ${model.get("again")}`;
+  gone.hidden = true;
+  el.append(gone, canvas);
   let series = [], lines = {}, names = [], alive = true, asking = 0;
 
   // As kdlab/notebook/curve.py: when there are too many points, neighbours become one, and
@@ -166,6 +173,7 @@ function render({ model, el }) {
     if (message.lines) lines = message.lines;
     if (message.kind === "reset") {
       series = [];
+      gone.hidden = true;
       clearInterval(asking);
     }
     ask(message.kind === "reset" || message.names || message.lines);
@@ -184,18 +192,29 @@ function render({ model, el }) {
   resized.observe(el);
   model.on("msg:custom", hear);
   // While a reloaded page still finds its kernel a message can be lost, either way.
-  let hellos = 0;
-  const hello = () => {
-    model.send({ kind: "hello" });
-    if (++hellos === 60) clearInterval(asking);
-  };
-  asking = setInterval(hello, 1000);
-  hello();
+  function greet() {
+    let hellos = 0;
+    const hello = () => {
+      if (++hellos === 60) clearInterval(asking);
+      model.send({ kind: "hello" });
+    };
+    clearInterval(asking);
+    asking = setInterval(hello, 1000);
+    hello();
+  }
+  // The connection was lost, or is back: a kernel that still lives answers with a reset.
+  function reconnect() {
+    gone.hidden = false;
+    greet();
+  }
+  model.on("comm_live_update", reconnect);
+  greet();
   return () => {
     alive = false;
     clearInterval(asking);
     resized.disconnect();
     model.off("msg:custom", hear);
+    model.off("comm_live_update", reconnect);
   };
 }
 

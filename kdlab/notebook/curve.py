@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-_MOST = 1200  # points; then neighbours become one
+_MAX = 1200  # points; then neighbours become one
 
 
 @dataclass(slots=True)
@@ -14,7 +14,7 @@ class Curve:
     come after: a curve of 36,000 points has 600 to 1,200, evenly spread.
     """
 
-    most: int = _MOST
+    most: int = _MAX
     points: list[tuple[float, float]] = field(default_factory=list)
     stride: int = 1  # points that become one
     _pending: list[tuple[float, float]] = field(default_factory=list)

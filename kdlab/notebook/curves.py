@@ -6,6 +6,7 @@ from typing import Any
 
 import anywidget
 import numpy as np
+import traitlets
 
 from kdlab.notebook.watch import Watch
 
@@ -17,13 +18,15 @@ class CurvesWidget(anywidget.AnyWidget):
 
     Args:
         watch: what there is.
+        again: the code that shows it again; the page names it when the kernel is gone.
         seen: called when a view has said hello, by whatever thread; calls `reset`.
     """
 
     _esm = Path(__file__).with_name("canvas.js")
+    again = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, watch: Watch, seen: Callable[[], None]) -> None:
-        super().__init__()
+    def __init__(self, watch: Watch, again: str, seen: Callable[[], None]) -> None:
+        super().__init__(again=again)
         self._watch, self._seen, self._chapter = watch, seen, 0
         self._names: list[tuple[str, str]] = []
         self._lines: dict[str, dict[str, float]] = {}

@@ -9,9 +9,9 @@ from IPython.display import HTML, display
 
 from kdlab.experiment.folder import ENDED
 from kdlab.notebook.follower import follower
-from kdlab.run.watched import Watched
+from kdlab.run.handle.watched import Watched
 
-_LOOK_S = 0.5
+_TICK_S = 0.5
 
 
 class SweepView:
@@ -44,7 +44,7 @@ class SweepView:
         """Shown already, by `show`."""
 
     def _follow(self) -> None:
-        while not self._closing.wait(_LOOK_S):
+        while not self._closing.wait(_TICK_S):
             if self._look():
                 break
         if self._snapshot is not None:  # stays when the notebook is saved

@@ -129,7 +129,7 @@ class Watch:
         self._points(_EPOCH, event, event.epoch)
 
     @_take.register
-    def _on_look(self, event: ErrorsMeasured) -> None:
+    def _on_tick(self, event: ErrorsMeasured) -> None:
         self._points(_LOOK, event, event.iterations)
 
     @_take.register

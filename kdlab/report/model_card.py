@@ -7,10 +7,11 @@ import yaml
 from kdlab.report.costs import HEAD, cost_rows
 from kdlab.report.page import markdown_table
 from kdlab.report.table import NAMES
+from kdlab.train.result import MemberReport
 
 
 def model_card(
-    result: dict[str, Any],
+    result: MemberReport,
     *,
     experiment: str,
     run_id: str,
@@ -23,21 +24,21 @@ def model_card(
     teacher = "none" if teacher_top1 is None else f"{teacher_top1:.2f} % top-1 on test"
     student = spec["student"]
     costs = ""
-    if result["costs"]:  # else they could not be measured
-        costs = f"{markdown_table(HEAD, cost_rows(result['costs']))}\n\n"
+    if result.costs:  # else they could not be measured
+        costs = f"{markdown_table(HEAD, cost_rows(result.costs))}\n\n"
     return f"""# {student["type"]} distilled on {dataset}
 
-Student of run `{run_id}` ({experiment}), member `{result["member"]}`, spec `{spec_hash}`.
+Student of run `{run_id}` ({experiment}), member `{result.member}`, spec `{spec_hash}`.
 
 | | |
 | --- | --- |
-| soft labels | {NAMES.get(result["source"], result["source"])} |
+| soft labels | {NAMES.get(result.source, result.source)} |
 | teacher | {teacher} |
-| test top-1, last epoch | {result["last"]["top1"]:.2f} % |
-| test top-1, best epoch on validation ({result["best_epoch"]}) | {result["best"]["top1"]:.2f} % |
-| parameters | {result["parameters"]:,} |
-| seed | {result["seed"]} |
-| samples trained on | {result["seen"]:,} ({result["lost"]} lost, {result["repeated"]} repeated) |
+| test top-1, last epoch | {result.last.top1:.2f} % |
+| test top-1, best epoch on validation ({result.best_epoch}) | {result.best.top1:.2f} % |
+| parameters | {result.parameters:,} |
+| seed | {result.seed} |
+| samples trained on | {result.seen:,} ({result.lost} lost, {result.repeated} repeated) |
 
 {costs}`student.safetensors` holds the bare network, `student.json` its type and the mean and
 standard deviation its input is normalised with (on the 0..1 scale).

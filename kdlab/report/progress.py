@@ -17,11 +17,17 @@ from kdlab.events.training import CheckpointSaved, EpochDone, StepLogged
 _SEEN_OTHERWISE = (CheckpointSaved,)
 
 
+def people() -> Console:
+    """Lines for people go to stderr, as stdout is for results; in a notebook below the cell."""
+    console = Console(stderr=True)
+    return Console(file=sys.stdout, force_jupyter=False) if console.is_jupyter else console
+
+
 class Progress:
-    """Feed it events with `see`. Writes to stderr, so that --json keeps stdout clean."""
+    """Feed it events with `see`. A block where it is a terminal, else lines."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True)
+        self.console = console or people()
         self.live: Live | None = None
         self.now: dict[str, Any] = {}
         self.thresholds: list[Any] = [None, None]

@@ -11,7 +11,7 @@ from kdlab.events.teachers import TeacherJoined, TeacherLeft, TeacherLost
 from kdlab.events.training import EpochDone, Resumed, StepLogged
 
 Points = list[tuple[float, float]]
-_MOST = 400  # points of a curve that is only to be looked at
+_MAX = 400  # points of a curve that is only to be looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def progressions(events: Iterable[Event]) -> dict[str, Progression]:
     return found
 
 
-def thinned(points: Points, most: int = _MOST) -> Points:
+def thinned(points: Points, most: int = _MAX) -> Points:
     """Neighbours become their mean until there are few enough; the last one stays."""
     size = -(-len(points) // most)
     if size <= 1:

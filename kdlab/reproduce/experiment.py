@@ -21,10 +21,10 @@ from kdlab.reproduce.measurement import (
     missing_images,
     roots_of,
 )
-from kdlab.run.examination import TEACHER
 from kdlab.run.experiment import load
-from kdlab.run.handle import Run
-from kdlab.run.shipping import Beside, ship
+from kdlab.run.handle.run import Run
+from kdlab.run.outputs.examination import TEACHER
+from kdlab.run.outputs.export_formats import Beside, ship
 
 
 @register("reproduce/experiment")

@@ -1,13 +1,13 @@
-"""What there is, in words: `kdlab list`, `show`, `runs`. Lists without importing."""
+"""What there is, in words: `kdlab list` and `show`. Lists without importing."""
 
 import html
 import inspect
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from textwrap import wrap
+from typing import Any
 
 from kdlab.config import folders, load, registry, source_index
 from kdlab.config.folders import nearest
@@ -16,25 +16,71 @@ from kdlab.errors import NotFoundError, SpecError
 from kdlab.report import page
 from kdlab.report.table import text_table_left
 
-if TYPE_CHECKING:
-    from kdlab.run.handle import Run
 
-
-def catalogue(kind: str | None = None) -> str:
+def catalogue(kind: str | None = None, word: str | None = None) -> str:
     """Configs, cards and components with one line each.
 
+    Args:
+        kind: one of them, or `all`; None is an overview that fits a screen.
+        word: only what has it in its name or in its line.
+
     Raises:
-        NotFoundError: no such kind; lists them.
+        NotFoundError: no such kind, or nothing with that word.
     """
     sections = _sections()
-    if kind is not None:
+    if kind is None and word is None:
+        return _overview(sections)
+    if kind not in (None, "all"):
         if kind not in sections:
             raise NotFoundError(
                 f"There is no kind {kind!r}.{nearest(kind, list(sections))} "
-                f"Kinds: {', '.join(sections)}."
+                f"Kinds: {', '.join(sections)}; `kdlab list --search WORD` finds names."
             )
         sections = {kind: sections[kind]}
+    if word is not None:
+        sections = _with_word(sections, word)
     return _listed(sections)
+
+
+def _with_word(sections: "dict[str, list[Row]]", word: str) -> "dict[str, list[Row]]":
+    found = {
+        title: [r for r in rows if word.lower() in f"{r[1]} {r[2]}".lower()]
+        for title, rows in sections.items()
+    }
+    found = {title: rows for title, rows in found.items() if rows}
+    if not found:
+        names = [name for rows in sections.values() for _, name, _ in rows]
+        raise NotFoundError(f"Nothing has {word!r} in it.{nearest(word, names)}")
+    return found
+
+
+def _overview(sections: "dict[str, list[Row]]") -> str:
+    """A line or two for each kind, with its names as far as they fit."""
+    width = max(map(len, sections)) + 6
+    lines = []
+    for title, rows in sections.items():
+        names = dict.fromkeys(name.removeprefix(f"{title}/") for _, name, _ in rows)
+        # Those for tests are listed by their kind, and are not what one looks for here.
+        shown = sorted(
+            (name for name in names if not name.startswith("smoke/")),
+            key=lambda name: ("/" in name, name),
+        )
+        lines += wrap(
+            ", ".join(shown),
+            width=100,
+            initial_indent=f"{title} ({len(rows)})".ljust(width),
+            subsequent_indent=" " * width,
+            max_lines=2,
+            placeholder=" ...",
+            break_on_hyphens=False,
+        )
+    lines += [
+        "",
+        "kdlab list KIND            one kind, a line each (kdlab list all: everything)",
+        "kdlab list --search WORD   what has it in its name or its line",
+        "kdlab show NAME            one of them whole;  kdlab run NAME  starts a config",
+    ]
+    return "\n".join(lines)
 
 
 def _listed(sections: "dict[str, list[Row]]") -> str:
@@ -224,34 +270,3 @@ def component_sheet(name: str) -> Sheet | None:
 def _word(value: Any) -> str:
     words = {None: "null", True: "true", False: "false"}
     return words[value] if isinstance(value, bool | None) else str(value)
-
-
-_NO_RUNS = "There are no runs yet. Start one: kdlab run quickstart"
-_RUNS = ["run", "experiment", "state", "started", "top-1 %", "wall s"]
-
-
-class RunList(list["Run"]):
-    """Runs, which show themselves as a table."""
-
-    def __repr__(self) -> str:
-        return text_table_left(_RUNS, self._rows()) if self else _NO_RUNS
-
-    def _repr_html_(self) -> str:
-        return page.table(_RUNS, self._rows()) if self else _NO_RUNS
-
-    def _rows(self) -> list[list[str]]:
-        return [_row(run) for run in self]
-
-
-def _row(run: "Run") -> list[str]:
-    status = run.status
-    result = status.get("result") or {}
-    top1, wall = result.get("student_top1"), result.get("wall_seconds")
-    return [
-        run.id,
-        str(run.folder.experiment().get("experiment")),
-        str(status.get("state")),
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(status.get("created", 0))),
-        "-" if top1 is None else f"{top1:.2f}",
-        "-" if wall is None else f"{wall:.0f}",
-    ]

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from kdlab.experiment.spec import ExperimentSpec
-    from kdlab.run.examination import Pictures
-    from kdlab.run.handle import Run
+    from kdlab.run.handle.run import Run
+    from kdlab.run.outputs.examination import Pictures
 
 
 def load(name: str | Path, *overrides: str | Mapping[str, Any]) -> "Experiment":
@@ -99,14 +99,14 @@ class Experiment:
 
     def start(self, say: Any = lambda line: None) -> "Run":
         """Check, then run in a process of its own; returns at once."""
-        from kdlab.run.handle import start
+        from kdlab.run.handle.run import start
 
         self.check(say)
         return start(self)
 
     def prepare_for_torchrun(self, say: Any = lambda line: None) -> "Run":
         """Check, and make the run folder; torchrun starts the ranks."""
-        from kdlab.run.handle import prepare_for_torchrun
+        from kdlab.run.handle.run import prepare_for_torchrun
 
         self.check(say)
         return prepare_for_torchrun(self)
@@ -118,13 +118,13 @@ class Experiment:
             count: images.
             teacher: ask it; it is trained first if it never was.
         """
-        from kdlab.run.examination import show_batch  # imports torch
+        from kdlab.run.outputs.examination import show_batch  # imports torch
 
         return show_batch(self.spec, count, teacher=teacher, say=print)
 
     def edit(self) -> Any:
         """Change it by hand in a notebook: dropdowns, checked fields, save and start."""
-        from kdlab.run.watched import viewers
+        from kdlab.run.handle.watched import viewers
 
         return viewers["experiment"](self.asked, self.changes)
 

@@ -4,9 +4,8 @@ import asyncio
 import os
 import socket
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from kdlab.errors import BadInput, TeacherRefused
@@ -52,32 +51,39 @@ def join(
         SchedulerUnreachable: nobody answers at the address.
         TeacherRefused: the pool serves another model.
     """
+    from kdlab.cluster.child_configs import TeacherConfig
     from kdlab.cluster.limits import usable_cores
     from kdlab.cluster.remote_pool import install
-    from kdlab.cluster.roles import REFUSED
-    from kdlab.cluster.teacher_server import serve
+    from kdlab.cluster.teachers.teacher_server import serve
+    from kdlab.cluster.wires.roles import REFUSED
 
     install(scheduler, tls)
-    options: dict[str, Any] = asdict(place) | {
-        "name": place.name or f"{socket.gethostname()}-{os.getpid()}",
-        "threads": place.threads or usable_cores(),
-        "host": place.host or own_host(scheduler),
-        "tls": tls,
-        "sha256": None if model is None else _weights_of(model),
-    }
+    name = place.name or f"{socket.gethostname()}-{os.getpid()}"
+    config = TeacherConfig(
+        scheduler=scheduler,
+        name=name,
+        threads=place.threads or usable_cores(),
+        device=place.device,
+        host=place.host or own_host(scheduler),
+        port=place.port,
+        label_port=place.label_port,
+        patience_s=place.patience_s,
+        tls=tls,
+        sha256=None if model is None else _weights_of(model),
+    )
     print(
-        f"teacher {options['name']} joins {scheduler}; Ctrl-C withdraws it",
+        f"teacher {name} joins {scheduler}; Ctrl-C withdraws it",
         file=sys.stderr,
     )
 
     def say(line: str) -> None:
-        print(f"{options['name']}: {line}", file=sys.stderr, flush=True)
+        print(f"{name}: {line}", file=sys.stderr, flush=True)
 
-    ending = asyncio.run(serve(scheduler, options, say))
+    ending = asyncio.run(serve(config, say))
     if ending.code == REFUSED:
         raise TeacherRefused(f"This teacher cannot serve at {scheduler}: {ending.why}")
     if ending.code:
-        print(f"{options['name']}: {ending.why}", file=sys.stderr)
+        print(f"{name}: {ending.why}", file=sys.stderr)
     return ending.code
 
 
@@ -92,7 +98,7 @@ def certificates(
         BadInput: one is missing, or they are given for an address without TLS, which must
             be asked for by name.
     """
-    from kdlab.cluster.security import remembered
+    from kdlab.cluster.wires.security import remembered
 
     given = {"ca": ca, "cert": cert, "key": key}
     if not scheduler.startswith("tls://"):

@@ -11,9 +11,10 @@ from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.report.table import text_table
 from kdlab.simulate import ec_dnn, pipe_bd
 from kdlab.simulate.ec_dnn import EcDnn
-from kdlab.simulate.edl_dist import EdlDist, PoolOutcome, Simulation, in_unit
+from kdlab.simulate.edl_dist import EdlDist, in_unit
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.simulate.pipe_bd import PipeBd
+from kdlab.simulate.pool_simulation import PoolOutcome, Simulation
 
 
 def simulate(

@@ -15,6 +15,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,36 @@ from kdlab.events.ranks import GenerationBegun
 from kdlab.experiment import folder as folders
 from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.groups import address_of
 from kdlab.experiment.method import MemberTraining
 from kdlab.experiment.rank_process import is_broken_group
+from kdlab.messages import plain, typed
 from kdlab.methods.student.rank import Rank
-from kdlab.run.carry_out import carry_out
-from kdlab.run.process import RunProcess
-from kdlab.run.stop_request import StopRequest
+from kdlab.run.process.execution import execute
+from kdlab.run.process.run_process import RunProcess
+from kdlab.run.process.stop_request import StopRequest
+from kdlab.soft_labels.source import PoolAddress
+from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
+from kdlab.train.result import MemberResult
 
-_LOOK_S = 0.05
+_TICK_S = 0.05
 _LAST_WORD_S = 10.0
 _STOPPED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedOrder:
+    """What all ranks do next, by rank 0.
+
+    Attributes:
+        member: to be trained; None ends all ranks.
+        fence: checkpoints of an earlier start are not written any more.
+        pool: that teaches them.
+    """
+
+    member: str | None = None
+    fence: int = 0
+    pool: PoolAddress | None = None
 
 
 class Launched:
@@ -50,7 +69,7 @@ class Launched:
         self.attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.failovers: list[float] = []  # torchrun's, not seen from here
-        self.next: dict[str, Any] = {}  # rank 0's order to all
+        self.next: LaunchedOrder | None = None  # rank 0's order to all
         self.orders = 0
         # Of this start alone: nothing that a start before left behind is taken for its own.
         self.folder = run.path / "torchrun" / self._word_of_this_start()
@@ -75,12 +94,11 @@ class Launched:
         training.emit(
             GenerationBegun(number=self.attempt, ranks=self.world, launcher="torchrun")
         )
-        self.next = {
-            "member": training.member.name,
-            "generation": self.attempt,
-            "fence": checkpoint.raise_fence(training.folder / "checkpoints"),
-            "pool": address_of(training.pool),
-        }
+        self.next = LaunchedOrder(
+            member=training.member.name,
+            fence=checkpoint.raise_fence(training.folder / "checkpoints"),
+            pool=PoolAddress.of(training.pool),
+        )
         return self
 
     def targets(self) -> list[Target]:
@@ -89,28 +107,28 @@ class Launched:
 
     def run(self) -> dict[str, Any]:
         """Rank 0: have all train what is `next`."""
-        result = self.train(self.publish(self.next))
-        assert result is not None
+        assert self.next is not None
+        self.publish(self.next)
+        result: dict[str, Any] = plain(self.train(self.next))
         return result
 
-    def publish(self, order: dict[str, Any]) -> dict[str, Any]:
+    def publish(self, order: "LaunchedOrder") -> None:
         """Rank 0's order, for all."""
-        write_json(self._order_path(), order)
+        write_json(self._order_path(), plain(order))
         self.orders += 1
-        return order
 
     def _order_path(self) -> Path:
         return self.folder / f"order-{self.orders}.json"
 
-    def order(self) -> dict[str, Any]:
+    def order(self) -> "LaunchedOrder":
         """The next order.
 
         Not through a process group: a teacher may be trained first, and no collective
         waits that long.
         """
         while not self._order_path().is_file():
-            time.sleep(_LOOK_S)  # between looks; torchrun ends this rank if rank 0 dies
-        found: dict[str, Any] = json.loads(self._order_path().read_text())
+            time.sleep(_TICK_S)  # between looks; torchrun ends this rank if rank 0 dies
+        found = typed(LaunchedOrder, json.loads(self._order_path().read_text()))
         self.orders += 1
         return found
 
@@ -120,26 +138,31 @@ class Launched:
         while not self._order_path().is_file():
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_LOOK_S)
-        return "end" in self.order()
+            time.sleep(_TICK_S)
+        return self.order().member is None
 
-    def train(self, order: dict[str, Any]) -> dict[str, Any] | None:
+    def train(self, order: "LaunchedOrder") -> MemberResult | None:
         """One member from its newest checkpoint to its end; the result at rank 0.
 
         The ranks meet through a file: in torchrun's store a restarted group may find the
         addresses of the dead (gloo then connects to them until its time is over).
         """
         rank = Rank(
-            self.run_folder, order["member"], lambda generation, step: None, self.stop
+            self.run_folder, str(order.member), lambda generation, step: None, self.stop
         )
         meeting = self.folder / f"meeting-{self.orders}"
-        numbers = {
-            "rank": self.rank,
-            "world": self.world,
-            "local_rank": int(os.environ["LOCAL_RANK"]),
-            "local_world": int(os.environ["LOCAL_WORLD_SIZE"]),
-        }
-        return rank.generation(order | numbers | {"meet_at": f"file://{meeting}"})
+        return rank.generation(
+            GenerationOrder(
+                generation=self.attempt,
+                rank=self.rank,
+                world=self.world,
+                local_rank=int(os.environ["LOCAL_RANK"]),
+                local_world=int(os.environ["LOCAL_WORLD_SIZE"]),
+                meet_at=f"file://{meeting}",
+                fence=order.fence,
+                pool=order.pool,
+            )
+        )
 
 
 class LaunchedRunProcess(RunProcess):
@@ -169,7 +192,7 @@ def main(words: list[str]) -> int:
         return _master(run, launched)
     accept_components(run)
     try:
-        while "end" not in (order := launched.order()):
+        while (order := launched.order()).member is not None:
             launched.train(order)
     except RunStopped:
         return 0
@@ -192,13 +215,13 @@ def _master(run: RunFolder, launched: Launched) -> int:
     with locked(run.path / "lock", busy):
         born = psutil.Process().create_time()
         run.write_status(pid=os.getpid(), process_started=born)
-        code = carry_out(
+        code = execute(
             run,
             lambda: LaunchedRunProcess(launched),
             passes=lambda error: not last and is_broken_group(error),
         )
     if code in (0, _STOPPED):
-        launched.publish({"end": True})  # the others wait for another member
+        launched.publish(LaunchedOrder())  # the others wait for another member
         return 0
     return code
 

@@ -17,7 +17,7 @@ from kdlab.papers.ec_dnn.rounds import Combine, Finish, Instruction, Rounds, Tra
 from kdlab.simulate.clock import Clock
 from kdlab.simulate.kind import SimulationSpec
 
-_AT_LEAST_1 = Range(ge=1)
+_POSITIVE = Range(ge=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,9 @@ class EnsembleCase(Spec):
 
     name: str
     method: Literal["ec", "ma", "e"]
-    workers: Annotated[int, _AT_LEAST_1] = 4
-    tau: Annotated[int, _AT_LEAST_1] = 16
-    iterations: Annotated[int, _AT_LEAST_1] = 10_000
+    workers: Annotated[int, _POSITIVE] = 4
+    tau: Annotated[int, _POSITIVE] = 16
+    iterations: Annotated[int, _POSITIVE] = 10_000
     step_ms: Annotated[float, POSITIVE] = 50.0
     forward_ms: Annotated[float, POSITIVE] = 15.0
     model_mb: Annotated[float, POSITIVE] = 4.0

@@ -7,38 +7,17 @@ So the throughput of a plan, and what the schedule does on the way, is known bef
 machine is rented. Rules, thresholds and part sizes are those of a run's defaults.
 """
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import pairwise
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Spec
-from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules, Teacher
-from kdlab.papers.edl_dist.hybrid_schedule import Policy, default_thresholds
-from kdlab.papers.edl_dist.in_flight import Part
-from kdlab.papers.edl_dist.leases import LeaseTable
-from kdlab.papers.edl_dist.reader_instructions import (
-    AskTeacher,
-    Check,
-    Deliver,
-    GiveBack,
-    Instructions,
-    Release,
-    Send,
-)
-from kdlab.simulate.clock import Clock
+from kdlab.papers.edl_dist.hybrid_schedule import Policy
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.simulate.profile import RateProfile
 
-_AT_LEAST_1 = Range(ge=1)
-_LOOK_S = 0.05  # of the monitoring task, as in a run
-_LOOKS = 20.0  # per step, where steps are long
-_SETTLED = 0.95  # of the demand
-_SETTLED_OVER_S = 5.0
-_SOON_S = 60.0  # a teacher asked for so soon after a release should have been kept
+_POSITIVE = Range(ge=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +25,7 @@ class Fleet(Spec):
     """Teachers of one kind."""
 
     teacher: RateProfile
-    count: Annotated[int, _AT_LEAST_1] = 1
+    count: Annotated[int, _POSITIVE] = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +58,10 @@ class PoolCase(Spec):
     name: str
     student: RateProfile
     teacher: RateProfile
-    students: Annotated[int, _AT_LEAST_1] = 1
-    teachers: Annotated[int, _AT_LEAST_1] = 1
+    students: Annotated[int, _POSITIVE] = 1
+    teachers: Annotated[int, _POSITIVE] = 1
     more: tuple[Fleet, ...] = ()
-    batch: Annotated[int, _AT_LEAST_1] | None = None
+    batch: Annotated[int, _POSITIVE] | None = None
     steps: Annotated[int, Range(ge=10)] | None = None
     order: Literal["any", "strict"] | None = None
     evidence: Literal["predicted", "fitted", "bound"] = "predicted"
@@ -117,11 +96,11 @@ class EdlDist(SimulationSpec):
     cases: tuple[PoolCase, ...]
     unit: Literal["samples_per_second", "days"] = "samples_per_second"
     images: Annotated[float, POSITIVE] | None = None
-    batch: Annotated[int, _AT_LEAST_1] = 32
-    best_batch: Annotated[int, _AT_LEAST_1] = 32
+    batch: Annotated[int, _POSITIVE] = 32
+    best_batch: Annotated[int, _POSITIVE] = 32
     lt: Annotated[float, NOT_NEGATIVE] | None = None
     ut: Annotated[float, Range(ge=2)] | None = None
-    per_teacher: Annotated[int, _AT_LEAST_1] = 2
+    per_teacher: Annotated[int, _POSITIVE] = 2
     policy: Policy = "guarded"
     order: Literal["any", "strict"] = "any"
     in_step: bool = False
@@ -146,376 +125,6 @@ class EdlDist(SimulationSpec):
             yield Fault("images", "is missing; days need the samples of the whole training")
         if self.lt is not None and self.ut is not None and self.lt >= self.ut:
             yield Fault("lt", f"is {self.lt:g} batches and ut is {self.ut:g}")
-
-
-@dataclass(slots=True)
-class PoolOutcome:
-    """What a case came to."""
-
-    case: PoolCase
-    samples_per_second: float  # of all students, after the warm-up
-    demand: float  # samples/s of all students if they never waited
-    capacity: float  # samples/s of all teachers together
-    teachers_used: int  # held at the end
-    held_over_needed: float  # teachers held in the second half, over those that suffice
-    settle_s: float  # from the start to 0.95 of what can be reached
-    volume_max: int  # samples that were unused at once, of one student
-    volume_over_ut: float
-    volume_over_bound: float  # over ut or what the rates and latencies call for
-    lost: int  # samples of the batches due that were not delivered
-    repeated: int
-    resends: int
-    hedges: int
-    asked: int  # teachers asked for beyond the static share
-    released: int
-    released_in_vain: int  # teachers asked for within a minute of a release
-    events: int
-    simulated_s: float
-
-
-@dataclass(slots=True)
-class _SimulatedTeacher:
-    address: str
-    t_t: float
-    free_at: float = 0.0
-    sent_by: float = 0.0  # its link is busy until then
-    alive: bool = True
-    served: int = 0
-
-
-@dataclass(slots=True)
-class _Student:
-    name: str
-    t_s: float
-    reader: DistilReader
-    slots: list[int] = field(default_factory=list)
-    training: bool = False
-    stands_at_barrier: bool = False
-    steps: int = 0
-    version: int = -1
-    asked: list[float] = field(default_factory=list)  # when
-    released: list[float] = field(default_factory=list)
-    delivered: dict[int, int] = field(default_factory=dict)  # batch -> times
-    ended: list[float] = field(default_factory=list)  # time of each step
-    link_free_at: float = 0.0
-    held: list[tuple[float, float]] = field(default_factory=list)  # time, samples/s held
-    begin: float = 0.0  # time at the end of the warm-up
-    end: float = 0.0
-
-
-class Simulation:
-    """One case. `run()` gives its outcome."""
-
-    def __init__(self, spec: EdlDist, case: PoolCase) -> None:
-        self.spec, self.case, self.clock = spec, case, Clock()
-        self.chance = random.Random(spec.seed)
-        self.table = LeaseTable(ttl_s=1e9)  # a lost teacher is seen at once, none hangs
-        self.teachers: dict[str, _SimulatedTeacher] = {}
-        self.batch = case.batch or spec.batch
-        self.step_s = self.batch / case.student.samples_per_second
-        steps = case.steps or spec.steps
-        self.steps, self.wanted = steps, steps + steps // 5
-        self.joined = 0
-        self.students = [self._student(number) for number in range(case.students)]
-
-    def _student(self, number: int) -> _Student:
-        spec, t_s = self.spec, self.case.student.samples_per_second
-        lt, ut = default_thresholds(self.batch)
-        rules = Rules(
-            t_s=t_s,
-            lt=lt if spec.lt is None else int(spec.lt * self.batch),
-            ut=ut if spec.ut is None else int(spec.ut * self.batch),
-            policy=spec.policy,
-            per_teacher=spec.per_teacher,
-            order="strict" if spec.in_step else self.case.order or spec.order,
-            give_up_s=1e9,  # a simulated teacher never hangs
-            wait_s=1e9,
-        )
-        sizes = [self.batch] * (self.wanted + rules.ut // self.batch + rules.slots + 1)
-        return _Student(
-            f"student-{number}", t_s, DistilReader(rules, lambda e: sizes, epochs=1)
-        )
-
-    def run(self) -> PoolOutcome:
-        for fleet in (
-            Fleet(teacher=self.case.teacher, count=self.case.teachers),
-            *self.case.more,
-        ):
-            for _ in range(fleet.count):
-                self._join(fleet.teacher.samples_per_second)
-        for student in self.students:
-            self.table.on_demand(student.name, student.t_s, self.clock.now)
-            student.reader.on_announced()
-        for student in self.students:
-            self._tell(student)
-            self._look(student)
-        self._plan_moves()
-        self.clock.run(
-            50 * self.wanted * self.step_s,
-            lambda: all(s.steps >= self.wanted for s in self.students),
-        )
-        return self._outcome()
-
-    # What the machines talk to
-
-    def _plan_moves(self) -> None:
-        spec, span = self.spec, self.wanted * self.step_s
-        for _ in range(round(spec.kill_share * self.case.teachers)):
-            self.clock.after(self.chance.uniform(0.05, 0.9) * span, self._replace)
-        for move in spec.moves:
-            for _ in range(move.lose):
-                self.clock.after(move.at_s, partial(self._lose, move.notice_s))
-            for _ in range(move.join):
-                self.clock.after(move.at_s, self._join_one)
-        for every, what in (
-            (spec.lose_every_s, self._lose),
-            (spec.join_every_s, self._join_one),
-        ):
-            if every is not None:
-                self._again(every, what)
-
-    def _again(self, every: float, what: Callable[[], None]) -> None:
-        def now() -> None:
-            what()
-            self._again(every, what)
-
-        self.clock.after(every, now)
-
-    def _join_one(self) -> None:
-        self._join(self.case.teacher.samples_per_second)
-
-    def _join(self, t_t: float) -> None:
-        address = f"teacher-{self.joined}"
-        self.joined += 1
-        self.teachers[address] = _SimulatedTeacher(address, t_t)
-        self.table.on_ready(address, t_t, self.clock.now)
-        self._tell_all()
-
-    def _lose(self, notice_s: float = 0.0) -> None:
-        alive = [t for t in self.teachers.values() if t.alive]
-        if not alive:
-            return
-        victim = self.chance.choice(alive)
-        if notice_s:
-            self.table.on_leaving(victim.address, self.clock.now)
-            self._tell_all()
-        self.clock.after(notice_s, lambda: self._end(victim))
-
-    def _end(self, victim: _SimulatedTeacher) -> None:
-        victim.alive = False
-        self.table.on_lost(victim.address, self.clock.now)
-        self._tell_all()
-
-    def _replace(self) -> None:
-        self._lose()
-        self._join_one()
-
-    def _tell_all(self) -> None:
-        for student in self.students:
-            if self.table.version_of(student.name) > student.version >= 0:
-                self._tell(student)
-
-    def _tell(self, student: _Student) -> None:
-        delta = self.table.delta(student.name, student.version)
-        student.version = delta.version
-        given = [
-            Teacher(le.teacher, le.epoch, le.t_t, self.spec.best_batch or self.batch)
-            for le in delta.held
-        ]
-        told = student.reader.on_teachers(given, delta.gone, delta.full, self.clock.now)
-        self._do(student, told)
-
-    def _look(self, student: _Student) -> None:
-        self._do(student, student.reader.on_look(self.clock.now))
-        rate = sum(lease.t_t for lease in self.table.held_by(student.name))
-        if not student.held or student.held[-1][1] != rate:
-            student.held.append((self.clock.now, rate))
-        if student.steps < self.wanted:
-            look_s = max(_LOOK_S, self.step_s / _LOOKS)
-            self.clock.after(look_s, lambda: self._look(student))
-
-    def _do(self, student: _Student, told: Instructions) -> None:
-        now = self.clock.now
-        for instruction in told:
-            match instruction:
-                case Send(part, address, lease):
-                    self._ask(student, part, address, lease)
-                case Check(part, address, lease, _):
-                    self._ask(student, part, address, lease, check=True)
-                case Deliver(_, batch):
-                    student.slots.append(batch)
-                    student.delivered[batch] = student.delivered.get(batch, 0) + 1
-                    self._train(student)
-                case AskTeacher(need):
-                    student.asked.append(now)
-                    self.table.on_extra(student.name, now, need)  # or it searches on
-                    self._tell_all()
-                case Release(address, epoch, need):
-                    student.released.append(now)
-                    self.table.on_release(student.name, address, epoch, need, now)
-                    self._tell_all()
-                case GiveBack(address, epoch, _):
-                    self.table.on_given_back(student.name, address, epoch, now)
-                    self._tell_all()
-
-    def _ask(
-        self, student: _Student, part: Part, address: str, lease: int, check: bool = False
-    ) -> None:
-        teacher, spec, now = self.teachers[address], self.spec, self.clock.now
-        if not teacher.alive:
-            return  # the reader hears of it next
-        there = self._over_links(student, teacher, part.size * spec.bytes_in, now)
-        spread = 1 + spec.jitter * (2 * self.chance.random() - 1)
-        done = max(there, teacher.free_at) + spread * part.size / teacher.t_t
-        teacher.free_at = done
-
-        def computed() -> None:
-            back = self._over_links(
-                student, teacher, part.size * spec.bytes_out, self.clock.now
-            )
-            self.clock.after(back - self.clock.now, answer)
-
-        def answer() -> None:
-            time, reader = self.clock.now, student.reader
-            if not teacher.alive:  # known already, unless it went without an answer
-                self._do(
-                    student,
-                    reader.on_trouble(address, lease, "gone", unusable=False, time=time),
-                )
-                return
-            teacher.served += part.size
-            if check:
-                case = reader.check.cases.get(part)
-                both: list[tuple[str, int]] = (
-                    [] if case is None else [case.first, case.second]
-                )
-                told = reader.on_compared(part, address, lease, both, time)
-            else:
-                told = reader.on_answer(part, address, lease, time)
-            self._do(student, told)
-
-        self.clock.after(done - now, computed)
-
-    def _over_links(
-        self, student: _Student, teacher: _SimulatedTeacher, size: float, now: float
-    ) -> float:
-        """When so many bytes have arrived at the other end."""
-        spec, leaves = self.spec, now
-        if spec.student_mbps is not None:
-            leaves = max(now, student.link_free_at) + 8e-6 * size / spec.student_mbps
-            student.link_free_at = leaves
-        if spec.link_mbps is not None:
-            leaves = max(leaves, teacher.sent_by) + 8e-6 * size / spec.link_mbps
-            teacher.sent_by = leaves
-        return leaves + spec.latency_s
-
-    def _train(self, student: _Student) -> None:
-        if student.training or student.stands_at_barrier or not student.slots:
-            return
-        student.slots.pop(0)
-        if not self.spec.in_step:
-            student.training = True
-            self.clock.after(self.step_s, lambda: self._step_done(student))
-            return
-        student.stands_at_barrier = True
-        if all(s.stands_at_barrier for s in self.students):
-            for other in self.students:
-                other.stands_at_barrier, other.training = False, True
-                self.clock.after(self.step_s, partial(self._step_done, other))
-
-    def _step_done(self, student: _Student) -> None:
-        student.training = False
-        student.steps += 1
-        student.ended.append(self.clock.now)
-        if student.steps == self.wanted - self.steps:
-            student.begin = self.clock.now
-        if student.steps == self.wanted:
-            student.end = self.clock.now
-        if student.steps < self.wanted:
-            told = student.reader.on_slot_free(self.batch, self.clock.now)
-            self._train(student)
-            self._do(student, told)
-
-    # What it came to
-
-    def _outcome(self) -> PoolOutcome:
-        rate = sum(
-            self.batch * self.steps / max(1e-9, s.end - s.begin)
-            for s in self.students
-            if s.steps >= self.wanted
-        )
-        demand = sum(s.t_s for s in self.students)
-        capacity = sum(t.t_t for t in self.teachers.values() if t.alive)
-        return PoolOutcome(
-            case=self.case,
-            samples_per_second=rate,
-            demand=demand,
-            capacity=capacity,
-            teachers_used=sum(len(self.table.held_by(s.name)) for s in self.students),
-            held_over_needed=self._held() / min(demand, capacity),
-            settle_s=max(self._settled_at(s) for s in self.students),
-            volume_max=max(s.reader.volume_max for s in self.students),
-            volume_over_ut=max(
-                s.reader.volume_max / s.reader.rules.ut for s in self.students
-            ),
-            volume_over_bound=max(
-                s.reader.volume_max / s.reader.room_max for s in self.students
-            ),
-            lost=self.batch * sum(map(self._lost, self.students)),
-            repeated=self.batch
-            * sum(n - 1 for s in self.students for n in s.delivered.values()),
-            resends=sum(s.reader.ledger.resends for s in self.students),
-            hedges=sum(s.reader.ledger.hedges for s in self.students),
-            asked=sum(len(s.asked) for s in self.students),
-            released=sum(len(s.released) for s in self.students),
-            released_in_vain=sum(in_vain(s.released, s.asked) for s in self.students),
-            events=self.clock.happened,
-            simulated_s=self.clock.now,
-        )
-
-    def _held(self) -> float:
-        """Samples/s of the teachers that students held in the second half, the mean."""
-        end = self.clock.now
-        total = 0.0
-        for student in self.students:
-            times = [*student.held, (end, 0.0)]
-            for (at, rate), (until, _) in pairwise(times):
-                total += rate * max(0.0, min(until, end) - max(at, end / 2))
-        return total / (end / 2) if end else 0.0
-
-    def _settled_at(self, student: _Student) -> float:
-        """When the student first did 0.95 of what can be done, over the next 5 s."""
-        reach = min(
-            student.t_s, sum(t.t_t for t in self.teachers.values()) / len(self.students)
-        )
-        return settled_at([0.0, *student.ended], self.batch, reach)
-
-    def _lost(self, student: _Student) -> int:
-        """Batches that should have come by now: all but those that may be under way."""
-        room = student.reader.schedule.room(student.reader.level()) // self.batch
-        due = student.steps - room - student.reader.rules.slots - 1
-        return sum(batch not in student.delivered for batch in range(max(0, due)))
-
-
-def settled_at(ended: Sequence[float], batch: int, reach: float) -> float:
-    """When steps first came at 0.95 of what can be reached, over the next 5 s.
-
-    Args:
-        ended: time of the start, then of each step, in seconds.
-        batch: samples of a step.
-        reach: samples/s.
-    """
-    steps = max(2, round(_SETTLED_OVER_S * reach / batch))
-    for first in range(len(ended) - steps):
-        took = ended[first + steps] - ended[first]
-        if steps * batch >= _SETTLED * reach * took:
-            return ended[first]
-    return float("inf")
-
-
-def in_vain(released: Sequence[float], asked: Sequence[float]) -> int:
-    """How often a teacher was asked for within a minute of a release; both are times."""
-    return sum(any(0 <= more - at < _SOON_S for at in released) for more in asked)
 
 
 def in_unit(spec: EdlDist, samples_per_second: float) -> float:

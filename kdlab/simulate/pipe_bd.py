@@ -19,7 +19,7 @@ from kdlab.papers.pipe_bd.relay import Span, Transfer, edges, instructions, part
 from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying
 from kdlab.simulate.kind import SimulationSpec
 
-_AT_LEAST_1 = Range(ge=1)
+_POSITIVE = Range(ge=1)
 _SHARES = 8  # of a batch at which a block's time is laid down, between one row and all
 
 
@@ -207,7 +207,7 @@ class PipelineCase(Spec):
     blocks: tuple[BlockFacts, ...]
     devices: tuple[str, ...]
     speeds: Mapping[str, float] = field(default_factory=dict)
-    batch: Annotated[int, _AT_LEAST_1] = 256
+    batch: Annotated[int, _POSITIVE] = 256
     floor: Annotated[float, SHARE] = 0.0
     load_ms: Annotated[float, NOT_NEGATIVE] = 0.0
     gb_per_s: Annotated[float, POSITIVE] = 12.0

@@ -15,7 +15,7 @@ def check_aggregation(aggregation: ModelAverage) -> None:
     merged = aggregation.merged(states)
     assert _same(states, kept), "the local models' own weights were changed"
     _fits(merged, states[0])
-    _same_whoever_comes_first(aggregation, states, merged)
+    _same_in_any_order(aggregation, states, merged)
     for number in (1, _WORKERS):
         alike = aggregation.merged([states[0]] * number)
         assert _close(alike, states[0]), f"{number} equal models do not give that model"
@@ -44,7 +44,7 @@ def _fits(merged: dict[str, Tensor], like: dict[str, Tensor]) -> None:
         assert bool(torch.isfinite(found).all()), f"{name} has numbers that are not finite"
 
 
-def _same_whoever_comes_first(
+def _same_in_any_order(
     aggregation: ModelAverage, states: list[dict[str, Tensor]], merged: dict[str, Tensor]
 ) -> None:
     """Each worker merges by itself, and all must come to the same."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kdlab.cluster.recording import from_plain, to_plain
+from kdlab.cluster.coordination.recording import from_plain, to_plain
 from kdlab.errors import BadInput
 from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules
 from kdlab.papers.edl_dist.leases import LeaseTable

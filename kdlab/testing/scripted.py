@@ -1,13 +1,13 @@
 """Stand-ins that do what a test says: a child process, and a clock.
 
-What watches children (`kdlab.cluster.supervisor`) asks little of them, and what it decides depends
-on time; with these two it is tested without a process and without waiting.
+What watches children (`kdlab.supervision.supervisor`) asks little of them, and what it decides
+depends on time; with these two it is tested without a process and without waiting.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from kdlab.cluster.heartbeat import Heartbeat
+from kdlab.supervision.heartbeat import Heartbeat
 
 
 @dataclass(slots=True)
@@ -25,9 +25,9 @@ class FakeClock:
 
 @dataclass(slots=True)
 class ScriptedChild:
-    """A rank's process that is none (`kdlab.cluster.rank_child.RankChild`).
+    """A rank's process that is none (`kdlab.supervision.rank_child.RankChild`).
 
-    `say` and `die` are what it does next; `told` is what it was told.
+    `say` and `die` are what it does next; `orders` is what it was sent.
     """
 
     pid: int = 1
@@ -35,7 +35,7 @@ class ScriptedChild:
     exit_code: int | None = None
     heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0, 0, 0.0))
     stopped: bool = False
-    told: list[dict[str, Any]] = field(default_factory=list)
+    orders: list[dict[str, Any]] = field(default_factory=list)
     _says: list[dict[str, Any]] = field(default_factory=list)
     _dead: bool = False
 
@@ -53,12 +53,12 @@ class ScriptedChild:
 
     # What a supervisor asks
 
-    def said(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[dict[str, Any]]:
         found, self._says = self._says, []
         return found
 
-    def tell(self, **order: Any) -> bool:
-        self.told.append(order)
+    def send(self, **order: Any) -> bool:
+        self.orders.append(order)
         return not self._dead
 
     def alive(self) -> bool:

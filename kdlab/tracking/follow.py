@@ -3,10 +3,11 @@
 import logging
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kdlab.cluster.children import configured
+from kdlab.supervision.children import configured
 from kdlab.tracking.sync import quiet
 
 if TYPE_CHECKING:
@@ -17,13 +18,20 @@ _GIVE_UP_S = 60.0
 _GIVE_UP_AT_END_S = 5.0  # the run is over and somebody waits
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """Whose events are written."""
+
+    folder: Path  # of a run or a sweep
+
+
 def main() -> None:
-    config = configured()
+    config = configured(Followed)
     os.nice(10)  # training comes first
     quiet()
     from kdlab.tracking.writer import Writer  # after nice: 2 s of import
 
-    follow(Writer(Path(config["run"])))
+    follow(Writer(config.folder))
 
 
 def follow(writer: "EventWriter") -> None:

@@ -79,7 +79,7 @@ class SweepWriter(EventWriter):
         }
         self.client.log_batch(
             self.state["run"],
-            params=[Param(cleaned(k), str(_said(v))[:6000]) for k, v in params.items()],
+            params=[Param(cleaned(k), str(_text(v))[:6000]) for k, v in params.items()],
         )
         self.client.log_artifact(self.state["run"], str(self.folder / "sweep.yaml"))
 
@@ -190,7 +190,7 @@ class SweepWriter(EventWriter):
             f"![{Path(p).stem}](get-artifact?path={Path(p).name}&run_uuid={run})"
             for p in result["figures"]
         )
-        head = f"Best: trial {best['number']}, {_said(best['set'])}\n\n"
+        head = f"Best: trial {best['number']}, {_text(best['set'])}\n\n"
         self.client.set_tag(run, "mlflow.note.content", head + pictures)
 
 
@@ -198,7 +198,7 @@ def _writer(run: str, tags: dict[str, str]) -> Writer:
     return Writer(Path(run), tags=tags, weights=False)
 
 
-def _said(value: Any) -> Any:
+def _text(value: Any) -> Any:
     """A mapping without what is not set."""
     if not isinstance(value, dict):
         return value

@@ -132,7 +132,7 @@ class Writer(EventWriter):
             self._add(run, rate, event.time, event.step)
 
     @write.register
-    def _on_look(self, event: ErrorsMeasured) -> None:
+    def _on_tick(self, event: ErrorsMeasured) -> None:
         run = self.state["runs"][event.member]
         values = {
             name: event[key]
@@ -162,7 +162,7 @@ class Writer(EventWriter):
         }
         for who, cost in result.get("costs", {}).items():
             final |= {f"cost/{who}_{name}": float(value) for name, value in cost.items()}
-        if "global_top1" in result:
+        if result.get("global_top1") is not None:
             final["test/top1_global"] = result["global_top1"]
         self._add(run, final, event.time, result["steps"])
         self.flush()

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _EVERY_S = 1.0
-_AT_MOST_S = 3600.0  # what takes longer than an hour hangs after all
+_MAX_S = 3600.0  # what takes longer than an hour hangs after all
 
 
 @contextmanager
-def alive(beat: Callable[[], None], at_most_s: float = _AT_MOST_S) -> Iterator[None]:
+def alive(beat: Callable[[], None], at_most_s: float = _MAX_S) -> Iterator[None]:
     """Beats once a second from a thread while the block runs."""
     over = threading.Event()
 

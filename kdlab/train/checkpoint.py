@@ -22,6 +22,7 @@ from kdlab.models.model import file_sha256
 from kdlab.train.recipe import Stepper
 
 KEEP = 2
+FORMAT = 1  # of a checkpoint's folder; one of another format is refused
 _FENCE = "fence.json"
 
 
@@ -75,7 +76,9 @@ def save(
     state = temporary / "state.safetensors"
     save_file({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, state)
     meta = temporary / "state.json"
-    meta.write_text(json.dumps(facts | {"step": step, "sha256": file_sha256(state)}))
+    meta.write_text(
+        json.dumps(facts | {"format": FORMAT, "step": step, "sha256": file_sha256(state)})
+    )
     for path in (state, meta):
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -100,7 +103,7 @@ def load_newest(
     `fits` may pass over those that are too new.
 
     Raises:
-        CheckpointError: it was written for another spec.
+        CheckpointError: it was written for another spec, or by another version of kdlab.
     """
     notes: list[str] = []
     for path in reversed(_steps(folder)):
@@ -114,6 +117,11 @@ def load_newest(
                 f"checkpoint {path.name} is damaged ({error}); using the one before"
             )
             continue
+        if facts.get("format", FORMAT) != FORMAT:  # those of 0.1 do not say theirs
+            raise CheckpointError(
+                f"{path} has checkpoint format {facts['format']}, this kdlab reads {FORMAT}. "
+                "Resume with the version that wrote it, or start a new run."
+            )
         if facts["spec_hash"] != spec_hash:
             raise CheckpointError(
                 f"{path} was written for spec {facts['spec_hash']}, this run has "

@@ -1,10 +1,9 @@
-"""Where a training stands, and what it reports when it has ended."""
+"""Where a training stands."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kdlab.data.plan import BatchPlan
-from kdlab.train.evaluate import Accuracy
 
 
 @dataclass(slots=True)
@@ -38,25 +37,3 @@ class Position:
             position.first_sample += sum(sizes[: len(position.done)])
             position.done = set()  # an epoch without a rest is closed by the loop
         return position
-
-
-@dataclass(frozen=True, slots=True)
-class StudentResult:
-    """What a finished training reports. Accuracies in percent."""
-
-    last: Accuracy  # on test, weights of the last step
-    best: Accuracy  # on test, weights of the best epoch on validation
-    validation_last: float
-    validation_best: float
-    best_epoch: int
-    epochs: int
-    steps: int
-    samples_per_second: float
-    train_seconds: float
-    seen: int
-    lost: int
-    repeated: int
-    rolled_back: int
-    figures: dict[str, float]
-    model_path: str
-    best_path: str

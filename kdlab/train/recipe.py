@@ -11,7 +11,7 @@ from torch import nn
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Range, Spec
 from kdlab.errors import Fault
 
-_AT_LEAST_1 = Range(ge=1)
+_POSITIVE = Range(ge=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Recipe(Spec):
     log_every_steps: null logs five times a second.
     """
 
-    epochs: Annotated[int, _AT_LEAST_1] = 10
+    epochs: Annotated[int, _POSITIVE] = 10
     batch: Annotated[int, Range(ge=2)] = 64
     optimizer: Literal["sgd", "adamw"] = "sgd"
     lr: Annotated[float, POSITIVE] = 0.05
@@ -39,7 +39,7 @@ class Recipe(Spec):
     weight_decay: Annotated[float, NOT_NEGATIVE] = 5e-4
     schedule: Literal["constant", "cosine", "step"] = "cosine"
     warmup_epochs: Annotated[float, NOT_NEGATIVE] = 0.0
-    drop_lr_at: tuple[Annotated[int, _AT_LEAST_1], ...] = ()
+    drop_lr_at: tuple[Annotated[int, _POSITIVE], ...] = ()
     drop_lr_factor: Annotated[float, Range(gt=0, lt=1)] = 0.1
     label_smoothing: Annotated[float, SHARE] = 0.0
     clip_grad_norm: Annotated[float, POSITIVE] | None = None
@@ -47,12 +47,12 @@ class Recipe(Spec):
     channels_last: bool = False
     compile: bool = False
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Annotated[int, _AT_LEAST_1] | None = None
-    evaluate_every: Annotated[int, _AT_LEAST_1] = 1
-    evaluate_batch: Annotated[int, _AT_LEAST_1] = 256
+    threads: Annotated[int, _POSITIVE] | None = None
+    evaluate_every: Annotated[int, _POSITIVE] = 1
+    evaluate_batch: Annotated[int, _POSITIVE] = 256
     checkpoint_every_s: Annotated[float, POSITIVE] = 30.0
-    checkpoint_every_steps: Annotated[int, _AT_LEAST_1] | None = None
-    log_every_steps: Annotated[int, _AT_LEAST_1] | None = None
+    checkpoint_every_steps: Annotated[int, _POSITIVE] | None = None
+    log_every_steps: Annotated[int, _POSITIVE] | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
         if self.schedule == "step" and not self.drop_lr_at:

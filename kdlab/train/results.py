@@ -15,7 +15,8 @@ from kdlab.data.images import ImageData
 from kdlab.models.model import ModelSpec, Normalised, export
 from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.lineage import Lineage
-from kdlab.train.position import Position, StudentResult
+from kdlab.train.position import Position
+from kdlab.train.result import StudentResult
 
 _KEEP_BEST = 4  # best weights kept during training: more than the checkpoints kept
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from kdlab.control.cadence import Cadence, logging
 from kdlab.control.loop_control import LoopControl
 from kdlab.control.request import ControlRequest
 from kdlab.control.steering import Steering, settings_of, with_settings
@@ -44,8 +45,9 @@ from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import Agreed, GenerationEnds, Ranks, Solo
 from kdlab.train.alive import alive
 from kdlab.train.lineage import Lineage, Odometer
-from kdlab.train.position import Position, StudentResult
+from kdlab.train.position import Position
 from kdlab.train.recipe import Recipe, lr_at
+from kdlab.train.result import StudentResult
 from kdlab.train.results import Results
 from kdlab.train.step import Descent
 from kdlab.train.sync_norm import leave_alone
@@ -116,8 +118,8 @@ class StudentLoop:
         )
         self._thresholds: dict[str, float] = {}
         self._compiles = True  # the first step
-        self._log_mark = (0.0, 0)  # time and step of the last log line
-        self._saved_at, self._saved_step = time.monotonic(), -1
+        self.logs = logging(_LOG_EVERY_S, recipe.log_every_steps)
+        self.saves = Cadence(recipe.checkpoint_every_s, recipe.checkpoint_every_steps)
         self._done_samples = 0  # of this epoch
         self._clock = time.perf_counter()
         self._last_loss = float("nan")
@@ -149,6 +151,7 @@ class StudentLoop:
         checkpoint.unpack(tensors, facts, self.model, descent.optimizer, job.ranks.rank)
         descent.scaler.load_state_dict(facts["scaler"])
         self.position = Position.from_checkpoint(facts, job.samples.plan.batch)
+        self.saves.done(self.position.step)
         self.lineage.restore(tensors["lineage.counts"].numpy(), facts["lineage"])
         if not master:  # the counts of all ranks go on in the master's
             self.lineage.counts[:] = 0
@@ -251,7 +254,7 @@ class StudentLoop:
         sizes = self.job.samples.plan.sizes(position.epoch)
         self._done_samples = position.first_sample + sum(sizes[i] for i in position.done)
         self._clock = time.perf_counter()
-        self._log_mark = (self._clock, position.step)
+        self.logs.done(position.step)
 
     def one_batch(self, batch: Batch, of_rows: int) -> None:
         """One step on this rank's rows of a batch of `of_rows`, and all that goes with it."""
@@ -270,13 +273,12 @@ class StudentLoop:
             self.odometer.value = self.lineage.seen
         job.pulse(position.step)
         job.ranks.after_step(loss, len(batch.ids) / of_rows, self._request())
-        now = time.perf_counter()
-        if self._log_is_due(now):
-            self._log(now)
+        if self.logs.due(position.step):
+            self._log()
         self._act(job.ranks.agreed())
 
     def _request(self) -> ControlRequest:
-        request = self.control.request(save=self.is_master and self._time_to_save())
+        request = self.control.request(save=self.is_master and self.saves.seconds_due())
         self._set_thresholds(self.job.steering.thresholds())
         return request
 
@@ -286,10 +288,7 @@ class StudentLoop:
         if wanted:
             self._apply(wanted[-1])
         leave, stop = any(w.leave for w in wanted), any(w.stop for w in wanted)
-        by_steps = self.job.recipe.checkpoint_every_steps
-        due = by_steps is not None and self.position.step % by_steps == 0
-        if due and self.position.step == self._saved_step:
-            due = False
+        due = self.saves.steps_due(self.position.step)
         grouped = self.job.ranks.world > 1
         if any(w.save for w in wanted) or due or leave or (stop and grouped):
             self._stop_clock()
@@ -339,7 +338,7 @@ class StudentLoop:
         request = self._request  # with this rank's thresholds
         self.control.pause(self.source, agree=lambda _: ranks.agree(request()), act=act)
         self._clock = time.perf_counter()
-        self._log_mark = (self._clock, self.position.step)
+        self.logs.done(self.position.step)
 
     def _stop_clock(self) -> None:
         self.position.train_seconds += time.perf_counter() - self._clock
@@ -370,17 +369,9 @@ class StudentLoop:
 
     # Reporting and saving
 
-    def _log_is_due(self, now: float) -> bool:
-        every = self.job.recipe.log_every_steps
-        if every is not None:
-            return self.position.step % every == 0
-        return now - self._log_mark[0] >= _LOG_EVERY_S
-
-    def _log(self, now: float) -> None:
+    def _log(self) -> None:
         loss = self._refuse_bad_loss()
-        since, step = self._log_mark
-        steps = self.position.step - step
-        rate = steps * self.job.samples.plan.batch / max(1e-9, now - since)
+        rate = self.logs.rate(self.position.step) * self.job.samples.plan.batch
         assert self.source is not None
         if self.is_master:
             self.job.emit(
@@ -395,7 +386,7 @@ class StudentLoop:
                     figures=self.source.figures(),
                 )
             )
-        self._log_mark = (now, self.position.step)
+        self.logs.done(self.position.step)
 
     def _refuse_bad_loss(self) -> float:
         """The mean loss since the last log line.
@@ -420,8 +411,8 @@ class StudentLoop:
 
     def _finish_epoch(self) -> None:
         job, position = self.job, self.position
-        if self.position.step > self._log_mark[1]:
-            self._log(time.perf_counter())
+        if self.position.step > self.logs.step:
+            self._log()
         counts = job.ranks.sum_counts(torch.from_numpy(self.lineage.counts))
         self.lineage.finish_epoch(counts.numpy())
         facts: dict[str, Any] = {}
@@ -449,9 +440,6 @@ class StudentLoop:
     def _is_last(self) -> bool:
         return self.position.epoch + 1 == self.job.recipe.epochs
 
-    def _time_to_save(self) -> bool:
-        return time.monotonic() - self._saved_at >= self.job.recipe.checkpoint_every_s
-
     def _save(self) -> None:
         """All ranks take part; the master writes."""
         with alive(lambda: self.job.pulse(self.position.step)):
@@ -462,14 +450,14 @@ class StudentLoop:
         job, ranks, plan = self.job, self.job.ranks, self.job.samples.plan
         ranks.average_buffers(self.model, self._part)
         counts = ranks.sum_counts(torch.from_numpy(self.lineage.counts))
-        chances = ranks.gather(torch.get_rng_state())
+        random_states = ranks.gather(torch.get_rng_state())
         on_cuda = self.device.type == "cuda"
         cuda = ranks.gather(torch.cuda.get_rng_state()) if on_cuda else []
-        self._saved_at, self._saved_step = time.monotonic(), self.position.step
+        self.saves.done(self.position.step)
         if not self.is_master:
             return
         tensors, facts = checkpoint.pack(self.model, self.descent.optimizer)
-        tensors |= {f"random.rank.{r}": state for r, state in enumerate(chances)}
+        tensors |= {f"random.rank.{r}": state for r, state in enumerate(random_states)}
         tensors |= {f"random.cuda.{r}": state for r, state in enumerate(cuda)}
         tensors["lineage.counts"] = counts
         facts |= {

@@ -35,8 +35,8 @@ from kdlab.models.model import (
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import LoadedTeacher
-from kdlab.train.position import StudentResult
 from kdlab.train.recipe import Recipe
+from kdlab.train.result import StudentResult
 from kdlab.train.student import StudentJob, StudentLoop
 
 

@@ -1,5 +1,6 @@
 """Sweeps: Optuna asks, kdlab's runs answer. `search` loads one, `attach_sweep` finds one."""
 
-from kdlab.tuning.handle import CheckedSweep, Sweep, attach_sweep, search
+from kdlab.tuning.checked import CheckedSweep, search
+from kdlab.tuning.handle import Sweep, attach_sweep
 
 __all__ = ["CheckedSweep", "Sweep", "attach_sweep", "search"]

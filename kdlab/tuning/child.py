@@ -2,7 +2,7 @@
 
 import sys
 
-from kdlab.run.stop_request import StopRequest
+from kdlab.run.process.stop_request import StopRequest
 
 if __name__ == "__main__":
     stop = StopRequest()  # before the seconds of imports below

@@ -27,19 +27,20 @@ from kdlab.tuning import metrics
 from kdlab.tuning.plan import described
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import TRIALS
-from kdlab.tuning.trial_workers import TrialEnded, TrialWorkerLost, TrialWorkers
+from kdlab.tuning.trial_messages import TrialEnded, TrialOrder
+from kdlab.tuning.trial_workers import TrialWorkerLost, TrialWorkers
 
 WHY, RETRY_OF, TRIES, VALUES, ERROR, RUN = "why", "retry_of", "tries", "set", "error", "run"
 PARAMETERS = "enqueued"  # as Optuna names them
 _ENQUEUED = "kdlab.enqueued"  # of the study
 _COUNTED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
-_LOOK_S = 0.005  # between looks at pipes
+_TICK_S = 0.005  # between looks at pipes
 _WATCH_S = 0.1  # between looks at the events of running trials
 _STOP_S = 60.0  # for trials to save and end
 
 
 class MakeOrder(Protocol):
-    def __call__(self, number: int, values: Values) -> dict[str, Any]:
+    def __call__(self, number: int, values: Values) -> TrialOrder:
         """A trial's order; writes its run folder where it has one.
 
         Raises:
@@ -133,7 +134,7 @@ class Driver:
                 if self.ended < self._enough:
                     self.ended_early = f"the time limit of {self.spec.time_limit_s:g} s"
                 return
-            time.sleep(_LOOK_S)  # between looks at pipes
+            time.sleep(_TICK_S)  # between looks at pipes
 
     # Before the first trial
 
@@ -224,11 +225,11 @@ class Driver:
         except KdlabError as error:  # these values do not go together
             self._fail(trial, str(error))
             return False
-        run = Path(order["run"]) if "run" in order else None
+        run = None if order.run is None else Path(order.run)
         if run is not None:
             trial.set_user_attr(RUN, str(run))
             RunFolder(run).write_status(pid=self.workers.pid(worker))
-        self.workers.tell(worker, trial.number, **order)
+        self.workers.send(worker, order)
         read = None if run is None else EventReader(run / "events.jsonl")
         self.running[trial.number] = _Running(trial, values, run, time.monotonic(), read)
         self.account.asks.append(time.perf_counter() - begin)
@@ -404,7 +405,7 @@ class Driver:
         while self.running and time.monotonic() < deadline:
             for event in self.workers.events():
                 self._hear(event)
-            time.sleep(_LOOK_S)  # between looks at pipes
+            time.sleep(_TICK_S)  # between looks at pipes
 
     def _trials(self, *states: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=states or None)

@@ -1,55 +1,37 @@
-"""A sweep from outside: loaded and checked, started, watched. It outlives this process."""
+"""A sweep from outside: watched, stopped, its best saved. It outlives this process."""
 
-import html
 import json
-import os
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kdlab.cluster import notebook_components
-from kdlab.config import folders, yaml_text
+from kdlab.config import folders
 from kdlab.config import load as loader
 from kdlab.config.check import construct
-from kdlab.config.home import locked, write_json, write_whole
-from kdlab.config.registry import component_names
 from kdlab.errors import (
     BadInput,
-    ClusterError,
     NotFoundError,
     RunFailed,
     RunStopped,
-    SpecError,
 )
-from kdlab.experiment.folder import FORMAT
-from kdlab.report import page
+from kdlab.events.event import Event
 from kdlab.report.table import text_table_left
-from kdlab.run.experiment import Experiment
-from kdlab.run.watched import Watched, spawn
-from kdlab.tuning import samplers, simulated
+from kdlab.run.handle.watched import Watched
 from kdlab.tuning.folder import (
     SweepFolder,
-    check_hash,
-    counted,
     find,
     read_study,
-    sweeps_folder,
 )
-from kdlab.tuning.plan import shares_pool
-from kdlab.tuning.repeat import check_real
-from kdlab.tuning.space import Space
 from kdlab.tuning.spec import SweepSpec
-from kdlab.tuning.warm_start import earlier
 
 if TYPE_CHECKING:
     import optuna
 
-_PATIENCE_S = 5.0
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 def check_name(name: str) -> None:
@@ -58,7 +40,7 @@ def check_name(name: str) -> None:
     Raises:
         BadInput: it is no name, or there already.
     """
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise BadInput(f"{name!r} is no name; take letters, digits, - and _.")
     there = [
         p
@@ -67,181 +49,6 @@ def check_name(name: str) -> None:
     ]
     if there:
         raise BadInput(f"{folders.display(there[0])} is there already. Take another name.")
-
-
-class CheckedSweep:
-    """A sweep before it runs: checked; `start()` runs it.
-
-    Raises:
-        SpecError, NotFoundError, BadInput: what is wrong, as the command line says it.
-    """
-
-    def __init__(self, composed: loader.Composed) -> None:
-        # Of a file, or the name of one under configs/.
-        is_path = composed.name.endswith(".yaml")
-        self.name = (
-            Path(composed.name).stem if is_path else composed.name.removeprefix("sweeps/")
-        )
-        self.spec = construct(SweepSpec, composed)
-        samplers.check(self.spec)
-        self.space = Space(self.spec)
-        if self.spec.sampler["name"] == "grid":
-            self.space.grid()
-        self._check_real()
-
-    @property
-    def hash(self) -> str:
-        return loader.spec_hash(counted(self.spec.to_dict()))
-
-    def _check_real(self) -> None:
-        if self.spec.simulated:
-            simulated.check(self.space.base)  # type: ignore[arg-type]  # built as one
-        if self.spec.real is not None:
-            check_real(self.spec.real, self.space)
-
-    def check(self, say: Callable[[str], None] = lambda line: None) -> None:
-        """Data, models and addresses of the experiment as it is.
-
-        Raises:
-            BadInput: one clear message; nothing was started.
-        """
-        if self.spec.workers is not None:
-            self.spec.workers.check()
-        if not self.spec.simulated:
-            Experiment(self.space.composed({})).check(say)
-
-    def start(
-        self, study: str | None = None, say: Callable[[str], None] = lambda line: None
-    ) -> "Sweep":
-        """In a process of its own; a study of this name is gone on with.
-
-        Raises:
-            BadInput: the study is of another sweep, or its sweep is running.
-        """
-        name = study or self.name.replace("/", "-")
-        if not _NAME.fullmatch(name):
-            raise BadInput(
-                f"{name!r} is no name of a study; take letters, digits, - and _."
-            )
-        folder = SweepFolder(sweeps_folder() / name)
-        check_hash(folder, self.hash, self.name)
-        if not folder.spec.is_file():
-            earlier(self.spec, self.space)  # whether there is something
-        self.check(say)
-        components = notebook_components.pack(component_names(self._whole()))
-        if components and self.spec.workers is not None:
-            raise BadInput(
-                f"The sweep uses {', '.join(components)} from a notebook cell, which Dask workers "
-                "do not accept. Install the component as an entry point of the group "
-                "kdlab.components on every machine, or leave workers away."
-            )
-
-        # A killed process counts as gone a moment before its last thread lets go of the lock.
-        patience = time.monotonic() + _PATIENCE_S
-
-        def busy(*, sure: bool = False) -> None:
-            if sure or time.monotonic() > patience:
-                raise BadInput(
-                    f"The sweep {name} is going already; watch it: kdlab attach sweeps/{name}"
-                )
-
-        try:
-            with locked(folder.path / "lock", busy):
-                if folder.status().get("state") in ("starting", "running"):
-                    busy(sure=True)
-                self._write(folder, components)
-        except OSError as error:
-            raise ClusterError(
-                f"The sweep's folder {folder.path} cannot be written: {error}. Nothing was "
-                "started, and what is in it is as it was."
-            ) from error
-        spawn(folder, components, "kdlab.tuning.child")
-        return Sweep(folder)
-
-    def _write(self, folder: SweepFolder, components: dict[str, Any]) -> None:
-        """What its process reads. A study that goes on keeps the name it began with."""
-        text = yaml_text.dump(self.spec.to_dict())
-        write_whole(folder.spec, lambda path: _write_text(path, text))
-        write_json(folder.path / "components.json", components)
-        known = folder.experiment().get("experiment", f"sweeps/{self.name}")
-        facts = {
-            "format": FORMAT,
-            "experiment": known,
-            "spec_hash": self.hash,
-            "cwd": os.getcwd(),
-        }
-        write_json(folder.path / "experiment.json", facts)
-        folder.write_status(
-            state="starting", created=time.time(), pid=None, error=None, result=None
-        )
-
-    def _whole(self) -> list[Any]:
-        """All trees in which a trial may name a component of a notebook cell."""
-        chosen = [{"type": c} for d in self.spec.space.values() for c in d.choices or ()]
-        return [self.space.base.to_dict(), *chosen]
-
-    def __repr__(self) -> str:
-        of = self.spec.experiment or self.spec.simulation
-        keys = ", ".join(self.spec.space)
-        return f"CheckedSweep({self.name!r}: {of} over {keys}, {self.spec.trials} trials)"
-
-    def _repr_html_(self) -> str:
-        rows = [
-            (key, _range_text(dimension), self.space.leaves[key].value)
-            for key, dimension in self.spec.space.items()
-        ]
-        of = self.spec.experiment or self.spec.simulation
-        pool = "one pool for all trials" if shares_pool(self.spec, self.space) else ""
-        head = f"<b>{html.escape(self.name)}</b> over <code>{html.escape(str(of))}</code> {pool}"
-        return head + page.table(("key", "may be", "as it is"), rows)
-
-
-def _range_text(dimension: Any) -> str:
-    if dimension.choices is not None:
-        return ", ".join(map(str, dimension.choices))
-    text = f"{dimension.low:g} to {dimension.high:g}"
-    text += " (log)" if dimension.log else ""
-    text += f" times {dimension.times}" if dimension.times else ""
-    when = [f"{k} is {v}" for k, v in dimension.when.items()]
-    return text + (f", when {' and '.join(when)}" if when else "")
-
-
-def search(
-    name: str | Path | Mapping[str, Any], *overrides: str | Mapping[str, Any]
-) -> CheckedSweep:
-    """A sweep from `configs/sweeps/` by name, from a path to a YAML file, or as a dict.
-
-    Raises:
-        NotFoundError: no such sweep; names the nearest.
-        SpecError: with every fault, its key and value.
-    """
-    if isinstance(name, Mapping):
-        tree = dict(name)
-        # Its study goes on with the same dict, and is not mixed with another one's.
-        return CheckedSweep(
-            loader.from_dict(tree, f"sweep-{loader.spec_hash(tree)[:8]}", overrides)
-        )
-    return CheckedSweep(composed(str(name), overrides))
-
-
-def composed(name: str, overrides: loader.Overrides = ()) -> loader.Composed:
-    """The tree of a sweep. Its dotted keys are names here: they are not resolved."""
-    path = Path(name)
-    if not (path.suffix == ".yaml" and path.is_file()):
-        known = folders.names("configs")
-        short = name.removeprefix("configs/").removeprefix("sweeps/").removesuffix(".yaml")
-        clean = f"sweeps/{short}"
-        if clean not in known:
-            sweeps = [n.removeprefix("sweeps/") for n in known if n.startswith("sweeps/")]
-            raise NotFoundError(
-                f"There is no sweep named {short!r} under configs/sweeps/."
-                f"{folders.nearest(short, sweeps)}"
-            )
-        path, name = known[clean], clean
-    document = yaml_text.read(path, folders.display(path))
-    if document.faults or not isinstance(document.data, dict):
-        raise SpecError(document.faults, about=name)
-    return loader.from_dict(document.data, name, overrides)
 
 
 def attach_sweep(study: str = "last") -> "Sweep":
@@ -261,6 +68,12 @@ class Sweep(Watched):
     @property
     def name(self) -> str:
         return f"sweeps/{self.id}"
+
+    @contextmanager
+    def _lines(self) -> Iterator[Callable[[Event], None]]:
+        from kdlab.tuning.watching import Lines
+
+        yield Lines().see
 
     @property
     def spec(self) -> SweepSpec:
@@ -380,10 +193,6 @@ class Sweep(Watched):
         from kdlab.tuning.watching import as_html
 
         return as_html(self)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _short(text: str, most: int = 70) -> str:

@@ -38,7 +38,7 @@ def _plain(key: str) -> Callable[[Mapping[str, Any], Events], float | None]:
     return lambda result, events: result.get(key)
 
 
-def _most(key: str) -> Callable[[Mapping[str, Any], Events], float | None]:
+def _max(key: str) -> Callable[[Mapping[str, Any], Events], float | None]:
     def of(result: Mapping[str, Any], events: Events) -> float | None:
         return max((row.get(key, 0) for row in result.get("runs", [])), default=None)
 
@@ -105,7 +105,7 @@ _RUN = (
     Metric("train_seconds", "minimize", "in the training loop", _sum("train_seconds")),
     Metric("teacher_seconds", "minimize", "teachers held times seconds", _teacher_seconds),
     Metric(
-        "volume_max", "minimize", "most unused soft labels, in samples", _most("volume_max")
+        "volume_max", "minimize", "most unused soft labels, in samples", _max("volume_max")
     ),
     Metric("resends", "minimize", "requests that were sent again", _sum("resends")),
     Metric(

@@ -14,7 +14,7 @@ import optuna
 import yaml
 
 from kdlab.cluster.hosted_ranks import DaskHosts
-from kdlab.cluster.wire import ask
+from kdlab.cluster.wires.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.home import locked
 from kdlab.config.load import from_dict, spec_hash
@@ -24,10 +24,10 @@ from kdlab.events.sweeps import Calibrated, Searched, SweepDone, SweepStarted
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
-from kdlab.run.carry_out import carry_out
 from kdlab.run.experiment import Experiment
-from kdlab.run.handle import made
-from kdlab.run.tracker import Tracker
+from kdlab.run.handle.run import made
+from kdlab.run.process.execution import execute
+from kdlab.run.process.tracker import Tracker
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.tuning import best, figures
@@ -37,6 +37,7 @@ from kdlab.tuning.plan import gpus, jobs_of, shares_pool, tracking_uri
 from kdlab.tuning.repeat import confirmed, rates, real_run
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import SweepSpec
+from kdlab.tuning.trial_messages import TrialOrder
 from kdlab.tuning.trial_workers import TrialWorkers
 from kdlab.tuning.warm_start import earlier
 
@@ -127,17 +128,17 @@ class SweepProcess:
 
     # Orders
 
-    def order(self, number: int, values: Values) -> dict[str, Any]:
+    def order(self, number: int, values: Values) -> TrialOrder:
         """The order that starts this trial."""
         if self.spec.simulated:
             tree = self.space.composed(values, self.calibrated)
             construct(SimulationSpec, tree)
-            return {"simulation": tree.data}
-        return self.run_order(self.folder.trial(number), values)
+            return TrialOrder(number=number, simulation=tree.data)
+        return self.run_order(number, self.folder.trial(number), values)
 
     def run_order(
-        self, path: Path, values: Mapping[str, Any], **more: Any
-    ) -> dict[str, Any]:
+        self, number: int, path: Path, values: Mapping[str, Any], **more: Any
+    ) -> TrialOrder:
         """The order that starts a run in a folder of its own."""
         tracking = {
             "tracking.enabled": self.uri is not None,
@@ -147,8 +148,7 @@ class SweepProcess:
         tree = self.space.composed(values, more, tracking)
         experiment = Experiment(replace(tree, name=self.name))
         run, _ = made(experiment, "starting", path)
-        order: dict[str, Any] = {"run": str(run.path)}
-        return order if self.pool is None else order | {"pool": self.pool.to_json()}
+        return TrialOrder(number=number, run=str(run.path), pool=self.pool)
 
     @property
     def group(self) -> str:
@@ -218,11 +218,7 @@ class SweepProcess:
         )
         if self.uri is None:
             return
-        self.tracker.start(
-            "kdlab.tracking.follow_sweep",
-            {"sweep": str(self.folder.path)},
-            self.folder.path,
-        )
+        self.tracker.start("kdlab.tracking.follow_sweep", self.folder.path)
 
     def end(self, state: str, **facts: Any) -> None:
         self.log.emit(SweepDone(state=state, **facts))
@@ -249,6 +245,6 @@ def main(path: str, stop: Callable[[], bool]) -> int:
     gc.freeze()  # what was imported stays: looking through it takes 0.2 s each time
     try:
         with locked(folder.path / "lock", busy):
-            return carry_out(folder, lambda: SweepProcess(folder, stop))
+            return execute(folder, lambda: SweepProcess(folder, stop))
     finally:
         gc.unfreeze()

@@ -20,18 +20,19 @@ from kdlab.events.log import read_all
 from kdlab.events.sweeps import Confirming, RealRunStarted
 from kdlab.experiment.folder import RunFolder
 from kdlab.run.experiment import load
-from kdlab.run.handle import Run, start
+from kdlab.run.handle.run import Run, start
 from kdlab.tuning import metrics
 from kdlab.tuning.driver import VALUES
 from kdlab.tuning.space import Space, leaf_of
 from kdlab.tuning.spec import RealRun
-from kdlab.tuning.trial_workers import TrialEnded, TrialWorkerLost, TrialWorkers
+from kdlab.tuning.trial_messages import TrialEnded
+from kdlab.tuning.trial_workers import TrialWorkerLost, TrialWorkers
 
 if TYPE_CHECKING:
     from kdlab.tuning.process import SweepProcess
 
 _FIRST_ORDER = 1_000_000  # above all trials
-_LOOK_S = 0.01
+_TICK_S = 0.01
 
 
 def confirmed(
@@ -129,7 +130,7 @@ class Repeats:
             for worker in self.workers.idle():
                 if self.waiting:
                     self._begin(worker, self.waiting.pop(0))
-            time.sleep(_LOOK_S)  # between looks at pipes
+            time.sleep(_TICK_S)  # between looks at pipes
         return self.done
 
     def _begin(self, worker: int, again: Again) -> None:
@@ -137,10 +138,10 @@ class Repeats:
         path = (
             self.folder / f"{again.name}-{len(list(self.folder.glob(f'{again.name}-*')))}"
         )
-        order = self.sweep.run_order(path, again.values, seeds=[again.seed])
         number = _FIRST_ORDER + sum(self._tries.values())
+        order = self.sweep.run_order(number, path, again.values, seeds=[again.seed])
         self._running[number] = again, path
-        self.workers.tell(worker, number, **order)
+        self.workers.send(worker, order)
 
     def _hear(self, event: TrialEnded | TrialWorkerLost) -> None:
         if isinstance(event, TrialWorkerLost) and event.hopeless:
@@ -202,7 +203,7 @@ def rates(sweep: "SweepProcess") -> dict[str, Any]:
     kinds = set(real.calibrate.values())
     measured: dict[str, float] = {}
     if "student" in kinds:
-        run = _carried_out(sweep, {"compare": ["none"]})
+        run = _executed(sweep, {"compare": ["none"]})
         measured["student"] = median(r["samples_per_second"] for r in run.result["runs"])
     if "teacher" in kinds:
         pool = load(real.experiment, dict(real.overrides)).resolved["teacher_pool"]
@@ -222,7 +223,7 @@ def real_run(sweep: "SweepProcess", chosen: FrozenTrial) -> dict[str, Any]:
     for simulated, key in real.keys.items():
         value = _at(tree.data, simulated)
         values[key] = value * batch if key in real.batches else value
-    run = _carried_out(sweep, {"compare": ["none", "served"], **values})
+    run = _executed(sweep, {"compare": ["none", "served"], **values})
     rows = {(r["source"], r["seed"]): r["samples_per_second"] for r in run.result["runs"]}
     # Seed by seed: both of a pair ran one after the other, on a machine in the same mood.
     ratios = [rows["served", seed] / rows["none", seed] for seed in run.result["seeds"]]
@@ -244,7 +245,7 @@ def _at(tree: Any, key: str) -> Any:
     return tree
 
 
-def _carried_out(sweep: "SweepProcess", more: Mapping[str, Any]) -> Run:
+def _executed(sweep: "SweepProcess", more: Mapping[str, Any]) -> Run:
     """A run of its own, in a process of its own."""
     real = sweep.spec.real
     assert real is not None

@@ -3,8 +3,9 @@
 from typing import Any
 
 from kdlab.errors import BadInput
-from kdlab.simulate.edl_dist import EdlDist, Simulation
+from kdlab.simulate.edl_dist import EdlDist
 from kdlab.simulate.kind import SimulationSpec
+from kdlab.simulate.pool_simulation import Simulation
 
 
 def simulated(spec: SimulationSpec) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The search space: from a sweep's keys and ranges to what Optuna suggests, and back.
 
 Everything is checked against the specs the keys belong to before anything starts: that
-each key exists, takes numbers or words as the space says, and allows all of its range.
+each key exists, takes numbers or choices as the space says, and allows all of its range.
 """
 
 import types
@@ -22,7 +22,7 @@ from kdlab.experiment.spec import ExperimentSpec
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.tuning.spec import Dimension, SweepSpec
 
-_MOST_GRID = 10_000
+_MAX_GRID = 10_000
 Values = dict[str, Any]  # dotted key -> what it is set to
 
 
@@ -97,8 +97,8 @@ class Space:
         for key, dimension in self.spec.space.items():
             if not _exists(dimension, values):
                 continue
-            said = self._suggested(trial, key, dimension)
-            values[key] = self._scaled(key, dimension, said, values)
+            sampled = self._suggested(trial, key, dimension)
+            values[key] = self._scaled(key, dimension, sampled, values)
         return values
 
     def _suggested(self, trial: optuna.trial.Trial, key: str, dimension: Dimension) -> Any:
@@ -114,10 +114,10 @@ class Space:
             )
         return trial.suggest_float(name, low, high, step=dimension.step, log=dimension.log)
 
-    def _scaled(self, key: str, dimension: Dimension, said: Any, values: Values) -> Any:
+    def _scaled(self, key: str, dimension: Dimension, sampled: Any, values: Values) -> Any:
         if dimension.times is None:
-            return said
-        product_ = said * values[dimension.times]
+            return sampled
+        product_ = sampled * values[dimension.times]
         return round(product_) if self.is_whole(key) else product_
 
     def is_whole(self, key: str) -> bool:
@@ -176,15 +176,15 @@ class Space:
         for key, dimension in self.spec.space.items():
             columns[key] = self._points(key, dimension)
             size *= len(columns[key])
-        if size > _MOST_GRID:
-            message = f"has {size} combinations; at most {_MOST_GRID}"
+        if size > _MAX_GRID:
+            message = f"has {size} combinations; at most {_MAX_GRID}"
             raise SpecError([Fault("space", message)], about="the sweep")
         found = dict[str, Values]()
         for row in product(*columns.values()):
             values: Values = {}
-            for (key, dimension), said in zip(self.spec.space.items(), row, strict=True):
+            for (key, dimension), sampled in zip(self.spec.space.items(), row, strict=True):
                 if _exists(dimension, values):
-                    values[key] = self._scaled(key, dimension, said, values)
+                    values[key] = self._scaled(key, dimension, sampled, values)
             found.setdefault(repr(values), values)  # once without what does not exist
         return list(found.values())
 
@@ -304,12 +304,12 @@ class Space:
         if d.times is not None and not _is_positive(values.get(d.times)):
             yield f"{key} is a factor of {d.times}, which must be there and above 0"
             return
-        said = value if d.times is None else value / values[d.times]
+        sampled = value if d.times is None else value / values[d.times]
         assert d.low is not None
         assert d.high is not None
-        if not d.low - 1e-9 <= said <= d.high + 1e-9:
+        if not d.low - 1e-9 <= sampled <= d.high + 1e-9:
             of = f" times {d.times}" if d.times else ""
-            yield f"{key} is {said:g}{of}, must be {d.low:g} to {d.high:g}"
+            yield f"{key} is {sampled:g}{of}, must be {d.low:g} to {d.high:g}"
 
 
 def parameter(key: str, dimension: Dimension) -> str:

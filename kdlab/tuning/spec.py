@@ -12,7 +12,7 @@ from kdlab.tuning import metrics
 from kdlab.tuning.metrics import Direction
 
 TRIALS = 30  # where a sweep does not say
-_AT_LEAST_1 = Range(ge=1)
+_POSITIVE = Range(ge=1)
 _SEEDS = tuple[Annotated[int, Range(ge=0)], ...]
 
 
@@ -111,7 +111,7 @@ class WarmStart(Spec):
     """
 
     study: str
-    best: Annotated[int, _AT_LEAST_1] = 3
+    best: Annotated[int, _POSITIVE] = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,10 +177,10 @@ class SweepSpec(Spec):
     constraints: tuple[Constraint, ...] = ()
     sampler: Mapping[str, Any] = field(default_factory=lambda: {"name": "tpe", "seed": 0})
     pruner: Mapping[str, Any] = field(default_factory=lambda: {"name": "none"})
-    trials: Annotated[int, _AT_LEAST_1] | None = None
+    trials: Annotated[int, _POSITIVE] | None = None
     time_limit_s: Annotated[float, POSITIVE] | None = None
     seeds: _SEEDS = ()
-    jobs: Annotated[int, _AT_LEAST_1] | None = None
+    jobs: Annotated[int, _POSITIVE] | None = None
     retries: Annotated[int, NOT_NEGATIVE] = 2
     storage: Literal["journal", "sqlite"] = "journal"
     warm_start: WarmStart | None = None

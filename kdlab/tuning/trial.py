@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from kdlab.cluster.wire import ask
+from kdlab.cluster.wires.wire import ask
 from kdlab.experiment.folder import RunFolder
-from kdlab.run.process import RunProcess
+from kdlab.run.process.run_process import RunProcess
 from kdlab.soft_labels.source import PoolAddress
 
 
@@ -24,9 +24,9 @@ class TrialProcess(RunProcess):
     """Within a warm worker; the sweep draws its pictures and writes to MLflow."""
 
     def __init__(
-        self, run: RunFolder, stop: Callable[[], bool], pool: dict[str, Any] | None
+        self, run: RunFolder, stop: Callable[[], bool], pool: PoolAddress | None
     ) -> None:
-        super().__init__(run, stop, SharedPool.from_json(pool))
+        super().__init__(run, stop, SharedPool.of(pool))
 
     @property
     def tracking_uri(self) -> str | None:

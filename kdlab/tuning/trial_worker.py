@@ -15,8 +15,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kdlab.cluster.children import announce, configured
 from kdlab.errors import KdlabError, is_full
+from kdlab.messages import plain
+from kdlab.supervision.children import announce, configured
+from kdlab.tuning.trial_messages import (
+    TRIAL_ORDERS,
+    StopTrial,
+    TrialEnded,
+    TrialOrder,
+    TrialWorkerConfig,
+)
+
+Work = Callable[[TrialOrder], TrialEnded]
 
 
 class Stop:
@@ -39,60 +49,60 @@ class Stop:
 
 
 def main() -> None:
-    orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    orders: queue.SimpleQueue[TrialOrder | None] = queue.SimpleQueue()
     stop, early = Stop(), set[int]()
 
-    def hear(order: dict[str, Any]) -> None:
-        if "stop" in order:
-            early.add(order["stop"])
-            stop.hear(order["stop"])
-        else:
-            orders.put(order)
+    def hear(message: dict[str, Any]) -> None:
+        if "end" in message:
+            orders.put(None)
+            return
+        match TRIAL_ORDERS.typed(message):
+            case StopTrial(number):
+                early.add(number)
+                stop.hear(number)
+            case TrialOrder() as order:
+                orders.put(order)
 
-    config = configured(hear)
+    config = configured(TrialWorkerConfig, hear)
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    if config.get("gpu") is not None:  # before anything looks for one
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(config["gpu"])
-    work = _simulated if config["simulates"] else _trainer(stop)
+    if config.gpu is not None:  # before anything looks for one
+        os.environ["CUDA_VISIBLE_DEVICES"] = config.gpu
+    work = _simulated if config.simulates else _trainer(stop)
     gc.freeze()  # what was imported stays: looking through it takes 0.2 s each time
     announce(ready=True)
-    while True:
-        order = orders.get()
-        if "end" in order:
-            gc.unfreeze()
-            return
-        number = int(order["order"])
-        stop.begin(number)
-        if number in early:  # before it began
-            stop.hear(number)
-        announce(done=number, **_guarded(work, order))
+    while (order := orders.get()) is not None:
+        stop.begin(order.number)
+        if order.number in early:  # before it began
+            stop.hear(order.number)
+        announce(**plain(_guarded(work, order)))
+    gc.unfreeze()
 
 
-def _guarded(work: Callable[..., dict[str, Any]], order: dict[str, Any]) -> dict[str, Any]:
+def _guarded(work: Work, order: TrialOrder) -> TrialEnded:
     try:
         return work(order)
     except KdlabError as error:
         traceback.print_exc()
-        return {"state": "failed", "error": str(error)}
+        return TrialEnded(order.number, "failed", str(error))
     except Exception as error:  # a trial that goes wrong is news, not the end
         traceback.print_exc()
         state = "no_room" if is_full(error) else "failed"
-        return {"state": state, "error": f"{type(error).__name__}: {error}"}
+        return TrialEnded(order.number, state, f"{type(error).__name__}: {error}")
 
 
-def _trainer(stop: Stop) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _trainer(stop: Stop) -> Work:
     import timm  # noqa: F401  # seconds, which no trial should pay
     import torch
     import torchvision  # noqa: F401
 
     from kdlab.experiment.folder import RunFolder
-    from kdlab.run.carry_out import carry_out
+    from kdlab.run.process.execution import execute
     from kdlab.tuning.trial import TrialProcess
 
     threads = torch.get_num_threads()
 
-    def train(order: dict[str, Any]) -> dict[str, Any]:
-        run = RunFolder(Path(order["run"]))
+    def train(order: TrialOrder) -> TrialEnded:
+        run = RunFolder(Path(str(order.run)))
         torch.set_num_threads(threads)  # the trial before may have had another number
         full = list[Exception]()
 
@@ -101,23 +111,25 @@ def _trainer(stop: Stop) -> Callable[[dict[str, Any]], dict[str, Any]]:
                 full.append(error)
             return bool(full)
 
-        carry_out(run, lambda: TrialProcess(run, stop, order.get("pool")), passes)
+        execute(run, lambda: TrialProcess(run, stop, order.pool), passes)
         if full:
             raise full[0]
         status = run.raw_status()
-        return {key: status.get(key) for key in ("state", "error", "result")}
+        return TrialEnded(
+            order.number, str(status["state"]), status.get("error"), status.get("result")
+        )
 
     return train
 
 
-def _simulated(order: dict[str, Any]) -> dict[str, Any]:
+def _simulated(order: TrialOrder) -> TrialEnded:
     from kdlab.config.check import construct
     from kdlab.config.load import from_dict
     from kdlab.simulate.kind import SimulationSpec
     from kdlab.tuning.simulated import simulated
 
-    spec = construct(SimulationSpec, from_dict(order["simulation"], "trial"))
-    return {"state": "finished", "error": None, "result": simulated(spec)}
+    spec = construct(SimulationSpec, from_dict(order.simulation or {}, "trial"))
+    return TrialEnded(order.number, "finished", result=simulated(spec))
 
 
 if __name__ == "__main__":

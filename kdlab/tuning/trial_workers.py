@@ -4,25 +4,22 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kdlab.cluster.hosted_ranks import DaskHosts
-from kdlab.cluster.rank_child import LocalRank, RankChild
-from kdlab.cluster.supervisor import ChildLost, ChildReady, ChildSaid, Supervisor
+from kdlab.messages import typed
+from kdlab.supervision.rank_child import LocalRank, RankChild
+from kdlab.supervision.supervisor import ChildLost, ChildReady, ChildSaid, Supervisor
+from kdlab.tuning.trial_messages import (
+    TRIAL_ORDERS,
+    StopTrial,
+    TrialEnded,
+    TrialOrder,
+    TrialWorkerConfig,
+)
 
 _MODULE = "kdlab.tuning.trial_worker"
 _END_S = 10.0
-_MOST_STARTS = 3  # in a row, of a worker that ends before it is ready
-
-
-@dataclass(frozen=True, slots=True)
-class TrialEnded:
-    """An order was carried out, one way or another."""
-
-    order: int
-    state: str  # finished, stopped, failed, or no_room: its disk is full
-    error: str | None
-    result: dict[str, Any] | None
+_MAX_STARTS = 3  # in a row, of a worker that ends before it is ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class TrialWorkers:
         pulse = self.folder / "pulse" / f"worker-{self._number}"
         pulse.parent.mkdir(parents=True, exist_ok=True)
         gpu = self.gpus[worker % len(self.gpus)] if self.gpus else None
-        config = {"simulates": self.simulates, "gpu": gpu}
+        config = TrialWorkerConfig(simulates=self.simulates, gpu=gpu)
         self.orders[worker] = None
         child: RankChild
         if self.hosts is not None:
@@ -81,9 +78,9 @@ class TrialWorkers:
     def idle(self) -> list[int]:
         return [w for w in sorted(self.supervisor.ready) if self.orders[w] is None]
 
-    def tell(self, worker: int, order: int, **what: Any) -> None:
-        self.orders[worker] = order
-        if not self.supervisor.tell(worker, order=order, **what):
+    def send(self, worker: int, order: TrialOrder) -> None:
+        self.orders[worker] = order.number
+        if not self.supervisor.send(worker, **TRIAL_ORDERS.plain(order)):
             # Whether it heard is not known; its loss is an event.
             self.supervisor.children[worker].kill()
 
@@ -91,7 +88,7 @@ class TrialWorkers:
         """Have a trial save and end."""
         for worker, at in self.orders.items():
             if at == order:
-                self.supervisor.tell(worker, stop=order)
+                self.supervisor.send(worker, **TRIAL_ORDERS.plain(StopTrial(order)))
 
     def pid(self, worker: int) -> int:
         return self.supervisor.children[worker].pid
@@ -101,12 +98,11 @@ class TrialWorkers:
             match event:
                 case ChildReady(worker):
                     self._starts[worker] = 0
-                case ChildSaid(worker, {"done": order} as told):
+                case ChildSaid(worker, message):
                     self.orders[worker] = None
-                    state, error = str(told["state"]), told["error"]
-                    yield TrialEnded(int(order), state, error, told.get("result"))
+                    yield typed(TrialEnded, message)
                 case ChildLost(worker, _, why):
-                    hopeless = self._starts[worker] >= _MOST_STARTS
+                    hopeless = self._starts[worker] >= _MAX_STARTS
                     order = self.orders[worker]
                     if not hopeless:
                         self._start(worker)

@@ -10,7 +10,8 @@ from rich.text import Text
 from kdlab.events.event import Event
 from kdlab.events.sweeps import SweepStarted, TrialDone
 from kdlab.report import page
-from kdlab.run.watched import in_a_notebook, viewers
+from kdlab.report.progress import people
+from kdlab.run.handle.watched import in_a_notebook, viewers
 
 if TYPE_CHECKING:
     from kdlab.tuning.handle import Sweep
@@ -19,10 +20,10 @@ _QUICK_S, _EACH = 1.0, 20  # of quicker trials every twentieth is a line
 
 
 class Lines:
-    """Feed it events with `see`; writes to stderr, so that --json keeps stdout clean."""
+    """Feed it events with `see`."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True)
+        self.console = console or people()
         self._objectives: Sequence[str] = ()
         self._signs: Sequence[int] = ()
         self._best: list[float] | None = None
@@ -93,6 +94,7 @@ def as_html(sweep: "Sweep") -> str:
 
 def live(sweep: "Sweep") -> Any:
     if in_a_notebook():
+        sweep._shown = True
         return viewers["sweep"](sweep, lambda: as_html(sweep))
     try:
         sweep.wait(Lines().see)

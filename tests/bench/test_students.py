@@ -15,7 +15,7 @@ def test_a_disturbed_probe_never_makes_thousands_of_layers():
     """The defect D9: where more layers seemed quicker, tens of thousands were taken."""
     noise = iter([4.9, 1.0, 1.5, 3.0, 6.0, 9.0])
     assert depth_for(5.0, lambda layers: next(noise)) == 9
-    assert depth_for(5.0, lambda layers: 1.0) == students._MOST_LAYERS
+    assert depth_for(5.0, lambda layers: 1.0) == students._MAX_LAYERS
 
 
 def test_the_bare_loop_learns_at_the_rates_of_its_recipe(monkeypatch):

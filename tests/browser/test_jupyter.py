@@ -65,13 +65,17 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     until(lambda: canvas.screenshot() != before)  # it moves
     page.locator("td", has_text=re.compile(r"^teacher-\d$")).first.wait_for()
 
-    slider = page.locator(".widget-slider", has_text="temperature").first
-    slider.locator(".widget-readout").click()
-    page.keyboard.press("Control+A")
-    page.keyboard.type("7")
-    page.keyboard.press("Enter")
+    dial = page.locator(".widget-hbox:has(> .widget-slider)", has_text="temperature").first
+    field = dial.locator("input[type=number]")
+    field.fill("-5")  # is refused, and not taken for the least that a slider can show
+    field.press("Enter")
+    page.get_by_text(re.compile("temperature: is -5")).first.wait_for()
+    assert not events("steered")
+    until(lambda: float(field.input_value()) > 0)
+    field.fill("7")
+    field.press("Enter")
     steered = until(lambda: events("steered"))
-    assert steered[0]["values"]["loss.temperature"] == pytest.approx(7.0, abs=0.1)
+    assert steered[0]["values"]["loss.temperature"] == 7.0
     canvas.scroll_into_view_if_needed()  # typing has moved the page
     picture("live_monitor")
 
@@ -105,6 +109,11 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     page.wait_for_function(IDLE)
     steps = len(events("step"))
     until(lambda: len(events("step")) > steps)  # a new kernel, the same run
+    note = page.locator(".kdlab-gone").first
+    note.wait_for()  # the monitor of the kernel before does not look alive
+    assert f'kdlab.attach("{run.run_id}").live()' in note.inner_text()
+    note.scroll_into_view_if_needed()
+    picture("kernel_gone")
 
     in_a_new_cell(page, "import kdlab\nrun = kdlab.attach()\nrun.live()")
     new = page.locator(".jp-Notebook-cell").last  # buttons above are of the kernel before

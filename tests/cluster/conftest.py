@@ -7,7 +7,7 @@ from tests_support import until
 
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.served import Served
-from kdlab.cluster.wire import ask
+from kdlab.cluster.wires.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.data.samples import planned

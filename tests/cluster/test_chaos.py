@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from tests_support import trained_ids, until
 
 from kdlab.cluster.local_pool import LocalPool
-from kdlab.cluster.probe import probe_images
-from kdlab.cluster.wire import ask
+from kdlab.cluster.teachers.probe import probe_images
+from kdlab.cluster.wires.wire import ask
 from kdlab.errors import ClusterError, NoTeacherLeft, SchedulerUnreachable
 from kdlab.models.model import file_sha256
 

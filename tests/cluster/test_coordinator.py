@@ -16,12 +16,12 @@ import pytest
 from distributed import Client
 from tests_support import free_port, listens, trained_ids, until
 
-from kdlab.cluster.coordinator import Coordinator
-from kdlab.cluster.lease_store import make_store
+from kdlab.cluster.coordination.coordinator import Coordinator
+from kdlab.cluster.coordination.lease_store import make_store
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import deploy
-from kdlab.cluster.security import Tls, client_security
-from kdlab.cluster.wire import ask, check_address, run_apart
+from kdlab.cluster.wires.security import Tls, client_security
+from kdlab.cluster.wires.wire import ask, check_address, run_isolated
 from kdlab.errors import SchedulerUnreachable
 from kdlab.testing import replay
 
@@ -47,7 +47,7 @@ def restart_plugin(pool, plugin):
             await client.unregister_scheduler_plugin("kdlab-coordinator")
             await client.register_plugin(plugin)
 
-    run_apart(swap)
+    run_isolated(swap)
 
 
 @pytest.mark.slow
@@ -344,7 +344,9 @@ def test_leases_in_a_file_come_back_and_a_damaged_one_is_left_aside(tmp_path):
 
 def test_quarantine_is_for_the_lease_at_fault_and_fades(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("kdlab.cluster.coordinator.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        "kdlab.cluster.coordination.coordinator.time.monotonic", lambda: now[0]
+    )
     plugin = Coordinator()
 
     async def ready():

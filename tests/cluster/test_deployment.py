@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.probe import difference_of, identity_of, other_data
+from kdlab.cluster.teachers.probe import difference_of, identity_of, other_data
 from kdlab.data.image_folder import ImageFolder
 from kdlab.errors import TeacherRefused
 

@@ -15,10 +15,10 @@ import pytest
 from safetensors.torch import save_file
 from tests_support import trained_ids
 
-from kdlab.cluster import label_wire, security
 from kdlab.cluster.chaos import Chaos, ChaosRunner
 from kdlab.cluster.notebook_components import accept
-from kdlab.cluster.wire import ask
+from kdlab.cluster.wires import label_wire, security
+from kdlab.cluster.wires.wire import ask
 from kdlab.config import registry
 from kdlab.errors import NoTeacherLeft
 from kdlab.experiment.chaos_targets import OwnTargets
@@ -97,7 +97,7 @@ def record(source):
 
 
 def looks(source):
-    return record(source).count('"on": "on_look"')
+    return record(source).count('"on": "on_tick"')
 
 
 def test_case_2_an_idle_teacher_has_nothing_to_send_again(pools, served, deployment):

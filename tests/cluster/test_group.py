@@ -4,7 +4,19 @@ import pytest
 
 from kdlab.cluster.group import StudentGroup
 from kdlab.errors import RunStopped
+from kdlab.messages import typed
 from kdlab.papers.edl_dist.generations import Generations
+from kdlab.supervision.rank_messages import (
+    RANK_ANSWERS,
+    RANK_ORDERS,
+    GenerationOrder,
+    GroupBroken,
+    MachineFailed,
+    RankDone,
+    RankFailed,
+    RankStopped,
+    StopTraining,
+)
 from kdlab.testing.scripted import ScriptedChild
 
 
@@ -17,10 +29,9 @@ class Case:
         self.group = StudentGroup(
             Generations(wanted=2, **machine),
             start=self._start,
-            order=lambda generation: {
-                "from_step": 0,
-                "generation": generation.generation,
-            },
+            order=lambda generation: GenerationOrder(
+                generation=generation.generation, world=2, meet_at="file:///there"
+            ),
             folder=folder,
             hang_s=20.0,
             report=self.events.append,
@@ -49,9 +60,13 @@ class Case:
         for name in self.group.machine.ranks:
             self.children[name].beat(self.group.machine.generation, step, self.now)
 
-    def orders(self, what):
-        """Names of children by what they were told last."""
-        return [n for n, c in self.children.items() if c.told and what in c.told[-1]]
+    def says(self, rank, answer):
+        """What this process announces; heard at the next look."""
+        self.children[f"rank-process-{rank}"].say(**RANK_ANSWERS.plain(answer))
+
+    def orders(self, name):
+        """What it was told so far."""
+        return [RANK_ORDERS.typed(order) for order in self.children[name].orders]
 
 
 @pytest.fixture
@@ -64,18 +79,18 @@ def case(tmp_path):
 def test_ranks_begin_together_and_each_knows_its_place(case):
     (begun,) = case.events
     assert begun.ranks == {"rank-process-0": 1000, "rank-process-1": 1001}
-    orders = [case.children[n].told[-1]["train"] for n in begun.ranks]
-    assert [o["rank"] for o in orders] == [0, 1]
-    assert all(o["names"] == list(begun.ranks) for o in orders)
-    assert [(o["local_rank"], o["local_world"]) for o in orders] == [(0, 2), (1, 2)]
-    assert not case.children["rank-process-2"].told  # it stands by
+    orders = [typed(GenerationOrder, case.orders(n)[-1].order) for n in begun.ranks]
+    assert [o.rank for o in orders] == [0, 1]
+    assert all(o.names == tuple(begun.ranks) for o in orders)
+    assert [(o.local_rank, o.local_world) for o in orders] == [(0, 2), (1, 2)]
+    assert not case.children["rank-process-2"].orders  # it stands by
 
 
 def test_a_lost_rank_is_replaced_by_the_standby(case):
     case.train(5)
     case.after()
     case.children["rank-process-1"].die()
-    case.children["rank-process-0"].say(broken="its peer is gone")
+    case.says(0, GroupBroken("its peer is gone"))
     kinds = case.after()
     assert kinds.count("rank_lost") == 1
     assert "rank_gave_up" in kinds
@@ -89,7 +104,7 @@ def test_a_lost_rank_is_replaced_by_the_standby(case):
 
 
 def test_the_master_says_why_its_machine_failed_it(case):
-    case.children["rank-process-0"].say(lost="CUDA error: out of memory")
+    case.says(0, MachineFailed("CUDA error: out of memory"))
     case.children["rank-process-0"].die(1)
     case.after()
     (lost,) = [event for event in case.events if event.KIND == "rank_lost"]
@@ -125,18 +140,18 @@ def test_stop_is_told_once_and_waits_for_the_master(case):
     case.train(5)
     case.asked_to_stop = True
     case.after()
-    assert case.orders("stop") == list(case.children)
+    assert all(case.orders(name)[-1] == StopTraining() for name in case.children)
     case.after()
-    assert all(child.told.count({"stop": True}) == 1 for child in case.children.values())
-    case.children["rank-process-1"].say(stopped="stopped after step 6")
+    assert all(case.orders(name).count(StopTraining()) == 1 for name in case.children)
+    case.says(1, RankStopped("stopped after step 6"))
     case.after()  # the master saves still
-    case.children["rank-process-0"].say(stopped="stopped after step 6")
+    case.says(0, RankStopped("stopped after step 6"))
     with pytest.raises(RunStopped, match="after step 6"):
         case.after()
 
 
 def test_an_error_of_a_rank_is_the_groups(case):
-    case.children["rank-process-1"].say(error="The loss is nan", exit_code=1)
+    case.says(1, RankFailed("The loss is nan"))
     case.after()
     assert case.group.machine.state == "failed"
     assert case.group.failed == "The loss is nan"
@@ -161,9 +176,9 @@ def test_a_standby_that_dies_is_replaced_and_nobody_stops(case):
 
 
 def test_the_result_is_the_masters(case):
-    case.children["rank-process-0"].say(done={"top1": 90.0})
+    case.says(0, RankDone({"top1": 90.0}))
     case.after()
     assert case.group.machine.state == "done"
     assert case.group.result == {"top1": 90.0}
     case.group.close()
-    assert all(child.told[-1] == {"end": True} for child in case.children.values())
+    assert all(child.orders[-1] == {"end": True} for child in case.children.values())

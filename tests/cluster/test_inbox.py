@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from kdlab.cluster.inference import Inbox, Request
-from kdlab.cluster.teacher_server import TeacherServer
+from kdlab.cluster.teachers.inference import Inbox, Request
+from kdlab.cluster.teachers.teacher_server import TeacherServer
 
 
 def request(model, size):

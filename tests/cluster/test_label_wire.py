@@ -9,21 +9,24 @@ import dask
 import numpy as np
 import pytest
 
-from kdlab.cluster import label_wire, security
-from kdlab.cluster.messages import check, encode
-from kdlab.cluster.reader_wires import Unreachable, Unusable, Wires
-from kdlab.cluster.security import Tls
+from kdlab.cluster.child_configs import WiresConfig
+from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
+from kdlab.cluster.wires import label_wire, security
+from kdlab.cluster.wires.messages import check, encode
+from kdlab.cluster.wires.security import Tls
 from kdlab.soft_labels.compressed import log_probabilities
 
-CONFIG = {
-    "classes": 10,
-    "replies": "full",
-    "top_k": 1,
-    "inputs": "reference",
-    "deadline_s": 5.0,
-    "coordinator": "",
-    "student": "test",
-}
+CONFIG = WiresConfig(
+    classes=10,
+    replies="full",
+    top_k=1,
+    inputs="reference",
+    deadline_s=5.0,
+    t_s=1.0,
+    coordinator="",
+    student="test",
+    tls=None,
+)
 
 
 @contextlib.asynccontextmanager
@@ -346,11 +349,11 @@ def test_a_reader_that_asks_too_much_waits_and_no_memory_fills_up():
         )
         asker = await label_wire.connect("127.0.0.1", label_wire.port_of(server))
         ids = {"ids": np.zeros(1000, np.int64)}
-        answers = [asker.ask({}, ids) for _ in range(2 * label_wire._MOST_OPEN)]
-        await until_true(lambda: len(waiting) >= label_wire._MOST_OPEN)
+        answers = [asker.ask({}, ids) for _ in range(2 * label_wire._MAX_OPEN)]
+        await until_true(lambda: len(waiting) >= label_wire._MAX_OPEN)
         await asyncio.sleep(0.1)
         # What lay in the buffer when reading stopped is there too.
-        assert len(waiting) <= label_wire._MOST_OPEN + 2
+        assert len(waiting) <= label_wire._MAX_OPEN + 2
         done = 0
         while done < len(answers):
             await until_true(lambda: waiting)
@@ -368,7 +371,7 @@ def test_connections_are_bounded():
         port = label_wire.port_of(server)
         opened = [
             await asyncio.open_connection("127.0.0.1", port)
-            for _ in range(label_wire._MOST_CONNECTIONS + 3)
+            for _ in range(label_wire._MAX_CONNECTIONS + 3)
         ]
         ends = [asyncio.ensure_future(reader.read()) for reader, _ in opened]
         await until_true(lambda: sum(end.done() for end in ends) == 3)

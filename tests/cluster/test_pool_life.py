@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from tests_support import free_port, listens, trained_ids, until
 
-from kdlab.cluster.children import Child
+from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.pool import send_weights, start_scheduler
 from kdlab.cluster.remote_pool import RemotePool
-from kdlab.cluster.wire import ask
+from kdlab.cluster.wires.wire import ask
 from kdlab.errors import NoTeacherLeft
 from kdlab.models.model import file_sha256
 from kdlab.soft_labels.source import PoolAddress
+from kdlab.supervision.children import Child
 
 pytestmark = pytest.mark.slow
 
@@ -32,15 +33,16 @@ def complete(source, samples, epochs):
 
 
 def teacher(address, folder, name, **options):
-    config = {
-        "scheduler": address,
-        "name": name,
-        "host": "127.0.0.1",
-        "threads": 1,
-        "scratch": str(folder / name),
-        "device": "cpu",
-    } | options
-    return Child("kdlab.cluster.teacher_server", config, folder / f"{name}.log")
+    config = TeacherConfig(
+        scheduler=address,
+        name=name,
+        host="127.0.0.1",
+        threads=1,
+        scratch=str(folder / name),
+        device="cpu",
+        **{"tls": None} | options,
+    )
+    return Child("kdlab.cluster.teachers.teacher_server", config, folder / f"{name}.log")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from kdlab.cluster.ring import Channel, Layout, Ring
+from kdlab.cluster.reader.ring import Channel, Layout, Ring
 from kdlab.errors import ClusterError
 
 LAYOUT = Layout(slots=3, largest=5, shape=(2, 3, 3), classes=4)

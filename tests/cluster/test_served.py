@@ -12,7 +12,7 @@ import torch
 from tests_support import trained_ids
 
 from kdlab.cluster.emulated_pool import EmulatedPool
-from kdlab.cluster.wire import ask, check_address
+from kdlab.cluster.wires.wire import ask, check_address
 from kdlab.errors import BadInput, RunStopped, SchedulerUnreachable
 from kdlab.soft_labels.cached import Cached
 from kdlab.soft_labels.source import SourceContext
@@ -112,8 +112,8 @@ def test_thresholds_in_bytes_and_in_shares_of_free_memory(pools, served, deploym
     source, _, _ = served(
         pools(deployment), epochs=10, lt=ut / 5, ut=ut, thresholds_in=unit
     )
-    assert 90 <= source._config["rules"]["ut"] <= 110
-    assert 15 <= source._config["rules"]["lt"] <= 25
+    assert 90 <= source._config.rules.ut <= 110
+    assert 15 <= source._config.rules.lt <= 25
     for epoch in range(10):
         for _ in source.epoch(epoch, ()):
             assert source.figures()["volume"] >= 0

@@ -64,13 +64,6 @@ def test_each_model_keeps_its_own_normalisation():
     assert own.std.flatten().tolist() == [255.0] * 3
 
 
-def test_unknown_names_get_the_nearest():
-    with pytest.raises(ModelError, match="resnet18"):
-        TimmModel(variant="resnet_18").build(10, 3)
-    with pytest.raises(ModelError, match="mobilenet_v3_small"):
-        TorchvisionModel(variant="mobilenetv3_small").build(10, 3)
-
-
 def test_an_image_too_small_is_said_before_a_run():
     with pytest.raises(ModelError, match="cannot take images of 3×4×4"):
         check_fit(CifarVgg(depth=8).build(10, 3), (3, 4, 4), 10, "the student")
@@ -119,7 +112,10 @@ def test_foreign_or_damaged_weights_are_refused(tmp_path, spoil, words):
 def test_weights_of_another_model_name_the_misfit(tmp_path):
     path = tmp_path / "m.safetensors"
     export(CifarResNet(depth=8).build(5, 3), CifarResNet(depth=8), path, {})
-    with pytest.raises(WeightsError, match="size mismatch"):
+    with pytest.raises(
+        WeightsError,
+        match=r"2 of 56 tensors of another shape .*head.weight .*number of classes",
+    ):
         CifarResNet(depth=8, weights=str(path)).build(6, 3)
 
 

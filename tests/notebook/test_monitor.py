@@ -27,10 +27,10 @@ def test_buttons_and_sliders_reach_the_run(monitor):
     run = monitor.run
     until(lambda: monitor.watch.step > 3)
     until(lambda: monitor.controls.sliders.children)
-    named = {s.description: s for s in monitor.controls.sliders.children}
+    named = {d.slider.description: d for d in monitor.controls.sliders.children}
     assert set(named) == {"lr_factor"}  # there are no soft labels, so no loss of them
-    assert named["lr_factor"].min > 0
-    named["lr_factor"].value = 0.5
+    assert named["lr_factor"].slider.min > 0
+    named["lr_factor"].slider.value = 0.5
     (steered,) = until(lambda: list(select(run.folder.events, "steered")))
     assert steered["values"]["lr_factor"] == pytest.approx(0.5, abs=0.02)
     monitor.controls.pause.click()

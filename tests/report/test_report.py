@@ -7,6 +7,8 @@ from kdlab.events.event import parse
 from kdlab.report.model_card import model_card
 from kdlab.report.progress import Progress
 from kdlab.report.table import result_table, spread, text_table
+from kdlab.train.evaluate import Accuracy
+from kdlab.train.result import MemberReport
 
 
 def row(source, seed, top1, rate):
@@ -109,32 +111,35 @@ def test_facts_that_are_missing_do_not_stop_the_watching():
 
 
 def test_model_card_has_what_a_reader_needs():
-    result = {
-        "member": "served/seed0",
-        "source": "served",
-        "best_epoch": 3,
-        "parameters": 12345,
-        "seed": 0,
-        "seen": 100,
-        "lost": 0,
-        "repeated": 0,
-        "last": {"top1": 91.5},
-        "best": {"top1": 92.0},
-        "costs": {
-            "teacher": {
-                "parameters": 50_000,
-                "megabytes": 0.2,
-                "gflops": 1.0,
-                "latency_ms": 9.0,
-            },
-            "student": {
-                "parameters": 12_345,
-                "megabytes": 0.05,
-                "gflops": 0.5,
-                "latency_ms": 3.0,
-            },
+    accuracy = Accuracy(top1=91.5, top5=99.0, samples=10)
+    result = MemberReport(
+        member="served/seed0",
+        source="served",
+        seed=0,
+        last=accuracy,
+        best=accuracy,
+        best_epoch=3,
+        validation_last=90.0,
+        validation_best=90.0,
+        epochs=3,
+        steps=30,
+        samples_per_second=100.0,
+        train_seconds=1.0,
+        wall_seconds=2.0,
+        seen=100,
+        lost=0,
+        repeated=0,
+        rolled_back=0,
+        figures={},
+        model_path="student.safetensors",
+        best_path="best.safetensors",
+        parameters=12345,
+        teacher_top1=99.0,
+        costs={
+            "teacher": dict(parameters=50_000, megabytes=0.2, gflops=1.0, latency_ms=9.0),
+            "student": dict(parameters=12_345, megabytes=0.05, gflops=0.5, latency_ms=3.0),
         },
-    }
+    )
     card = model_card(
         result,
         experiment="e",

@@ -29,7 +29,7 @@ def test_card(name):
              "profiles": RateProfile, "simulations": SimulationSpec,
              "reproductions": Table, "results": KeptResult}  # fmt: skip
     assert construct(kinds[name.split("/")[0]], compose_card(name))
-    assert f"  {name}" in catalogue()
+    assert f"  {name}" in catalogue("all")
     assert folders.display(folders.find("registry", name)) in describe(name)
 
 
@@ -72,6 +72,23 @@ def test_show_a_component_prints_fields_with_ranges():
         for line in text.splitlines()
         if line.split()[:3] == ["temperature", "4.0", ">"]
     ]
+
+
+def test_the_overview_fits_a_screen():
+    lines = catalogue().splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    assert "quickstart" in next(line for line in lines if line.startswith("configs (2"))
+
+
+def test_a_word_is_looked_for_in_names_and_lines():
+    found = catalogue(word="VGG")
+    assert "  type  models/cifar_vgg  " in found
+    assert "pipe_bd/vgg16_dsconv_imagenet" in found
+    assert "losses" not in found
+    assert "models/vgg8" in catalogue("models", "vgg")
+    with pytest.raises(kdlab.KdlabError, match=r"Nothing has 'hintn' .*hinton"):
+        catalogue(word="hintn")
 
 
 def test_unknown_kind_lists_the_kinds():

@@ -12,7 +12,7 @@ from tests_support import run_folders
 from kdlab.cli import parser
 from kdlab.experiment.folder import RunFolder
 from kdlab.run import load
-from kdlab.run.handle import Run
+from kdlab.run.handle.run import Run
 from kdlab.run.preflight import preflight
 
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,10 @@
 """`import kdlab` and `kdlab list` answer at once."""
 
+import ast
+import graphlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,16 +52,48 @@ def test_a_notebook_shows_the_message_and_not_thirty_frames():
 @pytest.mark.processes
 def test_the_reader_needs_no_torch():
     """The DistilReader's process starts in a second, and holds 100 MB less."""
-    assert "torch" not in modules_after("import kdlab.cluster.student_reader")
+    assert "torch" not in modules_after("import kdlab.cluster.reader.student_reader")
 
 
 @pytest.mark.processes
 def test_the_scheduler_needs_no_torch():
-    assert "torch" not in modules_after("import kdlab.cluster.scheduler_process")
+    assert "torch" not in modules_after(
+        "import kdlab.cluster.coordination.scheduler_process"
+    )
 
 
 @pytest.mark.processes
 def test_a_run_loads_what_it_may_not_need_only_when_it_does():
     """timm and torchvision take 2 s, matplotlib and MLflow 1 s each, of every process."""
-    loaded = modules_after("import kdlab.run.process, kdlab.methods.blockwise.rank")
+    loaded = modules_after(
+        "import kdlab.run.process.run_process, kdlab.methods.blockwise.rank"
+    )
     assert not {"timm", "torchvision", "matplotlib", "mlflow", "torch._dynamo"} & loaded
+
+
+def imported(tree):
+    """What it imports from kdlab, deferred imports too; what only types need is left out."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.ImportFrom):
+            module = child.module or ""
+            yield from (f"{module}.{name.name}" for name in child.names)
+            yield module
+        if isinstance(child, ast.Import):
+            yield from (name.name for name in child.names)
+        yield from imported(child)
+
+
+def test_no_circle_of_imports():
+    house = Path(__file__).parents[2]
+    names = {
+        ".".join(path.relative_to(house).with_suffix("").parts): path
+        for path in (house / "kdlab").rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    graph = {
+        name: {m for m in imported(ast.parse(path.read_text())) if m in names}
+        for name, path in names.items()
+    }
+    graphlib.TopologicalSorter(graph).prepare()  # CycleError names the circle

@@ -64,7 +64,7 @@ def run(site, cwd, *words):
 def test_lists_and_loads_from_elsewhere(installed, tmp_path):
     where = run(installed, tmp_path, "-c", "import kdlab; print(kdlab.__file__)")
     assert where.startswith(str(installed))
-    listing = run(installed, tmp_path, "-m", "kdlab", "list")
+    listing = run(installed, tmp_path, "-m", "kdlab", "list", "all")
     for name in ("quickstart", "teachers/digits_resnet", "losses/hinton", "timm/*"):
         assert name in listing
     shown = run(installed, tmp_path, "-m", "kdlab", "show", "quickstart")

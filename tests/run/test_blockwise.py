@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import kdlab
 from kdlab.events.log import select
-from kdlab.run.handle import resume
+from kdlab.run.handle.run import resume
 from kdlab.train.evaluate import evaluate
 
 until = partial(tests_support.until, every_s=0.002)

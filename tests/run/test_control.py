@@ -12,7 +12,7 @@ from tests_support import until
 import kdlab
 from kdlab.errors import BadInput, SpecError
 from kdlab.events.log import select
-from kdlab.run.handle import resume
+from kdlab.run.handle.run import resume
 
 SERVED = (
     "soft_labels={type: cluster/served, lt: 64, ut: 256}",
@@ -334,3 +334,21 @@ def test_local_models_pause_turn_and_save(kdlab_home, elsewhere, processes):
     again = resume(run.id)
     until(lambda: len(events(run, "communication")) > rounds)
     again.kill()
+
+
+@pytest.mark.slow
+def test_chaos_from_a_notebook_hits_a_pool_that_lets_nobody_else_in(kdlab_home, elsewhere):
+    """The certificates are the run's own; whoever may read them may do harm."""
+    run = started(*SERVED, "teacher_pool.replace_lost=true")
+    until(lambda: serving(run))
+    hits = []
+    trouble = kdlab.chaos(run, report=hits.append, kill_teacher=1, every_s=1, events=100)
+    until(lambda: hits)
+    trouble.stop()
+    assert hits[0].kind == "kill_teacher"
+    before = len(steps(run))
+    until(lambda: len(steps(run)) > before)  # another teacher, or the one that came back
+    run.stop()
+    run.wait(timeout_s=600)
+    assert run.state == "stopped"
+    assert not any(e["samples_lost"] for e in events(run, "epoch_done"))

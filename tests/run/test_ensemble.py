@@ -16,9 +16,9 @@ from kdlab.errors import BadInput, NotFoundError, SpecError
 from kdlab.events.log import select
 from kdlab.models.ensemble import combined
 from kdlab.models.exported import load_exported
-from kdlab.run.chaos_outside import OtherTargets
-from kdlab.run.export import export_global
-from kdlab.run.handle import resume
+from kdlab.run.handle.chaos import OtherTargets
+from kdlab.run.handle.run import resume
+from kdlab.run.outputs.export import export_global
 from kdlab.train.evaluate import evaluate
 
 until = partial(tests_support.until, every_s=0.01)

@@ -6,7 +6,7 @@ import pytest
 import kdlab
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.report.calibration import expected_calibration_error
-from kdlab.run.examination import ModelInspection
+from kdlab.run.outputs.examination import ModelInspection
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import kdlab
 from kdlab.errors import ModelError
 from kdlab.models.exported import load_exported
 from kdlab.models.patch_net import PatchNet
-from kdlab.run.shipping import ship
+from kdlab.run.outputs.export_formats import ship
 
 
 @pytest.fixture(scope="module")

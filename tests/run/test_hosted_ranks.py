@@ -10,7 +10,7 @@ from tests_support import until
 
 import kdlab
 from kdlab.cluster.hosted_ranks import for_ranks
-from kdlab.cluster.roles import RANK, TEACHER
+from kdlab.cluster.wires.roles import RANK, TEACHER
 from kdlab.events.log import select
 
 pytestmark = pytest.mark.slow

@@ -212,7 +212,7 @@ def test_an_error_of_a_rank_ends_the_run_with_its_reason(kdlab_home, elsewhere):
 
 
 def test_a_stop_saves_and_a_resume_goes_on(kdlab_home, elsewhere, undisturbed):
-    from kdlab.run.handle import resume
+    from kdlab.run.handle.run import resume
 
     run = start()
     wait_for(run, step_reached(45))

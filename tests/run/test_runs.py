@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from kdlab.events.general import Note
 from kdlab.events.log import EventLog, read_all
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import spec_of
-from kdlab.run.handle import Run, resume
+from kdlab.run.handle.run import Run, made, resume, start
 
 KEYS = {
     "run_id", "experiment", "method", "dataset", "student_top1", "student_top5",
@@ -130,6 +131,33 @@ def test_what_an_earlier_session_did_is_not_shown_again(tmp_path):
     assert [event["message"] for event in seen[1:]] == ["before", "after"]
 
 
+def test_waiting_in_a_notebook_shows_lines_unless_it_is_live(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("kdlab.run.handle.watched.in_a_notebook", lambda: True)
+    folder = RunFolder(tmp_path)
+    folder.write_status(state="finished")
+    EventLog(folder.events).emit(Note(message="something happened"))
+    run = Run(folder).wait()
+    assert "something happened" in "".join(capsys.readouterr())
+    run._shown = True  # as `live` sets it
+    run.wait()
+    assert "something happened" not in "".join(capsys.readouterr())
+    monkeypatch.setattr("kdlab.run.handle.watched.in_a_notebook", lambda: False)
+    Run(folder).wait()  # a script that writes to a file
+    assert "something happened" not in "".join(capsys.readouterr())
+
+
+def test_the_last_run_is_that_of_this_notebook(tmp_path, monkeypatch):
+    monkeypatch.setenv("KDLAB_RUNS", str(tmp_path))
+    monkeypatch.setattr("kdlab.run.handle.run.spawn", lambda *_: None)
+    experiment = kdlab.load("smoke/none", QUIET)
+    mine = start(experiment)
+    other, _ = made(experiment, "running", tmp_path / "99991231-235959-ffff")
+    assert kdlab.attach().id == mine.id
+    assert kdlab.attach(other.run_id).id == other.run_id
+    monkeypatch.setattr("kdlab.run.handle.run._started_here", [])  # another notebook
+    assert kdlab.attach().id == other.run_id
+
+
 def test_runs_show_themselves_as_a_table(tmp_path, monkeypatch):
     monkeypatch.setenv("KDLAB_RUNS", str(tmp_path))
     assert "kdlab run quickstart" in repr(kdlab.runs())  # how to get one
@@ -206,6 +234,27 @@ def test_ctrl_c_stops_gracefully_with_exit_130(elsewhere):
     assert "kdlab resume" in err
     assert json.loads((folder / "status.json").read_text())["state"] == "stopped"
     assert list(folder.glob("members/none/seed0/checkpoints/step_*"))
+
+
+@pytest.mark.processes
+def test_ctrl_c_twice_while_checking_is_no_traceback(elsewhere):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes calls, and never answers
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        pool = f"teacher_pool={{type: cluster/remote_pool, address: {address}, insecure: true}}"
+        terminal = subprocess.Popen(
+            [sys.executable, "-m", "kdlab", "run", "smoke/served", pool],
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert "checking" in terminal.stderr.readline()
+        os.kill(terminal.pid, signal.SIGINT)
+        os.kill(terminal.pid, signal.SIGINT)
+        _, err = terminal.communicate(timeout=600)
+    assert terminal.returncode == 130
+    assert "before anything was started" in err
+    assert "Traceback" not in err
+    assert not list(elsewhere.glob("runs/*/status.json"))
 
 
 @pytest.mark.processes

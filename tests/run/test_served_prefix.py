@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 import kdlab
 from kdlab.events.log import select
-from kdlab.run.handle import resume
+from kdlab.run.handle.run import resume
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ import pytest
 from tests_support import free_port, listens, until
 
 import kdlab
-from kdlab.cluster import fork_server
+from kdlab.supervision import fork_server
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kdlab.cli import main
 from kdlab.run.simulations import simulate
-from kdlab.simulate.edl_dist import EdlDist, Fleet, Move, PoolCase, Simulation
+from kdlab.simulate.edl_dist import EdlDist, Fleet, Move, PoolCase
+from kdlab.simulate.pool_simulation import Simulation
 from kdlab.simulate.profile import RateProfile
 
 

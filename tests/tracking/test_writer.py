@@ -6,7 +6,7 @@ import pytest
 from mlflow import MlflowClient
 from tests_support import event
 
-from kdlab.cluster.student_reader import FIGURES
+from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.events.log import EventLog
 from kdlab.tracking.follow import follow
 from kdlab.tracking.writer import Writer

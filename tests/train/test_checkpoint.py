@@ -95,6 +95,15 @@ def test_another_spec_is_refused(tmp_path):
         checkpoint.load_newest(tmp_path, "other")
 
 
+def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path):
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    about = tmp_path / "step_000000002" / "state.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"format": 7}))
+    with pytest.raises(CheckpointError, match="checkpoint format 7, this kdlab reads 1"):
+        checkpoint.load_newest(tmp_path, "h")
+
+
 def test_none_is_none(tmp_path):
     assert checkpoint.load_newest(tmp_path / "nothing", "h") is None
 

@@ -2,9 +2,11 @@
 
 import pytest
 
+from kdlab.messages import plain
 from kdlab.testing.scripted import ScriptedChild
 from kdlab.tuning import trial_workers
-from kdlab.tuning.trial_workers import TrialEnded, TrialWorkerLost, TrialWorkers
+from kdlab.tuning.trial_messages import TRIAL_ORDERS, StopTrial, TrialEnded, TrialOrder
+from kdlab.tuning.trial_workers import TrialWorkerLost, TrialWorkers
 
 
 @pytest.fixture
@@ -30,11 +32,12 @@ def test_who_is_ready_gets_a_trial_and_is_free_after_it(workers, started):
     started[1].say(ready=True)
     assert list(workers.events()) == []
     assert workers.idle() == [1]
-    workers.tell(1, 7, values={"lr": 0.1})
+    order, ended = TrialOrder(number=7, run="/runs/7"), TrialEnded(7, "finished", None, {})
+    workers.send(1, order)
     assert workers.idle() == []
-    assert started[1].told == [{"order": 7, "values": {"lr": 0.1}}]
-    started[1].say(done=7, state="finished", error=None, result={"top1": 9.0})
-    assert list(workers.events()) == [TrialEnded(7, "finished", None, {"top1": 9.0})]
+    assert list(map(TRIAL_ORDERS.typed, started[1].orders)) == [order]
+    started[1].say(**plain(ended))
+    assert list(workers.events()) == [ended]
     assert workers.idle() == [1]
 
 
@@ -42,17 +45,18 @@ def test_only_the_worker_at_a_trial_is_told_to_stop_it(workers, started):
     for child in started:
         child.say(ready=True)
     list(workers.events())
-    workers.tell(0, 3)
-    workers.tell(1, 4)
+    workers.send(0, TrialOrder(number=3))
+    workers.send(1, TrialOrder(number=4))
     workers.stop(4)
-    assert {"stop": 4} not in started[0].told
-    assert started[1].told[-1] == {"stop": 4}
+    stop = TRIAL_ORDERS.plain(StopTrial(4))
+    assert stop not in started[0].orders
+    assert started[1].orders[-1] == stop
 
 
 def test_a_lost_worker_is_started_again_and_its_trial_is_named(workers, started):
     started[0].say(ready=True)
     list(workers.events())
-    workers.tell(0, 3)
+    workers.send(0, TrialOrder(number=3))
     started[0].die()
     (lost,) = workers.events()
     assert isinstance(lost, TrialWorkerLost)
@@ -65,8 +69,8 @@ def test_a_lost_worker_is_started_again_and_its_trial_is_named(workers, started)
 def test_a_result_that_was_said_before_the_death_counts(workers, started):
     started[0].say(ready=True)
     list(workers.events())
-    workers.tell(0, 3)
-    started[0].say(done=3, state="finished", error=None, result={})
+    workers.send(0, TrialOrder(number=3))
+    started[0].say(**plain(TrialEnded(3, "finished", None, {})))
     started[0].die()
     ended, lost = workers.events()
     assert ended.order == 3
@@ -77,7 +81,7 @@ def test_an_order_that_may_not_have_arrived_ends_the_worker(workers, started):
     started[0].say(ready=True)
     list(workers.events())
     started[0].die()
-    workers.tell(0, 5)
+    workers.send(0, TrialOrder(number=5))
     (lost,) = workers.events()
     assert lost.order == 5
 

@@ -33,28 +33,30 @@ class StepConsensus:
     lag: int
     under_way: deque[tuple[int, Any, Tensor]] = field(default_factory=deque)
 
-    def say(self, step: int, losses: Mapping[int, float], request: ControlRequest) -> None:
-        said = torch.zeros(self.blocks + _NUMBERS, dtype=torch.float64)
+    def report(
+        self, step: int, losses: Mapping[int, float], request: ControlRequest
+    ) -> None:
+        numbers = torch.zeros(self.blocks + _NUMBERS, dtype=torch.float64)
         for block, loss in losses.items():
-            said[block] = loss
-        said[self.blocks :] = torch.tensor(request.numbers(), dtype=torch.float64)
-        work = dist.all_reduce(said, group=self.group, async_op=True)
-        self.under_way.append((step, work, said))
+            numbers[block] = loss
+        numbers[self.blocks :] = torch.tensor(request.numbers(), dtype=torch.float64)
+        work = dist.all_reduce(numbers, group=self.group, async_op=True)
+        self.under_way.append((step, work, numbers))
 
-    def heard(self, now: int) -> Iterator[tuple[int, list[float], ControlRequest]]:
-        """Words said `lag` steps ago: step, losses by block, what all want."""
+    def agreed_at(self, now: int) -> Iterator[tuple[int, list[float], ControlRequest]]:
+        """What was reported `lag` steps ago: step, losses by block, what all want."""
         while self.under_way and self.under_way[0][0] <= now - self.lag:
-            step, work, said = self.under_way.popleft()
+            step, work, numbers = self.under_way.popleft()
             work.wait()
             yield (
                 step,
-                said[: self.blocks].tolist(),
-                ControlRequest.of_all(said[self.blocks :].tolist()),
+                numbers[: self.blocks].tolist(),
+                ControlRequest.of_all(numbers[self.blocks :].tolist()),
             )
 
 
 def agreed(group: Any, request: ControlRequest) -> ControlRequest:
     """What all want now; every device waits for all others here."""
-    said = torch.tensor(request.numbers(), dtype=torch.float64)
-    dist.all_reduce(said, group=group)
-    return ControlRequest.of_all(said.tolist())
+    numbers = torch.tensor(request.numbers(), dtype=torch.float64)
+    dist.all_reduce(numbers, group=group)
+    return ControlRequest.of_all(numbers.tolist())

@@ -135,7 +135,7 @@ def _automatic(
     places = list(zip(_sizes(pieces, views), _depths(pieces, views), strict=True))
     found = _nearest(wanted[:-1], places[:-1])
     if found is None:
-        sizes = ", ".join(_said(size) for size, _ in wanted[:-1])
+        sizes = ", ".join(_text(size) for size, _ in wanted[:-1])
         raise ModelError(
             f"The student cannot be cut where images are {sizes}, as behind the {count} blocks "
             f"of the teacher ({', '.join(cut.after for cut in chosen)}). Name teacher_cuts and "
@@ -174,5 +174,5 @@ def _sizes(blocks: Sequence[nn.Module], views: Tensor) -> list[tuple[int, ...]]:
     return [tuple(shape[1:]) for shape in _shapes([*blocks, nn.Identity()], views)][1:]
 
 
-def _said(size: tuple[int, ...]) -> str:
+def _text(size: tuple[int, ...]) -> str:
     return "×".join(map(str, size)) if size else "flat"

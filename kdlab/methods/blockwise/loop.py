@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from kdlab.control.cadence import logging
 from kdlab.control.loop_control import LoopControl
 from kdlab.control.request import ControlRequest
 from kdlab.control.steering import LR_FACTOR, Steering
@@ -52,15 +53,16 @@ from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds
 from kdlab.train.lineage import Lineage, Odometer
-from kdlab.train.position import Position, StudentResult
+from kdlab.train.position import Position
 from kdlab.train.recipe import Recipe, Stepper, lr_at, make_optimizer
+from kdlab.train.result import StudentResult
 from kdlab.train.results import Results
 
 _LOG_EVERY_S = 0.2
 _NOTHING = ControlRequest(settings=(0.0,))
 _DRAWING = ("DropPath", "DropBlock2d", "StochasticDepth")  # of timm and torchvision
 _TRACED = 12  # steps at the end of each epoch
-_TICK_GPU = 10  # steps between two words on a GPU, where asking for a loss waits for it
+_TICK_GPU = 10  # steps between two reports on a GPU, where asking for a loss waits for it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,7 +132,7 @@ class BlockwiseLoop:
                 self.rounds.optimizer(job.recipe, p.student) for p in job.pairs
             ]
         groups = stage_groups(job.programme.plans)
-        # Words go by processor whatever the models are on.
+        # Reports go by processor whatever the models are on.
         self.talk: Any = dist.new_group(backend="gloo")
         self.loaders: list[Loader | PrefixLoader] = []
         self.position = Position()
@@ -151,9 +153,9 @@ class BlockwiseLoop:
             is_first=job.rank == 0,
         )
         self._sums = torch.zeros(job.programme.blocks, dtype=torch.float64)
-        self._logged = (0.0, 0)
-        self._spoken = 0  # step of the last word
-        self._count = 0  # words in `_sums`
+        self.logs = logging(_LOG_EVERY_S, job.recipe.log_every_steps)
+        self._reported = 0  # step of the last report
+        self._count = 0  # reports in `_sums`
         self.step_s: list[float] = []
         self.workers = [self._worker(plan, groups) for plan in self.plans]
         self.gathering = Gathering(
@@ -212,7 +214,7 @@ class BlockwiseLoop:
                 batch_of=lambda step: len(loader.ids[step]),
                 schedule=self._schedule,
                 on_step=on_step,
-                before_block=self._chances(stage.first),
+                before_block=self._random_states(stage.first),
                 clip_norm=job.recipe.clip_grad_norm,
                 norm=job.norm,
             ),
@@ -229,7 +231,7 @@ class BlockwiseLoop:
             job.samples, stage, job.rank, job.student, job.outputs[:served], job.opened
         )
 
-    def _chances(self, first: int) -> Callable[[int, int, int], None] | None:
+    def _random_states(self, first: int) -> Callable[[int, int, int], None] | None:
         """Dropout and the like depend on seed, step, block and row, not on the device.
 
         So a resume is exact, and so are comparisons of plans that do not share blocks.
@@ -331,8 +333,9 @@ class BlockwiseLoop:
         self._limit = steps = len(self.loaders[0].ids)
         self._wanted = _NOTHING
         begin = time.perf_counter()
-        self._logged, self._count = (begin, position.step), 0
-        self._spoken, self._losses = position.step, {}
+        self.logs.done(position.step)
+        self._count = 0
+        self._reported, self._losses = position.step, {}
         self._sums.zero_()
         done = self._run(steps)
         position.train_seconds += time.perf_counter() - begin
@@ -347,7 +350,7 @@ class BlockwiseLoop:
     def _run(self, steps: int) -> int:
         """The steps of an epoch, or as many as all want; how many."""
         job, position = self.job, self.position
-        words = StepConsensus(self.talk, job.programme.blocks, self._lag)
+        consensus = StepConsensus(self.talk, job.programme.blocks, self._lag)
         sizes = [len(ids) for ids in self.loaders[0].ids]
         seen = self.lineage.seen
         running = [worker.advance(lambda: self._limit) for worker in self.workers]
@@ -365,16 +368,16 @@ class BlockwiseLoop:
                 self.odometer.value = seen
             job.pulse(position.step)
             if step % self._tick == 0:
-                words.say(step, self._mean_losses(), self.control.request())
-            for heard in words.heard(step):
-                self._hear(*heard, steps=steps)
+                consensus.report(step, self._mean_losses(), self.control.request())
+            for agreed_on in consensus.agreed_at(step):
+                self._follow(*agreed_on, steps=steps)
             step += 1
         for one in running:
             next(one, None)  # its last sends leave
-        if self._losses:  # of steps after the last word
-            words.say(step - 1, self._mean_losses(), _NOTHING)
-        for heard in words.heard(step + self._lag):
-            self._hear(*heard, steps=step)
+        if self._losses:  # of steps after the last report
+            consensus.report(step - 1, self._mean_losses(), _NOTHING)
+        for agreed_on in consensus.agreed_at(step + self._lag):
+            self._follow(*agreed_on, steps=step)
         return step
 
     def _act(self, wanted: ControlRequest) -> None:
@@ -401,15 +404,15 @@ class BlockwiseLoop:
 
     def _mean_losses(self) -> dict[int, float]:
         """Mean loss of each of this device's blocks, over the steps since the last call."""
-        steps = max(1, self.position.step - self._spoken)
+        steps = max(1, self.position.step - self._reported)
         found = {block: float(total) / steps for block, total in self._losses.items()}
-        self._losses, self._spoken = {}, self.position.step
+        self._losses, self._reported = {}, self.position.step
         return found
 
-    def _hear(
+    def _follow(
         self, step: int, losses: list[float], request: ControlRequest, *, steps: int
     ) -> None:
-        """Words of a step some steps ago, which all devices hear at the same step."""
+        """What all reported of a step some steps ago, which all devices learn at the same step."""
         if not all(map(math.isfinite, losses)):
             bad = [b for b, loss in enumerate(losses) if not math.isfinite(loss)]
             raise KdlabError(
@@ -424,18 +427,12 @@ class BlockwiseLoop:
             # All are at step + lag now; none has posted a receive beyond the next.
             self._limit = min(steps, step + self._lag + self._lead + 1)
         self._wanted |= request
-        now, every = time.perf_counter(), self.job.recipe.log_every_steps
-        due = now - self._logged[0] >= _LOG_EVERY_S
-        if every is not None:
-            due = self._count * self._tick >= every
-        if self.job.rank == 0 and due:
-            self._log(now)
+        if self.job.rank == 0 and self.logs.due(self.position.step):
+            self._log()
 
-    def _log(self, now: float) -> None:
+    def _log(self) -> None:
         job, position = self.job, self.position
-        since, before = self._logged
         by_block = (self._sums / max(1, self._count)).tolist()
-        steps = position.step - before
         job.emit(
             StepLogged(
                 epoch=position.epoch,
@@ -444,11 +441,12 @@ class BlockwiseLoop:
                 loss=sum(by_block) / len(by_block),
                 block_losses=by_block,
                 lr=self.optimizers[self.workers[0].stage.first].param_groups[0]["lr"],
-                samples_per_second=steps * job.samples.plan.batch / max(1e-9, now - since),
+                samples_per_second=self.logs.rate(position.step) * job.samples.plan.batch,
                 samples_seen=self.lineage.seen,
             )
         )
-        self._logged, self._count = (now, position.step), 0
+        self.logs.done(position.step)
+        self._count = 0
         self._sums.zero_()
 
     # Between epochs
@@ -456,7 +454,7 @@ class BlockwiseLoop:
     def _finish_epoch(self) -> None:
         job, position = self.job, self.position
         if job.rank == 0 and self._count:
-            self._log(time.perf_counter())
+            self._log()
         counts = torch.from_numpy(self.lineage.counts)
         dist.all_reduce(counts, group=self.talk)  # in place
         self.lineage.finish_epoch(counts.numpy().copy())

@@ -1,17 +1,18 @@
 """`method: {type: methods/blockwise}`: what a blockwise distillation can be told."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from kdlab.cluster.pool import Pool
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.experiment.groups import address_of, rank_group
-from kdlab.experiment.method import MemberResult, MemberTraining, MethodSpec, recipe_faults
+from kdlab.experiment.groups import rank_group
+from kdlab.experiment.method import MemberTraining, MethodSpec, recipe_faults
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
+from kdlab.messages import typed
 from kdlab.methods.blockwise.cutting import Cuts
 from kdlab.methods.blockwise.prefix_pool import prefix_deployment
 from kdlab.methods.blockwise.search import ArchitectureSearch
@@ -25,8 +26,9 @@ from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.recipe import Recipe
+from kdlab.train.result import MemberResult
 
-_AT_LEAST_1 = Range(ge=1)
+_POSITIVE = Range(ge=1)
 _FILES = ("plan.json", "trace.json", "gantt.png", "breakdown.png", "architecture.yaml")
 
 # Blocks are trained in float32, without labels, and saved after each epoch.
@@ -79,11 +81,11 @@ class Blockwise(MethodSpec):
     devices: Annotated[int, Range(ge=1, le=64)] = 2
     teacher_cuts: tuple[str, ...] = ()
     student_cuts: tuple[str, ...] = ()
-    blocks: Annotated[int, _AT_LEAST_1] = 4
+    blocks: Annotated[int, _POSITIVE] = 4
     last_loss: Literal["soft_cross_entropy", "mse"] = "soft_cross_entropy"
     bn: Literal["sync", "local"] = "sync"
     profile: str | None = None
-    profile_steps: Annotated[int, _AT_LEAST_1] = 100
+    profile_steps: Annotated[int, _POSITIVE] = 100
     profile_s: Annotated[float, POSITIVE] = 20.0
     memory_gb: Annotated[float, POSITIVE] | None = None
     fine_tune: Recipe | None = None
@@ -203,12 +205,12 @@ class Blockwise(MethodSpec):
             machine,
             training,
             module="kdlab.methods.blockwise.rank",
-            shared={"pool": address_of(pool)},
+            pool=pool,
             hang_s=self.hang_s,
             wanted=lambda: None,
         )
         with training.chaos(pool, group.targets):
-            distilled = group.run() | {"failovers": group.failovers}
+            distilled = replace(typed(MemberResult, group.run()), failovers=group.failovers)
         if self.afterwards is None:
             return distilled
         searched = self.search is not None

@@ -62,7 +62,7 @@ def profiled(
     *,
     steps: int = 100,
     optimizer: Callable[[nn.Module], Stepper],
-    most_s: float = 60.0,
+    max_s: float = 60.0,
     alive: Callable[[], None] = lambda: None,
     paths: Paths | None = None,
 ) -> list[Block]:
@@ -72,14 +72,14 @@ def profiled(
         pairs: on the device that is measured.
         views: (N, C, H, W) normalised, N at least the largest of `rows`.
         rows: sizes to measure.
-        steps: timed for each block and size, fewer when `most_s` is over.
+        steps: timed for each block and size, fewer when `max_s` is over.
         optimizer: a fresh one for a student block, as in training.
-        most_s: for all of it, in seconds.
+        max_s: for all of it, in seconds.
         alive: called before each step.
         paths: of a supernet; then the mean over a turn counts, of medians over all turns.
     """
     found = []
-    per_block_s = most_s / max(1, len(pairs))
+    per_block_s = max_s / max(1, len(pairs))
     turn = 1 if paths is None else paths.turn
     for pair in pairs:
         with torch.no_grad():
@@ -103,7 +103,7 @@ def _typical(seconds: Sequence[float], turn: int) -> float:
 @dataclass(frozen=True, slots=True)
 class _Timing:
     steps: int
-    most_s: float
+    max_s: float
     paths: Paths
     alive: Callable[[], None]
 
@@ -144,7 +144,7 @@ class _Timing:
         yield from range(-max(_WARM_UP, turn), 0)
         step, last = 0, -(-self.steps // turn) * turn
         while step < last:
-            late = time.perf_counter() - begin > self.most_s
+            late = time.perf_counter() - begin > self.max_s
             if late and step >= 2 and step % turn == 0:
                 return
             yield step

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -52,16 +52,20 @@ from kdlab.papers.pipe_bd.relay import Span
 from kdlab.papers.pipe_bd.served_prefix import PoolSupply, served_profile, with_supply
 from kdlab.report import trace
 from kdlab.report.plan_table import plan_table
-from kdlab.soft_labels.source import PoolAddress, SoftLabelSource, SourceContext
+from kdlab.soft_labels.source import SoftLabelSource, SourceContext
+from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
 from kdlab.train.recipe import make_optimizer
+from kdlab.train.result import MemberResult
 
 _PATIENT_S = 5.0  # a step may take so long before a stop is one of this rank alone
 _OFF = 0.2  # measured step time this far from the predicted one is worth a warning
 
 
-class BlockRank(RankProcess):
+class BlockRank(RankProcess[GenerationOrder]):
     """A rank that trains the blocks of its stage."""
+
+    takes = GenerationOrder
 
     @property
     def method(self) -> Blockwise:
@@ -71,10 +75,10 @@ class BlockRank(RankProcess):
 
     _trained = (0, 0.0)  # last step, and when
 
-    def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
+    def generation(self, order: GenerationOrder) -> MemberResult | None:
         self.saving = False
-        self.beat(order["generation"], 0)
-        device = self.device(order["local_rank"])
+        self.beat(order.generation, 0)
+        device = self.device(order.local_rank)
         if self.spec.train.threads is not None:
             torch.set_num_threads(self.spec.train.threads)
         data = self.setup.data
@@ -89,9 +93,9 @@ class BlockRank(RankProcess):
             dist.destroy_process_group()
 
     def _train(
-        self, order: dict[str, Any], cutting: Cutting, device: torch.device
-    ) -> dict[str, Any] | None:
-        number, rank = order["generation"], order["rank"]
+        self, order: GenerationOrder, cutting: Cutting, device: torch.device
+    ) -> MemberResult | None:
+        number, rank = order.generation, order.rank
         self.beat(number, 0)
         report = self.report(rank)
         found = checkpoint.load_newest(self.folder / "checkpoints", self.hash)
@@ -111,7 +115,7 @@ class BlockRank(RankProcess):
                 seed=self.member.seed,
                 folder=self.folder,
                 spec_hash=self.hash,
-                fence=int(order.get("fence", 0)),
+                fence=order.fence,
                 rank=rank,
                 device=device,
                 emit=report,
@@ -135,35 +139,37 @@ class BlockRank(RankProcess):
         if rank:
             return None
         self._compare(chosen, loop)
-        result = asdict(loop.finish()) | {"parameters": parameters(cutting.student)}
+        architecture = None
         if self.method.search is not None:
             small = bool(getattr(self.spec.student, "small", False))
             network = derived(cutting.student, small=small)
-            result["architecture"] = write_architecture(network, self.folder)
+            architecture = write_architecture(network, self.folder)
             self.log.emit(ArchitectureFound(choices=list(network.choices)))
-        return result
+        return MemberResult.of(
+            loop.finish(), parameters=parameters(cutting.student), architecture=architecture
+        )
 
     # The plan
 
     def _programme(
-        self, order: dict[str, Any], cutting: Cutting, device: torch.device
+        self, order: GenerationOrder, cutting: Cutting, device: torch.device
     ) -> ExecutionPlan:
         """The plan of this member: kept, or made from a profile that all measure together."""
         path = self.folder / "plan.json"
         profile = supply = None
         if not path.is_file():  # else of a generation or a session before
             profile = self._with_memory(
-                self._profile(order, cutting, device), device, order["local_world"]
+                self._profile(order, cutting, device), device, order.local_world
             )
             if self.method.serves(self.plan):
                 supply = self._supply(order, cutting, profile, device)
-        told: list[Any] = [None]
-        if order["rank"] == 0:  # one plans for all: another's memory may look different
-            told = [self._planned(profile, supply, path, cutting)]
-        dist.broadcast_object_list(told, 0)
-        if "refused" in told[0]:
-            raise BadInput(told[0]["refused"])
-        return ExecutionPlan.from_facts(told[0])
+        shared: list[Any] = [None]
+        if order.rank == 0:  # one plans for all: another's memory may look different
+            shared = [self._planned(profile, supply, path, cutting)]
+        dist.broadcast_object_list(shared, 0)
+        if "refused" in shared[0]:
+            raise BadInput(shared[0]["refused"])
+        return ExecutionPlan.from_facts(shared[0])
 
     def _planned(
         self,
@@ -215,7 +221,7 @@ class BlockRank(RankProcess):
         return next(p for p in self.method.plans() if p == self.member.source_name)
 
     def _profile(
-        self, order: dict[str, Any], cutting: Cutting, device: torch.device
+        self, order: GenerationOrder, cutting: Cutting, device: torch.device
     ) -> Profile:
         """The given one, that of this run, or what all ranks measure now."""
         of = identity_of(self.spec, cutting, self.setup.data)
@@ -225,16 +231,16 @@ class BlockRank(RankProcess):
         if own.is_file():
             return planning.read_profile(own, of)
         profile = self._measured(order, cutting, device)
-        if order["rank"] == 0:
+        if order.rank == 0:
             planning.write_profile(profile, of, own)
         return profile
 
     def _measured(
-        self, order: dict[str, Any], cutting: Cutting, device: torch.device
+        self, order: GenerationOrder, cutting: Cutting, device: torch.device
     ) -> Profile:
-        if order["rank"] == 0:
+        if order.rank == 0:
             self.log.emit(Note(message="measuring the blocks on all devices"))
-        recipe, world = self.spec.train, order["world"]
+        recipe, world = self.spec.train, order.world
         samples = self.setup.samples(self.member)
         loader = Loader(samples, cutting.student, device)
         loader.begin(0, 0)
@@ -247,8 +253,8 @@ class BlockRank(RankProcess):
             [r for r in feasible_rows(recipe.batch, world) if r <= rows],
             steps=self.method.profile_steps,
             optimizer=lambda block: make_optimizer(recipe, block),
-            most_s=self.method.profile_s,
-            alive=lambda: self.beat(order["generation"], 0),
+            max_s=self.method.profile_s,
+            alive=lambda: self.beat(order.generation, 0),
             paths=paths_of(cutting.student),
         )
         load_s = planning.loading_s(
@@ -262,7 +268,7 @@ class BlockRank(RankProcess):
 
     def _supply(
         self,
-        order: dict[str, Any],
+        order: GenerationOrder,
         cutting: Cutting,
         profile: Profile,
         device: torch.device,
@@ -274,7 +280,7 @@ class BlockRank(RankProcess):
 
         @torch.no_grad()
         def work() -> None:
-            self.beat(order["generation"], 0)
+            self.beat(order.generation, 0)
             output = views
             for pair in cutting.pairs:
                 output = pair.teacher(output)
@@ -290,18 +296,18 @@ class BlockRank(RankProcess):
             with closing(self._opened(order, samples, start, rate, cutting)) as source:
                 return measured_supply(source, samples, shapes, device)
 
-        return together(None if order["rank"] else measure, work, prefix.blocks)
+        return together(None if order.rank else measure, work, prefix.blocks)
 
     def _opened(
         self,
-        order: dict[str, Any],
+        order: GenerationOrder,
         samples: PlannedSamples,
         start: dict[str, Any],
         rate: float,
         cutting: Cutting,
     ) -> SoftLabelSource:
         """The outputs of the first blocks for this device's rows."""
-        prefix, number, rank = self.method.prefix, order["generation"], order["rank"]
+        prefix, number, rank = self.method.prefix, order.generation, order.rank
         assert prefix is not None
         folder = self.folder / f"blocks{rank}"
         folder.mkdir(exist_ok=True)
@@ -310,7 +316,7 @@ class BlockRank(RankProcess):
                 samples=samples,
                 student=f"{self.run.run_id}/{self.member.name}/blocks{rank}.{number}",
                 folder=folder,
-                pool=PoolAddress.from_json(order["pool"]),
+                pool=order.pool,
                 report=self.report(rank),
                 stop=lambda: self._waits(number),
                 student_rate=lambda: rate,

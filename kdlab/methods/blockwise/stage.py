@@ -29,7 +29,7 @@ from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.train.recipe import Stepper
 from kdlab.train.sync_norm import synchronise
 
-_MOST_SPANS = 20_000
+_MAX_SPANS = 20_000
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class Worker:
         self.group = groups.get(self.stage.devices)  # none for a device alone
         self.shape = tuple(shape)
         self._rows: dict[int, _Rows] = {}
-        self.spans: deque[Span] = deque(maxlen=_MOST_SPANS)
+        self.spans: deque[Span] = deque(maxlen=_MAX_SPANS)
         self.exact = False  # spans end when a GPU has done the work, not when it was told
         self._kept = _Buffers()
         self._input: Tensor | None = None
@@ -154,7 +154,7 @@ class Worker:
             student.train()
         for instruction in instructions(self.plan, self.device, steps):
             begin = time.monotonic()  # one clock for all processes of a machine
-            self._carry_out(instruction)
+            self._execute(instruction)
             part = part_of(instruction)
             if part is not None and part != "student":  # that has noted its own
                 self._note(part, instruction.step, begin)
@@ -183,7 +183,7 @@ class Worker:
             )
         return self._rows[batch]
 
-    def _carry_out(self, instruction: relay.Instruction) -> None:
+    def _execute(self, instruction: relay.Instruction) -> None:
         match instruction:
             case relay.Load(step):
                 self._load(step)

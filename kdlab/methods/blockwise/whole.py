@@ -1,5 +1,6 @@
 """After the blocks: the whole student, in one process, with the experiment's soft labels."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -8,10 +9,12 @@ import yaml
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.events.blockwise import WholeStudentStarted
-from kdlab.experiment.method import MemberResult, MemberTraining
+from kdlab.experiment.method import MemberTraining
+from kdlab.messages import plain
 from kdlab.models.exported import load_exported, spec_of
 from kdlab.models.model import ModelSpec
 from kdlab.train.recipe import Recipe
+from kdlab.train.result import MemberResult
 
 _OF_THE_DISTILLATION = (
     "samples_per_second",
@@ -35,13 +38,15 @@ def train_whole(
     Returns:
         Weights and accuracy of the end, times and counts of the distillation.
     """
-    training.emit(WholeStudentStarted(epochs=recipe.epochs, distilled=distilled["last"]))
+    training.emit(
+        WholeStudentStarted(epochs=recipe.epochs, distilled=plain(distilled.last))
+    )
     setup, member, folder = training.setup, training.member, training.folder / "whole"
-    data, path = setup.data, Path(distilled["model_path"])
+    data, path = setup.data, Path(distilled.model_path)
     if not searched:
         spec, model = spec_of(path), load_exported(path)
     else:
-        found = yaml.safe_load(Path(distilled["architecture"]).read_text())
+        found = yaml.safe_load(Path(str(distilled.architecture)).read_text())
         found.pop("about")
         spec = construct(ModelSpec, from_dict(found, "the network that was found"))
         torch.manual_seed(member.seed)
@@ -57,9 +62,10 @@ def train_whole(
         steering=training.steering,
     )
     whole = training.train_here(loop, folder)
-    return (
-        distilled
-        | whole
-        | {name: distilled[name] for name in _OF_THE_DISTILLATION}
-        | {"distilled": distilled["last"], "whole_seconds": whole["train_seconds"]}
+    return replace(
+        whole,
+        distilled=distilled.last,
+        whole_seconds=whole.train_seconds,
+        architecture=distilled.architecture,
+        **{name: getattr(distilled, name) for name in _OF_THE_DISTILLATION},
     )

@@ -45,6 +45,7 @@ from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.compression.kind import CompressionSpec
 from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.recipe import Recipe
+from kdlab.train.result import MemberResult
 
 if TYPE_CHECKING:
     from kdlab.methods.ensemble.method import Ensemble
@@ -255,7 +256,7 @@ class EnsembleRun:
 
     # What became of it
 
-    def result(self, outcome: TrainingOutcome, folder: Path) -> dict[str, Any]:
+    def result(self, outcome: TrainingOutcome, folder: Path) -> MemberResult:
         """Test, export, and put together what a member reports."""
         data, recipe = self.setup.data, self.recipe
         by_worker = {file.worker: file for file in outcome.models}
@@ -280,29 +281,29 @@ class EnsembleRun:
         global_ = evaluate(whole, data, data.test, recipe.evaluate_batch)
         account, table = outcome.account, self.timetable
         missed = self.workers * table.steps - account.steps
-        return {
-            "last": asdict(accuracy),
-            "best": asdict(best_accuracy),
-            "validation_last": 100 - validated.get(chosen, float("nan")),
-            "validation_best": 100 - validated.get(best, float("nan")),
-            "best_epoch": recipe.epochs,
-            "epochs": recipe.epochs,
-            "steps": table.steps,
-            "samples_per_second": account.samples / max(1e-9, account.parallel_s),
-            "train_seconds": account.parallel_s,
-            "seen": account.samples,
-            "lost": missed * recipe.batch,
-            "repeated": 0,
-            "rolled_back": 0,
-            "figures": {k: float(v) for k, v in asdict(account).items()},
-            "model_path": str(path),
-            "best_path": str(best_path),
-            "parameters": parameters(model),
-            "global_top1": global_.top1,
-            "global_top5": global_.top5,
-            "workers": self.workers,
-            "diff_lg": fmean(look.diff_lg for look in outcome.looks),
-        }
+        return MemberResult(
+            last=accuracy,
+            best=best_accuracy,
+            validation_last=100 - validated.get(chosen, float("nan")),
+            validation_best=100 - validated.get(best, float("nan")),
+            best_epoch=recipe.epochs,
+            epochs=recipe.epochs,
+            steps=table.steps,
+            samples_per_second=account.samples / max(1e-9, account.parallel_s),
+            train_seconds=account.parallel_s,
+            seen=account.samples,
+            lost=missed * recipe.batch,
+            repeated=0,
+            rolled_back=0,
+            figures={k: float(v) for k, v in asdict(account).items()},
+            model_path=str(path),
+            best_path=str(best_path),
+            parameters=parameters(model),
+            global_top1=global_.top1,
+            global_top5=global_.top5,
+            workers=self.workers,
+            diff_lg=fmean(look.diff_lg for look in outcome.looks),
+        )
 
     def loaded(self, file: ModelFile) -> Normalised:
         """A local model with its final weights."""

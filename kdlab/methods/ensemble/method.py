@@ -15,7 +15,6 @@ from kdlab.data.shards import Shards
 from kdlab.events.general import Warned
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import (
-    MemberResult,
     MemberTraining,
     MethodSpec,
     Ranks,
@@ -39,8 +38,9 @@ from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.recipe import Recipe
+from kdlab.train.result import MemberResult
 
-_AT_LEAST_1 = Range(ge=1)
+_POSITIVE = Range(ge=1)
 _FILES = (
     "direction.json",
     "curves.png",
@@ -80,7 +80,7 @@ class Ensemble(MethodSpec):
     start: Literal["equal", "own"] | None = None
     models: tuple[ModelSpec, ...] = ()
     final: Literal["training_loss", "validation"] = "training_loss"
-    looks: Annotated[int, _AT_LEAST_1] = 20
+    looks: Annotated[int, _POSITIVE] = 20
     processes: bool = True
     gbit_per_s: Annotated[float, POSITIVE] = 1.0
     hang_s: Annotated[float, POSITIVE] = 60.0

@@ -5,10 +5,10 @@ a process of its own. The results are the same.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ class RoundOrder:
         final: measure the training loss of the local data too.
         keep: what the worker is reset to, on disk.
         pool: that serves these models, if one does.
+        labels: the pool that serves the experiment's soft labels, if they are served.
     """
 
     what: str  # "train" or "combine"
@@ -42,16 +43,7 @@ class RoundOrder:
     final: bool = False
     keep: bool = True
     pool: PoolAddress | None = None
-
-    @classmethod
-    def from_json(cls, facts: Mapping[str, Any]) -> Self:
-        """As `asdict` made it, and JSON carried it."""
-        typed = {
-            "round": Round(**facts["round"]),
-            "models": files(facts["models"]),
-            "pool": PoolAddress.from_json(facts["pool"]),
-        }
-        return cls(**{**facts, **typed})
+    labels: PoolAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +74,7 @@ class ModelWorkers(Protocol):
     def start(self, worker: int) -> None:
         """Have a worker; `WorkerReady` follows."""
 
-    def tell(self, order: RoundOrder) -> None: ...
+    def send(self, order: RoundOrder) -> None: ...
 
     def events(self) -> Iterator[Event]:
         """What has happened since; waits for something, or for a moment."""
@@ -90,9 +82,7 @@ class ModelWorkers(Protocol):
     def close(self) -> None: ...
 
 
-def carry_out(
-    worker: LocalWorker, order: RoundOrder, source: SoftLabelSource
-) -> RoundReport:
+def execute(worker: LocalWorker, order: RoundOrder, source: SoftLabelSource) -> RoundReport:
     """An order, in whatever process the worker is.
 
     Raises:
@@ -147,7 +137,7 @@ class WorkersHere:
         self.workers[worker] = self._make(worker)
         self._news.append(WorkerReady(worker))
 
-    def tell(self, order: RoundOrder) -> None:
+    def send(self, order: RoundOrder) -> None:
         self._orders.append(order)
 
     def events(self) -> Iterator[Event]:
@@ -156,7 +146,7 @@ class WorkersHere:
         if self._orders:
             order = self._orders.popleft()
             worker = self.workers[order.worker]
-            yield carry_out(worker, order, self._source_of(worker, order))
+            yield execute(worker, order, self._source_of(worker, order))
 
     def _source_of(self, worker: LocalWorker, order: RoundOrder) -> SoftLabelSource:
         number = worker.job.worker
@@ -169,7 +159,3 @@ class WorkersHere:
         for source in self._sources.values():
             source.close()
         self._sources.clear()
-
-
-def files(facts: Sequence[dict[str, Any]]) -> tuple[ModelFile, ...]:
-    return tuple(ModelFile(**f) for f in facts)

@@ -1,35 +1,44 @@
 """Local models as processes, here or on a Dask cluster; see `model_workers`."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from kdlab.cluster.chaos import Target
-from kdlab.cluster.heartbeat import Heartbeat
-from kdlab.cluster.rank_child import RankChild, start_here
-from kdlab.cluster.supervisor import (
-    ChildLost,
-    ChildReady,
-    ChildSaid,
-    ChildSilent,
-    Supervisor,
-)
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.ensemble import WorkerHangs, WorkerStarted
-from kdlab.experiment.groups import address_of
 from kdlab.experiment.method import MemberTraining
+from kdlab.messages import plain, typed
 from kdlab.methods.ensemble.model_workers import (
     Event,
     RoundOrder,
     RoundReport,
     WorkerLost,
     WorkerReady,
-    files,
 )
-from kdlab.methods.ensemble.worker import RoundWork
+from kdlab.soft_labels.source import PoolAddress
+from kdlab.supervision.heartbeat import Heartbeat
+from kdlab.supervision.rank_child import RankChild, start_here
+from kdlab.supervision.rank_messages import (
+    RANK_ANSWERS,
+    RANK_ORDERS,
+    CarryOut,
+    RankAnswer,
+    RankConfig,
+    RankDone,
+    RankFailed,
+    RankStopped,
+    StopTraining,
+)
+from kdlab.supervision.supervisor import (
+    ChildLost,
+    ChildReady,
+    ChildSaid,
+    ChildSilent,
+    Supervisor,
+)
 
-_LOOK_S = 0.02
+_TICK_S = 0.02
 _END_S = 5.0
 _START_S = 120.0  # for imports and data, on a machine with much to do
 _MODULE = "kdlab.methods.ensemble.rank"
@@ -46,7 +55,7 @@ class Processes:
 
     def __init__(self, training: MemberTraining, hang_s: float) -> None:
         self.training, self.hang_s = training, hang_s
-        self.pool = address_of(training.pool)
+        self.pool = PoolAddress.of(training.pool)
         self.supervisor: Supervisor[int] = Supervisor()
         self._started: dict[int, int] = {}
 
@@ -62,7 +71,7 @@ class Processes:
         folder = training.folder / "workers"
         (folder / "pulse").mkdir(parents=True, exist_ok=True)
         member = training.member.name
-        config = {"run": str(training.run.path), "member": member, "name": name}
+        config = RankConfig(run=str(training.run.path), member=member, name=name)
         log, pulse = training.folder / f"{name}.log", folder / "pulse" / name
         start: Callable[..., RankChild] = start_here
         if training.hosts is not None:
@@ -72,10 +81,11 @@ class Processes:
         self.supervisor.expect(worker)
         training.emit(WorkerStarted(worker=worker, pid=child.pid))
 
-    def tell(self, order: RoundOrder) -> None:
+    def send(self, order: RoundOrder) -> None:
         self.supervisor.expect(order.worker)
-        train = {"order": asdict(order), "pool": self.pool}
-        self.supervisor.tell(order.worker, train=train)  # or its loss is an event already
+        train = CarryOut(plain(replace(order, labels=self.pool)))
+        # False would be: its loss is an event already.
+        self.supervisor.send(order.worker, **RANK_ORDERS.plain(train))
 
     def events(self) -> Iterator[Event]:
         """What happened since; waits for a moment when nothing has.
@@ -85,7 +95,7 @@ class Processes:
         """
         found = list(self._look())
         if not found:
-            time.sleep(_LOOK_S)  # between looks at pipes and processes
+            time.sleep(_TICK_S)  # between looks at pipes and processes
         yield from found
 
     def _look(self) -> Iterator[Event]:
@@ -95,7 +105,7 @@ class Processes:
                     self.supervisor.rest(worker)
                     yield WorkerReady(worker)
                 case ChildSaid(worker, message):
-                    yield from self._on_message(worker, message)
+                    yield from self._on_message(worker, RANK_ANSWERS.typed(message))
                 case ChildSilent(worker, silent_s):
                     self.training.emit(WorkerHangs(worker=worker, silent_s=silent_s))
                     self.supervisor.children[worker].kill()
@@ -106,32 +116,26 @@ class Processes:
         # Before its first sign of life it imports, opens the data and builds the model.
         return self.hang_s if sign.generation else max(self.hang_s, _START_S)
 
-    def _on_message(self, worker: int, message: Mapping[str, Any]) -> Iterator[Event]:
-        if message.get("done") is not None:
-            self.supervisor.rest(worker)
-            yield _did(message["done"])
-        elif "stopped" in message:
-            raise RunStopped(message["stopped"])
-        elif "error" in message:
-            error = KdlabError(f"Worker {worker}: {message['error']}")
-            error.exit_code = int(message.get("exit_code", 1))
-            raise error
+    def _on_message(self, worker: int, message: RankAnswer) -> Iterator[Event]:
+        match message:
+            case RankDone(report):
+                self.supervisor.rest(worker)
+                yield typed(RoundReport, report)
+            case RankStopped(why):
+                raise RunStopped(why)
+            case RankFailed(why, exit_code):
+                error = KdlabError(f"Worker {worker}: {why}")
+                error.exit_code = exit_code
+                raise error
 
     def close(self) -> None:
         """Busy ones save their state first; then all end."""
         deadline = time.monotonic() + _END_S
         for worker in self.supervisor.busy:
-            self.supervisor.tell(worker, stop=True)
+            self.supervisor.send(worker, **RANK_ORDERS.plain(StopTraining()))
         while self.supervisor.busy and time.monotonic() < deadline:
             for event in self.supervisor.events():
                 if isinstance(event, ChildSaid):  # saved; who is lost is busy no more
                     self.supervisor.rest(event.name)
-            time.sleep(_LOOK_S)  # between looks at pipes
+            time.sleep(_TICK_S)  # between looks at pipes
         self.supervisor.close(max(0.0, deadline - time.monotonic()))
-
-
-def _did(facts: dict[str, Any]) -> RoundReport:
-    (model,) = files([facts["done"]["model"]])
-    losses = tuple(facts["done"]["model_losses"])
-    done = RoundWork(**facts["done"] | {"model": model, "model_losses": losses})
-    return RoundReport(facts["worker"], facts["what"], done, facts["train_loss"])

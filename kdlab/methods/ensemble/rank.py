@@ -1,35 +1,31 @@
 """One worker with its local model, as a process: `python -m kdlab.methods.ensemble.rank`."""
 
-from dataclasses import asdict
-from typing import Any
-
 from kdlab.control.orders import CONTROL
 from kdlab.control.steering import Steering
 from kdlab.experiment.rank_process import RankProcess, main
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.method import Ensemble
-from kdlab.methods.ensemble.model_workers import RoundOrder, carry_out
+from kdlab.methods.ensemble.model_workers import RoundOrder, RoundReport, execute
 from kdlab.methods.ensemble.worker import LocalWorker
-from kdlab.soft_labels.source import PoolAddress, SoftLabelSource
+from kdlab.soft_labels.source import SoftLabelSource
 
 
-class LocalModelRank(RankProcess):
+class LocalModelRank(RankProcess[RoundOrder]):
     """Carries out the orders of kdlab/methods/ensemble/processes.py."""
+
+    takes = RoundOrder
 
     _worker: LocalWorker | None = None
     _source: SoftLabelSource | None = None
 
-    def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
-        """One order; what it came to, as plain values."""
-        told = RoundOrder.from_json(order["order"])
-        worker = self._of(told)
+    def generation(self, order: RoundOrder) -> RoundReport:
+        """One order, and what it came to."""
+        worker = self._of(order)
         if self._source is None:
-            pool = PoolAddress.from_json(order["pool"])
             self._source = self._ensemble_run.source(
-                worker, self.run.run_id, pool, self._waits
+                worker, self.run.run_id, order.labels, self._waits
             )
-        did = carry_out(worker, told, self._source)
-        return asdict(did)
+        return execute(worker, order, self._source)
 
     @property
     def _ensemble_run(self) -> EnsembleRun:

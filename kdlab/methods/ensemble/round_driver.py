@@ -30,6 +30,7 @@ from kdlab.events.ensemble import (
 from kdlab.events.event import Emit
 from kdlab.events.training import Resumed
 from kdlab.losses.local import log_loss
+from kdlab.messages import typed
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.model_workers import (
     Event,
@@ -38,7 +39,6 @@ from kdlab.methods.ensemble.model_workers import (
     RoundReport,
     WorkerLost,
     WorkerReady,
-    files,
     looked_at,
 )
 from kdlab.papers.ec_dnn import metrics
@@ -55,7 +55,7 @@ from kdlab.papers.ec_dnn.rounds import (
 )
 from kdlab.soft_labels.source import PoolAddress
 
-_MOST_LOSSES = 3  # of one worker, without anything done in between
+_MAX_LOSSES = 3  # of one worker, without anything done in between
 _KEPT_ROUNDS = 2  # whose models stay on disk
 
 
@@ -198,7 +198,7 @@ class RoundDriver:
         kept = json.loads(self._kept.read_text())
         self.account = CostTotals(**kept["account"])
         self.looks = [RoundErrors(**look) for look in kept["looks"]]
-        self.latest = {f.worker: f for f in files(kept["latest"])}
+        self.latest = {f.worker: f for f in typed(list[ModelFile], kept["latest"])}
         first = int(kept["round"])
         self.emit(Resumed(epoch=first, step=self.account.steps, rolled_back=0))
         return first
@@ -223,19 +223,19 @@ class RoundDriver:
                         "stopped by the user; all workers have kept their state"
                     )
                 for event in self.workers.events():
-                    finished = self._carry_out(self._hear(event)) or finished
+                    finished = self._execute(self._next_instructions(event)) or finished
         finally:
             self.workers.close()
         return self._ended(finished)
 
-    def _hear(self, event: Event) -> Iterable[Instruction]:
+    def _next_instructions(self, event: Event) -> Iterable[Instruction]:
         match event:
             case WorkerReady(worker):
                 return self.machine.on_ready(worker)
             case WorkerLost(worker, why):
                 self.emit(LocalModelLost(worker=worker, why=why))
                 self._losses[worker] += 1
-                if self._losses[worker] > _MOST_LOSSES:
+                if self._losses[worker] > _MAX_LOSSES:
                     raise ClusterError(
                         f"Worker {worker} was lost {self._losses[worker]} times in a row "
                         f"without ending anything. The last time: {why}"
@@ -261,18 +261,18 @@ class RoundDriver:
         del facts["model"]
         self.emit(WorkerDone(worker=did.worker, what=did.what, work=facts))
 
-    def _carry_out(self, instructions: Iterable[Instruction]) -> Finish | None:
+    def _execute(self, instructions: Iterable[Instruction]) -> Finish | None:
         finished = None
         for instruction in instructions:
             match instruction:
                 case Train(worker, round_, latest):
                     self._close_round(round_.number)
                     models = tuple(self.latest[k] for k in latest if k in self.latest)
-                    self._tell("train", worker, round_.number, models)
+                    self._order("train", worker, round_.number, models)
                 case Combine(worker, round_, members):
                     models = tuple(self._round.trained[k].done.model for k in members)
                     self._decide_to_keep(round_.number)
-                    self._tell("combine", worker, round_.number, models)
+                    self._order("combine", worker, round_.number, models)
                 case Restart(worker):
                     self.workers.start(worker)
                 case Communicated(number, members):
@@ -285,7 +285,7 @@ class RoundDriver:
                     finished = instruction
         return finished
 
-    def _tell(
+    def _order(
         self, what: str, worker: int, number: int, models: Sequence[ModelFile]
     ) -> None:
         last = number == len(self.timetable.rounds) - 1
@@ -299,7 +299,7 @@ class RoundDriver:
             self._round.serve_s += time.perf_counter() - begin
         if number in self._looked_at:
             look = str(self._look_path(number, worker, what))
-        self.workers.tell(
+        self.workers.send(
             RoundOrder(
                 what=what,
                 worker=worker,
@@ -396,12 +396,12 @@ class RoundDriver:
     def _look(self, number: int, own: _Round) -> None:
         """Errors of all models, from what the workers wrote."""
         members = own.members
-        said = {k: self._said(number, k, "train") for k in members}
-        after = {k: self._said(number, k, "combine") for k in own.combined}
+        answers = {k: self._probabilities(number, k, "train") for k in members}
+        after = {k: self._probabilities(number, k, "combine") for k in own.combined}
         if self.training.combining == "model_average" and after:
             whole = after[min(after)]
         else:
-            whole = np.mean(list(said.values()), axis=0)
+            whole = np.mean(list(answers.values()), axis=0)
         compressed = after if self.training.combining == "ensemble" else {}
         # The running mean of its steps; in the end, that of its whole local data.
         final = {
@@ -409,7 +409,7 @@ class RoundDriver:
             for k, did in own.trained.items()
         }
         chosen = min(final, key=lambda k: (final[k], k))
-        local = {k: self._errors(p) for k, p in said.items()}
+        local = {k: self._errors(p) for k, p in answers.items()}
         both = self._errors(whole)
         found = RoundErrors(
             round=number,
@@ -421,7 +421,7 @@ class RoundDriver:
             chosen=local[chosen][1] if chosen in local else both[1],
             validation_locals=[validation for validation, _ in local.values()],
             validation_global=both[0],
-            local_losses=[self._loss(p) for p in said.values()],
+            local_losses=[self._loss(p) for p in answers.values()],
             global_loss=self._loss(whole),
             models=list(members),
         )
@@ -432,7 +432,7 @@ class RoundDriver:
         for path in (self.training.folder / "rounds" / f"{number:05d}").glob("*.npy"):
             path.unlink()
 
-    def _said(self, number: int, worker: int, what: str) -> NDArray[np.float32]:
+    def _probabilities(self, number: int, worker: int, what: str) -> NDArray[np.float32]:
         found: NDArray[np.float32] = np.load(self._look_path(number, worker, what))
         return found
 
@@ -446,8 +446,8 @@ class RoundDriver:
 
     def _loss(self, probabilities: NDArray[Any]) -> float:
         count = len(self.training.data.validation)
-        said = torch.from_numpy(np.asarray(probabilities[count:]))
-        return log_loss(said, torch.from_numpy(self.labels[count:]))
+        answers = torch.from_numpy(np.asarray(probabilities[count:]))
+        return log_loss(answers, torch.from_numpy(self.labels[count:]))
 
     def _keep(self, following: int) -> None:
         """What a resumed run needs; then models of long ago can go."""

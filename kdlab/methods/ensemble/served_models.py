@@ -12,7 +12,7 @@ from kdlab.cluster import notebook_components
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import Pool, deploy
-from kdlab.cluster.probe import identity_of, probe_images, proof_of
+from kdlab.cluster.teachers.probe import identity_of, probe_images, proof_of
 from kdlab.events.ensemble import ModelsServed
 from kdlab.events.teachers import PoolReady, PoolStarting
 from kdlab.experiment.chaos_targets import OwnTargets

@@ -14,7 +14,7 @@ from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.compression.kind import CompressionSpec
 
-_AT_LEAST_1 = Range(ge=1)
+_POSITIVE = Range(ge=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +28,9 @@ class Variant(Spec):
     """
 
     aggregation: AggregationSpec
-    workers: Annotated[int, _AT_LEAST_1] | None = None
-    epochs: Annotated[int, _AT_LEAST_1] | None = None
-    iterations: Annotated[int, _AT_LEAST_1] | None = None
+    workers: Annotated[int, _POSITIVE] | None = None
+    epochs: Annotated[int, _POSITIVE] | None = None
+    iterations: Annotated[int, _POSITIVE] | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
         if self.epochs is not None and self.iterations is not None:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from kdlab.control.cadence import Cadence, logging
 from kdlab.control.loop_control import LoopControl, alone
 from kdlab.control.request import ControlRequest
 from kdlab.control.steering import Steering, settings_of, with_settings
@@ -157,8 +158,8 @@ class LocalWorker:
             stop=job.stop,
             pulse=job.pulse,
         )
-        self._logged = (self._clock(), 0)
-        self._saved = time.monotonic()
+        self.logs = logging(_LOG_EVERY_S, job.recipe.log_every_steps, self._clock)
+        self.saves = Cadence(job.recipe.checkpoint_every_s)
 
     # Start and resume
 
@@ -184,6 +185,7 @@ class LocalWorker:
         self.round_steps = facts["round_steps"]
         self.round_samples = facts["round_samples"]
         self._kept_round = self.round
+        self.logs.done(self.steps)
         for note in notes:
             self.job.emit(Warned(message=note))
         self.job.emit(WorkerResumed(worker=self.job.worker, step=self.steps))
@@ -202,7 +204,7 @@ class LocalWorker:
         # Numbered by round first: a reset point is newer than all steps before it.
         number = self.round * 10**7 + self.round_steps
         checkpoint.save(self.checkpoints, number, tensors, facts)
-        self._saved = time.monotonic()
+        self.saves.done(self.steps)
 
     def measure_rate(self, seconds: float = 0.3) -> float:
         """Samples/s of local steps when nothing is waited for; leaves no trace."""
@@ -523,12 +525,11 @@ class LocalWorker:
         # Of another round it would push out the reset point that a resume goes back to.
         may = self.round == self._kept_round
         self._alive(saves=may)
-        now = self._clock()
-        if now - self._logged[0] >= _LOG_EVERY_S:
-            self._log(now)
+        if self.logs.due(self.steps):
+            self._log()
         if may:
             self._save_if_asked()
-            if time.monotonic() - self._saved >= self.job.recipe.checkpoint_every_s:
+            if self.saves.due(self.steps):
                 self._save()
 
     def _save_if_asked(self) -> None:
@@ -581,10 +582,8 @@ class LocalWorker:
         self._stood_s += time.perf_counter() - begin
         self._stood_cpu_s += time.process_time() - busy
 
-    def _log(self, now: float) -> None:
+    def _log(self) -> None:
         self._refuse_bad_loss()
-        since, before = self._logged
-        steps = self.steps - before
         self.job.emit(
             LocalStep(
                 worker=self.job.worker,
@@ -592,12 +591,10 @@ class LocalWorker:
                 step=self.steps,
                 of_steps=self.job.timetable.steps,
                 loss=float(self._losses[-1]) if self._losses else None,
-                samples_per_second=steps
-                * self.job.samples.plan.batch
-                / max(1e-9, now - since),
+                samples_per_second=self.logs.rate(self.steps) * self.job.samples.plan.batch,
             )
         )
-        self._logged = (now, self.steps)
+        self.logs.done(self.steps)
 
     def _refuse_bad_loss(self) -> None:
         if self._losses and not math.isfinite(float(self._losses[-1])):

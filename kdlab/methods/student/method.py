@@ -1,14 +1,15 @@
 """`method: {type: methods/student}`: one student learns from a source of soft labels."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kdlab.cluster.group import StudentGroup
 from kdlab.config import Fault, register
-from kdlab.experiment.groups import address_of, rank_group
-from kdlab.experiment.method import MemberResult, MemberTraining, MethodSpec, short_name
+from kdlab.experiment.groups import rank_group
+from kdlab.experiment.method import MemberTraining, MethodSpec, short_name
 from kdlab.experiment.spec import ExperimentSpec
+from kdlab.messages import typed
 from kdlab.methods.student.resizing import wanted_ranks
 from kdlab.papers.edl_dist.generations import Generations
 from kdlab.soft_labels.cached import Cached
@@ -17,6 +18,7 @@ from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.aggregation.none import NoAggregation
+from kdlab.train.result import MemberResult
 
 
 @register("methods/student")
@@ -69,7 +71,7 @@ class StudentMethod(MethodSpec):
                 return training.train_here(loop, folder)
         group = (training.launched or _group)(training)
         with training.chaos(pool, group.targets):
-            return group.run() | {"failovers": group.failovers}
+            return replace(typed(MemberResult, group.run()), failovers=group.failovers)
 
 
 def _group(training: MemberTraining) -> StudentGroup:
@@ -86,10 +88,7 @@ def _group(training: MemberTraining) -> StudentGroup:
         machine,
         training,
         module="kdlab.methods.student.rank",
-        shared={
-            "pool": address_of(training.pool),
-            "spec_hash": training.setup.spec_hash,
-        },
+        pool=training.pool,
         hang_s=aggregation.hang_s,
         wanted=lambda: wanted_ranks(training.run),
     )

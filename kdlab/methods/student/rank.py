@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,15 +14,19 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.rank_process import RankProcess, main
 from kdlab.models.model import parameters
 from kdlab.papers.shares import shared_rows
-from kdlab.soft_labels.source import PoolAddress, SourceContext
+from kdlab.soft_labels.source import SourceContext
+from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.aggregation.ranks import Ranks, Solo, Together
 from kdlab.train.position import Position
+from kdlab.train.result import MemberResult
 
 
-class Rank(RankProcess):
+class Rank(RankProcess[GenerationOrder]):
     """A rank of a student that is trained by all-reduce."""
+
+    takes = GenerationOrder
 
     def __init__(
         self,
@@ -38,11 +40,11 @@ class Rank(RankProcess):
         self.aggregation = self.spec.aggregation
         self.rate: float | None = None  # t_s, measured once per process
 
-    def generation(self, order: dict[str, Any]) -> dict[str, Any] | None:
+    def generation(self, order: GenerationOrder) -> MemberResult | None:
         self.saving = False
-        number, world = order["generation"], order["world"]
+        number, world = order.generation, order.world
         self.beat(number, 0)
-        device = self.device(order["local_rank"])
+        device = self.device(order.local_rank)
         if world == 1:
             return self.train(order, Solo(), device)
         self.meet(order, device)
@@ -64,11 +66,11 @@ class Rank(RankProcess):
         return world / self.aggregation.ranks if scaled else 1.0
 
     def train(
-        self, order: dict[str, Any], ranks: Ranks, device: torch.device
-    ) -> dict[str, Any] | None:
+        self, order: GenerationOrder, ranks: Ranks, device: torch.device
+    ) -> MemberResult | None:
         """From the newest checkpoint to the end, in a group that is up; rank 0's result."""
-        spec, number = self.spec, order["generation"]
-        members = tuple(order.get("names") or (f"rank{r}" for r in range(ranks.world)))
+        spec, number = self.spec, order.generation
+        members = order.names or tuple(f"rank{r}" for r in range(ranks.world))
         found = checkpoint.load_newest(self.folder / "checkpoints", self.hash)
         batch = spec.train.batch
         if self.aggregation.on_size_change == "scale_lr":
@@ -94,7 +96,7 @@ class Rank(RankProcess):
             samples=samples,
             ranks=ranks,
             members=members,
-            fence=int(order.get("fence", 0)),
+            fence=order.fence,
             leave=lambda: self.saving or self.leaving,
             pulse=lambda step: self.beat(number, step),
             steering=Steering(self.run.path / CONTROL, self.member.name, self.run.since),
@@ -111,7 +113,7 @@ class Rank(RankProcess):
                 student=f"{self.run.run_id}/{self.member.name}/rank{ranks.rank}.{number}",
                 folder=self.folder / f"rank{ranks.rank}" if ranks.rank else self.folder,
                 load_teacher=self.setup.load_teacher,
-                pool=PoolAddress.from_json(order["pool"]),
+                pool=order.pool,
                 report=report,
                 stop=lambda: self._waits(number, loop.position.step),
                 student_rate=lambda: self.rate or 1.0,
@@ -123,7 +125,7 @@ class Rank(RankProcess):
             loop.train(source)
             if not loop.is_master:
                 return None
-            return asdict(loop.finish()) | {"parameters": parameters(loop.model)}
+            return MemberResult.of(loop.finish(), parameters=parameters(loop.model))
 
     def _shares(
         self,

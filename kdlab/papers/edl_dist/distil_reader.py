@@ -2,7 +2,7 @@
 
 Facts come in with their time (a teacher answered, a slot is free, the list of teachers
 changed, time passed) and instructions come out (send this part to that teacher, hand
-over that batch, ask for a teacher). `kdlab/cluster/student_reader.py` carries them out
+over that batch, ask for a teacher). `kdlab/cluster/reader/student_reader.py` carries them out
 over real wires, `kdlab/simulate` on a simulated clock, `kdlab.testing.replay` from a log.
 
 It puts together
@@ -61,11 +61,11 @@ from kdlab.papers.edl_dist.spot_check import SpotCheck, Witness
 from kdlab.papers.edl_dist.stability import Stability
 from kdlab.papers.edl_dist.supply import Short, Supply
 
-_SAID_AGAIN_S = 60.0  # between two words on thresholds that hold the student up
+_REPORT_AGAIN_S = 60.0  # between two notices of thresholds that hold the student up
 _OVERDUE_S = 0.2  # between looks at all that is under way: no deadline is shorter than 1 s
 _HEDGE_GAIN = 2.0  # a second teacher must be done in half the time the first still needs
 _RELEASED_AT_ONCE = 0.5  # of what is spare: the rest after the next look
-_POLITE: tuple[Change, ...] = ("left", "released", "moved")  # its answers still come
+_GRACEFUL: tuple[Change, ...] = ("left", "released", "moved")  # its answers still come
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Teacher:
     best_batch: int  # samples it takes at once, at most
     draining: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)  # name, device: for people
-    least_batch: int = 1  # samples: its efficiency falls off below
+    min_batch: int = 1  # samples: its efficiency falls off below
 
     @property
     def name(self) -> str:
@@ -107,7 +107,7 @@ class Rules:
     order: Literal["any", "strict"] = "any"
     per_teacher: int = 2  # parts in flight with each, at least
     part_s: float = 0.5  # of a teacher's work in one part
-    most_in_flight: int | None = None  # samples: what their inputs may take of the memory
+    max_in_flight: int | None = None  # samples: what their inputs may take of the memory
     slots: int = 8  # batches that lie ready for the trainer
     cache_views: int | None = (
         None  # epoch e + cache_views needs the labels of epoch e again
@@ -152,7 +152,7 @@ class DistilReader:
             lt=rules.lt,
             ut=rules.ut,
             batch=largest,
-            most_in_flight=rules.most_in_flight,
+            max_in_flight=rules.max_in_flight,
             policy=rules.policy,
         )
         self.supply = Supply(
@@ -182,7 +182,10 @@ class DistilReader:
         self._expected = 0  # strict: the next batch of `epoch`
         self._hedged: set[Part] = set()
         self._to_hedge: list[Part] = []
-        self._said_limit_at, self._looked_at = float("-inf"), time  # limits, overdue parts
+        self._limit_reported_at, self._looked_at = (
+            float("-inf"),
+            time,
+        )  # limits, overdue parts
         self._asked = False  # for a teacher that has not come yet
         self._wants = False  # at the last look: the student starved for want of teachers
         self._spare: list[Teacher] = []  # at the last look: those the others can replace
@@ -197,8 +200,8 @@ class DistilReader:
         self._dry_since = time  # the first moment without a teacher since the last answer
         self._is_dry = True
         self.last_trouble = ""
-        self._said_share = False
-        self._told: Instructions = []
+        self._reported_share = False
+        self._instructions: Instructions = []
 
     # Facts
 
@@ -247,7 +250,7 @@ class DistilReader:
             return False
         del self.teachers[address]
         self.ledger.on_unusable(address)
-        if how in _POLITE or address in self.releasing:
+        if how in _GRACEFUL or address in self.releasing:
             self.releasing.discard(address)
             if not before.draining:
                 self._say(TeacherLeft(teacher=before.name, resent=0))
@@ -268,7 +271,7 @@ class DistilReader:
             if teacher in self.teachers:
                 self._learn(self.teachers[teacher])
             self._is_dry = False
-            self._told.append(Keep(part))
+            self._instructions.append(Keep(part))
             self._kept.setdefault((part.epoch, part.batch), []).append(
                 (part, Witness(teacher, lease))
             )
@@ -296,7 +299,7 @@ class DistilReader:
         witness = self.check.next_to_ask(part, usable)
         if witness is None:
             self.check.drop(part)
-            self._told.append(EndCheck(part))
+            self._instructions.append(EndCheck(part))
         else:
             self._ask_to_check(part, witness, None, time)
         return self._pump(time)
@@ -332,10 +335,10 @@ class DistilReader:
             name = facts.name if facts else teacher
             self._say(TeacherLost(teacher=name, why=why, resent=again))
             if unusable:
-                self._told.append(Complain(teacher, lease, why))
+                self._instructions.append(Complain(teacher, lease, why))
             else:
                 back_off_s = self.patience.on_failure(teacher)
-                self._told.append(GiveBack(teacher, lease, back_off_s))
+                self._instructions.append(GiveBack(teacher, lease, back_off_s))
             self._teachers_changed(time)
 
     def on_slot_free(self, samples: int, time: float) -> Instructions:
@@ -365,20 +368,20 @@ class DistilReader:
     def on_release_failed(self, teacher: str) -> None:
         self.releasing.discard(teacher)
 
-    def on_look(self, time: float) -> Instructions:
+    def on_tick(self, time: float) -> Instructions:
         """The monitoring task (Algorithm 1, line 3), every 50 ms or so."""
         usable = [t for t in self.teachers.values() if not t.draining]
         self.supply.capacity = sum(self.patience.rate(t.address, t.t_t) for t in usable)
         if not self.slots_taken and self.work_is_open():
             self.supply.on_waits(time)
-        self.supply.on_look(time, held=self._thresholds_hold())
+        self.supply.on_tick(time, held=self._thresholds_hold())
         stored_mb = self.unused * self.rules.sample_mb
-        self.stability.on_look(time, stored_mb, len(usable))
-        self._look_for_overdue(time)
-        self._look_for_blocked(time)
-        self._look_for_teachers(time)
+        self.stability.on_tick(time, stored_mb, len(usable))
+        self._check_overdue(time)
+        self._check_blocked(time)
+        self._check_teachers(time)
         short = self.supply.short_of(time)
-        self._look_for_limits(short, time)
+        self._check_limits(short, time)
         self.room_max = max(self.room_max, self.schedule.room(self.level()))
         self._wants = not self.supply.paused and short == "teachers"
         self._spare = self._not_needed(time)
@@ -417,7 +420,7 @@ class DistilReader:
 
     # What time brings
 
-    def _look_for_overdue(self, time: float) -> None:
+    def _check_overdue(self, time: float) -> None:
         if time - self._looked_at < _OVERDUE_S:
             return
         self._looked_at = time
@@ -439,7 +442,7 @@ class DistilReader:
             why = f"no answer within {self.rules.give_up_s:g} s"
             self._trouble(teacher, lease, why, unusable=False, time=time)
 
-    def _look_for_teachers(self, time: float) -> None:
+    def _check_teachers(self, time: float) -> None:
         # A student that still has labels, or needs no more, does not miss a teacher.
         fed = self.slots_taken or self.unused or not self.work_is_open()
         if fed:
@@ -450,11 +453,11 @@ class DistilReader:
         if fed:
             self.without_teacher_since = time
         elif time - since > self.rules.wait_s:
-            self._told.append(
+            self._instructions.append(
                 Fail(self.ledger.samples, self.batches_delivered, self.last_trouble)
             )
 
-    def _look_for_blocked(self, time: float) -> None:
+    def _check_blocked(self, time: float) -> None:
         """The student waits for a few late parts: ask those that would be done sooner."""
         if self.slots_taken or self.supply.paused or not self.rules.hedge:
             return
@@ -486,15 +489,15 @@ class DistilReader:
             return []  # other batches of this epoch may come first
         return [part for part in self.ledger.sent if part.epoch == self.epoch]
 
-    def _look_for_limits(self, short: Short, time: float) -> None:
+    def _check_limits(self, short: Short, time: float) -> None:
         """The user's own bound keeps the student waiting: say so, with what would do."""
         if self.supply.paused or short != "thresholds":
             return
-        if time - self._said_limit_at < _SAID_AGAIN_S:
+        if time - self._limit_reported_at < _REPORT_AGAIN_S:
             return
-        self._said_limit_at = time
+        self._limit_reported_at = time
         level = self.level()
-        most = self.rules.most_in_flight
+        most = self.rules.max_in_flight
         if most is not None and self.ledger.samples + self.schedule.batch > most:
             self._say(MemoryLimits(limit=most, enough=level.credit))
         else:
@@ -539,7 +542,7 @@ class DistilReader:
             return
         rate = self.patience.rate(teacher.address, teacher.t_t)
         self.ledger.on_speed(
-            teacher.address, Speed(rate, teacher.least_batch, teacher.best_batch)
+            teacher.address, Speed(rate, teacher.min_batch, teacher.best_batch)
         )
 
     def _joined(self, time: float) -> None:
@@ -577,12 +580,14 @@ class DistilReader:
     ) -> None:
         self.ledger.on_check(part, witness.teacher, witness.lease, time)
         given = None if first is None else (first.teacher, first.lease)
-        self._told.append(Check(part, witness.teacher, witness.lease, given))
+        self._instructions.append(Check(part, witness.teacher, witness.lease, given))
 
     def _drop_checks(self, witness: Witness) -> None:
         before = set(self.check.cases)
         self.check.on_gone(witness)
-        self._told += [EndCheck(part) for part in sorted(before - set(self.check.cases))]
+        self._instructions += [
+            EndCheck(part) for part in sorted(before - set(self.check.cases))
+        ]
 
     def _distrust(self, wrong: Witness, part: Part, time: float) -> None:
         """Its soft labels are wrong: none of them is trained on from here on."""
@@ -626,8 +631,8 @@ class DistilReader:
 
     def _say_static_share(self) -> None:
         """Line 1 of Algorithm 1, once, for the record."""
-        if self.teachers and not self._said_share:
-            self._said_share = True
+        if self.teachers and not self._reported_share:
+            self._reported_share = True
             mean = sum(t.t_t for t in self.teachers.values()) / len(self.teachers)
             n = static_share(self.rules.t_s, mean)
             self._say(Scheduled(t_s=self.rules.t_s, t_t=mean, n=n, got=len(self.teachers)))
@@ -641,26 +646,28 @@ class DistilReader:
         self._schedule(time)
         self._send(time)
         self.volume_max = max(self.volume_max, self.unused)
-        told, self._told = self._told, []
-        return told
+        instructions, self._instructions = self._instructions, []
+        return instructions
 
     def _schedule(self, time: float) -> None:
         if self.supply.paused:
             return
-        self.schedule, told = on_volume(self.schedule, self.level())
-        if "request_teacher" in told:
+        self.schedule, instructions = on_volume(self.schedule, self.level())
+        if "request_teacher" in instructions:
             if self.announced:
                 self._asked = True
                 self.supply.begin(time)
                 paper = self.rules.policy == "paper"
-                self._told.append(AskTeacher(0.0 if paper else self.supply.enough()))
+                self._instructions.append(
+                    AskTeacher(0.0 if paper else self.supply.enough())
+                )
             else:  # line 1 comes first
                 self.schedule = on_request_failed(self.schedule)
-        if "release_teacher" in told:
+        if "release_teacher" in instructions:
             need = self.supply.enough()
             for teacher in self._spare:
                 self.releasing.add(teacher.address)
-                self._told.append(Release(teacher.address, teacher.lease, need))
+                self._instructions.append(Release(teacher.address, teacher.lease, need))
             self.supply.begin(time)
         self._wants, self._spare = False, []
         # send_inputs and hold_inputs are states of the schedule, read by _send
@@ -672,7 +679,7 @@ class DistilReader:
             self.in_slots += size
             self.batches_delivered += 1
             self._trust_no_more((self.epoch, batch))
-            self._told.append(Deliver(self.epoch, batch))
+            self._instructions.append(Deliver(self.epoch, batch))
             self.delivered.add(batch)
             if len(self.delivered) == len(self.sizes(self.epoch)):
                 self.epoch, self.delivered, self._expected = self.epoch + 1, set(), 0
@@ -706,7 +713,7 @@ class DistilReader:
             if part is None:
                 return
             self.ledger.on_sent(part, address, teacher.lease, time)
-            self._told.append(Send(part, address, teacher.lease))
+            self._instructions.append(Send(part, address, teacher.lease))
 
     def _whose_turn(self, time: float) -> str | None:
         """The teacher for the next part; None when all are busy, or waiting is better."""
@@ -738,7 +745,7 @@ class DistilReader:
                 continue
             lease = self.teachers[address].lease
             self.ledger.on_hedged(part, address, lease, time)
-            self._told.append(Send(part, address, lease))
+            self._instructions.append(Send(part, address, lease))
         self._to_hedge = waiting
 
     def _next_fresh(self, speed: Speed, time: float) -> Part | None:
@@ -775,7 +782,7 @@ class DistilReader:
                 return
             self._begin(part)
             self.ledger.samples -= part.size
-            self._told.append(TakeCached(part))
+            self._instructions.append(TakeCached(part))
             self._arrived(part, 0.0)
             self._next = next(self._fresh, None)
             self._deliver()
@@ -823,7 +830,7 @@ class DistilReader:
             done = frozenset()
 
     def _say(self, event: Event) -> None:
-        self._told.append(Say(event))
+        self._instructions.append(Say(event))
 
 
 def _joined(teacher: Teacher) -> TeacherJoined:

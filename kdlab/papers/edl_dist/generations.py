@@ -151,7 +151,7 @@ class Generations:
         self.state = "failed"
         return [Give(failed=why)]
 
-    def on_look(self, time: float) -> list[Instruction]:
+    def on_tick(self, time: float) -> list[Instruction]:
         """What does not let go in time is killed."""
         if self.state == "regrouping" and time - self.regroup_since > self.let_go_s:
             self.told_to_kill |= self.busy

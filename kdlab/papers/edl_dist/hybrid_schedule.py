@@ -29,13 +29,13 @@ from typing import Literal
 Instruction = Literal["send_inputs", "hold_inputs", "request_teacher", "release_teacher"]
 Policy = Literal["paper", "guarded"]
 
-_LEAST_LT, _LEAST_UT = 256, 2048  # samples
+_MIN_LT, _MIN_UT = 256, 2048  # samples
 _LT_BATCHES, _UT_BATCHES = 2, 8
 
 
 def default_thresholds(batch: int) -> tuple[int, int]:
     """(lt, ut) in samples when nobody chose them: one batch trained on, one ready."""
-    return max(_LEAST_LT, _LT_BATCHES * batch), max(_LEAST_UT, _UT_BATCHES * batch)
+    return max(_MIN_LT, _LT_BATCHES * batch), max(_MIN_UT, _UT_BATCHES * batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Schedule:
     lt: int  # samples: lower threshold
     ut: int  # samples: upper threshold
     batch: int = 1  # samples of the largest batch
-    most_in_flight: int | None = None  # samples: bound by memory, whatever the credit
+    max_in_flight: int | None = None  # samples: bound by memory, whatever the credit
     policy: Policy = "guarded"
     sending: bool = True
     request_open: bool = False  # a teacher was asked for and has not joined yet
@@ -82,7 +82,7 @@ class Schedule:
         return max(self.ut, level.credit)
 
     def fits_memory(self, level: Level, samples: int) -> bool:
-        most = self.most_in_flight
+        most = self.max_in_flight
         return most is None or not level.in_flight or level.in_flight + samples <= most
 
 
@@ -91,19 +91,19 @@ Decision = tuple[Schedule, tuple[Instruction, ...]]
 
 def on_volume(now: Schedule, level: Level) -> Decision:
     """Lines 3 to 12, once."""
-    told: list[Instruction] = []
+    instructions: list[Instruction] = []
     if now.sending and _holds(now, level):  # lines 4 to 6
         now = replace(now, sending=False)
-        told.append("hold_inputs")
+        instructions.append("hold_inputs")
     if not now.request_open and _wants_teacher(now, level):  # lines 7 to 9
         now = replace(now, request_open=True)
-        told.append("request_teacher")
+        instructions.append("request_teacher")
     if not now.sending and _sends(now, level):  # lines 10 to 12
         now = replace(now, sending=True)
-        told.append("send_inputs")
+        instructions.append("send_inputs")
     if now.policy == "guarded" and level.spares_teacher:
-        told.append("release_teacher")
-    return now, tuple(told)
+        instructions.append("release_teacher")
+    return now, tuple(instructions)
 
 
 def on_teacher_joined(now: Schedule) -> Schedule:

@@ -39,7 +39,7 @@ class PoolSize:
         if not 0 <= self.least <= self.most:
             raise ValueError(f"need 0 <= least <= most, got {self.least} and {self.most}")
 
-    def on_look(self, level: PoolLevel) -> Resize:
+    def on_tick(self, level: PoolLevel) -> Resize:
         self.free_since = {
             name: self.free_since.get(name, level.time) for name in level.free
         }

@@ -31,7 +31,7 @@ class Suspicion:
     first: Witness  # whose answer counted
     second: Witness  # who was asked to check it
     disputed: bool = False  # the two differ
-    heard: set[Witness] = field(default_factory=set)  # asked again, and stood by it
+    confirmed: set[Witness] = field(default_factory=set)  # asked again, and stood by it
 
 
 @dataclass(slots=True)
@@ -73,8 +73,8 @@ class SpotCheck:
         if asked in (case.first, case.second):  # asked again
             if asked not in agrees_with:
                 return self._found(case, asked)
-            case.heard.add(asked)
-            if case.heard == {case.first, case.second}:
+            case.confirmed.add(asked)
+            if case.confirmed == {case.first, case.second}:
                 return self._found(case, max(case.first, case.second, key=_newer))
             return None
         if agrees_with == {case.first}:
@@ -95,10 +95,13 @@ class SpotCheck:
             return None
         known = {case.first.teacher, case.second.teacher}
         for teacher, lease in usable.items():
-            if teacher not in known and not case.heard:
+            if teacher not in known and not case.confirmed:
                 return Witness(teacher, lease)
         for witness in (case.first, case.second):
-            if witness not in case.heard and usable.get(witness.teacher) == witness.lease:
+            if (
+                witness not in case.confirmed
+                and usable.get(witness.teacher) == witness.lease
+            ):
                 return witness
         return None
 

@@ -17,7 +17,7 @@ class Stability:
     total: float = 0.0  # integral of S + I over time
     last_time: float | None = None
 
-    def on_look(self, time: float, stored_mb: float, teachers: int) -> float:
+    def on_tick(self, time: float, stored_mb: float, teachers: int) -> float:
         """The running mean D after this look."""
         step = 0.0 if self.last_time is None else max(0.0, time - self.last_time)
         self.last_time = time

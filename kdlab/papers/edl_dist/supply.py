@@ -25,7 +25,7 @@ _CREDIT_BATCHES = 2  # besides: one trained on, one that is being completed
 _LATENCY_NEW = 0.1  # weight of the newest batch in the mean time to its soft labels
 _SETTLE_LATENCIES = 3.0  # a change of teachers shows when their first answers are there
 _WINDOW_LATENCIES = 10.0
-_LOOKS_PER_WINDOW = 20  # at so many moments what was counted so far is kept
+_TICKS_PER_WINDOW = 20  # at so many moments what was counted so far is kept
 
 Short = Literal["nothing", "teachers", "thresholds"]
 
@@ -57,7 +57,7 @@ class Supply:
     paced_at: float | None = None  # its pace is known since: waiting is not the start's
     ut_held_it_up: bool = False  # it waited for thresholds: Little's law may pass ut
     waits_since: float | None = None
-    look_from: float | None = None  # what was before belongs to other teachers
+    window_start: float | None = None  # what was before belongs to other teachers
     history: deque[_Count] = field(default_factory=deque)  # within the window
     peaks: deque[float] = field(default_factory=lambda: deque(maxlen=_PEAK_WINDOWS))
     peak_at: float | None = None  # when the newest was taken
@@ -108,16 +108,16 @@ class Supply:
             self.on_waits(time)
         self.begin(time)
 
-    def on_look(self, time: float, *, held: bool) -> None:
+    def on_tick(self, time: float, *, held: bool) -> None:
         """Time passes; `held`: a teacher had room and thresholds kept it idle."""
-        if self.look_from is None:
+        if self.window_start is None:
             self.begin(time)
         if held:
             self.held_at = time
         self._waited(time)
         if self.paced_at is None and self.pace_is_known and self.latency_s:
             self.paced_at = time
-        gap = self.window / _LOOKS_PER_WINDOW
+        gap = self.window / _TICKS_PER_WINDOW
         if not self.history or time - self.history[-1].time >= gap:
             self.history.append(self._count(time))
         while len(self.history) > 1 and self.history[1].time <= time - self.window:
@@ -131,7 +131,7 @@ class Supply:
 
     def begin(self, time: float) -> None:
         """This student's teachers are others by its own wish: look afresh."""
-        self.look_from = time + self.settle
+        self.window_start = time + self.settle
 
     # What follows
 
@@ -188,7 +188,7 @@ class Supply:
     def spare(self, time: float) -> float:
         """Samples/s of its teachers that the student does not need, after a whole window."""
         past = self._since(time)
-        if past is None or time - past.time < self.window * (1 - 1 / _LOOKS_PER_WINDOW):
+        if past is None or time - past.time < self.window * (1 - 1 / _TICKS_PER_WINDOW):
             return 0.0
         idle = self.trained == past.trained  # it saves or evaluates: no evidence
         waited = self.waited_s - past.waited_s > _WAITED * (time - past.time)
@@ -220,9 +220,9 @@ class Supply:
 
     def _since(self, time: float) -> _Count | None:
         """The oldest count of this look."""
-        if self.look_from is None or time < self.look_from:
+        if self.window_start is None or time < self.window_start:
             return None
-        return next((c for c in self.history if c.time >= self.look_from), None)
+        return next((c for c in self.history if c.time >= self.window_start), None)
 
     def _count(self, time: float) -> _Count:
         return _Count(time, self.trained, self.waited_s, self.held_s)

@@ -311,7 +311,7 @@ class StageCosts:
         ]
         return _sums(least)
 
-    def least_stop(self, device_seconds: float) -> int:
+    def min_stop(self, device_seconds: float) -> int:
         """The fewest blocks that must be done when only so much time is left for the rest."""
         total = self._device_seconds[-1]
         return bisect_left(self._device_seconds, total - device_seconds * (1 + 1e-9))

@@ -81,13 +81,13 @@ def _dynamic(costs: StageCosts, limit: float, widths: set[int]) -> PlanFound:
         row = best[end]
         # What is left must fit below the limit on the devices that are left.
         left = limit * (devices - end) if end < devices else 0.0
-        least_stop = max(1, costs.least_stop(left))
+        min_stop = max(1, costs.min_stop(left))
         for start in range(end):
             group = costs.group(start, end) if end - start in widths else None
             if group is None:
                 continue
             before, (fewest, most) = best[start], reached[start]
-            for stop in range(max(least_stop, fewest + 1), blocks + 1):
+            for stop in range(max(min_stop, fewest + 1), blocks + 1):
                 # Stages from the short ones on: once computing alone takes longer than
                 # the best so far, every longer one does too.
                 for first in range(min(stop - 1, most), fewest - 1, -1):
@@ -139,9 +139,9 @@ def _plan(costs: StageCosts, cuts: list[int], splits: list[int]) -> Plan:
 
 
 Search = Callable[[StageCosts], PlanFound]
-_MOST_PLANS = 20_000  # about a second's worth
+_MAX_PLANS = 20_000  # about a second's worth
 
 
 def search_for(blocks: int, devices: int) -> Search:
     """The paper's search while it is short, else the dynamic programme."""
-    return exhaustive if count(blocks, devices) <= _MOST_PLANS else dynamic
+    return exhaustive if count(blocks, devices) <= _MAX_PLANS else dynamic

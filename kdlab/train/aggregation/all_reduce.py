@@ -8,7 +8,7 @@ from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.train.aggregation.kind import AggregationSpec
 
-_AT_LEAST_1 = Range(ge=1)
+_POSITIVE = Range(ge=1)
 
 
 @register("train/aggregation/all_reduce")
@@ -33,12 +33,12 @@ class AllReduce(AggregationSpec):
     backend: of torch.distributed; auto is nccl where each rank has a GPU of its own.
     """
 
-    ranks: Annotated[int, _AT_LEAST_1] = 2
+    ranks: Annotated[int, _POSITIVE] = 2
     on_size_change: Literal["keep_global_batch", "scale_lr"] = "keep_global_batch"
     batch_norm: Literal["sync", "local"] = "sync"
     shares: Literal["equal", "measured"] = "equal"
     replace_lost: bool = True
-    least: Annotated[int, _AT_LEAST_1] = 1
+    least: Annotated[int, _POSITIVE] = 1
     standby: Annotated[int, Range(ge=0, le=4)] = 1
     hang_s: Annotated[float, POSITIVE] = 20.0
     backend: Literal["auto", "gloo", "nccl"] = "auto"

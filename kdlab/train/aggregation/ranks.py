@@ -139,33 +139,33 @@ class Together:
 
     def after_step(self, loss: Tensor, part: float, request: ControlRequest) -> None:
         rest = _tensor(request).to(loss.device)
-        said = torch.cat([(loss.double() * part).reshape(1), rest])
-        self._under_way.append((dist.all_reduce(said, async_op=True), said))
+        numbers = torch.cat([(loss.double() * part).reshape(1), rest])
+        self._under_way.append((dist.all_reduce(numbers, async_op=True), numbers))
 
     def agree(self, request: ControlRequest) -> ControlRequest:
-        said = _tensor(request).to(self.device)
-        dist.all_reduce(said)
-        return ControlRequest.of_all(said.tolist())
+        numbers = _tensor(request).to(self.device)
+        dist.all_reduce(numbers)
+        return ControlRequest.of_all(numbers.tolist())
 
     def agreed(self, *, last: bool = False) -> list[Agreed]:
         found = []
         while len(self._under_way) > (0 if last else 1):
-            work, said = self._under_way.popleft()
+            work, numbers = self._under_way.popleft()
             work.wait()
-            loss = said[0].float()
+            loss = numbers[0].float()
             if self._shown:
                 self._shown -= 1
             else:
                 self._losses.append(loss)
-            found.append(Agreed(loss, ControlRequest.of_all(said[1:].tolist())))
+            found.append(Agreed(loss, ControlRequest.of_all(numbers[1:].tolist())))
         return found
 
     def losses(self) -> list[Tensor]:
         found, self._losses = self._losses, []
         # Read, not acted on: all ranks act one step later, whoever looks at the loss now.
-        for work, said in list(self._under_way)[self._shown :]:
+        for work, numbers in list(self._under_way)[self._shown :]:
             work.wait()
-            found.append(said[0].float())
+            found.append(numbers[0].float())
         self._shown = len(self._under_way)
         return found
 

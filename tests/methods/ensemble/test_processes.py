@@ -8,6 +8,7 @@ from kdlab.errors import KdlabError, RunStopped
 from kdlab.methods.ensemble import processes as module
 from kdlab.methods.ensemble.model_workers import WorkerLost, WorkerReady
 from kdlab.methods.ensemble.processes import Processes
+from kdlab.supervision.rank_messages import RANK_ANSWERS, RankFailed, RankStopped
 from kdlab.testing.scripted import FakeClock, ScriptedChild
 
 
@@ -20,7 +21,7 @@ def started(monkeypatch):
         return children[-1]
 
     monkeypatch.setattr(module, "start_here", start)
-    monkeypatch.setattr(module, "_LOOK_S", 0.0)
+    monkeypatch.setattr(module, "_TICK_S", 0.0)
     return children
 
 
@@ -87,10 +88,10 @@ def test_who_trains_must_give_signs_of_life(models, events, clock, started):
 
 
 def test_what_a_worker_says_of_the_end_is_raised(models, started):
-    started[0].say(stopped="stopped by the user after step 5")
+    started[0].say(**RANK_ANSWERS.plain(RankStopped("stopped by the user after step 5")))
     with pytest.raises(RunStopped, match="after step 5"):
         list(models.events())
-    started[1].say(error="the loss is nan", exit_code=4)
+    started[1].say(**RANK_ANSWERS.plain(RankFailed("the loss is nan", 4)))
     with pytest.raises(KdlabError, match="Worker 1: the loss is nan") as raised:
         list(models.events())
     assert raised.value.exit_code == 4
@@ -99,5 +100,5 @@ def test_what_a_worker_says_of_the_end_is_raised(models, started):
 def test_in_the_end_busy_ones_save_first(models, started):
     started[1].die()  # it is busy, and will not answer
     models.close()
-    assert started[0].told == [{"end": True}]  # it had nothing to save
+    assert started[0].orders == [{"end": True}]  # it had nothing to save
     assert not any(child.alive() for child in started)

@@ -305,7 +305,7 @@ def test_whatever_a_lost_worker_was_doing_the_round_goes_on(digits, tmp_path, at
 
 def test_a_worker_that_is_lost_again_and_again_ends_the_training(digits, tmp_path):
     class Never(WorkersHere):
-        def tell(self, order):
+        def send(self, order):
             self._news.append(WorkerLost(order.worker, "no memory"))
 
     spec, table = ec()

@@ -123,7 +123,7 @@ def test_whoever_is_lost_it_ends_and_every_round_communicates_once(
     doing: dict[int, str] = dict.fromkeys(range(workers), "starting")
     communicated, finished = list[int](), list[tuple[int, ...]]()
 
-    def carry_out(instructions):
+    def execute(instructions):
         for i in instructions:
             match i:
                 case Train(worker):
@@ -148,7 +148,7 @@ def test_whoever_is_lost_it_ends_and_every_round_communicates_once(
         worker = data.draw(st.sampled_from(able))
         if losses and doing[worker] != "starting" and data.draw(st.booleans()):
             losses -= 1
-            carry_out(rounds.on_lost(worker))
+            execute(rounds.on_lost(worker))
             continue
         was, doing[worker] = doing[worker], "waiting"
         step = {
@@ -156,6 +156,6 @@ def test_whoever_is_lost_it_ends_and_every_round_communicates_once(
             "training": rounds.on_trained,
             "combining": rounds.on_combined,
         }[was]
-        carry_out(step(worker))
+        execute(step(worker))
     assert communicated == list(range(number))
     assert finished == [tuple(range(workers))]  # nobody is missing in the end

@@ -136,9 +136,9 @@ def test_an_overdue_part_is_asked_of_a_second_teacher_once():
     for sent in only(Send, told):
         if sent.teacher == "quick":
             machine.on_answer(sent.part, "quick", 2, 0.1)
-    told = machine.on_look(6.0)
+    told = machine.on_tick(6.0)
     assert Send(hung, "quick", 2) in told
-    assert Send(hung, "quick", 2) not in machine.on_look(7.0)
+    assert Send(hung, "quick", 2) not in machine.on_tick(7.0)
     assert only(Keep, machine.on_answer(hung, "quick", 2, 8.0)) == [Keep(hung)]
     assert not only(Keep, machine.on_answer(hung, "slow", 1, 9.0))
 
@@ -146,31 +146,31 @@ def test_an_overdue_part_is_asked_of_a_second_teacher_once():
 def test_without_an_answer_for_long_the_teacher_is_given_up():
     machine = reader(give_up_s=30.0)
     machine.on_teachers([teacher("t")], {}, True, 0.0)
-    assert not only(GiveBack, machine.on_look(29.0))
-    told = machine.on_look(30.5)
+    assert not only(GiveBack, machine.on_tick(29.0))
+    told = machine.on_tick(30.5)
     assert only(GiveBack, told)
     assert "no_teacher" in said(told)
 
 
 def test_it_fails_only_when_the_student_misses_a_teacher_for_long():
     machine = reader(wait_s=10.0, slots=2)
-    machine.on_look(9.0)
-    assert not only(Fail, machine.on_look(9.9))
-    assert only(Fail, machine.on_look(10.1))
+    machine.on_tick(9.0)
+    assert not only(Fail, machine.on_tick(9.9))
+    assert only(Fail, machine.on_tick(10.1))
     fed = reader(wait_s=10.0)
     sent = only(Send, fed.on_teachers([teacher("t")], {}, True, 0.0))
     fed.on_answer(sent[0].part, "t", 1, 0.1)
     fed.on_teachers([], {"t": "lost"}, False, 0.2)
-    assert not only(Fail, fed.on_look(100.0))  # it still has a batch to train on
+    assert not only(Fail, fed.on_tick(100.0))  # it still has a batch to train on
 
 
 def test_the_demand_comes_before_any_extra_teacher():
     machine = DistilReader(
         Rules(t_s=1.0, lt=1, ut=8, policy="paper"), lambda e: [2], epochs=1
     )
-    assert not only(AskTeacher, machine.on_look(0.0))
+    assert not only(AskTeacher, machine.on_tick(0.0))
     machine.on_announced()
-    assert only(AskTeacher, machine.on_look(0.1))
+    assert only(AskTeacher, machine.on_tick(0.1))
 
 
 def train_slowly(machine, told, rate, until, begin=0.0, size=4):
@@ -178,7 +178,7 @@ def train_slowly(machine, told, rate, until, begin=0.0, size=4):
     said_so_far, due, time = list(told), begin, begin
     while time < until:
         time += 0.05
-        new = list(machine.on_look(time))
+        new = list(machine.on_tick(time))
         pending = [i for i in (*told, *new) if isinstance(i, Send)]
         told = []
         for sent in pending:
@@ -218,7 +218,7 @@ def starving(machine, told, seconds, rate):
             free_at[sent.teacher] = max(time, free_at[sent.teacher]) + sent.part.size / rate
             under_way.append((free_at[sent.teacher], sent))
         time += 0.05
-        told = list(machine.on_look(time))
+        told = list(machine.on_tick(time))
         for due, sent in [u for u in under_way if u[0] <= time]:
             under_way.remove((due, sent))
             told += machine.on_answer(sent.part, sent.teacher, sent.lease, due)
@@ -253,7 +253,7 @@ def test_thresholds_that_starve_a_student_are_named_with_what_would_do():
     said_so_far = []
     machine.supply.latency_s = 0.1
     for tick in range(1, 400):
-        said_so_far += machine.on_look(tick / 10)
+        said_so_far += machine.on_tick(tick / 10)
     (limit,) = [
         i.event for i in only(Say, said_so_far) if i.event.KIND == "threshold_limits"
     ]
@@ -298,7 +298,7 @@ def test_a_teacher_ten_times_slower_is_asked_as_much_less():
 
 def test_known_labels_need_no_teacher():
     machine = reader(cached=lambda epoch, batch: (epoch, batch) != (0, 2), slots=4, ut=40)
-    told = machine.on_look(0.0)
+    told = machine.on_tick(0.0)
     assert [i.part.batch for i in only(TakeCached, told)] == [0, 1]
     assert only(Deliver, told) == [Deliver(0, 0), Deliver(0, 1)]
     (sent,) = only(Send, machine.on_teachers([teacher("t")], {}, True, 0.1))
@@ -366,7 +366,7 @@ def test_teachers_that_come_and_go_without_an_answer_are_no_teachers():
         machine.on_trouble(
             "t", lease, "its connection broke", unusable=False, time=time + 1
         )
-    assert only(Fail, machine.on_look(17.0))
+    assert only(Fail, machine.on_tick(17.0))
     machine = reader(wait_s=10.0, sizes=[4] * 50)  # the same, but each answers once
     for lease in range(1, 6):
         time = 3.0 * lease
@@ -377,8 +377,8 @@ def test_teachers_that_come_and_go_without_an_answer_are_no_teachers():
         machine.on_trouble(
             "t", lease, "its connection broke", unusable=False, time=time + 1
         )
-    assert not only(Fail, machine.on_look(17.0))
-    assert only(Fail, machine.on_look(27.0))
+    assert not only(Fail, machine.on_tick(17.0))
+    assert only(Fail, machine.on_tick(27.0))
 
 
 def test_half_a_batch_never_waits_behind_the_upper_threshold():
@@ -431,7 +431,7 @@ def test_every_batch_once_and_never_more_than_its_bounds(seed, order, sizes, bes
             if not any(machine.teachers):
                 kind = "join"
         if kind == "look":
-            see(machine.on_look(time))
+            see(machine.on_tick(time))
         elif kind == "answer" and calls:
             call = calls[-1] if calm else chance.choice(calls)
             calls.remove(call)
@@ -575,7 +575,7 @@ def test_with_a_liar_every_batch_still_comes_once(seed, teachers):
             elif isinstance(now, EndCheck):
                 truth.pop(now.part, None)
         freed = [machine.sizes(0)[i.batch] for i in told if isinstance(i, Deliver)]
-        told = list(machine.on_look(time))
+        told = list(machine.on_tick(time))
         for size in freed:
             told += machine.on_slot_free(size, time)
         if calls:

@@ -61,8 +61,8 @@ def test_the_others_may_notice_a_loss_first():
 def test_a_rank_that_does_not_let_go_is_killed():
     machine, _ = group(let_go_s=5.0)
     machine.on_lost("p1", 1.0)
-    assert machine.on_look(5.9) == []
-    assert machine.on_look(6.1) == [Kill("p0")]
+    assert machine.on_tick(5.9) == []
+    assert machine.on_tick(6.1) == [Kill("p0")]
     machine.on_lost("p0", 6.2)
     machine.on_ready("p3", 9.0)
     assert machine.state == "training"
@@ -126,7 +126,7 @@ def test_who_is_killed_for_not_letting_go_is_no_loss():
     machine, _ = group(wanted=4, replace=False, standby=0, let_go_s=5.0)
     machine.on_lost("p3", 1.0)
     assert machine.wanted == 3
-    killed = [i.rank for i in machine.on_look(6.1)]
+    killed = [i.rank for i in machine.on_tick(6.1)]
     assert killed == ["p0", "p1", "p2"]
     told = [i for name in killed for i in machine.on_lost(name, 6.2)]
     assert machine.wanted == 3
@@ -193,7 +193,7 @@ def test_any_losses_end_in_training_again(seed, replace, standby):
             asked = chance.randint(1, 4)
             wanted, died = asked, 0
             told = machine.on_wanted(asked)
-        told = [*told, *machine.on_look(time)]
+        told = [*told, *machine.on_tick(time)]
     assert machine.state in ("training", "saving")
     # It shrinks by those that died, and not by those it killed itself.
     assert machine.wanted == (wanted if replace else max(1, wanted - died))

@@ -76,10 +76,10 @@ def test_what_came_too_early_does_not_hold_what_comes_next():
 
 
 def test_memory_bounds_what_is_in_flight():
-    schedule = Schedule(lt=4, ut=8, most_in_flight=100)
+    schedule = Schedule(lt=4, ut=8, max_in_flight=100)
     assert not schedule.may_send(level(0, in_flight=90, credit=300, lead=200), 20)
     assert schedule.may_send(level(0, in_flight=80, credit=300, lead=200), 20)
-    assert Schedule(lt=4, ut=400, most_in_flight=100).may_send(level(0), 200)  # one part
+    assert Schedule(lt=4, ut=400, max_in_flight=100).may_send(level(0), 200)  # one part
 
 
 def test_guarded_asks_and_releases_as_the_supply_says():

@@ -11,35 +11,35 @@ def level(time, missing=0.0, t_t=10.0, alive=2, starting=0, free=None):
 
 def test_starts_what_students_miss_and_counts_those_that_start():
     size = PoolSize(1, 8)
-    assert size.on_look(level(0.0, missing=25.0)).start == 3
-    assert size.on_look(level(0.5, missing=25.0, alive=5, starting=3)).start == 0
-    assert size.on_look(level(1.0, missing=90.0, alive=5, starting=0)).start == 3
+    assert size.on_tick(level(0.0, missing=25.0)).start == 3
+    assert size.on_tick(level(0.5, missing=25.0, alive=5, starting=3)).start == 0
+    assert size.on_tick(level(1.0, missing=90.0, alive=5, starting=0)).start == 3
 
 
 def test_keeps_the_least_also_when_teachers_die():
-    assert PoolSize(2, 4).on_look(level(0.0, alive=0, t_t=0.0)).start == 2
+    assert PoolSize(2, 4).on_tick(level(0.0, alive=0, t_t=0.0)).start == 2
 
 
 def test_withdraws_the_slowest_idle_one_after_a_while_but_not_below_the_least():
     size = PoolSize(1, 8, idle_s=10)
     free = {"quick": 20.0, "slow": 5.0}
-    assert size.on_look(level(0.0, alive=3, free=free)) == Resize()
-    assert size.on_look(level(9.0, alive=3, free=free)) == Resize()
-    assert size.on_look(level(10.0, alive=2, free=free)).withdraw == ("slow",)
-    assert size.on_look(level(11.0, alive=1, free={"quick": 20.0})) == Resize()
+    assert size.on_tick(level(0.0, alive=3, free=free)) == Resize()
+    assert size.on_tick(level(9.0, alive=3, free=free)) == Resize()
+    assert size.on_tick(level(10.0, alive=2, free=free)).withdraw == ("slow",)
+    assert size.on_tick(level(11.0, alive=1, free={"quick": 20.0})) == Resize()
 
 
 def test_a_teacher_used_meanwhile_is_not_idle():
     size = PoolSize(0, 8, idle_s=10)
-    size.on_look(level(0.0, free={"a": 1.0}))
-    size.on_look(level(5.0))
-    assert size.on_look(level(11.0, free={"a": 1.0})) == Resize()
+    size.on_tick(level(0.0, free={"a": 1.0}))
+    size.on_tick(level(5.0))
+    assert size.on_tick(level(11.0, free={"a": 1.0})) == Resize()
 
 
 def test_nothing_is_withdrawn_while_somebody_searches():
     size = PoolSize(0, 2, idle_s=1)
-    size.on_look(level(0.0, alive=2, free={"a": 1.0}))
-    assert size.on_look(level(5.0, alive=2, missing=9.0, free={"a": 1.0})) == Resize()
+    size.on_tick(level(0.0, alive=2, free={"a": 1.0}))
+    assert size.on_tick(level(5.0, alive=2, missing=9.0, free={"a": 1.0})) == Resize()
 
 
 def test_bounds_must_be_in_order():

@@ -11,11 +11,11 @@ def trained(supply, seconds, *, waiting=0.0, held=False, start=0.0):
     """Steps of 0.1 s, each after so long a wait; `held`: thresholds keep a teacher idle."""
     time = start
     while time < start + seconds:
-        supply.on_look(time, held=held)
+        supply.on_tick(time, held=held)
         if waiting:
             supply.on_waits(time)
             time += waiting
-            supply.on_look(time, held=held)
+            supply.on_tick(time, held=held)
             supply.on_fed(time)
         time += STEP_S
         supply.on_trained(BATCH, time)

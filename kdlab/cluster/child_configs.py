@@ -1,0 +1,193 @@
+"""What the processes of a pool are started with: scheduler, teachers, readers."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kdlab.cluster.reader.ring import Layout
+from kdlab.cluster.wires.messages import Inputs, Replies
+from kdlab.cluster.wires.security import Files
+from kdlab.papers.edl_dist.distil_reader import Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorConfig:
+    """The coordinator of a pool.
+
+    Attributes:
+        ttl_s: of the leases.
+        deployment: what its teachers serve, as `Deployment.to_json` has it; None until a run
+            brings one.
+        store_url: of a Redis, or path of a file, that keeps the leases; None keeps none.
+        store_prefix: of its keys there.
+        journal: path of the record of all that it decided; None keeps none.
+    """
+
+    ttl_s: float = 6.0
+    deployment: dict[str, Any] | None = None
+    store_url: str | None = None
+    store_prefix: str = "kdlab"
+    journal: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """A Dask scheduler with a coordinator in it.
+
+    Attributes:
+        host, port: to listen on; port 0 is any that is free.
+        tls: certificates; None is plain TCP.
+        coordinator: in it.
+    """
+
+    host: str
+    port: int
+    tls: Files | None
+    coordinator: CoordinatorConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherConfig:
+    """One teacher.
+
+    Attributes:
+        scheduler: address of the pool's scheduler.
+        name: shown to people.
+        host: to listen on.
+        port, label_port: where it listens; 0 is any that is free.
+        threads: CPU threads.
+        device: auto, cpu or cuda.
+        number: of several teachers on a machine, so that each takes a GPU of its own.
+        scratch: folder for copies of weights, which its owner removes; None is a temporary one.
+        tls: certificates; None is plain TCP.
+        chaos: whether tests may cut its network and make it lie.
+        patience_s: how long it tries to reach a scheduler that is away; None is for ever.
+        sha256: of the only weights it serves; None serves what the pool serves.
+    """
+
+    scheduler: str
+    name: str
+    host: str
+    threads: int
+    device: str
+    tls: Files | None
+    port: int = 0
+    label_port: int = 0
+    number: int = 0
+    scratch: str | None = None
+    chaos: bool = False
+    patience_s: float | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatedTeachersConfig:
+    """The process of all emulated teachers of a pool.
+
+    Attributes:
+        scheduler, host, tls: as of a teacher.
+        scratch: folder for Dask's files.
+        teachers, t_t: how many, and samples/s of each.
+        more: others beside them: (samples/s, how many).
+        jitter: service times are spread evenly by this share around their mean.
+        seed: of the jitter.
+    """
+
+    scheduler: str
+    host: str
+    tls: Files | None
+    scratch: str
+    teachers: int
+    t_t: float
+    more: tuple[tuple[float, int], ...] = ()
+    jitter: float = 0.1
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WiresConfig:
+    """How a student speaks to its pool.
+
+    Attributes:
+        student: its name there.
+        coordinator: address of the scheduler.
+        tls: certificates; None is plain TCP.
+        serves: fingerprint of the teacher that it asks for; None takes any.
+        inputs, replies, top_k: what is sent, and what comes back.
+        classes: numbers of an answer for each sample.
+        deadline_s: for one answer.
+        t_s: samples/s of the student that never waits.
+        at_most: teachers that it may hold; None is no limit.
+        priority, floor: where several students share a pool.
+    """
+
+    student: str
+    coordinator: str
+    tls: Files | None
+    inputs: Inputs
+    replies: Replies
+    top_k: int
+    classes: int
+    deadline_s: float
+    t_s: float
+    serves: str | None = None
+    at_most: int | None = None
+    priority: float = 1.0
+    floor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelFileConfig:
+    """Where soft labels that arrive are kept."""
+
+    folder: str
+    meta: dict[str, Any]  # what they are for (kdlab/soft_labels/label_file.py)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderStart:
+    """Where a reader begins: in this epoch, without the batches that are done."""
+
+    epoch: int
+    done: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderConfig(WiresConfig):
+    """The DistilReader of one student.
+
+    Attributes:
+        rules: of its decisions.
+        start: what is still to be trained on.
+        samples: as `PlannedSamples.describe` has them.
+        layout, ring_fd: of the shared memory between it and the trainer.
+        socket_fd: over which the two wake each other.
+        components: of notebook cells, that its data may need.
+        label_file: where soft labels are kept; None keeps none.
+        record: path of its journal; None keeps none.
+    """
+
+    rules: Rules
+    start: ReaderStart
+    samples: dict[str, Any]
+    layout: Layout
+    ring_fd: int
+    socket_fd: int
+    components: dict[str, dict[str, str]] = field(default_factory=dict)
+    label_file: LabelFileConfig | None = None
+    record: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatedStudentsConfig(WiresConfig):
+    """Students that train on nothing, all alike but for their names.
+
+    Attributes:
+        students: how many.
+        batch, batches: samples of a batch, and batches of their epoch.
+        rules: fields of their reader's `Rules` that are not the defaults.
+    """
+
+    students: int
+    batch: int
+    batches: int
+    rules: dict[str, Any] = field(default_factory=dict)

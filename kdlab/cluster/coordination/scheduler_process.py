@@ -1,0 +1,38 @@
+"""A Dask scheduler with the Coordinator in it, as a process of its own."""
+
+import asyncio
+import logging
+
+from distributed import Scheduler
+
+from kdlab.cluster.child_configs import SchedulerConfig
+from kdlab.cluster.coordination.coordinator import Coordinator
+from kdlab.cluster.wires import security
+from kdlab.cluster.wires.wire import settle
+from kdlab.messages import plain
+from kdlab.supervision.children import announce, configured
+
+
+class QuietScheduler(security.NoHttp, Scheduler):
+    """A Dask scheduler without web pages."""
+
+
+async def main() -> None:
+    config = configured(SchedulerConfig)
+    settle()
+    security.use(config.tls)
+    logging.getLogger("distributed").setLevel(logging.WARNING)
+    plugin = Coordinator(**plain(config.coordinator))
+    async with QuietScheduler(
+        host=security.listen_address(config.host, config.port),
+        dashboard=False,
+        dashboard_address=None,
+    ) as scheduler:
+        scheduler.add_plugin(plugin)
+        await plugin.start(scheduler)
+        announce(address=scheduler.address)
+        await scheduler.finished()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,220 @@
+"""The reader's two wires: to its teachers (label_wire.py), to the coordinator (Dask's RPC)."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+from distributed.core import ConnectionPool
+from numpy.typing import NDArray
+
+from kdlab.cluster.child_configs import WiresConfig
+from kdlab.cluster.wires.label_wire import Asker, NotOurs, brief, connect
+from kdlab.cluster.wires.messages import decode, request
+from kdlab.cluster.wires.security import connection_arguments
+from kdlab.cluster.wires.wire import call_coordinator, within
+from kdlab.papers.edl_dist.distil_reader import Teacher
+from kdlab.papers.edl_dist.leases import Change
+
+_WATCH_S = 2.0
+_AGAIN_S, _LONGEST_S = 0.2, 5.0  # between tries to reach the coordinator
+
+
+class Unusable(Exception):
+    """A teacher answered, and the answer cannot be trained on."""
+
+
+class Unreachable(Exception):
+    """A request came to nothing on the way."""
+
+
+class News(NamedTuple):
+    """What the coordinator says has changed; with `full`, all there is."""
+
+    given: list[Teacher]
+    gone: dict[str, Change]
+    full: bool
+
+
+class Wires:
+    def __init__(self, pool: ConnectionPool, config: WiresConfig) -> None:
+        self._pool, self._config = pool, config
+        self._ports: dict[str, int] = {}  # of the teachers' label wires, by address
+        self._askers: dict[str, asyncio.Task[Asker]] = {}
+
+    @classmethod
+    async def open(cls, config: WiresConfig) -> "Wires":
+        pool = await ConnectionPool(
+            limit=4096, timeout=5, connection_args=connection_arguments()
+        )
+        return cls(pool, config)
+
+    def connections(self) -> int:
+        """Open ones, to teachers and to the coordinator."""
+        return int(self._pool.open) + len(self._askers)
+
+    async def close(self) -> None:
+        self.forget(list(self._askers))
+        await self._pool.close()
+
+    async def news(
+        self,
+        t_s: float,
+        at_most: int | None,
+        away: Callable[[str], None] = lambda why: None,
+    ) -> AsyncIterator[News]:
+        """What changes for this student, for ever, as soon as it does.
+
+        The demand is announced first, and again when the coordinator was started anew. While
+        nobody answers, `away` is told why and tries go on: the teachers that are known still
+        serve, over wires of their own.
+        """
+        version, incarnation, wait_s = -1, "", _AGAIN_S
+        config = self._config
+        how = {
+            "t_s": t_s,
+            "at_most": at_most,
+            "priority": config.priority,
+            "floor": config.floor,
+        }
+        while True:
+            try:
+                news = await self.coordinator(
+                    "watch", version=version, incarnation=incarnation, wait_s=_WATCH_S
+                )
+                if not news["known"]:
+                    await self.coordinator("demand", **how)
+                    yield News([], {}, full=False)
+                    continue
+            except (OSError, TimeoutError) as error:
+                away(brief(error))
+                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
+                wait_s = min(_LONGEST_S, 2 * wait_s)
+                continue
+            version, incarnation = news["version"], news["incarnation"]
+            wait_s = _AGAIN_S
+            self.follow(news)
+            given = [_teacher_from(facts) for facts in news["given"]]
+            yield News(given, news["gone"], news["full"])
+
+    def follow(self, news: Mapping[str, Any]) -> None:
+        """What the coordinator's watch says: where new teachers are, and who is gone."""
+        given = {facts["address"]: int(facts["wire_port"]) for facts in news["given"]}
+        gone = set(self._ports) - set(given) if news["full"] else set(news["gone"])
+        self.forget(gone - set(given))
+        self._ports |= given
+
+    def forget(self, teachers: Iterable[str]) -> None:
+        """Close these connections as soon as nothing is awaited there."""
+        for teacher in teachers:
+            opening = self._askers.pop(teacher, None)
+            if opening is None:
+                continue
+            if not opening.done():
+                opening.cancel()
+            elif not opening.cancelled() and opening.exception() is None:
+                opening.result().retire()
+
+    async def _asker(self, teacher: str) -> Asker:
+        """The connection, made by whoever needs it first.
+
+        Raises:
+            OSError, TimeoutError: nobody answers there.
+        """
+        opening = self._askers.get(teacher)
+        if opening is not None and opening.done():
+            failed = opening.cancelled() or opening.exception() is not None
+            if failed or not opening.result().usable:
+                opening = None
+        if opening is None:
+            host = urlsplit(teacher).hostname or ""
+            opening = asyncio.ensure_future(connect(host, self._ports[teacher]))
+            self._askers[teacher] = opening
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled():  # forgotten meanwhile
+                raise ConnectionError("this teacher is gone") from None
+            raise
+
+    async def soft_labels(
+        self,
+        teacher: str,
+        epoch: int,
+        ids: NDArray[np.int64],
+        views: NDArray[np.uint8] | None,
+    ) -> NDArray[np.float32]:
+        """(N, classes) float32 logits of these samples.
+
+        Raises:
+            Unreachable: no connection, or no answer within the deadline.
+            Unusable: an error of the teacher, a wrong shape, numbers that are not finite.
+        """
+        config = self._config
+        asked: dict[str, Any] = {
+            "epoch": epoch,
+            "replies": config.replies,
+            "top_k": config.top_k,
+        }
+        if config.serves is not None:
+            asked["serves"] = config.serves
+        arrays = request(config.inputs, ids, views)
+        try:
+            asker = await self._asker(teacher)
+        except (OSError, TimeoutError, KeyError) as error:  # KeyError: gone meanwhile
+            raise Unreachable(f"no connection to it ({brief(error)})") from error
+        try:
+            answer = asker.ask(asked, arrays)
+            said, answered = await within(config.deadline_s, answer)
+        except TimeoutError:
+            asker.transport.abort()  # it may lead nowhere; the next lease connects anew
+            raise Unreachable(f"no answer within {config.deadline_s:g} s") from None
+        except OSError as error:
+            raise Unreachable(f"its connection broke ({brief(error)})") from error
+        except NotOurs as error:
+            raise Unusable(f"its answer cannot be read ({error})") from error
+        if "error" in said:
+            raise Unusable(f"it raised {said['error']}")
+        try:
+            logits = decode(answered, config.classes)
+        except ValueError as error:
+            raise Unusable(brief(error)) from error
+        trouble = _trouble(logits, (len(ids), config.classes))
+        if trouble:
+            raise Unusable(trouble)
+        return logits
+
+    async def coordinator(self, operation: str, **arguments: Any) -> Any:
+        """One call about this student.
+
+        Raises:
+            OSError, TimeoutError: the scheduler is gone or silent.
+        """
+        remote = self._pool(self._config.coordinator)
+        return await call_coordinator(
+            remote, operation, student=self._config.student, **arguments
+        )
+
+
+def _teacher_from(facts: dict[str, Any]) -> Teacher:
+    """As the coordinator describes it."""
+    shown = ("name", "pid", "device", "threads", "by_reference")
+    return Teacher(
+        address=facts["address"],
+        lease=facts["lease"],
+        t_t=facts["t_t"],
+        best_batch=facts["best_batch"],
+        min_batch=int(facts.get("min_batch", 1)),
+        draining=facts["draining"],
+        facts={k: facts[k] for k in shown if k in facts},
+    )
+
+
+def _trouble(logits: NDArray[np.float32], shape: tuple[int, int]) -> str:
+    """Why an answer cannot be used; empty when it can."""
+    if logits.shape != shape:
+        return f"it answered with shape {logits.shape}, expected {shape}"
+    bad = int((~np.isfinite(logits)).sum())
+    return f"{bad} of {logits.size} numbers of its answer are not finite" if bad else ""

@@ -1,0 +1,239 @@
+"""Batches from the reader to the trainer through shared memory, without a copy between.
+
+A file without a name (in memory where the system has /dev/shm) is mapped by both. Which
+slots are filled and which are free again stands in it too, as two queues with one writer
+each; so in the steady state a batch changes hands without a system call, which costs
+more than everything else here. Whoever finds nothing says in a word of shared memory
+that it waits, and is woken through a socket pair.
+
+The socket pair carries lines of JSON: a bare 0 wakes, an object is a word for people or
+an order. Both ends can wait on it, and both see when the other is gone. Nothing is left
+to clean up when a process dies.
+"""
+
+import json
+import mmap
+import os
+import select
+import socket
+import tempfile
+import threading
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.errors import ClusterError
+
+_ALIGN = 64  # bytes; a cache line
+
+# Words of the control part. Each is written by one side only.
+_FILLED, _FREED = 0, 8  # slots ever put into a queue: by the reader, by the trainer
+_TAKEN, _COLLECTED = 16, 24  # slots ever taken out: by the trainer, by the reader
+_TRAINER_WAITS, _READER_WAITS, _SAID = 32, 40, 48
+_QUEUES = 56  # where the queue of filled slots begins; that of freed ones follows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Shape of a ring: `slots` places for one batch each."""
+
+    slots: int
+    largest: int  # samples in the largest batch
+    shape: tuple[int, int, int]  # (C, H, W) of a view
+    classes: int
+    figures: int = 16  # numbers beside the slots, for people
+
+    @property
+    def parts(self) -> dict[str, tuple[type, tuple[int, ...]]]:
+        return {
+            "head": (np.int64, (3,)),  # epoch, batch, samples
+            "ids": (np.int64, (self.largest,)),
+            "labels": (np.int64, (self.largest,)),
+            "soft": (np.float32, (self.largest, self.classes)),
+            "views": (np.uint8, (self.largest, *self.shape)),
+        }
+
+    @property
+    def slot_bytes(self) -> int:
+        return sum(_aligned(_bytes(*part)) for part in self.parts.values())
+
+    @property
+    def words(self) -> int:
+        """64-bit words of the control part: counters, flags and two queues."""
+        return _QUEUES + 2 * self.slots
+
+    @property
+    def bytes(self) -> int:
+        control = _aligned(8 * self.figures) + _aligned(8 * self.words)
+        return self.slots * self.slot_bytes + control
+
+
+def _bytes(dtype: type, shape: tuple[int, ...]) -> int:
+    return np.dtype(dtype).itemsize * prod(shape)
+
+
+def _aligned(count: int) -> int:
+    return -(-count // _ALIGN) * _ALIGN
+
+
+class Ring:
+    """The mapped slots; `slot(k)` gives its arrays at full length."""
+
+    def __init__(self, layout: Layout, fd: int) -> None:
+        self.layout, self.fd = layout, fd
+        self._map = mmap.mmap(fd, layout.bytes)
+        self._slots = [self._arrays(k) for k in range(layout.slots)]
+        # Written by the reader at any time; a torn read shows one old number, no more.
+        start = layout.slots * layout.slot_bytes
+        self.figures: NDArray[np.float64] = np.frombuffer(
+            self._map, np.float64, layout.figures, start
+        )
+        start += _aligned(8 * layout.figures)
+        self._words = memoryview(self._map)[start : start + 8 * layout.words].cast("q")
+        self._fence = threading.Lock()
+
+    @classmethod
+    def create(cls, layout: Layout) -> "Ring":
+        memory = Path("/dev/shm")
+        in_memory = memory.is_dir() and os.access(memory, os.W_OK)
+        for folder in ([memory] if in_memory else []) + [Path(tempfile.gettempdir())]:
+            with tempfile.TemporaryFile(prefix="kdlab-ring-", dir=folder) as file:
+                try:
+                    # Reserved now: a write past what there is would kill the reader.
+                    os.posix_fallocate(file.fileno(), 0, layout.bytes)
+                except OSError:  # a small /dev/shm, as containers have
+                    continue
+                return cls(layout, os.dup(file.fileno()))
+        raise ClusterError(
+            f"The ring between reader and trainer needs {layout.bytes / 1e6:.0f} MB; neither "
+            f"{memory} nor {tempfile.gettempdir()} has them. Lower soft_labels.slots "
+            f"({layout.slots}) or train.batch ({layout.largest})."
+        )
+
+    def _arrays(self, slot: int) -> dict[str, NDArray[Any]]:
+        offset = slot * self.layout.slot_bytes
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, (dtype, shape) in self.layout.parts.items():
+            flat: NDArray[Any] = np.frombuffer(self._map, dtype, prod(shape), offset)
+            arrays[name] = flat.reshape(shape)
+            offset += _aligned(_bytes(dtype, shape))
+        return arrays
+
+    def slot(self, number: int) -> dict[str, NDArray[Any]]:
+        return self._slots[number]
+
+    # The reader's side
+
+    def fill(self, slot: int) -> bool:
+        """Hand a filled slot over; whether the trainer waits and must be woken."""
+        words, count = self._words, self._words[_FILLED]
+        words[_QUEUES + count % self.layout.slots] = slot
+        self._order()  # the slot and its place in the queue, then the counter
+        words[_FILLED] = count + 1
+        self._order()
+        return bool(words[_TRAINER_WAITS])
+
+    def collect(self) -> list[int]:
+        """Slots the trainer has used up since the last call."""
+        words, slots = self._words, self.layout.slots
+        done, found = words[_COLLECTED], words[_FREED]
+        self._order()
+        freed = [words[_QUEUES + slots + n % slots] for n in range(done, found)]
+        words[_COLLECTED] = found
+        return freed
+
+    def reader_waits(self, waits: bool) -> None:
+        """Whether the reader could fill a slot if it had one."""
+        self._words[_READER_WAITS] = waits
+
+    def message_sent(self) -> None:
+        """There is something to read on the channel."""
+        self._words[_SAID] += 1
+
+    # The trainer's side
+
+    def take(self) -> int | None:
+        """The next filled slot, if there is one."""
+        words, count = self._words, self._words[_TAKEN]
+        if words[_FILLED] == count:
+            return None
+        self._order()  # the counter, then what it stands for
+        words[_TAKEN] = count + 1
+        return words[_QUEUES + count % self.layout.slots]
+
+    def free(self, slot: int) -> bool:
+        """Give a slot back; whether it is time to wake a reader that waits for some.
+
+        It is woken for half of them at once: a wake costs more than a batch does.
+        """
+        words, slots, count = self._words, self.layout.slots, self._words[_FREED]
+        words[_QUEUES + slots + count % slots] = slot
+        self._order()
+        words[_FREED] = count + 1
+        return bool(words[_READER_WAITS]) and 2 * self.uncollected() >= slots
+
+    def uncollected(self) -> int:
+        return self._words[_FREED] - self._words[_COLLECTED]
+
+    def trainer_waits(self, waits: bool) -> None:
+        self._words[_TRAINER_WAITS] = waits
+        self._order()
+
+    def words_said(self) -> int:
+        return self._words[_SAID]
+
+    def _order(self) -> None:
+        """What was written before is seen before what is written after."""
+        with self._fence:
+            return  # taking a lock is a barrier on every machine
+
+    def close(self) -> None:
+        # Arrays of the last batch may still point into the map: it goes with them.
+        self._slots.clear()
+        self.figures = np.zeros(0)
+        self._words.release()
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class Channel:
+    """The trainer's end of the socket pair: blocking, with time-outs."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket, self._buffer = end, b""
+
+    def send(self, message: int | dict[str, Any]) -> bool:
+        """False when the other end is gone."""
+        try:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def receive(self, timeout_s: float) -> int | dict[str, Any] | None:
+        """The next message, or None after the time-out.
+
+        Raises:
+            EOFError: the other end is gone and everything it said was read.
+        """
+        while b"\n" not in self._buffer:
+            if not select.select([self._socket], [], [], timeout_s)[0]:
+                return None
+            try:
+                chunk = self._socket.recv(65536)
+            except ConnectionResetError:
+                chunk = b""
+            if not chunk:
+                raise EOFError
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        message: int | dict[str, Any] = json.loads(line)
+        return message
+
+    def close(self) -> None:
+        self._socket.close()

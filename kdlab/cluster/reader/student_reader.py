@@ -1,0 +1,415 @@
+"""The DistilReader of EDL-Dist: feeds one student from teachers that come and go.
+
+The I/O half; what it decides is in kdlab/papers/edl_dist/distil_reader.py.
+
+Rule 1. Nothing is decided here. A fact arrives (labels, a free slot, a lost teacher), it
+        is passed on with its time, and the instructions that come back are carried out.
+Rule 2. Everything runs on one asyncio loop. No lock exists because nothing else touches
+        the state.
+Rule 3. A process of its own: in a thread it would take the trainer's interpreter lock and
+        cost 10 to 28 % at steps of a few milliseconds. It imports no torch.
+"""
+
+import asyncio
+import json
+import socket
+import time
+import traceback
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.cluster import notebook_components
+from kdlab.cluster.child_configs import ReaderConfig
+from kdlab.cluster.coordination.recording import Recorded
+from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
+from kdlab.cluster.reader.ring import Ring
+from kdlab.cluster.teachers.probe import difference_of
+from kdlab.cluster.wires import security
+from kdlab.cluster.wires.wire import settle
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
+from kdlab.data.images import DataSpec
+from kdlab.data.samples import PlannedSamples, described
+from kdlab.errors import join_command
+from kdlab.events.event import Event
+from kdlab.events.teachers import (
+    CoordinatorAway,
+    CoordinatorBack,
+    TeacherRequested,
+    TeachersGone,
+)
+from kdlab.messages import plain
+from kdlab.papers.edl_dist.distil_reader import DistilReader
+from kdlab.papers.edl_dist.in_flight import Part
+from kdlab.papers.edl_dist.reader_instructions import (
+    AskTeacher,
+    Check,
+    Complain,
+    Deliver,
+    EndCheck,
+    Fail,
+    GiveBack,
+    Instruction,
+    Instructions,
+    Keep,
+    Release,
+    Say,
+    Send,
+    TakeCached,
+)
+from kdlab.soft_labels.label_file import GrowingLabels
+from kdlab.supervision.children import configured, give_way
+
+FIGURES = (
+    "volume",
+    "in_flight",
+    "volume_max",
+    "teachers",
+    "resends",
+    "hedges",
+    "stored_mb",
+    "stability_mean",
+    "credit",
+    "latency_s",
+    "capacity",
+    "starved_s",
+)
+_TICK_S = 0.05
+_FINISH_EVERY_S = 5.0  # between looks whether the label file is complete
+
+
+class StudentReader:
+    def __init__(self, config: ReaderConfig, samples: PlannedSamples, ring: Ring) -> None:
+        self.config, self.samples, self.ring = config, samples, ring
+        self.labels = _label_file(config, samples)
+        start = config.start
+        by_epoch = lru_cache(maxsize=4)(samples.sizes)  # asked for with every part
+        begin: dict[str, Any] = {
+            "epochs": samples.plan.epochs,
+            "epoch": start.epoch,
+            "done": list(start.done),
+            "time": time.monotonic(),
+        }
+        self.machine: Any = DistilReader(
+            config.rules, by_epoch, cached=self._knows, **begin
+        )
+        if config.record is not None:
+            sizes = [list(by_epoch(start.epoch + later)) for later in (0, 1)]
+            about = begin | {"rules": plain(config.rules), "sizes": sizes}
+            self.machine = Recorded(self.machine, Path(config.record), **about)
+        self.cuts: dict[int, list[NDArray[Any]]] = {}  # epochs under way, cut into batches
+        self.soft: dict[tuple[int, int], NDArray[np.float32]] = {}  # batches under way
+        self.views: dict[tuple[int, int], NDArray[np.uint8]] = {}  # by value: kept
+        self.answer: NDArray[np.float32] | None = None  # the one being passed on
+        # Answers that are compared with others: by part, then (teacher, lease).
+        self.compared: dict[Part, dict[tuple[str, int], NDArray[np.float32]]] = {}
+        self.coordinator_away = False
+        self.free_slots = list(range(ring.layout.slots))
+        self.filled: dict[int, int] = {}  # slot -> samples, until the trainer frees it
+        self.background: set[asyncio.Task[None]] = set()
+
+    # The student's samples
+
+    def _ids(self, epoch: int, batch: int) -> NDArray[Any]:
+        if epoch not in self.cuts:
+            self.cuts[epoch] = self.samples.batches(epoch)
+        return self.cuts[epoch][batch]
+
+    def _epoch_of_view(self, epoch: int) -> int:
+        return epoch if self.labels is None else self.labels.view_of(epoch)
+
+    def _batch_views(self, epoch: int, batch: int) -> NDArray[np.uint8]:
+        """Views of a whole batch, kept until it is delivered: a re-send needs them again."""
+        key = (epoch, batch)
+        if key not in self.views:
+            ids = self._ids(epoch, batch)
+            self.views[key] = self.samples.views(ids, self._epoch_of_view(epoch))
+        return self.views[key]
+
+    def _knows(self, epoch: int, batch: int) -> bool:
+        return self.labels is not None and self.labels.knows(self._ids(epoch, batch), epoch)
+
+    def _soft(self, epoch: int, batch: int) -> NDArray[np.float32]:
+        key = (epoch, batch)
+        if key not in self.soft:
+            shape = (len(self._ids(epoch, batch)), self.config.classes)
+            self.soft[key] = np.empty(shape, np.float32)
+        return self.soft[key]
+
+    # Carrying out
+
+    def _collect(self) -> None:
+        """Slots that the trainer has used up are facts too, and come without a message."""
+        for slot in self.ring.collect():
+            self.free_slots.append(slot)
+            self._execute_all(
+                self.machine.on_slot_free(self.filled.pop(slot), time.monotonic())
+            )
+        self.ring.reader_waits(not self.free_slots)
+
+    def _do(self, told: Instructions) -> None:
+        self._execute_all(told)
+        self._collect()
+
+    def _execute_all(self, told: Instructions) -> None:
+        for instruction in told:
+            self._execute(instruction)
+
+    def _execute(self, instruction: Instruction) -> None:
+        match instruction:
+            case Send(part, teacher, lease):
+                self._spawn(self._ask(part, teacher, lease))
+            case Keep(part):
+                self._keep(part)
+            case TakeCached(part):
+                assert self.labels is not None
+                ids = self._ids(part.epoch, part.batch)
+                self._soft(part.epoch, part.batch)[:] = self.labels.get(ids, part.epoch)
+            case Deliver(epoch, batch):
+                self._deliver(epoch, batch)
+            case Check(part, teacher, lease, first):
+                if first is not None:
+                    assert self.answer is not None
+                    self.compared[part] = {first: self.answer}
+                self._spawn(self._ask(part, teacher, lease, check=True))
+            case EndCheck(part):
+                self.compared.pop(part, None)
+            case Say(event):
+                self._say(event)
+            case Fail(unplaced, batches, why):
+                self._emit(
+                    error="teacher_lost", unplaced=unplaced, batches=batches, why=why
+                )
+            case _:
+                self._spawn(self._report_to_coordinator(instruction))
+
+    async def _report_to_coordinator(
+        self, instruction: AskTeacher | Release | GiveBack | Complain
+    ) -> None:
+        call = self.wires.coordinator
+        match instruction:
+            case AskTeacher(need):
+                await self._ask_teacher(need)
+            case Release(teacher, lease, need):
+                await self._release(teacher, lease, need)
+            case GiveBack(teacher, lease, after_s):
+                await asyncio.sleep(after_s)  # the back-off; who is dead is gone by then
+                await call("give_back", teacher=teacher, lease=lease)
+            case Complain(teacher, lease, why):
+                await call("complain", teacher=teacher, lease=lease, why=why)
+
+    def _keep(self, part: Part) -> None:
+        assert self.answer is not None
+        self._soft(part.epoch, part.batch)[part.start : part.stop] = self.answer
+        if self.labels is not None:
+            ids = self._ids(part.epoch, part.batch)[part.start : part.stop]
+            self.labels.put(ids, part.epoch, self.answer)
+
+    def _deliver(self, epoch: int, batch: int) -> None:
+        ids, key = self._ids(epoch, batch), (epoch, batch)
+        slot, count = self.free_slots.pop(0), len(ids)
+        arrays = self.ring.slot(slot)
+        arrays["head"][:] = (epoch, batch, count)
+        arrays["ids"][:count] = ids
+        arrays["labels"][:count] = self.samples.labels(ids)
+        arrays["soft"][:count] = self.soft.pop(key)
+        views, place = self.views.pop(key, None), arrays["views"][:count]
+        if views is None:
+            self.samples.views(ids, self._epoch_of_view(epoch), out=place)
+        else:
+            place[:] = views
+        self.filled[slot] = count
+        if self.ring.fill(slot):
+            self._write(0)
+        for old in [e for e in self.cuts if e < epoch]:
+            del self.cuts[old]
+
+    # Wires
+
+    async def _ask(self, part: Part, teacher: str, lease: int, check: bool = False) -> None:
+        """One request: every way it can end becomes one fact."""
+        rows = slice(part.start, part.stop)
+        key = (part.epoch, part.batch)
+        ids, epoch, views = self._ids(*key)[rows], self._epoch_of_view(part.epoch), None
+        if self._wants_views(teacher):
+            # A batch that is checked may be delivered already, and its views gone.
+            views = (
+                self.samples.views(ids, epoch) if check else self._batch_views(*key)[rows]
+            )
+        try:
+            logits = await self.wires.soft_labels(teacher, epoch, ids, views)
+        except (Unreachable, Unusable) as error:
+            self._do(
+                self.machine.on_trouble(
+                    teacher,
+                    lease,
+                    str(error),
+                    unusable=isinstance(error, Unusable),
+                    time=time.monotonic(),
+                )
+            )
+            return
+        if check:
+            self._compare(part, (teacher, lease), logits)
+            return
+        self.answer = logits
+        self._do(self.machine.on_answer(part, teacher, lease, time.monotonic()))
+        self.answer = None
+
+    def _wants_views(self, teacher: str) -> bool:
+        """Whether this teacher gets pixels."""
+        if self.config.inputs != "auto":
+            return bool(self.config.inputs != "reference")
+        known = self.machine.teachers.get(teacher)
+        return known is not None and not known.facts.get("by_reference", True)
+
+    def _compare(
+        self, part: Part, who: tuple[str, int], logits: NDArray[np.float32]
+    ) -> None:
+        kept = self.compared.get(part)
+        if kept is None:
+            return  # it was decided meanwhile
+        agrees = [w for w, other in kept.items() if not difference_of(logits, other)]
+        kept.setdefault(who, logits)
+        if kept[who] is logits:
+            agrees.append(who)
+        self._do(
+            self.machine.on_compared(part, *who, agrees_with=agrees, time=time.monotonic())
+        )
+
+    async def _ask_teacher(self, need: float) -> None:
+        try:
+            got = await self.wires.coordinator("extra", need=need)
+        except (OSError, TimeoutError):
+            self.machine.on_ask_failed()
+            raise
+        self._say(TeacherRequested(granted=bool(got)))
+
+    async def _release(self, teacher: str, lease: int, need: float) -> None:
+        about = {"teacher": teacher, "lease": lease, "need": need}
+        try:
+            await self.wires.coordinator("release", **about)
+        except (OSError, TimeoutError):
+            self.machine.on_release_failed(teacher)
+            raise
+
+    async def _watch(self) -> None:
+        """Follow the coordinator's changes."""
+        news = self.wires.news(self.config.t_s, self.config.at_most, self._is_away)
+        async for given, gone, full in news:
+            if self.coordinator_away:
+                self.coordinator_away = False
+                self._say(CoordinatorBack())
+            self.machine.on_announced()
+            self._do(self.machine.on_teachers(given, gone, full, time.monotonic()))
+
+    def _is_away(self, why: str) -> None:
+        if not self.coordinator_away:
+            self.coordinator_away = True
+            teachers = len(self.machine.teachers)
+            self._say(CoordinatorAway(why=why, teachers=teachers))
+
+    async def _listen(self, stream: asyncio.StreamReader) -> None:
+        while line := await stream.readline():
+            message = json.loads(line)
+            if message == 0:
+                self._collect()
+            elif message.get("stop"):
+                return
+            elif "paused" in message:
+                self.machine.on_paused(message["paused"], time.monotonic())
+            elif "thresholds" in message:
+                lt, ut = message["thresholds"]
+                self._do(self.machine.on_thresholds(lt, ut, time.monotonic()))
+
+    async def _look(self) -> None:
+        finish_at = time.monotonic() + _FINISH_EVERY_S
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._do(self.machine.on_tick(time.monotonic()))
+            figures = self.machine.figures()
+            for place, name in enumerate(FIGURES):
+                self.ring.figures[place] = figures[name]
+            if self.labels is not None and time.monotonic() > finish_at:
+                finish_at = time.monotonic() + _FINISH_EVERY_S
+                self.labels.finish()
+
+    # Words to the trainer
+
+    def _say(self, event: Event) -> None:
+        if isinstance(event, TeachersGone):
+            address = self.config.coordinator
+            event = replace(event, coordinator=address, join=join_command(address))
+        self._emit(**event.facts())
+
+    def _emit(self, **message: Any) -> None:
+        self._write(message)
+        self.ring.message_sent()
+
+    def _write(self, message: int | dict[str, Any]) -> None:
+        self.writer.write(json.dumps(message, default=str).encode() + b"\n")
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self.background.add(task)  # asyncio itself keeps only a weak reference
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: "asyncio.Task[None]") -> None:
+        self.background.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, OSError | TimeoutError):
+            return  # the coordinator is away; _watch notices and reports
+        if error is not None:
+            traceback.print_exception(error)
+            self._emit(error="defect", why=repr(error))
+
+    async def run(self, end: socket.socket) -> None:
+        """Until the trainer says stop or goes away."""
+        stream, self.writer = await asyncio.open_connection(sock=end)
+        self.wires = await Wires.open(self.config)
+        self._spawn(self._watch())
+        self._spawn(self._look())
+        await self._listen(stream)
+        for task in list(self.background):
+            task.cancel()
+        if self.labels is not None:
+            self.labels.finish()
+        try:
+            await self.wires.coordinator("student_gone")
+        except (OSError, TimeoutError):
+            return  # nobody left to tell
+        await self.wires.close()
+
+
+def _label_file(config: ReaderConfig, samples: PlannedSamples) -> GrowingLabels | None:
+    if config.label_file is None:
+        return None
+    return GrowingLabels(
+        Path(config.label_file.folder),
+        config.label_file.meta,
+        samples.train_ids(),
+        samples.classes,
+    )
+
+
+def main() -> None:
+    config = configured(ReaderConfig)
+    give_way()
+    settle()
+    security.use(config.tls)
+    notebook_components.accept(config.components)
+    spec = construct(DataSpec, from_dict(config.samples["data"], "the student's data"))
+    samples = described(spec.load(), config.samples)
+    ring = Ring(config.layout, config.ring_fd)
+    end = socket.socket(fileno=config.socket_fd)
+    end.setblocking(False)
+    asyncio.run(StudentReader(config, samples, ring).run(end))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""The process that holds all emulated teachers of a pool, each a Dask worker of its own.
+
+They join, renew their leases and answer as real ones do, one by one and over the same
+wires; only the model is missing.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections import deque
+from typing import Any
+from urllib.parse import urlsplit
+
+import dask
+import numpy as np
+from distributed import Worker
+from distributed.diagnostics.plugin import WorkerPlugin
+
+from kdlab.cluster.child_configs import EmulatedTeachersConfig
+from kdlab.cluster.wires import security
+from kdlab.cluster.wires.label_wire import Arrays, Reply, listen, port_of
+from kdlab.cluster.wires.messages import encode, samples_in
+from kdlab.cluster.wires.roles import TEACHER, TeacherWorker
+from kdlab.cluster.wires.wire import call_coordinator, settle
+from kdlab.supervision.children import announce, configured
+
+RENEWALS: deque[float] = deque(maxlen=100_000)  # s, from question to answer
+_LARGEST_REQUEST = 2**30  # bytes
+_AT_ONCE = 32  # workers that connect at the same time
+
+
+class EmulatedTeacher(WorkerPlugin):
+    name = "kdlab-teacher"
+
+    def __init__(self, number: int, rate: float, config: EmulatedTeachersConfig) -> None:
+        self.number, self.rate, self.config = number, rate, config
+        self.chance = random.Random(config.seed * 100_003 + number)
+        self.free_at = 0.0  # loop time at which the requests before are done
+        self.answered = 0
+        self.lies = 0.0  # share of its answers that are wrong
+        self.wire: asyncio.Server | None = None
+
+    async def setup(self, worker: Worker) -> None:
+        self.worker = worker
+        if self.wire is None:
+            self.wire = await listen(self.config.host, self.infer, lambda: _LARGEST_REQUEST)
+        self.renewing = asyncio.create_task(self._serve())
+
+    async def teardown(self, worker: Worker) -> None:
+        self.renewing.cancel()
+
+    def close(self) -> None:
+        if self.wire is not None:
+            self.wire.close()
+
+    async def _ask(self, operation: str, **arguments: Any) -> Any:
+        return await call_coordinator(
+            self.worker.scheduler, operation, address=self.worker.address, **arguments
+        )
+
+    async def _join(self) -> None:
+        assert self.wire is not None
+        reply = await self._ask("hello")
+        deployment = reply["deployment"]
+        self.classes = int(deployment["num_classes"])
+        self.renew_s = float(reply["renew_s"])
+        refusal = await self._ask(
+            "ready",
+            fingerprint=deployment["fingerprint"],
+            t_t=self.rate,
+            batch_s=min(deployment["batch"], max(1.0, self.rate)) / self.rate,
+            answer=[],
+            facts={
+                "name": f"emulated-{self.number}",
+                "pid": os.getpid(),
+                "device": "emulated",
+                "threads": 0,
+                "best_batch": deployment["batch"],
+                "by_reference": True,
+                "wire_port": port_of(self.wire),
+            },
+        )
+        if refusal:
+            raise ConnectionError(
+                f"emulated teacher {self.number} was refused: {refusal['refused']}"
+            )
+
+    async def _serve(self) -> None:
+        """Join, then renew; again after whatever goes wrong."""
+        known = False
+        while True:
+            try:
+                if not known:
+                    await self._join()
+                    # Spread over the interval, as teachers are that started one by one.
+                    await asyncio.sleep(self.renew_s * self.chance.random())
+                    due = time.monotonic()
+                begin = time.monotonic()
+                known = await self._ask("renew", t_t=self.rate, answered=self.answered)
+                RENEWALS.append(time.monotonic() - begin)
+                due = max(due + self.renew_s, time.monotonic())
+                await asyncio.sleep(due - time.monotonic())  # one message every renew_s
+            except (OSError, TimeoutError):
+                known = False
+                await asyncio.sleep(0.5)  # between tries
+
+    def infer(self, asked: dict[str, Any], inputs: Arrays, reply: Reply) -> None:
+        """Zeros, after the service time of the requests before and of this one."""
+        count = samples_in(inputs)
+        spread = 1 + self.config.jitter * (2 * self.chance.random() - 1)
+        loop = asyncio.get_running_loop()
+        self.free_at = max(loop.time(), self.free_at) + spread * count / self.rate
+        loop.call_at(self.free_at, self._answer, count, asked, reply)
+
+    def _answer(self, count: int, asked: dict[str, Any], reply: Reply) -> None:
+        self.answered += 1
+        logits = np.zeros((count, self.classes), np.float32)
+        if self.lies and self.chance.random() < self.lies:
+            logits[:, 0] = 5.0
+        reply(encode(logits, asked["replies"], asked["top_k"]))
+
+
+class Host:
+    """All of them: started, ended and made to lie, by orders of the parent."""
+
+    def __init__(self, config: EmulatedTeachersConfig) -> None:
+        self.config = config
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.teachers: dict[int, EmulatedTeacher] = {}
+        self.workers: dict[int, Worker] = {}
+        self.chance = random.Random(config.seed)
+        self.started = 0
+        self.limit = asyncio.Semaphore(_AT_ONCE)
+
+    def join(self, rate: float) -> None:
+        number, self.started = self.started, self.started + 1
+        self.tasks[number] = asyncio.create_task(self._live(number, rate))
+
+    def lose(self) -> None:
+        """One ends without a word, as if its machine had vanished."""
+        number = self.chance.choice(sorted(self.workers))
+        self.tasks.pop(number).cancel()
+
+    async def _live(self, number: int, rate: float) -> None:
+        teacher = self.teachers[number] = EmulatedTeacher(number, rate, self.config)
+        port = 0
+        try:
+            while True:
+                worker = TeacherWorker(
+                    self.config.scheduler,
+                    nthreads=1,
+                    name=f"emulated-{number}",
+                    host=security.listen_address(self.config.host, port),
+                    dashboard=False,
+                    local_directory=self.config.scratch,
+                    memory_limit=0,
+                    resources={TEACHER: 1},
+                    plugins=(teacher,),
+                )
+                try:
+                    async with self.limit:
+                        await worker
+                    self.workers[number] = worker
+                    port = urlsplit(worker.address).port or 0
+                    await worker.finished()
+                except (OSError, TimeoutError, RuntimeError):
+                    port = 0
+                finally:
+                    self.workers.pop(number, None)
+                    await worker.close()
+                await asyncio.sleep(self.chance.random())  # then the scheduler again
+        finally:
+            teacher.close()
+            self.teachers.pop(number, None)
+
+    def hear(self, order: dict[str, Any]) -> None:
+        for rate in order.get("join", ()):
+            self.join(rate)
+        for _ in range(order.get("lose", 0)):
+            self.lose()
+        if "lie" in order:
+            number, share = order["lie"]
+            self.teachers[number].lies = share
+        if "figures" in order:
+            self.tell()
+
+    def tell(self) -> None:
+        """How long renewals took since the last question, for benchmarks."""
+        taken = [RENEWALS.popleft() for _ in range(len(RENEWALS))]
+        alive = [f"emulated-{n}" for n in sorted(self.teachers)]
+        announce(renewals=sorted(taken), alive=alive)
+
+
+async def main() -> None:
+    loop = asyncio.get_running_loop()
+    orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    def hear(order: dict[str, Any]) -> None:
+        loop.call_soon_threadsafe(orders.put_nowait, order)
+
+    config = configured(EmulatedTeachersConfig, hear)
+    settle()
+    security.use(config.tls)
+    # Each worker would watch this one process: 614 of them took 60 % of its time.
+    dask.config.set({"distributed.admin.system-monitor.interval": "1h"})
+    host = Host(config)
+    for rate, count in [(config.t_t, config.teachers), *config.more]:
+        for _ in range(count):
+            host.join(rate)
+    while True:
+        host.hear(await orders.get())
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,230 @@
+"""The teacher's model and the thread that computes with it: requests in, logits out.
+
+Requests that lie in the queue together are computed together, up to the batch this
+machine computes best (micro-batching), and answered one by one. A request is answered by
+the model it was asked of: models never mix within a batch, nor while another is loaded.
+"""
+
+import logging
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.teachers.probe import probe_images, proof_of
+from kdlab.data.images import ImageData
+from kdlab.errors import DataError, TeacherRefused
+from kdlab.models.ensemble import SideBySide, combined
+from kdlab.models.memory import keep_freed_memory
+from kdlab.models.model import check_fit, load_weights
+
+_MEASURE_S = 0.4  # at least once each size
+_REQUEST_S = 3e-4  # what a request costs both ends besides, whatever its size
+_SMALLEST = 8
+_AS_GOOD = 0.95  # of the best rate: then the larger batch wins
+_GOOD_ENOUGH = 0.8  # of the best rate: smaller batches waste the machine
+_NEW = 0.1  # weight of the newest rate in the running mean
+
+
+@dataclass(slots=True)
+class Request:
+    epoch: int
+    ids: NDArray[np.int64] | None
+    views: NDArray[np.uint8] | NDArray[np.float32] | None
+    answer: Callable[[NDArray[np.float32] | Exception], None]  # called once, here
+    by: "Inference"  # the model it was asked of: another may be loaded meanwhile
+
+    @property
+    def size(self) -> int:
+        given = self.ids if self.views is None else self.views
+        assert given is not None
+        return len(given)
+
+
+class Inbox:
+    """Requests that wait for the inference thread."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._held: Request | None = None  # taken from the queue, and does not join
+
+    def put(self, request: Request | None) -> None:
+        """None asks for the end."""
+        self._queue.put(request)
+
+    def take(self, timeout_s: float) -> list[Request] | None:
+        """The next request and those that fit beside it; [] after the time-out.
+
+        All are of one model: one that is asked of another waits for the next turn. None
+        when the end was asked for.
+        """
+        first, self._held = self._held, None
+        if first is None:
+            try:
+                first = self._queue.get(timeout=timeout_s)
+            except queue.Empty:
+                return []
+            if first is None:
+                return None
+        taken, count = [first], first.size
+        while count < first.by.best_batch:
+            try:
+                more = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if more is None:
+                self._queue.put(None)  # the end comes after what was taken
+                break
+            if more.by is not first.by or count + more.size > first.by.best_batch:
+                self._held = more
+                break
+            taken.append(more)
+            count += more.size
+        return taken
+
+
+class Inference:
+    def __init__(
+        self,
+        deployment: Deployment,
+        weights: list[Path],
+        threads: int,
+        device: str,
+        number: int = 0,
+    ) -> None:
+        keep_freed_memory()
+        torch.set_num_threads(threads)  # Dask's nanny exports OMP_NUM_THREADS=1
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device == "cuda":
+            device = f"cuda:{number % torch.cuda.device_count()}"
+        self.device, self.deployment, self.weights = device, deployment, weights
+        self.model = self._load(weights)
+        self.data: ImageData | None = None
+        self.t_t = 0.0  # samples/s while computing
+        self.best_batch = deployment.batch
+        self.min_batch = 1  # samples: its efficiency falls off below
+        self.answered = 0
+
+    def _load(self, weights: list[Path]) -> nn.Module:
+        deployment, members = self.deployment, []
+        specs = deployment.model_specs()
+        each = deployment.answers == "each"
+        classes = deployment.num_classes // (len(specs) if each else 1)
+        for spec, path, facts in zip(specs, weights, deployment.members, strict=True):
+            member = spec.build(classes, deployment.shape[0])
+            load_weights(member.net, path, facts["sha256"])
+            members.append(member)
+        weights_of = [m["weight"] for m in deployment.members]
+        model = SideBySide(members) if each else combined(members, weights_of)
+        check_fit(model, deployment.shape, deployment.num_classes, "the teacher")
+        model.eval()
+        return model.requires_grad_(requires_grad=False).to(self.device)
+
+    @torch.inference_mode()
+    def logits(self, views: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float32]:
+        """(N, C, H, W) uint8, or float32 on the 0..1 scale -> (N, classes) float32."""
+        pixels = torch.from_numpy(views).to(self.device)
+        if pixels.dtype != torch.uint8:
+            pixels = pixels * 255  # what the models' normalisation expects
+        scores: torch.Tensor = self.model(pixels)
+        return scores.float().cpu().numpy()
+
+    def probe(self) -> list[list[float]]:
+        """Its answer to the probe images: the proof that it is the right model."""
+        return proof_of(self.logits(probe_images(self.deployment.shape)))
+
+    def measure(self) -> None:
+        """t_t of EDL-Dist: samples/s when inputs are free (3.2), and at which batch.
+
+        Sizes take turns, so that a drift of the machine meets all of them.
+        """
+        seconds: dict[int, list[float]] = {size: [] for size in self._sizes()}
+        for size in seconds:
+            self._seconds(size)  # the first call of a shape prepares things
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < _MEASURE_S:
+            for size, taken in seconds.items():
+                taken.append(self._seconds(size))
+        rates = {size: size / median(taken) for size, taken in seconds.items()}
+        whole = {size: size / (size / rate + _REQUEST_S) for size, rate in rates.items()}
+        best = max(whole.values())
+        self.best_batch = max(s for s, rate in whole.items() if rate >= _AS_GOOD * best)
+        self.min_batch = min(s for s, rate in whole.items() if rate >= _GOOD_ENOUGH * best)
+        self.t_t = rates[self.best_batch]
+
+    def load_data(self) -> None:
+        """The data set, where samples come by reference.
+
+        Raises:
+            TeacherRefused, DataError: it is not here, or is another one; not where those
+                that lack it get pixels.
+        """
+        if not self.deployment.by_reference:
+            return
+        try:
+            self.data = self.deployment.load_data()
+        except (TeacherRefused, DataError) as error:
+            if not self.deployment.or_value:
+                raise
+            logging.getLogger("kdlab").warning("served by value: %s", error)
+
+    def _sizes(self) -> list[int]:
+        """The student's batch first, then its halves down to eight."""
+        sizes, size = list[int](), self.deployment.batch
+        while size >= _SMALLEST or not sizes:
+            sizes.append(size)
+            size //= 2
+        return sizes
+
+    def _seconds(self, size: int) -> float:
+        batch = np.zeros((size, *self.deployment.shape), np.uint8)
+        begin = time.perf_counter()
+        self.logits(batch)
+        return time.perf_counter() - begin
+
+    def answer(self, requests: list[Request]) -> None:
+        """Compute them together; a failure is the answer to each."""
+        begin = time.perf_counter()
+        try:
+            inputs = [self._inputs(request) for request in requests]
+            kinds = {views.dtype for views in inputs}
+            if len(kinds) > 1:  # one student sends uint8, another float32
+                for request in requests:
+                    self.answer([request])
+                return
+            logits = self.logits(_joined(inputs))
+        except Exception as error:  # the reader is told, and sends it to somebody else
+            if len(requests) == 1:
+                requests[0].answer(error)
+                return
+            for request in requests:  # one that fails must not fail its neighbours
+                self.answer([request])
+            return
+        rate = len(logits) / max(1e-9, time.perf_counter() - begin)
+        self.t_t += _NEW * (rate - self.t_t)
+        start = 0
+        for request in requests:
+            request.answer(logits[start : start + request.size])
+            start += request.size
+        self.answered += len(requests)
+
+    def _inputs(self, request: Request) -> NDArray[np.uint8] | NDArray[np.float32]:
+        if request.views is not None:
+            return request.views
+        assert request.ids is not None
+        assert self.data is not None  # checked on arrival
+        return self.data.views(request.ids, request.epoch)
+
+
+def _joined(inputs: list[Any]) -> Any:
+    return inputs[0] if len(inputs) == 1 else np.concatenate(inputs)

@@ -1,0 +1,98 @@
+"""Teachers on the machines of ordinary Dask workers.
+
+A worker with the resource `kdlab_teacher` (dask worker --resources "kdlab_teacher=1", or the
+same option of any cluster class) becomes a host: its plugin starts teachers as processes of
+their own, which join the same scheduler as workers. They go with the worker, and one that
+dies is started again.
+"""
+
+import asyncio
+import os
+import socket
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from distributed import Client, Worker, WorkerPlugin
+
+from kdlab.cluster.child_configs import TeacherConfig
+from kdlab.cluster.wires.roles import MEANT_TO_END, TEACHER
+from kdlab.cluster.wires.security import Files, client_security
+from kdlab.cluster.wires.wire import run_isolated
+from kdlab.supervision.children import Child
+
+_TICK_S = 1.0
+
+
+class TeacherHost(WorkerPlugin):
+    """Keeps teachers beside a Dask worker; on workers of other roles it does nothing."""
+
+    name = "kdlab-teacher-host"
+    idempotent = True  # another run's does not replace it, with the teachers it keeps
+
+    def __init__(self, teachers: int, threads: int, tls: Files | None) -> None:
+        self.teachers, self.threads, self.tls = teachers, threads, tls
+
+    def setup(self, worker: Worker) -> None:
+        self.children: list[Child] = []
+        self.started = 0
+        self.keeping: asyncio.Task[None] | None = None
+        own = worker.state.total_resources.get(TEACHER)
+        if not own or "kdlab-teacher" in worker.plugins:  # it is one itself
+            return
+        self.folder = Path(tempfile.mkdtemp(prefix="kdlab-teachers-"))
+        self.scheduler = worker.scheduler.address
+        self.host = urlsplit(worker.address).hostname or "127.0.0.1"
+        self.keeping = asyncio.create_task(self._keep())
+
+    def teardown(self, worker: Worker) -> None:
+        if self.keeping is not None:
+            self.keeping.cancel()
+        for child in self.children:
+            child.stop()
+
+    async def _keep(self) -> None:
+        wanted = self.teachers
+        while True:
+            for child in list(self.children):
+                if child.alive():
+                    continue
+                self.children.remove(child)
+                if child.process.returncode in MEANT_TO_END:
+                    wanted -= 1
+            while len(self.children) < wanted:
+                self.children.append(await asyncio.to_thread(self._start))
+            await asyncio.sleep(_TICK_S)
+
+    def _start(self) -> Child:
+        name = f"{socket.gethostname()}-{os.getpid()}-{self.started}"
+        self.started += 1
+        config = TeacherConfig(
+            scheduler=self.scheduler,
+            name=name,
+            host=self.host,
+            threads=self.threads,
+            scratch=str(self.folder),
+            device="auto",
+            tls=self.tls,
+        )
+        environment = {"OMP_NUM_THREADS": str(self.threads)}
+        return Child(
+            "kdlab.cluster.teachers.teacher_server",
+            config,
+            self.folder / f"{name}.log",
+            environment=environment,
+        )
+
+
+def host_teachers(address: str, tls: Files | None, teachers: int, threads: int) -> None:
+    """Have every worker of that role keep so many teachers, those that come later too."""
+
+    async def send() -> None:
+        security = None if tls is None else client_security(tls)
+        async with Client(
+            address, asynchronous=True, timeout="10s", security=security
+        ) as client:
+            await client.register_plugin(TeacherHost(teachers, threads, tls))
+
+    run_isolated(send)

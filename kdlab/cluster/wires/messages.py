@@ -1,0 +1,109 @@
+"""What a request for soft labels and its answer look like on the wire.
+
+Inputs travel by reference (ids, eight bytes each; the teacher makes the same view from
+its own copy of the data), as uint8 pixels, or as float32 pixels on the 0..1 scale as the
+paper has it. Answers are float32 or float16 logits, or the k likeliest classes with the
+mass of the rest.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.cluster.wires.label_wire import Arrays
+from kdlab.soft_labels.compressed import TopK, compress, expand
+
+Inputs = Literal["reference", "value_uint8", "value_float32", "auto"]
+Replies = Literal["full", "half", "top_k"]
+
+
+def request(
+    inputs: Inputs, ids: NDArray[np.int64], views: NDArray[np.uint8] | None
+) -> Arrays:
+    if views is None:
+        return {"ids": ids}
+    if inputs == "value_float32":
+        return {"views": views.astype(np.float32) / np.float32(255)}
+    return {"views": views}
+
+
+def check(
+    asked: Mapping[str, Any],
+    inputs: Arrays,
+    shape: tuple[int, int, int],
+    classes: int,
+    most: int,
+    images: int | None,
+) -> None:
+    """A request that can be answered; whoever sends another one gets it back.
+
+    Args:
+        asked: its header.
+        inputs: its arrays.
+        shape: (C, H, W) of the images.
+        classes: numbers of an answer.
+        most: samples of a request.
+        images: of the data set, which ids count; None where no data was loaded.
+
+    Raises:
+        ValueError: what is wrong with it.
+    """
+    epoch = asked.get("epoch")
+    if (
+        type(epoch) is not int
+        or not 0 <= epoch < 2**31
+        or asked.get("replies") not in get_args(Replies)
+    ):
+        raise ValueError(f"a request asks for {dict(asked)!r}")
+    top_k = asked.get("top_k")
+    if asked["replies"] == "top_k" and not (isinstance(top_k, int) and 0 < top_k < classes):
+        raise ValueError(f"top_k is {top_k!r} of {classes} classes")
+    if set(inputs) == {"ids"}:
+        fits = inputs["ids"].dtype == np.int64 and inputs["ids"].ndim == 1
+    elif set(inputs) == {"views"}:
+        views = inputs["views"]
+        fits = views.dtype in (np.uint8, np.float32) and views.shape[1:] == shape
+    else:
+        fits = False
+    if not fits or not samples_in(inputs):
+        found = {name: (a.dtype.str, a.shape) for name, a in inputs.items()}
+        raise ValueError(f"the inputs are {found}; images of this pool are {shape}")
+    if samples_in(inputs) > most:
+        raise ValueError(f"{samples_in(inputs)} samples at once; at most {most} are taken")
+    if "ids" in inputs:
+        if images is None:
+            raise ValueError("samples by reference; this teacher has no data, send views")
+        lowest, highest = int(inputs["ids"].min()), int(inputs["ids"].max())
+        if lowest < 0 or highest >= images:
+            raise ValueError(
+                f"sample ids from {lowest} to {highest}; the data set has {images} images"
+            )
+
+
+def samples_in(asked: Mapping[str, NDArray[Any]]) -> int:
+    return len(next(iter(asked.values())))
+
+
+def encode(logits: NDArray[np.float32], replies: Replies, top_k: int) -> Arrays:
+    if replies == "top_k":
+        return compress(logits, top_k)._asdict()
+    dtype = np.float16 if replies == "half" else np.float32
+    with np.errstate(over="ignore"):  # beyond 65504 it is infinite, and refused there
+        return {"logits": np.ascontiguousarray(logits, dtype)}
+
+
+def decode(answer: Mapping[str, NDArray[Any]], classes: int) -> NDArray[np.float32]:
+    """(N, classes) float32.
+
+    Raises:
+        ValueError: it is none of the forms above.
+    """
+    if "logits" in answer:
+        return np.asarray(answer["logits"], dtype=np.float32)
+    try:
+        small = TopK(answer["values"], answer["classes"], answer["tail"])
+        return expand(small, classes)
+    except (KeyError, IndexError, AttributeError) as error:
+        raise ValueError(f"it answered with {sorted(answer)}") from error

@@ -1,0 +1,15 @@
+"""What the workers of a cluster are for: teachers are never given ranks to train."""
+
+from distributed import Worker
+
+from kdlab.cluster.wires.security import NoHttp
+
+TEACHER = "kdlab_teacher"  # resources of Dask workers; `dask worker --resources` sets them
+RANK = "kdlab_rank"
+
+WITHDRAWN, FAILED, REFUSED, NO_SCHEDULER = 0, 1, 2, 3  # exit codes of a teacher
+MEANT_TO_END = (WITHDRAWN, REFUSED)  # nobody starts such a teacher again
+
+
+class TeacherWorker(NoHttp, Worker):
+    """A Dask worker without web pages."""

@@ -1,0 +1,123 @@
+"""Dask's RPC with deadlines, and the settings kdlab's processes run it with.
+
+Every remote call has a deadline of its own: a call to a stopped process never returns,
+and Dask waits 30 s for a dead host by default.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import dask
+from distributed.core import rpc
+
+from kdlab.cluster.wires.security import Files, client_security
+from kdlab.errors import SchedulerUnreachable
+
+CALL_S = 10.0
+
+# The profiler and the system monitor sample every 10 to 500 ms in each process, and
+# worker-ttl would restart a busy worker; kdlab has leases of its own.
+_SETTINGS = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.scheduler.worker-ttl": None,
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.comm.timeouts.connect": "5s",
+    "distributed.comm.timeouts.tcp": "30s",
+    "distributed.comm.retry.count": 0,
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+}
+
+
+def settle() -> None:
+    """Apply kdlab's Dask settings to this process."""
+    dask.config.set(_SETTINGS)
+
+
+async def within(seconds: float, call: Awaitable[Any]) -> Any:
+    return await asyncio.wait_for(call, seconds)
+
+
+async def call_coordinator(
+    remote: Any, operation: str, deadline_s: float = CALL_S, **arguments: Any
+) -> Any:
+    """One call to the coordinator in a scheduler, within a deadline.
+
+    Raises:
+        OSError, TimeoutError: nobody answers, or the scheduler has no coordinator yet.
+    """
+    try:
+        return await within(deadline_s, getattr(remote, f"kdlab_{operation}")(**arguments))
+    except AttributeError as error:  # Dask's word for an operation nobody registered
+        raise ConnectionError("the scheduler is up, its coordinator not yet") from error
+
+
+def ask(
+    address: str,
+    operation: str,
+    *,
+    wait_s: float = CALL_S,
+    tls: Files | None = None,
+    **arguments: Any,
+) -> Any:
+    """One call from code that has no event loop.
+
+    Raises:
+        SchedulerUnreachable: nobody answers at the address within `wait_s`.
+    """
+
+    async def once() -> Any:
+        async with rpc(address, timeout=wait_s, **_secured(tls)) as remote:
+            return await within(wait_s, getattr(remote, operation)(**arguments))
+
+    return _or_unreachable(address, wait_s, once)
+
+
+def _secured(tls: Files | None) -> dict[str, Any]:
+    """Connection arguments for one call; the settings of this process stay as they are."""
+    if tls is None:
+        return {}
+    return {"connection_args": client_security(tls).get_connection_args("client")}
+
+
+def check_address(address: str, wait_s: float = 5.0, tls: Files | None = None) -> None:
+    """Whether a Dask scheduler answers.
+
+    Raises:
+        SchedulerUnreachable: not within `wait_s`.
+    """
+
+    async def once() -> Any:
+        async with rpc(address, timeout=wait_s, **_secured(tls)) as remote:
+            return await within(wait_s, remote.identity())
+
+    _or_unreachable(address, wait_s, once)
+
+
+def run_isolated(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Run a coroutine to its end in a thread of its own.
+
+    The caller may have a running event loop already, as every notebook cell has.
+    """
+
+    async def run() -> Any:
+        return await call()
+
+    settle()
+    with ThreadPoolExecutor(1, thread_name_prefix="kdlab-call") as executor:
+        return executor.submit(asyncio.run, run()).result()
+
+
+def _or_unreachable(address: str, wait_s: float, call: Callable[[], Awaitable[Any]]) -> Any:
+    try:
+        return run_isolated(call)
+    except (OSError, TimeoutError, ValueError, TypeError) as error:
+        # TypeError is Dask's word for a tls:// address and no certificate.
+        cause = str(error).split("\n", 1)[0] or type(error).__name__
+        raise SchedulerUnreachable(address, wait_s, cause) from error

@@ -1,0 +1,79 @@
+"""Dataclasses where they cross a process border: JSON on the way, checked where they arrive.
+
+A configuration, an order, an answer or a result is a dataclass on both sides. What lies between,
+a pipe, Dask's RPC or a file, holds its fields as JSON does; fields that the reader does not know
+are left out, and a missing or a wrong one is an error that names it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from kdlab.errors import KdlabError
+
+T = TypeVar("T")
+
+
+class MessageError(KdlabError):
+    """What another process, or a file, says cannot be read as what it should be."""
+
+
+def plain(value: object) -> Any:
+    """A dataclass (or what holds some) as JSON has it."""
+    return msgspec.to_builtins(value, enc_hook=_written)
+
+
+def typed(kind: type[T], facts: object) -> T:
+    """The inverse of `plain`.
+
+    Raises:
+        MessageError: a field is missing or of another type; names it.
+    """
+    try:
+        return msgspec.convert(facts, kind, dec_hook=_read)
+    except (msgspec.ValidationError, ValueError) as error:  # ValueError: its own checks
+        raise MessageError(f"This is no {kind.__name__}: {error}") from error
+
+
+class Kinds(Generic[T]):
+    """Several dataclasses that travel the same way, each under the name of its class.
+
+    Args:
+        kinds: the dataclasses.
+    """
+
+    def __init__(self, *kinds: type[T]) -> None:
+        self._kinds = {kind.__name__: kind for kind in kinds}
+
+    def plain(self, value: T) -> dict[str, Any]:
+        """{"kind": name of the class, and its fields}."""
+        facts: dict[str, Any] = plain(value)
+        return {"kind": type(value).__name__} | facts
+
+    def typed(self, facts: Mapping[str, Any]) -> T:
+        """The inverse of `plain`.
+
+        Raises:
+            MessageError: it is none of these, or lacks a field.
+        """
+        kind = self._kinds.get(str(facts.get("kind")))
+        if kind is None:
+            raise MessageError(
+                f"{facts.get('kind')!r} is none of {', '.join(self._kinds)}: the two processes "
+                "are of different versions of kdlab."
+            )
+        return typed(kind, facts)
+
+
+def _written(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} does not cross processes")
+
+
+def _read(kind: type, value: object) -> object:
+    if kind is Path:
+        return Path(str(value))
+    raise TypeError(f"{kind.__name__} does not cross processes")

@@ -1,0 +1,1 @@
+"""A run from outside: start, watch, steer, attach, resume."""

@@ -1,0 +1,333 @@
+"""A run from outside. It lives in a process of its own and outlives this one."""
+
+import html
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from kdlab.config import yaml_text
+from kdlab.config.home import locked, runs_folder, write_json
+from kdlab.config.load import spec_hash
+from kdlab.config.registry import component_names
+from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
+from kdlab.events.event import Event
+from kdlab.experiment import folder as folders
+from kdlab.experiment.folder import FORMAT, RunFolder
+from kdlab.run.handle.result import Result
+from kdlab.run.handle.run_list import RunList
+from kdlab.run.handle.watched import Watched, in_a_notebook, spawn, viewers
+
+if TYPE_CHECKING:
+    from kdlab.run.experiment import Experiment
+    from kdlab.run.handle.control import Knob
+    from kdlab.run.handle.plans import PlanSheets
+    from kdlab.run.outputs.examination import ModelInspection
+
+
+_started_here: list[RunFolder] = []  # by this process, oldest first
+
+
+def start(experiment: "Experiment") -> "Run":
+    """A run folder, and the process that fills it. The experiment is checked already."""
+    run, components = made(experiment, "starting")
+    spawn(run, components)
+    _started_here.append(run)
+    return Run(run)
+
+
+def prepare_for_torchrun(experiment: "Experiment") -> "Run":
+    """A run folder whose ranks torchrun is going to start (kdlab/run/torchrun.py).
+
+    Raises:
+        BadInput: the spec has no ranks, or needs components from a notebook cell.
+    """
+    aggregation = experiment.resolved["aggregation"]["type"]
+    if aggregation != "train/aggregation/all_reduce":
+        raise BadInput(
+            f"torchrun starts the ranks of one student, and aggregation is {aggregation}, "
+            "which has none. Set aggregation.type=train/aggregation/all_reduce."
+        )
+    from kdlab.cluster.notebook_components import pack
+
+    components = pack(component_names(experiment.resolved))
+    if components:
+        raise BadInput(
+            f"The spec uses {', '.join(components)} from a notebook cell, which processes of "
+            "torchrun do not know. Put them into a package with an entry point."
+        )
+    run, _ = made(experiment, "prepared")
+    return Run(run)
+
+
+def made(
+    experiment: "Experiment", state: str, path: Path | None = None
+) -> tuple[RunFolder, dict[str, Any]]:
+    """A run folder with its spec, and the components from notebook cells it needs.
+
+    Args:
+        experiment: checked already.
+        state: that its status says.
+        path: of the folder; None is a new one among the runs.
+    """
+    from kdlab.cluster.notebook_components import pack
+
+    if path is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        path = runs_folder() / f"{stamp}-{secrets.token_hex(2)}"
+    path.mkdir(parents=True)
+    run = RunFolder(path)
+    resolved = experiment.resolved
+    (path / "spec.yaml").write_text(yaml_text.dump(resolved), encoding="utf-8")
+    components = pack(component_names(resolved))
+    write_json(path / "components.json", components)
+    run.write_status(state=state, created=time.time())
+    write_json(
+        path / "experiment.json",
+        {
+            "format": FORMAT,
+            "experiment": experiment.name,
+            "spec_hash": spec_hash(resolved),
+            "cwd": os.getcwd(),
+        },
+    )
+    return run, components
+
+
+def resume(run_id: str, trust_components: bool = False) -> "Run":
+    """Go on from the newest checkpoint of a run that was stopped, failed or lost.
+
+    Raises:
+        BadInput: it runs already, or is finished.
+        NotFoundError: no such run.
+    """
+    run = folders.find(run_id)
+    state = run.status()["state"]
+    if state not in ("stopped", "failed", "lost"):
+        raise BadInput(f"Run {run.run_id} is {state}; there is nothing to resume.")
+    run.check_format()
+    components = json.loads((run.path / "components.json").read_text())
+    if components and not trust_components:
+        raise BadInput(
+            f"Run {run.run_id} uses components from a notebook cell "
+            f"({', '.join(components)}). Their source in {run.path}/components.json is only "
+            f"run when you say so: kdlab resume {run.run_id} --trust-components"
+        )
+    # A killed process counts as gone a moment before its last thread lets go of the lock.
+    patience = time.monotonic() + 5.0
+
+    def busy() -> None:
+        if time.monotonic() > patience:
+            raise BadInput(
+                f"Run {run.run_id} is going already; watch it with: kdlab attach {run.run_id}"
+            )
+
+    with locked(run.path / "lock", busy):
+        run.write_status(state="starting", created=time.time(), pid=None, error=None)
+    spawn(run, components)
+    return Run(run)
+
+
+def attach(run_id: str = "last") -> "Run":
+    """A run that exists, running or not: by id, by a part of it, or the last one.
+
+    Args:
+        run_id: "last" is the last that this process has started, as another notebook may have
+            started one since; where it started none, the last of all.
+
+    Raises:
+        NotFoundError: there is none; names the nearest.
+    """
+    here = [run for run in _started_here if run.path.parent == runs_folder()]
+    if run_id == "last" and here and here[-1].path.is_dir():
+        return Run(here[-1])
+    return Run(folders.find(run_id))
+
+
+def runs(limit: int = 20) -> RunList:
+    """The newest runs, newest first; they show themselves as a table."""
+    return RunList(Run(f) for f in reversed(folders.all_folders()[-limit:]))
+
+
+class Run(Watched):
+    """Watch, wait for and stop a run. Several of these may look at the same run."""
+
+    @property
+    def result(self) -> Result:
+        """The result of a finished run, with the keys of `kdlab run --json`.
+
+        Raises:
+            RunFailed, RunStopped, NotFoundError: it has none, and why.
+        """
+        status = self.status
+        if status.get("state") == "finished":
+            return Result(status["result"])
+        if status.get("state") == "stopped":
+            raise RunStopped(
+                f"Run {self.id} was stopped by the user; its state is saved.\n"
+                f"Go on with:\n    kdlab resume {self.id}"
+            )
+        if status.get("state") in ("failed", "lost"):
+            failure = RunFailed(self._failure(status))
+            failure.exit_code = int(status.get("exit_code") or 1)  # 2: its input was wrong
+            raise failure
+        raise NotFoundError(
+            f"Run {self.id} is {status.get('state')}; it has no result yet."
+        )
+
+    def _failure(self, status: dict[str, Any]) -> str:
+        if status.get("state") == "lost":
+            what = "its process was killed from outside or the machine went down"
+        else:
+            what = str(status.get("error") or "no reason was recorded")
+        return (
+            f"Run {self.id} failed: {what}\n"
+            f"Log: {self.folder.log}\n"
+            f"After mending the cause, go on from its last checkpoint:\n"
+            f"    kdlab resume {self.id}"
+        )
+
+    def live(self, renderer: Literal["auto", "canvas", "svg"] = "auto") -> Any:
+        """Watch it: in a notebook by a monitor with controls, in a terminal by lines.
+
+        The monitor returns at once, the lines when the run ends. Neither closing nor
+        interrupting them touches the run.
+
+        Args:
+            renderer: of the notebook's curves; `auto` takes SVG where a page cannot show
+                the canvas.
+        """
+        if in_a_notebook():
+            self._shown = True
+            return viewers["run"](self, renderer)
+        try:
+            with self._lines() as watch:
+                self.wait(watch)
+        except KeyboardInterrupt:
+            return self
+        if self.state == "finished":
+            print(self.table())
+        return self
+
+    @contextmanager
+    def _lines(self) -> Iterator[Callable[[Event], None]]:
+        from kdlab.report.progress import Progress
+
+        with Progress() as progress:
+            yield progress.see
+
+    def examine(
+        self, split: Literal["test", "validation"] = "test", most: int = 2000
+    ) -> "ModelInspection":
+        """What its students and the teacher make of images they were not trained on.
+
+        Args:
+            split: of the data.
+            most: images at most.
+
+        Raises:
+            NotFoundError: nothing has been trained yet.
+        """
+        from kdlab.run.outputs.examination import examine  # imports torch
+
+        return examine(self.folder, split, most)
+
+    def plans(self) -> "PlanSheets":
+        """How blocks went to devices: one for each plan of blockwise distillation.
+
+        Raises:
+            NotFoundError: it has none (yet).
+        """
+        from kdlab.run.handle.plans import plans
+
+        return plans(self.folder)
+
+    def table(self) -> str:
+        """The members of a finished run side by side, mean ± std over seeds; what they cost.
+
+        Raises:
+            RunFailed, RunStopped, NotFoundError: it has no result, and why.
+        """
+        from kdlab.report.costs import cost_table
+        from kdlab.report.table import result_table
+
+        result = self.result
+        costs = result.get("costs")  # not of runs before it was measured
+        below = f"\n\n{cost_table(costs)}" if costs else ""
+        return f"{result_table(result['runs'])}{below}"
+
+    def pause(self) -> None:
+        """After this step or the next, until `go_on`. Teachers and ranks stay.
+
+        Raises:
+            BadInput: it has ended, or nothing trains yet.
+        """
+        self._order("pause")
+
+    def go_on(self) -> None:
+        """After `pause`."""
+        self._order("go_on")
+
+    def checkpoint(self) -> None:
+        """Save the state after this step."""
+        self._order("checkpoint")
+
+    def set(self, **values: float) -> None:
+        """Change numbers of the training from the next step on; `knobs` lists them.
+
+            run.set(**{"loss.temperature": 2.0, "lr_factor": 0.5})
+
+        Raises:
+            BadInput: unknown, or it has ended.
+            SpecError: a value the spec would not allow.
+        """
+        self._order("set", set=values)
+
+    def knobs(self) -> "list[Knob]":
+        """What `set` takes, with values and ranges."""
+        from kdlab.run.handle.control import knobs
+
+        return knobs(self.folder)
+
+    def add_teacher(self) -> None:
+        """One more in the pool of this run."""
+        self._order("add_teacher")
+
+    def drain_teacher(self, name: str) -> None:
+        """It answers what it was asked, and leaves."""
+        self._order("drain_teacher", name=name)
+
+    def kill_teacher(self, name: str) -> None:
+        """SIGKILL; marked as chaos in the run's events."""
+        self._order("kill_teacher", name=name)
+
+    def _order(self, event: str, **data: Any) -> None:
+        from kdlab.run.handle.control import send
+
+        send(self.folder, event, **data)
+
+    def scale(self, ranks: int) -> None:
+        """Have the student's group grow or shrink; it saves, then all begin again there.
+
+        Raises:
+            BadInput: the run has no group, or cannot have so many ranks.
+        """
+        from kdlab.methods.student.resizing import ask_for_ranks
+
+        ask_for_ranks(self.folder, self.folder.resolved(), ranks)
+
+    def __repr__(self) -> str:
+        experiment = self.folder.experiment().get("experiment")
+        return f"Run({self.id}, {experiment}, {self.state})"
+
+    def _repr_html_(self) -> str:
+        experiment = self.folder.experiment()
+        head = f"<b>Run {html.escape(self.id)}</b> {html.escape(self.state)}"
+        spec = f"{experiment.get('experiment')}, spec {experiment.get('spec_hash')}"
+        result = self.status.get("result")
+        shown = Result(result)._repr_html_() if result else ""
+        return f"{head}<br><code>{html.escape(spec)}</code>{shown}"

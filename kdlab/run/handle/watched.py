@@ -1,0 +1,155 @@
+"""Something that runs in a process of its own and outlives this one, seen from outside."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from kdlab.events.event import Event
+from kdlab.events.log import EventReader
+from kdlab.experiment.folder import ENDED, RunFolder
+from kdlab.supervision.fork_server import ForkedProcess, forked
+
+_TICK_S = 0.1
+_Watcher = Callable[[Event], None]
+
+
+def spawn(
+    run: RunFolder, components: dict[str, Any], module: str = "kdlab.run.process.child"
+) -> None:
+    """In a session of its own: Ctrl-C in this terminal does not reach it."""
+    hashes = {name: entry["sha256"] for name, entry in components.items()}
+    everything = os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)}
+    with run.log.open("ab") as log, open(os.devnull, "rb") as nothing:
+        fds = {0: nothing.fileno(), 1: log.fileno(), 2: log.fileno()}
+        made = forked(module, [str(run.path)], everything, fds, new_session=True)
+        process = made or subprocess.Popen(
+            [sys.executable, "-m", module, str(run.path)],
+            stdin=nothing,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=everything,
+        )
+    _children[process.pid] = process
+    born = psutil.Process(process.pid).create_time()
+    run.write_status(pid=process.pid, process_started=born)
+
+
+_children: dict[
+    int, "subprocess.Popen[bytes] | ForkedProcess"
+] = {}  # so that none stays a zombie
+
+
+# How a notebook shows a run, a sweep, an experiment; kdlab/session.py fills it.
+viewers: dict[str, Callable[..., Any]] = {}
+
+
+def in_a_notebook() -> bool:
+    """Whether this process is a Jupyter kernel."""
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return type(get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
+class Watched:
+    """Its folder has a status, events, and the pid of the process."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.id = folder.run_id
+        self.path: Path = folder.path
+        self._shown = False  # live, by this object
+
+    @property
+    def name(self) -> str:
+        """What `kdlab attach` and `kdlab stop` call it."""
+        return self.id
+
+    @property
+    def status(self) -> dict[str, Any]:
+        pid = self.folder.raw_status().get("pid")
+        if pid in _children:
+            _children[pid].poll()  # reaps it when it has ended
+        return self.folder.status()
+
+    @property
+    def state(self) -> str:
+        """starting, running, finished, failed, stopped, or lost (killed from outside)."""
+        return str(self.status.get("state"))
+
+    def events(self, follow: bool = False) -> Iterator[Event]:
+        """What happened, in order; `follow` goes on until it has ended."""
+        read = EventReader(self.folder.events)
+        while True:
+            ended = self.state in ENDED  # looked at first, so that nothing is missed
+            yield from read()
+            if ended or not follow:
+                return
+            time.sleep(_TICK_S)
+
+    def wait(
+        self,
+        watch: _Watcher | None = None,
+        timeout_s: float | None = None,
+        since: float = 0.0,
+    ) -> Self:
+        """Until it has ended.
+
+        Args:
+            watch: sees every event, or those after `since`. Without it people get lines of what
+                happens: in a notebook that does not show the run live, and in a terminal.
+            timeout_s: seconds; None waits as long as it takes.
+            since: the time of the oldest event that `watch` sees.
+
+        Raises:
+            TimeoutError: it has not ended after `timeout_s`. It goes on.
+        """
+        if watch is None and not self._shown and (in_a_notebook() or sys.stderr.isatty()):
+            with self._lines() as lines:
+                return self.wait(lines, timeout_s, since)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        read = EventReader(self.folder.events)
+        while True:
+            ended = self.state in ENDED
+            for event in read():
+                if watch is not None and event.time >= since:
+                    watch(event)
+            if ended:
+                return self
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"{self.id} has not ended after {timeout_s:g} s")
+            time.sleep(_TICK_S)
+
+    def _lines(self) -> AbstractContextManager[_Watcher]:
+        """What writes events as lines for people."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Finish the step, save, end. Once more ends it at once."""
+        self._signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End it and everything it started, now. Its checkpoints stay."""
+        pid = self.folder.raw_status().get("pid")
+        if self.state in ENDED or pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):  # it ended in between
+            os.killpg(pid, signal.SIGKILL)  # it leads a process group of its own
+
+    def _signal(self, number: int) -> None:
+        pid = self.folder.raw_status().get("pid")
+        if self.state not in ENDED and pid is not None:
+            with contextlib.suppress(ProcessLookupError):  # it ended in between
+                os.kill(pid, number)

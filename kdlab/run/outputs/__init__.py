@@ -1,0 +1,1 @@
+"""What is made of a run: exported student, model card, examination, comparison, late tracking."""

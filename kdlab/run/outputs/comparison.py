@@ -1,0 +1,261 @@
+"""Runs side by side: what their specs differ in, the curves, and what came out."""
+
+import html
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from kdlab.config.load import flat
+from kdlab.errors import BadInput
+from kdlab.events.log import EventReader
+from kdlab.messages import typed
+from kdlab.report import page
+from kdlab.report.page import Panel
+from kdlab.report.progressions import Progression, progressions
+from kdlab.report.table import METHODS, NAMES, spread, text_table
+from kdlab.run.handle.run import Run, attach
+
+HEAD = (
+    "training", "top-1 %", "best-on-val %", "global top-1 %", "samples/s", "wall s",
+    "teacher s", "lost/repeated",
+)  # fmt: skip
+
+
+_UI = "http://127.0.0.1:5000"  # of `kdlab ui`
+
+
+class Comparison:
+    """Printable in a terminal, a page in a notebook and in MLflow; as the runs are now.
+
+    `differences()`, `outcomes()` and `curves()` give what it shows as plain values.
+    """
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs = runs
+        self._instructions = {
+            run.id: progressions(EventReader(run.folder.events)()) for run in runs
+        }
+
+    def differences(self) -> list[tuple[str, list[Any]]]:
+        """Spec keys whose values differ, with the value of each run."""
+        specs = [dict(flat(run.folder.resolved())) for run in self.runs]
+        keys = dict.fromkeys(key for spec in specs for key in spec if key != "about")
+        rows = [(key, [spec.get(key, "-") for spec in specs]) for key in keys]
+        return [(k, values) for k, values in rows if any(v != values[0] for v in values)]
+
+    def outcomes(self) -> list[dict[str, str]]:
+        """A row for each run and what it compared: mean ± std over its seeds.
+
+        teacher s: seconds of all teachers together, while they were this training's; with
+            wall s it is what the training cost.
+        """
+        rows = []
+        for run in self.runs:
+            told = self._instructions[run.id]
+            found = _results(run)
+            for source in dict.fromkeys(row["source"] for row in found):
+                own = [row for row in found if row["source"] == source]
+                rows.append(_row(self._label(run, source), own, told))
+            if not found:
+                rows.append(dict.fromkeys(HEAD, "-") | {"training": self._label(run, "")})
+        return rows
+
+    def curves(self) -> list[Panel]:
+        """Loss and accuracy, over time and over samples (or iterations)."""
+        over: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
+        for run in self.runs:
+            for one in self._instructions[run.id].values():
+                name = f"{self._label(run, one.source)} · {one.member}"
+                for title, points in one.over_time.items():
+                    over.setdefault((title, "seconds"), {})[name] = points
+                for title, points in one.over_count.items():
+                    over.setdefault((title, one.counted), {})[name] = points
+        return [
+            Panel(title, curves, across=across) for (title, across), curves in over.items()
+        ]
+
+    def links(self) -> list[str]:
+        """Links to MLflow's page that compares runs, one for each store.
+
+        A store in a file is shown by `kdlab ui`, on the port it takes by itself.
+        """
+        found: dict[str, list[dict[str, Any]]] = {}
+        for run in self.runs:
+            state = _in_mlflow(run)
+            if state:
+                found.setdefault(state["uri"], []).append(state)
+        return [_link(uri, states) for uri, states in found.items()]
+
+    def page(self) -> str:
+        """All of it as one HTML page of its own."""
+        ids = ", ".join(run.id for run in self.runs)
+        return page.whole(f"kdlab: {ids}", self._repr_html_())
+
+    def save(self, path: str | Path) -> Path:
+        """The page as a file."""
+        target = Path(path)
+        target.write_text(self.page(), encoding="utf-8")
+        return target
+
+    def log(self) -> list[str]:
+        """The page as an artifact (`comparison.html`) of every run's MLflow run; their ids.
+
+        Raises:
+            BadInput: none of them is in MLflow.
+        """
+        from kdlab.tracking.artifacts import log_page
+
+        known = [run.path / "tracking.json" for run in self.runs if _in_mlflow(run)]
+        if not known:
+            raise BadInput(
+                "None of these runs is in MLflow yet. A run is written there while it goes on, "
+                "unless tracking.enabled is false; kdlab runs --sync writes what is missing."
+            )
+        return log_page(known, "comparison.html", self.page())
+
+    def _label(self, run: Run, source: str) -> str:
+        """Short, and another one for each run."""
+        own = NAMES.get(source, source)
+        if len(self.runs) == 1:
+            return own or run.id
+        return f"{run.id[-4:]} {own}".strip()
+
+    def __str__(self) -> str:
+        head = ["", *(run.id for run in self.runs)]
+        rows = [[key, *map(_short, values)] for key, values in self.differences()]
+        spec = text_table(head, rows) if rows else "The specs do not differ."
+        if len(self.runs) == 1:
+            spec = ""
+            if (self.runs[0].path / METHODS).is_file():
+                return (self.runs[0].path / METHODS).read_text(encoding="utf-8")
+        names = self.head()
+        outcome = [[row[key] for key in names] for row in self.outcomes()]
+        return f"{spec}\n\n{text_table(names, outcome)}".strip()
+
+    __repr__ = __str__
+
+    def head(self) -> list[str]:
+        """Columns of `outcomes` that have a value."""
+        rows = self.outcomes()
+        return [key for key in HEAD if any(row[key] != "-" for row in rows)]
+
+    def _repr_html_(self) -> str:
+        head = self.head()
+        body = page.table(head, [[row[key] for key in head] for row in self.outcomes()])
+        parts = [f"<h4>What came out</h4>{body}"]
+        if len(self.runs) > 1:
+            differ = [[key, *map(_short, values)] for key, values in self.differences()]
+            names = ["key", *(f"{run.id}" for run in self.runs)]
+            shown = (
+                page.table(names, differ) if differ else "<p>The specs do not differ.</p>"
+            )
+            parts.insert(0, f"<h4>What their specs differ in</h4>{shown}")
+        panels = self.curves()
+        if panels:
+            parts.insert(-1, f"<h4>Curves</h4>{page.image(page.svg(panels))}")
+        for link in self.links():
+            shown = f'<a href="{html.escape(link)}">compare in MLflow</a>'
+            parts.append(f"<p>{shown} (kdlab ui)</p>" if _UI in link else f"<p>{shown}</p>")
+        return "".join(parts)
+
+
+def compare(*runs: Run | str) -> Comparison:
+    """Two or more runs, by object or id; or one that compared several things itself.
+
+    Raises:
+        BadInput: none, or a single one that did one training only.
+    """
+    known = [attach(run) if isinstance(run, str) else run for run in runs]
+    single = len(known) == 1 and not _several(known[0])
+    if not known or single:
+        raise BadInput(
+            "Comparing needs two runs or more, or one that trained several things itself "
+            "(compare, method.compare or several seeds)."
+        )
+    return Comparison(known)
+
+
+def overview(run: Run) -> dict[str, str]:
+    """What a run came to, for MLflow: files by name, `note.md` for its description."""
+    comparison, facts = Comparison([run]), run.folder.experiment()
+    spec = run.folder.resolved()
+    head = comparison.head()
+    lines = [[page.markdown(row[key]) for key in head] for row in comparison.outcomes()]
+    note = [
+        page.markdown(str(spec.get("about", ""))),
+        f"`kdlab run {facts['experiment']}`, spec `{facts['spec_hash']}`",
+        page.markdown_table(head, lines),
+        "![curves](overview.svg)",
+    ]
+    return {
+        "overview.html": comparison.page(),
+        "overview.svg": page.svg(comparison.curves()),
+        "note.md": "\n\n".join(note),
+    }
+
+
+def _results(run: Run) -> list[dict[str, Any]]:
+    """A row for each training that has ended, whatever became of the run."""
+    kept = run.path / "result.json"  # written before the status says finished
+    if kept.exists():
+        found: list[dict[str, Any]] = json.loads(kept.read_text())["runs"]
+        return found
+    from kdlab.run.process.outcome import row  # imports torch
+    from kdlab.train.result import MemberReport
+
+    ended = sorted((run.path / "members").glob("*/*/result.json"))
+    return [row(typed(MemberReport, json.loads(path.read_text()))) for path in ended]
+
+
+def _several(run: Run) -> bool:
+    spec = run.folder.resolved()
+    compared = (spec.get("compare"), spec["method"].get("compare"), spec.get("seeds"))
+    return any(len(one or ()) > 1 for one in compared)
+
+
+def _in_mlflow(run: Run) -> dict[str, Any]:
+    """Where it is there; empty when it is not."""
+    kept = run.path / "tracking.json"
+    state: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    return state if state.get("runs") else {}
+
+
+def _row(
+    label: str, own: list[dict[str, Any]], told: Mapping[str, Progression]
+) -> dict[str, str]:
+    def over(key: str, digits: int) -> str:
+        values = [row[key] for row in own if row.get(key) is not None]
+        return spread(values, digits) if values else "-"
+
+    known = [told[r["member"]] for r in own if r["member"] in told]
+    teacher_s = [one.teacher_s for one in known]
+    wall_s = [one.wall_s for one in known]
+    return {
+        "training": label,
+        "top-1 %": over("student_top1", 2),
+        "best-on-val %": over("student_top1_best", 2),
+        "global top-1 %": over("global_top1", 2),
+        "samples/s": over("samples_per_second", 0),
+        "wall s": spread(wall_s, 1) if wall_s else over("wall_seconds", 1),
+        "teacher s": f"{fmean(teacher_s):.1f}" if any(teacher_s) else "-",
+        "lost/repeated": f"{sum(r['samples_lost'] for r in own)}"
+        f"/{sum(r['samples_repeated'] for r in own)}",
+    }
+
+
+def _link(uri: str, states: list[dict[str, Any]]) -> str:
+    """To compare runs: of each one its members, where it has several."""
+    runs: list[str] = []
+    for state in states:
+        own = {name: run for name, run in state["runs"].items() if name}
+        runs += dict.fromkeys(own.values() or state["runs"].values())
+    experiments = list(dict.fromkeys(str(state["experiment_id"]) for state in states))
+    host = uri.rstrip("/") if uri.startswith(("http://", "https://")) else _UI
+    what = f"runs={json.dumps(runs)}&experiments={json.dumps(experiments)}"
+    return f"{host}/#/compare-runs?{what}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

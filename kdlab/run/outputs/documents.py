@@ -1,0 +1,108 @@
+"""What a run writes about itself: how it starts, what its student costs, cards and pictures."""
+
+import json
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kdlab.events.event import Emit
+from kdlab.events.general import Warned
+from kdlab.events.runs import OverviewMade
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.models.exported import load_exported
+from kdlab.models.model import read_card
+from kdlab.report.machine import git_commit, machine, versions
+from kdlab.report.model_card import model_card
+from kdlab.run.handle.run import Run
+from kdlab.run.outputs.comparison import overview
+from kdlab.run.outputs.export_formats import costs_beside
+from kdlab.train.result import MemberReport
+
+Costs = dict[str, dict[str, float]]
+
+
+def announcement(setup: TrainingSetup, name: str, run_id: str) -> dict[str, Any]:
+    """The facts of the event run_started."""
+    spec, data = setup.spec, setup.data
+    return {
+        "run_id": run_id,
+        "experiment": name,
+        "group": spec.tracking.experiment or name,
+        "spec": spec.to_dict(),
+        "spec_hash": setup.spec_hash,
+        "members": [m.name for m in spec.members()],
+        "machine": machine(),
+        "versions": versions(),
+        "git": git_commit(),
+        "thresholds": list(spec.soft_labels.bounds(spec.train.batch)),
+        "dataset": {
+            "name": data.name,
+            "digest": data.digest,
+            "classes": len(data.classes),
+            "shape": list(data.shape),
+            "train": len(data.train),
+            "validation": len(data.validation),
+            "test": len(data.test),
+        },
+    }
+
+
+class StudentCosts:
+    """What students cost beside their teachers, measured once for all of one kind."""
+
+    def __init__(self, setup: TrainingSetup) -> None:
+        self._setup = setup
+        self._known: dict[str, Costs] = {}
+
+    def __call__(self, student: Path, emit: Emit, *, taught: bool) -> Costs:
+        """Costs of an exported student; empty, with a warning, where it cannot be measured."""
+        setup = self._setup
+        try:
+            kind = json.dumps([read_card(student)["model"], taught])
+            if kind not in self._known:
+                data = setup.data
+                dataset = {"classes": len(data.classes), "shape": data.shape}
+                teacher = setup.teacher if taught else None
+                # The next member's random state stays as it is; no GPU is touched.
+                with torch.random.fork_rng(devices=[]):
+                    model = load_exported(student)
+                    self._known[kind] = costs_beside(model, teacher, dataset)
+            return self._known[kind]
+        except Exception as error:  # foreign networks: the training is not lost for it
+            emit(Warned(message=f"What the student costs is not known: {error}"))
+            return {}
+
+
+def write_card(
+    result: MemberReport, setup: TrainingSetup, name: str, run_id: str, folder: Path
+) -> list[str]:
+    """The model card; it, the students and their descriptions, for MLflow."""
+    card = folder / "model_card.md"
+    text = model_card(
+        result,
+        experiment=name,
+        run_id=run_id,
+        dataset=setup.data.name,
+        spec=setup.spec.to_dict(),
+        spec_hash=setup.spec_hash,
+        teacher_top1=result.teacher_top1,
+    )
+    card.write_text(text, encoding="utf-8")
+    students = [result.model_path, result.best_path]
+    return [*students, str(card), *(str(Path(p).with_suffix(".json")) for p in students)]
+
+
+def draw_overview(run: RunFolder, emit: Emit) -> None:
+    """Curves and a table of all that was trained, for MLflow."""
+    try:
+        files = overview(Run(run))
+        for name, text in files.items():
+            (run.path / name).write_text(text, encoding="utf-8")
+    except Exception as error:  # a picture never fails a run that has its result
+        traceback.print_exc()
+        emit(Warned(message=f"No overview was drawn: {error!r}"))
+        return
+    emit(OverviewMade(files=[str(run.path / name) for name in files]))

@@ -1,0 +1,282 @@
+"""Looking at data and models: what a batch is, what student and teacher make of it."""
+
+import base64
+import html
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from kdlab.data.images import ImageData, by_class
+from kdlab.errors import BadInput, NotFoundError
+from kdlab.events.event import Event
+from kdlab.events.general import Note
+from kdlab.events.runs import TeacherTraining
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.spec import ExperimentSpec, spec_of
+from kdlab.models.exported import load_exported
+from kdlab.report import page
+from kdlab.report.calibration import (
+    Probabilities,
+    agreement,
+    disagreements,
+    expected_calibration_error,
+    reliability,
+)
+from kdlab.report.page import Panel, Rows
+from kdlab.report.table import text_table_left
+
+Split = Literal["test", "validation"]
+TEACHER = "teacher"
+_SIDE = 96  # pixels at least that an image is shown with
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """Images with a line or two below each; text in a terminal."""
+
+    images: NDArray[np.uint8]  # (N, C, H, W)
+    lines: Sequence[Sequence[str]]
+
+    def __repr__(self) -> str:
+        return "\n".join(" · ".join(lines) for lines in self.lines)
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f'<div style="width:{_SIDE + 24}px;font-size:11px">{_png(image)}<br>'
+            f"{'<br>'.join(html.escape(line) for line in lines)}</div>"
+            for image, lines in zip(self.images, self.lines, strict=True)
+        )
+        return f'<div style="display:flex;flex-wrap:wrap;gap:8px">{cells}</div>'
+
+
+def _png(image: NDArray[np.uint8]) -> str:
+    """(C, H, W) as an <img>, small ones enlarged without smoothing."""
+    picture = Image.fromarray(np.moveaxis(image, 0, -1).squeeze())
+    times = max(1, round(_SIDE / picture.width))
+    if times > 1:
+        size = (picture.width * times, picture.height * times)
+        picture = picture.resize(size, Image.Resampling.NEAREST)
+    written = io.BytesIO()
+    picture.save(written, "PNG")
+    source = base64.b64encode(written.getvalue()).decode()
+    return f'<img src="data:image/png;base64,{source}" width="{_SIDE}"/>'
+
+
+def show_batch(
+    spec: ExperimentSpec, count: int, *, teacher: bool, say: Callable[[str], None]
+) -> Pictures:
+    """The first images of the first epoch as the student sees them.
+
+    Args:
+        spec: of the experiment.
+        count: images, of one batch at most.
+        teacher: say what the teacher makes of them; it is trained first if it never was.
+        say: told what takes a while.
+
+    Raises:
+        BadInput: fewer than one image.
+    """
+    if count < 1:
+        raise BadInput(f"{count} images are none; ask for one at least.")
+    own = _setup_of(spec, say)
+    data = own.data
+    ids = own.samples(spec.members()[0]).batches(0)[0][:count]
+    views = data.views(ids, 0)
+    lines = [[data.classes[data.labels[k]]] for k in ids]
+    if teacher and spec.teachers():
+        answers = _probabilities(own.load_teacher().infer, views)
+        for words, row in zip(lines, answers, strict=True):
+            words += [f"{data.classes[k]} {row[k]:.0%}" for k in np.argsort(-row)[:3]]
+    return Pictures(views, lines)
+
+
+class ModelInspection:
+    """Student and teacher of a run on images none of them was trained on.
+
+    Args:
+        data: of the run.
+        ids: rows of it that were looked at.
+        answers: probabilities of the teacher and of each training's student, by name.
+    """
+
+    def __init__(
+        self, data: ImageData, ids: NDArray[Any], answers: Mapping[str, Probabilities]
+    ) -> None:
+        self.data, self.ids, self.answers = data, ids, dict(answers)
+        self.labels = data.labels[ids]
+
+    @property
+    def students(self) -> list[str]:
+        return [name for name in self.answers if name != TEACHER]
+
+    def calibration(self) -> dict[str, float]:
+        """Expected calibration error of each, in percent."""
+        return {
+            name: expected_calibration_error(p, self.labels)
+            for name, p in self.answers.items()
+        }
+
+    def agreement(self, student: str | None = None) -> Rows:
+        """Student and teacher class by class, in percent.
+
+        Raises:
+            NotFoundError: no such student, or the run has no teacher.
+        """
+        rows = agreement(
+            self._of(student), self._of(TEACHER), self.labels, self.data.classes
+        )
+        return Rows(
+            {
+                "class": r.name,
+                "images": r.count,
+                "agree %": round(r.agree, 1),
+                "student %": round(r.student, 1),
+                "teacher %": round(r.teacher, 1),
+            }
+            for r in rows
+        )
+
+    def top_disagreements(self, count: int = 8, student: str | None = None) -> Pictures:
+        """The images they are furthest apart on.
+
+        Raises:
+            NotFoundError: no such student, or the run has no teacher.
+        """
+        mine, theirs = self._of(student), self._of(TEACHER)
+        rows = disagreements(mine, theirs, count)
+        names = self.data.classes
+        lines = [
+            [
+                f"is {names[self.labels[k]]}",
+                f"student {names[mine[k].argmax()]} {mine[k].max():.0%}",
+                f"teacher {names[theirs[k].argmax()]} {theirs[k].max():.0%}",
+            ]
+            for k in rows
+        ]
+        return Pictures(self.data.inputs[self.ids[rows]], lines)
+
+    def reliability(self) -> Panel:
+        """Accuracy over confidence of each; on the diagonal one can be believed."""
+        curves = {  # seeds of one source share a colour
+            name.replace("/", " · "): [
+                (100 * b.confidence, 100 * b.accuracy) for b in reliability(p, self.labels)
+            ]
+            for name, p in self.answers.items()
+        }
+        ideal = [(0.0, 0.0), (100.0, 100.0)]
+        title = "accuracy, % (the diagonal is as good as its word)"
+        return Panel(title, curves | {"diagonal": ideal}, across="confidence, %")
+
+    def _of(self, name: str | None) -> Probabilities:
+        chosen = name if name is not None else self.students[-1]
+        if chosen not in self.answers:
+            raise NotFoundError(
+                f"This run has nobody named {chosen!r} to look at. There are: "
+                f"{', '.join(self.answers)}."
+            )
+        return self.answers[chosen]
+
+    def table(self) -> list[tuple[str, str, str, str]]:
+        """(who, top-1 %, calibration error %, agrees with the teacher %) of each."""
+        rows = []
+        for name, answers in self.answers.items():
+            right = 100 * float((answers.argmax(1) == self.labels).mean())
+            error = expected_calibration_error(answers, self.labels)
+            same = "-"
+            if TEACHER in self.answers and name != TEACHER:
+                theirs = self.answers[TEACHER].argmax(1)
+                same = f"{100 * float((answers.argmax(1) == theirs).mean()):.1f}"
+            rows.append((name, f"{right:.2f}", f"{error:.2f}", same))
+        return rows
+
+    def __repr__(self) -> str:
+        return text_table_left(_HEAD, self.table())
+
+    def _repr_html_(self) -> str:
+        parts = [
+            page.table(_HEAD, self.table()),
+            page.image(page.svg([self.reliability()])),
+        ]
+        if TEACHER in self.answers and self.students:
+            name = html.escape(self.students[-1])
+            parts.append(f"<div><b>{name} and its teacher</b></div>")
+            parts.append(self.agreement()._repr_html_())
+        return "".join(parts)
+
+
+_HEAD = ("", "top-1 %", "calibration error %", "agrees with the teacher %")
+
+
+def examine(run: RunFolder, split: Split, most: int) -> ModelInspection:
+    """What every finished training of a run, and its teacher, say of the same images.
+
+    Args:
+        run: its folder.
+        split: of the data.
+        most: images at most.
+
+    Raises:
+        NotFoundError: nothing has been trained yet.
+        BadInput: the split is empty.
+    """
+    own = _setup_of(spec_of(run), _unheard)
+    data = own.data
+    ids = getattr(data, split)
+    if not len(ids):
+        raise BadInput(f"This data has no {split} images. Choose another split.")
+    ids, _ = by_class(ids, data.labels, most, 0)  # files are sorted by class
+    answers: dict[str, Probabilities] = {}
+    if was_taught(run):
+        answers[TEACHER] = _probabilities(own.load_teacher().infer, data.inputs[ids])
+    for member in own.spec.members():
+        folder = run.member(member.name)
+        whole = folder / "whole" / "student.safetensors"
+        path = whole if whole.is_file() else folder / "student.safetensors"
+        if path.is_file():
+            answers[member.name] = _probabilities(load_exported(path), data.inputs[ids])
+    if not set(answers) - {TEACHER}:
+        raise NotFoundError(
+            f"Run {run.run_id} has no student yet. Wait for its first training to end."
+        )
+    return ModelInspection(data, ids, answers)
+
+
+def was_taught(run: RunFolder) -> bool:
+    """Whether it had a teacher: one that was never asked is not trained to be looked at."""
+    results = [
+        json.loads(path.read_text()) for path in run.path.rglob("members/**/result.json")
+    ]
+    return any(result.get("teacher_top1") is not None for result in results)
+
+
+def _probabilities(
+    infer: Callable[[Tensor], Tensor], images: NDArray[np.uint8]
+) -> Probabilities:
+    """(N, classes) of uint8 images."""
+    found = []
+    with torch.inference_mode():
+        for start in range(0, len(images), 256):
+            rows = torch.from_numpy(np.ascontiguousarray(images[start : start + 256]))
+            found.append(infer(rows).float().softmax(1).numpy())
+    return np.concatenate(found)
+
+
+def _setup_of(spec: ExperimentSpec, say: Callable[[str], None]) -> TrainingSetup:
+    def ignore(event: Event) -> None:
+        if isinstance(event, Note | TeacherTraining):
+            say(event.text())
+
+    return TrainingSetup(spec, "", emit=ignore, emit_teacher=ignore, stop=lambda: False)
+
+
+def _unheard(line: str) -> None:
+    """Who looks at a run knows what is trained."""

@@ -1,0 +1,185 @@
+"""The student as something that runs without kdlab: torch.export and ONNX, checked.
+
+Both take uint8 pixels (N, C, H, W) and put out class scores (N, classes): normalisation is
+inside. What was written is loaded again and must say on real test images what the model says.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from kdlab.errors import BadInput, KdlabError, ModelError
+from kdlab.events.log import select
+from kdlab.events.runs import RunStarted
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.spec import spec_of
+from kdlab.models.cost import cost_of
+from kdlab.models.exported import load_exported
+from kdlab.models.model import Normalised
+from kdlab.run.outputs.examination import was_taught
+from kdlab.train.teacher import PreparedTeachers, prepared
+
+_CHECKED = 256  # test images
+_APART = 1e-3  # of scores, of the largest
+Pixels = NDArray[np.uint8]
+Runs = Callable[[Pixels], NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """What was written, and how it was checked."""
+
+    path: Path
+    images: int
+    apart: float  # largest difference of any score
+    same_top1: float  # share of the images
+
+    def __str__(self) -> str:
+        return (
+            f"checked on {self.images} test images: scores differ by {self.apart:.1e} at most, "
+            f"top-1 is the same on {self.same_top1:.1%}"
+        )
+
+
+def ship(model: Normalised, images: Pixels, form: str, path: Path) -> Shipped:
+    """Write, load again and compare.
+
+    Args:
+        model: in eval mode on the CPU.
+        images: (N, C, H, W) uint8 of the test split.
+        form: `pt2` is torch.export, `onnx` is ONNX.
+        path: of the file.
+
+    Raises:
+        BadInput: ONNX is asked for and not installed.
+        ModelError: what was written says something else than the model.
+    """
+    write = {"pt2": _torch_export, "onnx": _onnx}[form]
+    half = path.with_name(f"half-{path.name}")  # exporters look at the suffix
+    try:
+        shipped = _checked(model, images, write(model, images, half), path)
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+    return shipped
+
+
+def _checked(model: Normalised, images: Pixels, loaded: Runs, path: Path) -> Shipped:
+    with torch.inference_mode():
+        own = model(torch.from_numpy(images)).numpy()
+    theirs = np.concatenate([loaded(images[:1]), loaded(images[1:])])  # any batch size
+    apart = float(np.abs(own - theirs).max())
+    same = float((own.argmax(1) == theirs.argmax(1)).mean())
+    if not apart <= _APART * max(1.0, float(np.abs(own).max())):  # NaN is no agreement
+        raise ModelError(
+            f"{path.name} does not say what the student says: of {len(images)} test images the "
+            f"scores differ by up to {apart:.3g}, top-1 is the same on {same:.1%}. Do not use "
+            "it. The usual cause is an operation that the exporter translates in another way; "
+            "--to safetensors keeps the weights as they are."
+        )
+    return Shipped(path, len(images), apart, same)
+
+
+def _torch_export(model: Normalised, images: Pixels, path: Path) -> Runs:
+    batch = torch.export.Dim("batch", min=1, max=65_536)
+    example = (torch.from_numpy(images[:2]),)
+    made = torch.export.export(model, example, dynamic_shapes=({0: batch},))
+    torch.export.save(made, path)
+    again = torch.export.load(path).module()
+
+    @torch.inference_mode()
+    def run(pixels: Pixels) -> NDArray[np.float32]:
+        scores: NDArray[np.float32] = again(torch.from_numpy(pixels)).numpy()
+        return scores
+
+    return run
+
+
+def _onnx(model: Normalised, images: Pixels, path: Path) -> Runs:
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401  # what torch writes ONNX with
+    except ImportError as error:
+        raise BadInput(
+            f"ONNX needs {error.name}, which is not installed: pip install 'kdlab[onnx]'"
+        ) from error
+    torch.onnx.export(
+        model,
+        (torch.from_numpy(images[:2]),),
+        path,
+        input_names=["pixels"],
+        output_names=["scores"],
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+    )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
+
+    def run(pixels: Pixels) -> NDArray[np.float32]:
+        (scores,) = session.run(["scores"], {"pixels": pixels})
+        found: NDArray[np.float32] = scores
+        return found
+
+    return run
+
+
+def costs_beside(
+    student: Normalised, teachers: PreparedTeachers | None, dataset: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+    """Fields of `Cost`, the teacher's first, if there is one.
+
+    Args:
+        student: on the CPU, in eval mode.
+        teachers: with their weights on this machine.
+        dataset: "classes" (how many) and "shape" (C, H, W) of its images.
+    """
+    classes, shape = dataset["classes"], dataset["shape"]
+    models: dict[str, nn.Module] = {"student": student}
+    if teachers is not None:
+        models = {"teacher": teachers.build(classes, shape[0])} | models
+    return {name: asdict(cost_of(model, shape)) for name, model in models.items()}
+
+
+class Beside:
+    """The student of a run beside its teacher.
+
+    Args:
+        run: its folder.
+        student: file of the student, a .safetensors with its card.
+    """
+
+    def __init__(self, run: RunFolder, student: Path) -> None:
+        self.run, self.student = run, load_exported(student)
+
+    def images(self) -> Pixels:
+        """Images of the test split of the run's data.
+
+        Raises:
+            SpecError, DataError: they are not to be had here.
+        """
+        data = spec_of(self.run).data.load(lambda line: None)
+        found: Pixels = data.inputs[data.test[:_CHECKED]]
+        return found
+
+    def costs(self) -> dict[str, dict[str, float]]:
+        """Costs of the student, and of the teacher where its weights are on this machine."""
+        (begun, *_) = select(self.run.events, RunStarted)
+        teachers = self._teachers() if was_taught(self.run) else None
+        return costs_beside(self.student, teachers, begun["dataset"])
+
+    def _teachers(self) -> PreparedTeachers | None:
+        try:
+            every = [prepared(spec) for spec in spec_of(self.run).teachers()]
+        except KdlabError:  # a component of a notebook cell, or of another version
+            return None
+        own = tuple(one for one in every if one is not None)
+        return PreparedTeachers(own) if own and len(own) == len(every) else None

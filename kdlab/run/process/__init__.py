@@ -1,0 +1,1 @@
+"""A run from inside: its process, how it ends, what follows it."""

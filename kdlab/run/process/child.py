@@ -1,0 +1,28 @@
+"""`python -m kdlab.run.process.child RUN_FOLDER`: the process of one run."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from kdlab.run.process.stop_request import StopRequest
+
+
+def main(path: str, stop: Callable[[], bool]) -> int:
+    """Run to the end; the exit code. The status file says the same."""
+    from kdlab.config.home import locked
+    from kdlab.experiment.folder import RunFolder
+    from kdlab.run.process.execution import execute
+    from kdlab.run.process.run_process import RunProcess
+
+    run = RunFolder(Path(path))
+
+    def busy() -> None:
+        raise SystemExit(f"run {run.run_id} is going already in another process")
+
+    with locked(run.path / "lock", busy):
+        return execute(run, lambda: RunProcess(run, stop))
+
+
+if __name__ == "__main__":
+    request = StopRequest()  # before the seconds of imports
+    raise SystemExit(main(sys.argv[1], request))

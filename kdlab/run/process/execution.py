@@ -1,0 +1,85 @@
+"""From a folder to a status: what a run and a sweep do alike around their work.
+
+However the work ends, the folder says so: its status has the state, the exit code and,
+if it went wrong, words of what to do. An error is never left to a process that dies.
+"""
+
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kdlab.config.home import write_json
+from kdlab.errors import KdlabError, RunStopped, is_full
+from kdlab.experiment.components import accept_components
+from kdlab.experiment.folder import RunFolder
+
+
+class Work(Protocol):
+    """A run's, or a sweep's."""
+
+    begin: float  # seconds since 1970
+    seconds_before: float  # of its earlier processes
+
+    def main(self) -> dict[str, Any]: ...
+
+    def end(self, state: str, **facts: Any) -> None: ...
+
+    def go_on(self) -> str:
+        """What is kept after a fault, and the command that goes on from it."""
+        ...
+
+
+def execute(
+    folder: RunFolder,
+    make: Callable[[], Work],
+    passes: Callable[[Exception], bool] = lambda error: False,
+) -> int:
+    """The whole work, its end and its status; the exit code.
+
+    An error that `passes` does not end it: somebody starts it again at once.
+    """
+    work: Work | None = None
+    try:
+        accept_components(folder)
+        work = make()
+        folder.write_status(state="running", begin=work.begin)
+        result = work.main()
+        write_json(folder.path / "result.json", result)
+        work.end("finished", result=result)
+        folder.write_status(state="finished", exit_code=0, result=result, ended=time.time())
+        return 0
+    except RunStopped as error:
+        state, code, message = "stopped", error.exit_code, str(error)
+    except KdlabError as error:
+        traceback.print_exc()
+        state, code, message = "failed", error.exit_code, str(error)
+    except Exception as error:  # the log keeps the traceback, the status says where it is
+        traceback.print_exc()
+        if passes(error):
+            folder.write_status(
+                state="starting", pid=None, created=time.time(), **_seconds(work)
+            )
+            return 1
+        state, code, message = "failed", 1, f"{type(error).__name__}: {error}"
+        if is_full(error) and work is not None:
+            message = f"The disk did not take what was written: {error}. {work.go_on()}"
+    if work is not None:
+        _write(lambda: work.end(state, error=message))
+    facts = {"ended": time.time(), **_seconds(work)}
+    _write(lambda: folder.write_status(state=state, exit_code=code, error=message, **facts))
+    return code
+
+
+def _write(words: Callable[[], None]) -> None:
+    try:
+        words()
+    except OSError:  # no room for them: the process's log has the traceback of both
+        traceback.print_exc()
+
+
+def _seconds(work: Work | None) -> dict[str, float]:
+    """Seconds of all processes of this work; what earlier ones wrote stays if there is none."""
+    return (
+        {} if work is None else {"seconds": work.seconds_before + time.time() - work.begin}
+    )

@@ -1,0 +1,181 @@
+"""A run from inside; `kdlab/run/process/child.py` starts it.
+
+Prepares what the members need, trains them one after the other, writes results. Every
+finished member leaves a result.json, so a resumed run skips it and goes on with the
+newest checkpoint of the one that was under way.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kdlab.cluster.pool import Pool
+from kdlab.config.load import spec_hash
+from kdlab.errors import RunStopped
+from kdlab.events.log import EventLog, MemberLog
+from kdlab.events.runs import (
+    MemberDone,
+    MemberStarted,
+    MethodsCompared,
+    RunDone,
+    RunStarted,
+)
+from kdlab.experiment.chaos_targets import chaos_while
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.method import Launch, MemberTraining
+from kdlab.experiment.pools import Pools
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.spec import Member, spec_of
+from kdlab.run.outputs.documents import (
+    StudentCosts,
+    announcement,
+    draw_overview,
+    write_card,
+)
+from kdlab.run.process.outcome import outcome
+from kdlab.run.process.tracker import Tracker
+from kdlab.train.result import MemberReport
+
+
+class RunProcess:
+    """A run, from its folder to its result.
+
+    Args:
+        run: its folder.
+        stop: whether the user asked to stop.
+        pool: serves the teacher already and outlives this run; None starts what the spec says.
+    """
+
+    launched: Launch | None = None  # ranks that somebody else has started
+
+    def __init__(
+        self, run: RunFolder, stop: Callable[[], bool], pool: Pool | None = None
+    ) -> None:
+        self.run, self.stop = run, stop
+        self.log = EventLog(run.events)
+        self.spec = spec_of(run)
+        self.hash = spec_hash(self.spec.to_dict())
+        self.name = str(run.experiment()["experiment"])
+        self.begin = time.time()
+        self.seconds_before = float(run.raw_status().get("seconds") or 0)  # before a resume
+        self.setup = TrainingSetup(
+            self.spec,
+            self.hash,
+            emit=self.log.emit,
+            emit_teacher=MemberLog(self.log, "teacher").emit,
+            stop=stop,
+        )
+        self.pools = Pools(run, self.setup, self.log.emit, stop, pool)
+        late = "MLflow is slow; `kdlab runs --sync` writes the rest"
+        self.student_costs = StudentCosts(self.setup)
+        self.tracker = Tracker(self.log.emit, late)
+
+    def main(self) -> dict[str, Any]:
+        self._announce()
+        results = []
+        try:
+            for member in self.spec.members():
+                results.append(self._member(member))
+        finally:
+            self.pools.close()
+        made = self.spec.method.summarise(self.spec, self.run)
+        if made:
+            self.log.emit(MethodsCompared(artifacts=[str(path) for path in made]))
+        known = [r.teacher_top1 for r in results if r.teacher_top1 is not None]
+        return outcome(
+            self.spec,
+            results,
+            run_id=self.run.run_id,
+            experiment=self.name,
+            dataset=self.setup.data.name,
+            teacher_top1=known[0] if known else None,
+            wall_seconds=self.seconds_before + time.time() - self.begin,
+            tracking_uri=self.tracking_uri,
+            run_dir=str(self.run.path),
+        )
+
+    # Members
+
+    def _member(self, member: Member) -> MemberReport:
+        folder = self.run.member(member.name)
+        kept = MemberReport.read(folder)
+        if kept is not None:
+            return kept
+        if self.stop():
+            raise RunStopped("stopped by the user between two trainings")
+        result = self._train(member, folder)
+        result.write(folder)
+        return result
+
+    def _train(self, member: Member, folder: Path) -> MemberReport:
+        log, method = MemberLog(self.log, member.name), self.spec.method
+        taught = member.source.needs_teacher != "none" or method.needs_teacher
+        if taught:  # first, so that it does not count as this member's time
+            self.setup.prepare_teacher()
+        training = MemberTraining(
+            setup=self.setup,
+            member=member,
+            run=self.run,
+            folder=folder,
+            emit=log.emit,
+            pools=self.pools,
+            hosts=self.pools.hosts,
+            chaos=partial(chaos_while, self.spec.chaos, log.emit),
+            launched=self.launched,
+        )
+        method.prepare(training)
+        log.emit(MemberStarted(source=member.source_name, seed=member.seed))
+        begin = time.time()
+        trained = method.train(training)
+        result = MemberReport.of(
+            trained,
+            source=member.source_name,
+            seed=member.seed,
+            member=member.name,
+            wall_seconds=time.time() - begin,
+            teacher_top1=self.setup.teacher_top1 if taught else None,
+            costs=self.student_costs(Path(trained.model_path), log.emit, taught=taught),
+        )
+        artifacts = write_card(result, self.setup, self.name, self.run.run_id, folder)
+        artifacts += method.artifacts(folder)
+        log.emit(MemberDone(result=result.to_json(), artifacts=sorted(set(artifacts))))
+        return result
+
+    # Surroundings
+
+    @property
+    def tracking_uri(self) -> str | None:
+        tracking = self.spec.tracking
+        if not tracking.enabled:
+            return None
+        return tracking.uri or f"sqlite:///{self.run.path.parent / 'mlflow.db'}"
+
+    def _announce(self) -> None:
+        facts = announcement(self.setup, self.name, self.run.run_id)
+        self.log.emit(RunStarted(**facts, tracking_uri=self.tracking_uri))
+        if self.tracking_uri is not None:
+            self.track()
+
+    def track(self) -> None:
+        """Have MLflow follow the events."""
+        self.tracker.start("kdlab.tracking.follow", self.run.path)
+
+    def draw(self) -> None:
+        """Curves and a table of all that was trained, for MLflow."""
+        draw_overview(self.run, self.log.emit)
+
+    def end(self, state: str, **facts: Any) -> None:
+        """The last event; then MLflow gets what it has not got yet."""
+        if state == "finished":
+            self.draw()
+        self.log.emit(RunDone(state=state, **facts))
+        self.tracker.finish()
+
+    def go_on(self) -> str:
+        return (
+            f"All that was saved is in {self.run.path}: trainings that had ended, and the "
+            "last checkpoint of the one under way. Make room, then\n"
+            f"    kdlab resume {self.run.run_id}"
+        )

@@ -1,0 +1,224 @@
+"""Child processes that cannot outlive their parent.
+
+A child reads its configuration as one line of JSON from standard input, and then keeps
+that pipe as a lifeline: when it closes, because the parent closed it or died in any way,
+the child ends. No child is left behind by a SIGKILL.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kdlab.errors import ClusterError
+from kdlab.messages import plain, typed
+from kdlab.supervision.fork_server import ForkedProcess, forked
+
+T = TypeVar("T")
+
+_GIVES_WAY = 5  # added to the niceness
+
+
+class Child:
+    """A process `python -m MODULE` with its log file and lifeline.
+
+    Args:
+        module: whose main reads the configuration by `configured`.
+        config: a dataclass, that this main expects.
+        log: what it prints is appended here.
+        fds: open files that it shares, under the same numbers.
+        environment: beside this process's own.
+        within: words before the command, such as those that enter a network namespace.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        config: object,
+        log: Path,
+        *,
+        fds: Sequence[int] = (),
+        environment: dict[str, str] | None = None,
+        within: Sequence[str] = (),
+    ) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.module, self.log = module, log
+        everything = os.environ | (environment or {})
+        with log.open("ab") as file:
+            made = None if within else _forked(module, file.fileno(), everything, fds)
+            self.process = made or subprocess.Popen(
+                [*within, sys.executable, "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                pass_fds=tuple(fds),
+                env=everything,
+            )
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(plain(config)).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError as error:
+            raise ClusterError(
+                self.exit_report("ended before it was configured")
+            ) from error
+
+        self._received = b""
+
+    def send(self, **order: Any) -> bool:
+        """One line of JSON to a child that listens; False when it is gone."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(order).encode() + b"\n")
+            self.process.stdin.flush()
+        except (BrokenPipeError, ValueError):  # ValueError: closed on our side
+            return False
+        return True
+
+    def messages(self) -> list[dict[str, Any]]:
+        """What it announced since the last call; never waits."""
+        assert self.process.stdout is not None
+        if self.process.stdout.closed:
+            return []
+        end = self.process.stdout.fileno()
+        while select.select([end], [], [], 0)[0]:
+            chunk = os.read(end, 1 << 16)
+            if not chunk:
+                break
+            self._received += chunk
+        whole, _, self._received = self._received.rpartition(b"\n")
+        return [json.loads(line) for line in whole.split(b"\n") if line]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def answer(self, timeout_s: float) -> dict[str, Any]:
+        """The one line of JSON a child prints when it is up.
+
+        Raises:
+            ClusterError: it ended first, or said nothing in time; quotes its log.
+        """
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if select.select([self.process.stdout], [], [], 0.1)[0]:
+                line = self.process.stdout.readline()
+                if line:
+                    found: dict[str, Any] = json.loads(line)
+                    return found
+                self.process.wait(5)
+            if not self.alive():
+                raise ClusterError(self.exit_report("ended while starting"))
+        raise ClusterError(self.exit_report(f"did not come up within {timeout_s:g} s"))
+
+    def exit_report(self, what: str) -> str:
+        code = self.process.poll()
+        ended = "" if code is None else f" (exit code {code})"
+        return f"{self.module} {what}{ended}. End of {self.log}:\n{tail(self.log)}"
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Close the lifeline, wait, and kill what does not go. May be called twice."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None and not pipe.closed:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue  # it is gone already, which is what we want
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _forked(
+    module: str, log: int, environment: Mapping[str, str], fds: Sequence[int]
+) -> ForkedProcess | None:
+    """By the fork server, where there is one."""
+    (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
+    numbers = {0: theirs_in, 1: theirs_out, 2: log} | {fd: fd for fd in fds}
+    made = forked(module, (), environment, numbers)
+    os.close(theirs_in)
+    os.close(theirs_out)
+    if made is None:
+        os.close(ours_in)
+        os.close(ours_out)
+        return None
+    made.stdin, made.stdout = os.fdopen(ours_in, "wb"), os.fdopen(ours_out, "rb")
+    return made
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    if not log.exists():
+        return "  (no log)"
+    last = log.read_text(errors="replace").splitlines()[-lines:]
+    return "\n".join(f"  {line}" for line in last) or "  (empty)"
+
+
+_parent = 1  # where `announce` writes; `configured` moves it off standard output
+
+
+def give_way() -> None:
+    """This process serves a trainer on the same machine, and the trainer comes first.
+
+    Else each message that arrives here may push the trainer off its core. What that costs
+    was within the noise of the machine it was measured on (two cores, +-0.05). Nothing
+    starves: a trainer without soft labels sleeps.
+    """
+    os.nice(_GIVES_WAY)
+
+
+def configured(
+    kind: type[T], on_order: Callable[[dict[str, Any]], None] | None = None
+) -> T:
+    """In a child: its configuration; from here on it lives as long as its parent.
+
+    Args:
+        kind: dataclass of the configuration.
+        on_order: called, in a thread of its own, with every order the parent tells later.
+
+    Raises:
+        MessageError: the parent has sent another configuration.
+    """
+    # Unbuffered, because a thread that waits in a buffered read holds a lock that the
+    # interpreter wants at its end.
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            raise SystemExit("this module is started by kdlab, which tells it what to do")
+        line += byte
+    config = typed(kind, json.loads(line))
+    # What anything prints goes to the log: nobody reads the pipe after `announce`.
+    global _parent  # noqa: PLW0603  # the one pipe of this process
+    _parent = os.dup(1)
+    os.dup2(2, 1)
+    threading.Thread(
+        target=_follow_parent, args=(on_order,), name="lifeline", daemon=True
+    ).start()
+    return config
+
+
+def _follow_parent(on_order: Callable[[dict[str, Any]], None] | None) -> None:
+    rest = b""
+    while chunk := os.read(0, 4096):  # it is empty when the pipe closes
+        whole, _, rest = (rest + chunk).rpartition(b"\n")
+        for line in whole.split(b"\n"):
+            if line and on_order is not None:
+                on_order(json.loads(line))
+    os._exit(0)
+
+
+def announce(**facts: Any) -> None:
+    """In a child: tell the parent that it is up."""
+    os.write(_parent, json.dumps(facts).encode() + b"\n")

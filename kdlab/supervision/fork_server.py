@@ -1,0 +1,324 @@
+"""A process that has imported torch already, and forks: children start in milliseconds.
+
+A child that begins as `python -m` imports torch for two seconds. Where many are started one
+after the other, as in tests, a server imports once and forks for each. A child is as if it had
+been started afresh: its own pipes, environment, session, signal handlers and random state. The
+server has one thread and computes nothing, so there is nothing that a fork could tear apart.
+
+    with preloaded("torch", "distributed"):
+        ...  # every Child and every run that starts here is forked
+
+A process of a session of its own (a run) gets a server of its own first, so that its children
+belong to its session and process group as they otherwise would.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import importlib
+import json
+import os
+import random
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
+
+# What a running process has read of its environment once and for all.
+_FIXED = ("PYTHON", "LD_", "MKL_", "CUDA_", "TORCH_", "MALLOC_")
+_MAX_FDS = 64
+_MESSAGE = 1 << 17  # bytes, of a request
+
+_server: "_Connection | None" = None  # of this process
+
+
+@contextlib.contextmanager
+def preloaded(*modules: str) -> Iterator[None]:
+    """Have children of this process forked from a server that has imported these modules."""
+    global _server  # noqa: PLW0603  # a process has one
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    code = f"from kdlab.supervision import fork_server; fork_server.main({theirs.fileno()})"
+    server = subprocess.Popen(
+        [sys.executable, "-c", code, *modules],
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+    )
+    theirs.close()
+    before, _server = _server, _Connection(ours)
+    try:
+        yield
+    finally:
+        _server = before
+        ours.close()  # it ends by that
+        server.wait()
+
+
+def forked(
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    fds: Mapping[int, int],
+    *,
+    new_session: bool = False,
+) -> "ForkedProcess | None":
+    """A child of the server; None where there is none, or it could not be as it should.
+
+    Args:
+        module: that is run.
+        arguments: of the command line.
+        environment: all of it.
+        fds: the file descriptors it has, by the number they have in it.
+        new_session: of its own, with a server of its own.
+    """
+    if _server is None or len(fds) > _MAX_FDS:
+        return None
+    if _fixed(environment) != _server.fixed:
+        return None
+    request = {
+        "module": module,
+        "arguments": list(arguments),
+        "environment": dict(environment),
+        "folder": os.getcwd(),
+        "fds": list(fds),
+        "new_session": new_session,
+    }
+    return _server.start(request, list(fds.values()))
+
+
+def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in environment.items() if k.startswith(_FIXED)}
+
+
+class ForkedProcess:
+    """As `subprocess.Popen`, of a process whose parent is the server."""
+
+    stdin: IO[bytes] | None = None
+    stdout: IO[bytes] | None = None
+
+    def __init__(self, module: str, pid: int, news: socket.socket) -> None:
+        self.args, self.pid, self.returncode = module, pid, None
+        self._news = news  # its exit status comes here
+
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """Its exit code, once it has ended."""
+        return self._look(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, when it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not, after so many seconds.
+        """
+        code = self._look(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def _look(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._news], [], [], timeout)[0]:
+            reply = self._news.recv(64).split()
+            # Nothing: the server was killed, and nobody will ever know.
+            status = int(reply[1]) if reply else signal.SIGKILL
+            self.returncode = os.waitstatus_to_exitcode(status)
+            self._news.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class _Connection:
+    """To the server; several threads may start children."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control, self._lock = control, threading.Lock()
+        self.fixed = _fixed(os.environ)  # as the server was started with
+
+    def start(self, request: dict[str, Any], fds: list[int]) -> ForkedProcess | None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        message = json.dumps(request).encode()
+        if len(message) > _MESSAGE:
+            return None
+        try:
+            with theirs, self._lock:
+                socket.send_fds(self.control, [message], [theirs.fileno(), *fds])
+            reply = ours.recv(64).split()
+        except OSError:
+            reply = []
+        if reply[:1] != [b"up"]:  # no server, or it failed: it is started in the usual way
+            ours.close()
+            return None
+        return ForkedProcess(str(request["module"]), int(reply[1]), ours)
+
+
+# In the server
+
+
+def main(control: int) -> None:
+    """Import what the command line names; then fork whenever somebody asks."""
+    _name("fork server")  # it finds its place now, while the environment is as it was
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    if threading.active_count() > 1:  # OpenBLAS's own, which it makes anew, do not count
+        raise SystemExit(f"Threads run after {sys.argv[1:]}: that cannot be forked")
+    _serve(socket.socket(fileno=control))
+
+
+def _serve(control: socket.socket) -> None:
+    """Until nobody can ask any more. Comes back in no process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for those who compute
+    waking, woken = os.pipe()
+    for end in (waking, woken):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    news: dict[int, socket.socket] = {}  # by child: who wants to know how it ended
+    while True:
+        ends: list[Any] = [control, waking]
+        ready, _, _ = select.select(ends, [], [])
+        if waking in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(waking, 4096)
+            _reap(news)
+        if control in ready:
+            request, fds, _, _ = socket.recv_fds(control, _MESSAGE, _MAX_FDS + 1)
+            if not request:
+                os._exit(0)
+            _fork(json.loads(request), fds, news, (control.fileno(), waking, woken))
+
+
+def _reap(news: dict[int, socket.socket]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, status = found
+            with contextlib.suppress(OSError), news.pop(pid) as asked:  # or nobody waits
+                asked.send(f"ended {status}".encode())
+
+
+def _fork(
+    request: dict[str, Any],
+    fds: list[int],
+    news: dict[int, socket.socket],
+    own: Sequence[int],
+) -> None:
+    pid = os.fork()
+    if pid:
+        for fd in fds[1:]:
+            os.close(fd)
+        news[pid] = socket.socket(fileno=fds[0])
+        return
+    code = 1
+    try:
+        for fd in [*own, *(one.detach() for one in news.values())]:
+            os.close(fd)
+        _settle(request, fds)
+        code = _run(request["module"])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _settle(request: dict[str, Any], fds: list[int]) -> None:
+    """Be a process that was just started."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    above = max([*request["fds"], *fds]) + 1
+    # First out of the way: one may lie where another one has to be.
+    asked, *moved = [_above(fd, above) for fd in fds]
+    for fd, number in zip(moved, request["fds"], strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = [request["module"], *request["arguments"]]
+    sys.path[0] = request["folder"]
+    _name(" ".join([sys.executable, "-m", *sys.argv]))
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if request["new_session"]:
+        os.setsid()
+        _own_server(asked)
+    os.write(asked, f"up {os.getpid()}".encode())
+    os.close(asked)
+
+
+def _name(title: str) -> None:
+    """For whoever looks at the list of processes."""
+    with contextlib.suppress(ImportError):
+        from setproctitle import setproctitle
+
+        setproctitle(title)
+
+
+def _above(fd: int, least: int) -> int:
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
+    os.close(fd)
+    return int(moved)
+
+
+def _own_server(asked: int) -> None:
+    """A server of this session: its children are forked from it and belong here."""
+    global _server  # noqa: PLW0603
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        theirs.close()
+        _server = _Connection(ours)
+        return
+    ours.close()
+    os.close(asked)
+    with open(os.devnull, "r+b") as nothing:
+        for end in (0, 1):
+            os.dup2(nothing.fileno(), end)
+    _serve(theirs)
+
+
+def _run(module: str) -> int:
+    """As `python -m` would; its exit code."""
+    code = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as error:
+        code = _code_of(error)
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        sys.stderr.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as an interpreter does
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def _code_of(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code
+    print(error.code, file=sys.stderr)  # noqa: T201
+    return 1

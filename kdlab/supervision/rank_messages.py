@@ -1,0 +1,128 @@
+"""What the process of a rank, or of a local model, is told, and what it answers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from kdlab.messages import Kinds
+from kdlab.soft_labels.source import PoolAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankConfig:
+    """What it is started with.
+
+    Attributes:
+        run: path of the run's folder.
+        member: of the run.
+        name: of the process; its log is called by it.
+        pulse: where its signs of life go; whoever starts it fills it in.
+    """
+
+    run: str
+    member: str
+    name: str
+    pulse: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOrder:
+    """One generation of ranks, as each of them gets it.
+
+    Attributes:
+        generation: its number.
+        world: how many ranks.
+        meet_at: where they find each other, as `torch.distributed` takes it.
+        fence: checkpoints of an earlier one are not written any more.
+        from_step: of the checkpoint it begins with.
+        pool: that teaches them.
+        rank, names: of this process, and of all in the order of ranks; empty where somebody else
+            than kdlab has started them.
+        local_rank, local_world: among the ranks of this machine, and the most on any one.
+    """
+
+    generation: int
+    world: int
+    meet_at: str
+    fence: int = 0
+    from_step: int = 0
+    pool: PoolAddress | None = None
+    rank: int = 0
+    names: tuple[str, ...] = ()
+    local_rank: int = 0
+    local_world: int = 1
+
+
+# What it is told
+
+
+@dataclass(frozen=True, slots=True)
+class CarryOut:
+    """Carry this out: a `GenerationOrder`, or what a method has in its place."""
+
+    order: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveGeneration:
+    """End the generation under way after a common step, all saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopTraining:
+    """The user asked to stop: save, and say so."""
+
+
+RankOrder = CarryOut | SaveGeneration | StopTraining
+RANK_ORDERS: Kinds[RankOrder] = Kinds(CarryOut, SaveGeneration, StopTraining)
+
+
+# What it answers
+
+
+@dataclass(frozen=True, slots=True)
+class RankDone:
+    """What it was told is done."""
+
+    result: dict[str, Any] | None  # of the master, or of a local model
+
+
+@dataclass(frozen=True, slots=True)
+class RankSaved:
+    """The generation has ended, its state is on disk."""
+
+    leaving: bool  # the process ends, as it was asked to from outside
+
+
+@dataclass(frozen=True, slots=True)
+class RankStopped:
+    """It has stopped because the user asked."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankFailed:
+    """An error that another process would have as well."""
+
+    error: str
+    exit_code: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBroken:
+    """Another rank is gone; this one is ready for the next generation."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFailed:
+    """Its last word: a fault of this machine, so that another may do better."""
+
+    why: str
+
+
+RankAnswer = RankDone | RankSaved | RankStopped | RankFailed | GroupBroken | MachineFailed
+RANK_ANSWERS: Kinds[RankAnswer] = Kinds(
+    RankDone, RankSaved, RankStopped, RankFailed, GroupBroken, MachineFailed
+)

@@ -1,0 +1,139 @@
+"""Child processes that are watched together: who came up, who spoke, fell silent or died.
+
+Ranks of a group, local models of an ensemble and workers for trials are children of one kind, here
+or on the workers of a Dask cluster; what is done about a loss is their own policy. `events` never
+waits, so a policy decides how often it looks, and a test hands in children that are only a script.
+"""
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from kdlab.supervision.heartbeat import Heartbeat
+from kdlab.supervision.rank_child import RankChild
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildReady(Generic[Name]):
+    """It has come up, or can be told something again."""
+
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSaid(Generic[Name]):
+    """One line of JSON from it."""
+
+    name: Name
+    message: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSilent(Generic[Name]):
+    """It gave no sign of life for longer than it may; said once."""
+
+    name: Name
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChildLost(Generic[Name]):
+    """It has ended; all that it said was told before."""
+
+    name: Name
+    exit_code: int | None
+    why: str  # with the end of its log
+    was_ready: bool
+
+
+ChildEvent = ChildReady[Name] | ChildSaid[Name] | ChildSilent[Name] | ChildLost[Name]
+
+
+class Supervisor(Generic[Name]):
+    """Children by name.
+
+    Args:
+        clock: seconds, for silence.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.children: dict[Name, RankChild] = {}
+        self.ready: set[Name] = set()  # those that came up
+        self._clock = clock
+        self._expected: dict[Name, float] = {}  # since when a sign of life is waited for
+
+    def add(self, name: Name, child: RankChild) -> None:
+        """Watch this child from now on."""
+        self.children[name] = child
+
+    def send(self, name: Name, **order: Any) -> bool:
+        """An order to a child; False when it is gone, which is told as its loss."""
+        child = self.children.get(name)
+        return child is not None and child.send(**order)
+
+    def expect(self, name: Name) -> None:
+        """It has something to do from now on: silence counts."""
+        self._expected[name] = self._clock()
+
+    def rest(self, name: Name) -> None:
+        """It has nothing to do: it may be silent."""
+        self._expected.pop(name, None)
+
+    @property
+    def busy(self) -> list[Name]:
+        """Those that have something to do."""
+        return list(self._expected)
+
+    def events(
+        self, patience: Callable[[Heartbeat], float] | None = None
+    ) -> Iterator[ChildEvent[Name]]:
+        """What happened since the last call; never waits.
+
+        Args:
+            patience: seconds that a child that is expected may be silent, by its newest sign of
+                life; None does not look for silence.
+        """
+        for name, child in list(self.children.items()):
+            alive = child.alive()  # asked first: last words are read after it
+            for message in child.messages():
+                if "ready" in message:
+                    self.ready.add(name)
+                    yield ChildReady(name)
+                else:
+                    yield ChildSaid(name, message)
+            if not alive:
+                yield self._lost(name, child)
+            elif patience is not None and name in self._expected:
+                yield from self._silent(name, child.sign(), patience)
+
+    def _lost(self, name: Name, child: RankChild) -> ChildLost[Name]:
+        was_ready = name in self.ready
+        del self.children[name]
+        self.ready.discard(name)
+        self.rest(name)
+        why = child.exit_report("ended" if was_ready else "ended before it was ready")
+        return ChildLost(name, child.exit_code, why, was_ready)
+
+    def _silent(
+        self, name: Name, sign: Heartbeat, patience: Callable[[Heartbeat], float]
+    ) -> Iterator[ChildSilent[Name]]:
+        silent_s = self._clock() - max(self._expected[name], sign.time)
+        if silent_s > patience(sign):
+            self.rest(name)
+            yield ChildSilent(name, silent_s)
+
+    def signs(self, names: Iterable[Name]) -> dict[Name, Heartbeat]:
+        """The newest sign of life of each of these that is there."""
+        return {n: self.children[n].sign() for n in names if n in self.children}
+
+    def close(self, within_s: float) -> None:
+        """Have all end; those that do not within the time are killed."""
+        deadline = self._clock() + within_s
+        for child in self.children.values():
+            child.send(end=True)
+        for child in self.children.values():
+            child.stop(max(0.1, deadline - self._clock()))
+        self.children.clear()

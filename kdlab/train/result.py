@@ -1,0 +1,102 @@
+"""What a training reports when it has ended: the loop, the method, and the run add to it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from kdlab.config.home import write_json
+from kdlab.messages import plain, typed
+from kdlab.train.evaluate import Accuracy
+
+_KEPT = "result.json"
+Costs = dict[str, dict[str, float]]  # of student and teacher: parameters, latency and so on
+
+
+@dataclass(frozen=True, slots=True)
+class StudentResult:
+    """What a loop reports. Accuracies in percent."""
+
+    last: Accuracy  # on test, weights of the last step
+    best: Accuracy  # on test, weights of the best epoch on validation
+    validation_last: float
+    validation_best: float
+    best_epoch: int
+    epochs: int
+    steps: int
+    samples_per_second: float
+    train_seconds: float
+    seen: int
+    lost: int
+    repeated: int
+    rolled_back: int
+    figures: dict[str, float]
+    model_path: str
+    best_path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberResult(StudentResult):
+    """What a method reports of one member; what is None it does not have.
+
+    Attributes:
+        parameters: of the student, how many.
+        failovers: seconds from the loss of each rank to the next step.
+        global_top1, global_top5: percent, of an ensemble's global model.
+        workers: local models of an ensemble.
+        diff_lg: mean error of the local models minus that of the global one, in points.
+        architecture: path of what a search found.
+        distilled, whole_seconds: where the whole student was trained after its blocks: what
+            the blocks had left, and how long the training after them took.
+        more: what a method of one's own reports beside.
+    """
+
+    parameters: int
+    failovers: list[float] = field(default_factory=list)
+    global_top1: float | None = None
+    global_top5: float | None = None
+    workers: int | None = None
+    diff_lg: float | None = None
+    architecture: str | None = None
+    distilled: Accuracy | None = None
+    whole_seconds: float | None = None
+    more: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: StudentResult, **more: Any) -> Self:
+        """This result, and more of its fields."""
+        return cls(**{f.name: getattr(result, f.name) for f in fields(result)} | more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReport(MemberResult):
+    """All that is known of a member: its `result.json`, and the event of its end.
+
+    Attributes:
+        member, source, seed: which training it was.
+        wall_seconds: with evaluation, checkpoints and waiting.
+        teacher_top1: percent on test; None without a teacher.
+        costs: of student and teacher; empty where they could not be measured.
+    """
+
+    member: str
+    source: str
+    seed: int
+    wall_seconds: float
+    teacher_top1: float | None
+    costs: Mapping[str, Mapping[str, float]]
+
+    @classmethod
+    def read(cls, folder: Path) -> "MemberReport | None":
+        """What an earlier session kept; None where it did not come to the end."""
+        path = folder / _KEPT
+        return typed(cls, json.loads(path.read_text())) if path.is_file() else None
+
+    def write(self, folder: Path) -> None:
+        """Last of all: its presence means that the member has ended."""
+        write_json(folder / _KEPT, self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = plain(self)
+        return found

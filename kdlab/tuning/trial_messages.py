@@ -1,0 +1,57 @@
+"""What the process of a worker for trials is started with, told, and answers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from kdlab.messages import Kinds
+from kdlab.soft_labels.source import PoolAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialWorkerConfig:
+    """One worker.
+
+    Attributes:
+        simulates: its trials are simulations, which need no torch.
+        gpu: the only one it sees; None sees all.
+    """
+
+    simulates: bool
+    gpu: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOrder:
+    """One trial.
+
+    Attributes:
+        number: of it.
+        run: path of its run folder; None for a simulation.
+        simulation: its spec; None for a run.
+        pool: of the sweep, that teaches it.
+    """
+
+    number: int
+    run: str | None = None
+    simulation: dict[str, Any] | None = None
+    pool: PoolAddress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopTrial:
+    """Save and end."""
+
+    number: int
+
+
+TRIAL_ORDERS: Kinds[TrialOrder | StopTrial] = Kinds(TrialOrder, StopTrial)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    """An order was carried out, one way or another."""
+
+    order: int  # number of the trial
+    state: str  # finished, stopped, failed, or no_room: its disk is full
+    error: str | None = None
+    result: dict[str, Any] | None = None

@@ -1,0 +1,128 @@
+"""A forked child is as one that was started afresh, and its exit is known as that of any other."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from tests_support import until
+
+from kdlab.supervision import fork_server
+from kdlab.supervision.fork_server import forked, preloaded
+
+pytestmark = pytest.mark.processes
+
+_TELLS = """
+import json, os, random, signal, sys
+print(json.dumps({
+    "arguments": sys.argv[1:], "folder": os.getcwd(), "mine": os.environ.get("MINE"),
+    "session": os.getsid(0), "pid": os.getpid(), "drawn": random.random(),
+    "numpy": "numpy" in sys.modules, "descriptors": sorted(os.listdir("/proc/self/fd")),
+    "words": open("/proc/self/cmdline").read().replace(chr(0), " ").split(),
+    "interrupts": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+}), flush=True)
+if "wait" in sys.argv:
+    signal.pause()
+raise SystemExit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts a child with these arguments: (process, what it told)."""
+    (tmp_path / "tells.py").write_text(_TELLS)
+    monkeypatch.chdir(tmp_path)
+
+    def begin(*arguments, more=None, **options):
+        out, theirs = os.pipe()
+        with open(os.devnull, "rb") as nothing:
+            fds = {0: nothing.fileno(), 1: theirs, 2: 2}
+            environment = os.environ | (more or {})
+            made = forked("tells", arguments, environment, fds, **options)
+        os.close(theirs)
+        with os.fdopen(out) as file:
+            return made, json.loads(file.readline() or "null")
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def server():
+    with preloaded("numpy"):
+        yield
+
+
+def test_a_child_is_as_if_it_had_been_started_afresh(server, start, tmp_path):
+    made, told = start("0", more={"MINE": "1"})
+    assert made.wait(60) == 0
+    assert told["pid"] == made.pid
+    assert (told["arguments"], told["folder"], told["mine"]) == (["0"], str(tmp_path), "1")
+    assert told["numpy"]  # the server has imported it
+    assert told["interrupts"]
+    assert told["session"] == os.getsid(0)
+    assert told["words"] == [sys.executable, "-m", "tells", "0"]  # for lists of processes
+    # Its three, and the one that lists them: nothing of the server or of other children.
+    assert len(told["descriptors"]) == 4
+    _, other = start("0")
+    assert other["drawn"] != told["drawn"]
+
+
+def test_how_it_ended_is_known(server, start):
+    made, _ = start("7")
+    assert made.wait(60) == made.poll() == made.returncode == 7
+    made, _ = start("0", "wait")
+    assert made.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        made.wait(0.0)
+    made.kill()
+    assert made.wait(60) == -signal.SIGKILL
+    made.send_signal(signal.SIGTERM)  # too late, and no fault
+
+
+def test_one_of_a_session_of_its_own_has_a_server_of_its_own(server, start):
+    made, told = start("0", "wait", new_session=True)
+    assert told["session"] == made.pid
+    os.killpg(made.pid, signal.SIGKILL)  # ends that server too
+    assert made.wait(60) == -signal.SIGKILL
+    until(lambda: not _alive_in(made.pid))
+
+
+def _alive_in(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_where_it_cannot_be_as_asked_it_is_not_forked(server, start):
+    assert start("0", more={"PYTHONPATH": "/elsewhere"})[0] is None  # was read at the begin
+    # A module that fails to be found ends as `python -m` would.
+    made = forked("no_such_module", (), os.environ, {1: 2, 2: 2})
+    assert made.wait(60) == 1
+
+
+def test_without_a_server_nothing_is_forked(start, monkeypatch):
+    monkeypatch.setattr(fork_server, "_server", None)
+    assert start("0")[0] is None
+    with preloaded("no_such_module"):  # it could not even begin
+        assert start("0")[0] is None
+
+
+def test_a_server_with_threads_refuses(tmp_path):
+    (tmp_path / "threads.py").write_text(
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    code = "from kdlab.supervision import fork_server; fork_server.main(0)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "threads"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "cannot be forked" in done.stderr

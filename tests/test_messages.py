@@ -1,0 +1,81 @@
+"""Dataclasses that cross a process border come out as they went in, or not at all."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kdlab.messages import Kinds, MessageError, plain, typed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer:
+    number: int
+    where: Path | None
+    inner: tuple[Inner, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    why: str
+
+
+def over_a_pipe(value):
+    return json.loads(json.dumps(plain(value)))
+
+
+def test_what_was_sent_arrives():
+    sent = Outer(
+        number=1, where=Path("/x"), inner=(Inner(share=0.5),), facts={"a": [1, None]}
+    )
+    assert typed(Outer, over_a_pipe(sent)) == sent
+
+
+def test_not_a_number_stays_one():
+    """A run without validation images has such an accuracy."""
+    (inner,) = typed(list[Inner], over_a_pipe([Inner(share=float("nan"))]))
+    assert inner.share != inner.share
+
+
+def test_a_field_that_a_newer_version_has_is_left_out():
+    assert typed(Inner, {"share": 1.0, "later": 2}) == Inner(share=1.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"where": None}, r"no Outer: .*missing required field `number`"),
+        ({"number": "1", "where": None}, r"Expected `int`, got `str` - at `\$.number`"),
+        ({"number": 1, "where": None, "inner": [{}]}, r"at `\$.inner\[0\]`"),
+        ([], "no Outer"),
+    ],
+)
+def test_what_cannot_be_read_is_named(facts, why):
+    with pytest.raises(MessageError, match=why):
+        typed(Outer, facts)
+
+
+def test_kinds_are_told_apart_by_name():
+    kinds = Kinds(Started, Ended)
+    for sent in (Started(7), Ended("it was asked to")):
+        assert kinds.typed(over_a_pipe(kinds.plain(sent)) | {}) == sent
+    with pytest.raises(MessageError, match="'Paused' is none of Started, Ended"):
+        kinds.typed({"kind": "Paused"})
+
+
+def test_what_has_no_plain_form_is_refused_where_it_is_sent():
+    with pytest.raises(TypeError, match="object does not cross processes"):
+        plain({"x": object()})
