@@ -6,7 +6,7 @@ from typing import Any
 from kdlab.cluster.reader.ring import Layout
 from kdlab.cluster.wires.messages import Inputs, Replies
 from kdlab.cluster.wires.security import Files
-from kdlab.papers.edl_dist.distil_reader import Rules
+from kdlab.papers.edl_dist.reader_rules import Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE
 from kdlab.errors import BadInput, ClusterError, NoTeacherLeft, RunStopped
 from kdlab.events.event import parse
 from kdlab.events.teachers import ReaderRestarted
-from kdlab.papers.edl_dist.distil_reader import Rules
 from kdlab.papers.edl_dist.hybrid_schedule import Policy, default_thresholds
+from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.soft_labels.label_file import meta_for, own_folder
 from kdlab.soft_labels.source import Batch, SourceContext, SourceSpec
 from kdlab.supervision.children import Child, tail

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
-from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules, Teacher
+from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.leases import LeaseTable
@@ -19,6 +19,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
     Release,
     Send,
 )
+from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
 from kdlab.simulate.clock import Clock
 from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
 

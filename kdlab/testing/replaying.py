@@ -8,8 +8,9 @@ from typing import Any
 
 from kdlab.cluster.coordination.recording import from_plain, to_plain
 from kdlab.errors import BadInput
-from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules
+from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.leases import LeaseTable
+from kdlab.papers.edl_dist.reader_rules import Rules
 
 
 @dataclass(slots=True)

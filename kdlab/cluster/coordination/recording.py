@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from kdlab.events.event import Event, parse
-from kdlab.papers.edl_dist import distil_reader, leases, reader_instructions
+from kdlab.papers.edl_dist import leases, reader_instructions, reader_rules
 from kdlab.papers.edl_dist.in_flight import Part
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         *reader_instructions.Instruction.__args__,
-        distil_reader.Teacher,
-        distil_reader.Rules,
+        reader_rules.Teacher,
+        reader_rules.Rules,
         leases.Delta,
         leases.Lease,
         leases.Demand,

@@ -18,7 +18,7 @@ from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
 from kdlab.cluster.wires import security
 from kdlab.cluster.wires.wire import settle
 from kdlab.events.teachers import TeacherLied
-from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules
+from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.reader_instructions import (
@@ -33,6 +33,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
     Say,
     Send,
 )
+from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.supervision.children import announce, configured
 
 _TICK_S = 0.05  # as a real reader
@@ -173,8 +174,8 @@ class EmulatedStudent:
 def _lost(student: EmulatedStudent) -> int:
     """Batches that were passed over: all before the newest but those under way."""
     got = {batch for _, batch in student.delivered}
-    under_way = {b for _, b in student.machine._missing}
-    ready = {b for batches in student.machine._ready.values() for b in batches}
+    under_way = {b for _, b in student.machine.batches.missing}
+    ready = {b for _, b in student.machine.batches.complete()}
     newest = max(got, default=0)
     return len(set(range(newest)) - got - under_way - ready)
 

@@ -15,8 +15,8 @@ from kdlab.cluster.wires.label_wire import Asker, NotOurs, brief, connect
 from kdlab.cluster.wires.messages import decode, request
 from kdlab.cluster.wires.security import connection_arguments
 from kdlab.cluster.wires.wire import call_coordinator, within
-from kdlab.papers.edl_dist.distil_reader import Teacher
 from kdlab.papers.edl_dist.leases import Change
+from kdlab.papers.edl_dist.reader_rules import Teacher
 
 _WATCH_S = 2.0
 _AGAIN_S, _LONGEST_S = 0.2, 5.0  # between tries to reach the coordinator

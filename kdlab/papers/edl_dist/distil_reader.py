@@ -8,22 +8,22 @@ over real wires, `kdlab/simulate` on a simulated clock, `kdlab.testing.replay` f
 It puts together
     hybrid_schedule   Algorithm 1: send, hold, one teacher more or less
     supply            demand, latency, starvation: do the teachers suffice?
+    batches           each batch from fresh to handed over
     in_flight         section 3.4: every sample exactly once; whose turn it is
     patience          what is known of each teacher: rate, deadlines, quarantine
+    hedging           a second teacher for what is late
     spot_check        some answers are computed twice
+    provenance        whose answers lie here, and were trained on
     stability         Formula 2
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from heapq import heapify, heappop, heappush
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from kdlab.events.event import Event
 from kdlab.events.teachers import (
     MemoryLimits,
     Scheduled,
-    TeacherJoined,
     TeacherLeft,
     TeacherLied,
     TeacherLost,
@@ -31,17 +31,19 @@ from kdlab.events.teachers import (
     ThresholdLimits,
 )
 from kdlab.papers.edl_dist.assignment import static_share
+from kdlab.papers.edl_dist.batches import Batches
+from kdlab.papers.edl_dist.hedging import Hedging
 from kdlab.papers.edl_dist.hybrid_schedule import (
     Level,
-    Policy,
     Schedule,
     on_request_failed,
     on_teacher_joined,
     on_volume,
 )
-from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent, Speed
+from kdlab.papers.edl_dist.in_flight import InFlight, Part, Speed
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.patience import Patience
+from kdlab.papers.edl_dist.provenance import Provenance, TrainedOn
 from kdlab.papers.edl_dist.reader_instructions import (
     AskTeacher,
     Check,
@@ -57,66 +59,14 @@ from kdlab.papers.edl_dist.reader_instructions import (
     Send,
     TakeCached,
 )
+from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
 from kdlab.papers.edl_dist.spot_check import SpotCheck, Witness
 from kdlab.papers.edl_dist.stability import Stability
 from kdlab.papers.edl_dist.supply import Short, Supply
 
 _REPORT_AGAIN_S = 60.0  # between two notices of thresholds that hold the student up
-_OVERDUE_S = 0.2  # between looks at all that is under way: no deadline is shorter than 1 s
-_HEDGE_GAIN = 2.0  # a second teacher must be done in half the time the first still needs
 _RELEASED_AT_ONCE = 0.5  # of what is spare: the rest after the next look
 _GRACEFUL: tuple[Change, ...] = ("left", "released", "moved")  # its answers still come
-
-
-@dataclass(frozen=True, slots=True)
-class Teacher:
-    """A teacher as its student sees it."""
-
-    address: str
-    lease: int
-    t_t: float  # samples/s
-    best_batch: int  # samples it takes at once, at most
-    draining: bool = False
-    facts: Mapping[str, Any] = field(default_factory=dict)  # name, device: for people
-    min_batch: int = 1  # samples: its efficiency falls off below
-
-    @property
-    def name(self) -> str:
-        return str(self.facts.get("name", self.address))
-
-
-@dataclass(slots=True)
-class _Trained:
-    """What was trained on of a teacher's answers under one lease."""
-
-    samples: int = 0
-    first: tuple[int, int] | None = None  # (epoch, batch)
-    last: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """Thresholds in samples, times in seconds."""
-
-    t_s: float  # samples/s of the student that never waits
-    lt: int
-    ut: int
-    policy: Policy = "guarded"
-    settle_s: float = 3.0
-    window_s: float = 10.0
-    order: Literal["any", "strict"] = "any"
-    per_teacher: int = 2  # parts in flight with each, at least
-    part_s: float = 0.5  # of a teacher's work in one part
-    max_in_flight: int | None = None  # samples: what their inputs may take of the memory
-    slots: int = 8  # batches that lie ready for the trainer
-    cache_views: int | None = (
-        None  # epoch e + cache_views needs the labels of epoch e again
-    )
-    hedge: bool = True
-    check_share: float = 0.001  # of the answers: computed again by another teacher
-    give_up_s: float = 30.0  # for one request
-    wait_s: float = 120.0  # without any teacher, before the run fails
-    sample_mb: float = 0.0  # of one stored input with its soft label, for Formula 2
 
 
 class DistilReader:
@@ -142,12 +92,12 @@ class DistilReader:
             cached: whether the soft labels of (epoch, batch) are known already.
             time: now.
         """
-        self.rules, self.sizes, self.epochs, self.cached = rules, sizes, epochs, cached
-        if epoch < epochs and len(done) == len(sizes(epoch)):  # saved after its last batch
-            epoch, done = epoch + 1, ()
-        self.epoch, self.delivered = epoch, set(done)
+        self.rules, self.sizes, self.cached = rules, sizes, cached
+        self.batches = Batches(
+            sizes, epochs=epochs, epoch=epoch, done=done, order=rules.order
+        )
         # Of a whole epoch: the first may be a rest. All after it are alike.
-        largest = max(sizes(epoch + 1), default=1)
+        largest = max(sizes(self.batches.epoch + 1), default=1)
         self.schedule = Schedule(
             lt=rules.lt,
             ut=rules.ut,
@@ -168,24 +118,9 @@ class DistilReader:
         self.teachers: dict[str, Teacher] = {}
         self.unusable: set[tuple[str, int]] = set()  # (address, lease) given up on
         self.releasing: set[str] = set()
-        self._fresh = self._fresh_parts()
-        self._next: Part | None = next(self._fresh, None)
-        self._epoch_left: tuple[int, int] = (-1, 0)  # samples of an epoch not begun yet
-        self._missing: dict[tuple[int, int], int] = {}  # samples still to arrive
-        # Batches whose latency is being measured: when their first part was sent, in order.
-        self._begun: dict[tuple[int, int], float] = {}
-        self._whole: set[tuple[int, int]] = set()  # of these, the complete ones
-        # Who answered what of the batches that are not delivered yet.
-        self._kept: dict[tuple[int, int], list[tuple[Part, Witness]]] = {}
-        self.trained_from: dict[Witness, _Trained] = {}
-        self._ready: dict[int, list[int]] = {}  # complete batches by epoch, heaps
-        self._expected = 0  # strict: the next batch of `epoch`
-        self._hedged: set[Part] = set()
-        self._to_hedge: list[Part] = []
-        self._limit_reported_at, self._looked_at = (
-            float("-inf"),
-            time,
-        )  # limits, overdue parts
+        self.provenance = Provenance()
+        self.hedging = Hedging(self.ledger, self.patience, rules.hedge, checked_at=time)
+        self._limit_reported_at = float("-inf")  # when limits were said to hold it up
         self._asked = False  # for a teacher that has not come yet
         self._wants = False  # at the last look: the student starved for want of teachers
         self._spare: list[Teacher] = []  # at the last look: those the others can replace
@@ -235,7 +170,7 @@ class DistilReader:
                     self.ledger.on_teacher_lost(before.address, before.lease)
                 changed = True
                 self._joined(time)
-                self._say(_joined(teacher))
+                self._say(teacher.joined())
             elif teacher.draining and not before.draining:
                 changed = True
                 self._say(TeacherLeft(teacher=teacher.name, resent=0))
@@ -272,9 +207,7 @@ class DistilReader:
                 self._learn(self.teachers[teacher])
             self._is_dry = False
             self._instructions.append(Keep(part))
-            self._kept.setdefault((part.epoch, part.batch), []).append(
-                (part, Witness(teacher, lease))
-            )
+            self.provenance.on_answer(part, Witness(teacher, lease))
             self._check(part, Witness(teacher, lease), time)
             self._arrived(part, time)
         return self._pump(time)
@@ -377,8 +310,12 @@ class DistilReader:
         self.supply.on_tick(time, held=self._thresholds_hold())
         stored_mb = self.unused * self.rules.sample_mb
         self.stability.on_tick(time, stored_mb, len(usable))
-        self._check_overdue(time)
-        self._check_blocked(time)
+        for teacher, lease in self.hedging.overdue(time):
+            why = f"no answer within {self.rules.give_up_s:g} s"
+            self._trouble(teacher, lease, why, unusable=False, time=time)
+        if not self.slots_taken and not self.supply.paused:
+            blocking = [p for p in self.ledger.sent if self.batches.holds_up(p)]
+            self.hedging.on_student_waits(blocking, time)
         self._check_teachers(time)
         short = self.supply.short_of(time)
         self._check_limits(short, time)
@@ -416,31 +353,9 @@ class DistilReader:
         }
 
     def work_is_open(self) -> bool:
-        return self.ledger.samples > 0 or self._next is not None
+        return self.ledger.samples > 0 or self.batches.next is not None
 
     # What time brings
-
-    def _check_overdue(self, time: float) -> None:
-        if time - self._looked_at < _OVERDUE_S:
-            return
-        self._looked_at = time
-        late: dict[tuple[str, int], Sent] = {}
-        overdue: list[Part] = []
-        for part, out in self.ledger.outstanding():
-            waited = time - out.time
-            if waited > self.rules.give_up_s:
-                late[out.teacher, out.lease] = out
-            elif waited > self.patience.deadline_s(out.teacher):
-                overdue.append(part)
-            if time - out.due > self.patience.floor_s:
-                self.ledger.on_doubt(out.teacher)
-        for part in overdue if self.rules.hedge else ():
-            if part in self.ledger.sent and part not in self._hedged:  # once
-                self._hedged.add(part)
-                self._to_hedge.append(part)
-        for teacher, lease in late:
-            why = f"no answer within {self.rules.give_up_s:g} s"
-            self._trouble(teacher, lease, why, unusable=False, time=time)
 
     def _check_teachers(self, time: float) -> None:
         # A student that still has labels, or needs no more, does not miss a teacher.
@@ -456,38 +371,6 @@ class DistilReader:
             self._instructions.append(
                 Fail(self.ledger.samples, self.batches_delivered, self.last_trouble)
             )
-
-    def _check_blocked(self, time: float) -> None:
-        """The student waits for a few late parts: ask those that would be done sooner."""
-        if self.slots_taken or self.supply.paused or not self.rules.hedge:
-            return
-        names = list(self.ledger.names_with_room())  # in order, once for all parts
-        for part in self._blocking():
-            sent = self.ledger.sent[part]
-            first = sent[0]
-            if part in self._hedged or time - first.time < self.patience.floor_s / 4:
-                continue
-            left = max(first.due - time, time - first.due)  # late by so much: as much more
-            have = {s.teacher for s in sent}
-            other = next((name for name in names if name not in have), None)
-            if other is None:
-                return
-            if _HEDGE_GAIN * self.ledger.done_in_s(other, part.size) < left:
-                self._hedged.add(part)
-                self._to_hedge.append(part)
-
-    def _blocking(self) -> list[Part]:
-        """Parts under way that the next delivery waits for."""
-        if self.rules.order == "strict":
-            batch = self._expected
-            return [
-                part
-                for part in self.ledger.sent
-                if part.epoch == self.epoch and part.batch == batch
-            ]
-        if self._next is not None and self._next.epoch == self.epoch:
-            return []  # other batches of this epoch may come first
-        return [part for part in self.ledger.sent if part.epoch == self.epoch]
 
     def _check_limits(self, short: Short, time: float) -> None:
         """The user's own bound keeps the student waiting: say so, with what would do."""
@@ -506,9 +389,9 @@ class DistilReader:
 
     def _thresholds_hold(self) -> bool:
         """A teacher has nothing to do although there is work."""
-        if self._next is None or not self.ledger.has_room():
+        whole = self.batches.next
+        if whole is None or not self.ledger.has_room():
             return False
-        whole = self._next
         if self.ledger.waiting or whole.start:
             return False
         return not self.schedule.may_send(self.level(), whole.size)
@@ -592,12 +475,13 @@ class DistilReader:
     def _distrust(self, wrong: Witness, part: Part, time: float) -> None:
         """Its soft labels are wrong: none of them is trained on from here on."""
         again = 0
-        for key, answered in list(self._kept.items()):
-            bad = [p for p, who in answered if who == wrong]
-            if bad:
-                self._kept[key] = [(p, who) for p, who in answered if who != wrong]
-                again += self._take_back(key, bad)
-        used = self.trained_from.pop(wrong, _Trained())
+        for key, parts in self.provenance.take_back(wrong):
+            samples = sum(p.size for p in parts)
+            self.batches.take_back(key, samples)
+            self.unused -= samples
+            self.ledger.on_taken_back(parts)
+            again += samples
+        used = self.provenance.trained.pop(wrong, TrainedOn())
         why = "its soft labels differ from those of the other teachers"
         name = self.teachers[wrong.teacher].name if wrong.teacher in self.teachers else ""
         self._say(
@@ -612,22 +496,6 @@ class DistilReader:
             )
         )
         self._trouble(wrong.teacher, wrong.lease, why, unusable=True, time=time)
-
-    def _take_back(self, key: tuple[int, int], parts: Collection[Part]) -> int:
-        """Answers that arrived count no more: their parts are sent again."""
-        samples = sum(p.size for p in parts)
-        if key not in self._missing:
-            self._missing[key] = 0
-            self._whole.discard(key)
-            ready = self._ready[key[0]]
-            ready.remove(key[1])
-            heapify(ready)
-            if not ready:
-                del self._ready[key[0]]
-        self._missing[key] += samples
-        self.unused -= samples
-        self.ledger.on_taken_back(parts)
-        return samples
 
     def _say_static_share(self) -> None:
         """Line 1 of Algorithm 1, once, for the record."""
@@ -673,83 +541,46 @@ class DistilReader:
         # send_inputs and hold_inputs are states of the schedule, read by _send
 
     def _deliver(self) -> None:
-        while self.slots_taken < self.rules.slots and (batch := self._next_ready()) >= 0:
-            size = self.sizes(self.epoch)[batch]
+        while self.slots_taken < self.rules.slots:
+            key = self.batches.deliver()
+            if key is None:
+                return
             self.slots_taken += 1
-            self.in_slots += size
+            self.in_slots += self.sizes(key[0])[key[1]]
             self.batches_delivered += 1
-            self._trust_no_more((self.epoch, batch))
-            self._instructions.append(Deliver(self.epoch, batch))
-            self.delivered.add(batch)
-            if len(self.delivered) == len(self.sizes(self.epoch)):
-                self.epoch, self.delivered, self._expected = self.epoch + 1, set(), 0
-
-    def _next_ready(self) -> int:
-        """The next batch to hand over, or -1; epochs one after the other."""
-        complete = self._ready.get(self.epoch)
-        if not complete:
-            return -1
-        if self.rules.order == "strict":
-            while self._expected in self.delivered:
-                self._expected += 1
-            if complete[0] != self._expected:
-                return -1
-        batch = heappop(complete)
-        if not complete:
-            del self._ready[self.epoch]
-        return batch
+            self.provenance.on_delivered(key)
+            self._instructions.append(Deliver(*key))
 
     def _send(self, time: float) -> None:
-        self._hedge(time)
+        for part, second in self.hedging.sendable():
+            lease = self.teachers[second].lease
+            self.ledger.on_hedged(part, second, lease, time)
+            self._instructions.append(Send(part, second, lease))
         while True:
             self._take_cached()
             address = self._whose_turn(time)
             if address is None:
                 return
             teacher = self.teachers[address]
-            part = self.ledger.next_waiting(address)
-            if part is None:
-                part = self._next_fresh(self.ledger.teachers[address], time)
-            if part is None:
+            again = self.ledger.next_waiting(address)
+            new = again or self._next_fresh(self.ledger.teachers[address], time)
+            if new is None:
                 return
-            self.ledger.on_sent(part, address, teacher.lease, time)
-            self._instructions.append(Send(part, address, teacher.lease))
+            self.ledger.on_sent(new, address, teacher.lease, time)
+            self._instructions.append(Send(new, address, teacher.lease))
 
     def _whose_turn(self, time: float) -> str | None:
         """The teacher for the next part; None when all are busy, or waiting is better."""
         if self.ledger.waiting:  # lost before: whoever is done first
             return self.ledger.pick(0.0)
         ahead = self.unused + self.ledger.samples
-        if self.rules.order == "any" and self._next is not None:
-            ahead += self._left_of(self._next.epoch)  # other batches may come first
+        if self.rules.order == "any" and self.batches.next is not None:
+            # Other batches may come first.
+            ahead += self.batches.left_of(self.batches.next.epoch)
         return self.ledger.pick(ahead / max(self.supply.demand, 1e-9))
 
-    def _left_of(self, epoch: int) -> int:
-        """Samples of an epoch of which nothing was sent yet."""
-        if self._epoch_left[0] != epoch:
-            done = self.delivered if epoch == self.epoch else ()
-            left = sum(size for b, size in enumerate(self.sizes(epoch)) if b not in done)
-            self._epoch_left = (epoch, left)
-        return self._epoch_left[1]
-
-    def _hedge(self, time: float) -> None:
-        """Ask a second teacher for the parts that are overdue, as far as there is room."""
-        waiting = []
-        for part in self._to_hedge:
-            if part not in self.ledger.sent:  # answered, or lost and sent again, meanwhile
-                self._hedged.discard(part)
-                continue
-            address = self.ledger.pick(but_not=part)
-            if address is None:
-                waiting.append(part)
-                continue
-            lease = self.teachers[address].lease
-            self.ledger.on_hedged(part, address, lease, time)
-            self._instructions.append(Send(part, address, lease))
-        self._to_hedge = waiting
-
     def _next_fresh(self, speed: Speed, time: float) -> Part | None:
-        whole = self._next
+        whole = self.batches.next
         if whole is None:
             return None
         # A batch that was begun is finished, whatever the volume: it is counted as a whole
@@ -759,88 +590,42 @@ class DistilReader:
                 return None
             if self._is_asked_for_already(whole):
                 return None
-            self._begin(whole)
-            self._begun[whole.epoch, whole.batch] = time
-        part = whole._replace(stop=whole.start + speed.part(whole.size, self.rules.part_s))
-        rest = whole._replace(start=part.stop)
-        self._next = rest if rest.size else next(self._fresh, None)
-        return part
+            self._begin(whole, time)
+        return self.batches.cut(speed.part(whole.size, self.rules.part_s))
 
     def _is_asked_for_already(self, whole: Part) -> bool:
         """Labels of the same views are in the cache, or under way and will be soon."""
         views = self.rules.cache_views
-        if views is not None and any(e <= whole.epoch - views for e, _ in self._missing):
+        if views is not None and any(
+            e <= whole.epoch - views for e, _ in self.batches.missing
+        ):
             return True
         return self.cached(whole.epoch, whole.batch)
 
     def _take_cached(self) -> None:
         """Batches whose soft labels are known need no teacher."""
-        while (part := self._next) is not None and part.start == 0:
+        while (part := self.batches.next) is not None and part.start == 0:
             room = self.schedule.room(self.level())
             full = self.unused + self.ledger.samples + part.size > room
             if full or not self.cached(part.epoch, part.batch):
                 return
-            self._begin(part)
-            self.ledger.samples -= part.size
+            self._begin(part, None)
+            self.ledger.on_cached(part)
             self._instructions.append(TakeCached(part))
             self._arrived(part, 0.0)
-            self._next = next(self._fresh, None)
+            self.batches.cut(part.size)
             self._deliver()
 
-    def _begin(self, whole: Part) -> None:
-        self._epoch_left = (whole.epoch, self._left_of(whole.epoch) - whole.size)
+    def _begin(self, whole: Part, time: float | None) -> None:
+        self.batches.begin(whole, time)
         self.ledger.on_fresh(whole)
-        self._missing[whole.epoch, whole.batch] = whole.size
 
     def _arrived(self, part: Part, time: float) -> None:
-        key = (part.epoch, part.batch)
         self.unused += part.size
-        self._missing[key] -= part.size
-        self._hedged.discard(part)
-        if not self._missing[key]:
-            del self._missing[key]
-            self._whole.add(key)
-            self._measure_latency(time)
-            heappush(self._ready.setdefault(part.epoch, []), part.batch)
-
-    def _trust_no_more(self, key: tuple[int, int]) -> None:
-        """A batch is handed over: what its soft labels came from is only counted now."""
-        for part, who in self._kept.pop(key, ()):
-            seen = self.trained_from.setdefault(who, _Trained(first=key))
-            seen.samples, seen.last = seen.samples + part.size, key
-
-    def _measure_latency(self, time: float) -> None:
-        """Note how long the batches that can be trained on now were under way."""
-        strict = self.rules.order == "strict"
-        for key in list(self._begun) if strict else list(self._whole):
-            if key not in self._whole:
-                return  # those after it wait for it
-            self._whole.discard(key)
-            begun = self._begun.pop(key, None)
-            if begun is not None:  # else it was cached
+        self.hedging.on_arrived(part)
+        if self.batches.arrived(part):
+            for begun in self.batches.begun_at():
                 self.supply.on_complete(time - begun)
-
-    def _fresh_parts(self) -> Iterator[Part]:
-        """Every batch from the start position to the end of training, in order."""
-        done = frozenset(self.delivered)
-        for epoch in range(self.epoch, self.epochs):
-            for batch, size in enumerate(self.sizes(epoch)):
-                if batch not in done:
-                    yield Part(epoch, batch, 0, size)
-            done = frozenset()
 
     def _say(self, event: Event) -> None:
         self._instructions.append(Say(event))
-
-
-def _joined(teacher: Teacher) -> TeacherJoined:
-    more = {k: v for k, v in teacher.facts.items() if k not in ("name", "device", "pid")}
-    return TeacherJoined(
-        name=teacher.name,
-        address=teacher.address,
-        lease=teacher.lease,
-        t_t=teacher.t_t,
-        device=teacher.facts.get("device"),
-        pid=teacher.facts.get("pid"),
-        more=more,
-    )

@@ -99,7 +99,7 @@ class InFlight:
     sent: dict[Part, list[Sent]] = field(default_factory=dict)
     # Beside `sent`: answered by another meanwhile, or asked for to compare. The teacher still has
     # it, and no room for more; it may have the same part for both reasons.
-    overdue: dict[tuple[Part, str, int], list[Sent]] = field(default_factory=dict)
+    superseded: dict[tuple[Part, str, int], list[Sent]] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)  # parts out per teacher
     owed: dict[str, int] = field(default_factory=dict)  # samples out per teacher
     samples: int = 0  # out or waiting to be sent again; a hedge counts once
@@ -172,6 +172,10 @@ class InFlight:
         """A batch is begun: all of it counts from here on, out or not."""
         self.samples += part.size
 
+    def on_cached(self, part: Part) -> None:
+        """The labels of a batch that was begun are known without any teacher."""
+        self.samples -= part.size
+
     def on_hedged(self, part: Part, teacher: str, lease: int, time: float) -> None:
         self.hedges += 1
         self._out(part, teacher, lease, time)
@@ -188,12 +192,12 @@ class InFlight:
 
     def on_checked(self, part: Part, teacher: str, lease: int) -> None:
         """One request beside `sent` is answered."""
-        beside = self.overdue.get((part, teacher, lease))
+        beside = self.superseded.get((part, teacher, lease))
         if beside is None:
             return
         beside.pop(0)
         if not beside:
-            del self.overdue[part, teacher, lease]
+            del self.superseded[part, teacher, lease]
         self._count(teacher, part, -1)
 
     def on_taken_back(self, parts: Collection[Part]) -> None:
@@ -226,8 +230,8 @@ class InFlight:
         part that another teacher has too is not sent again.
         """
         lost = 0
-        for key in [k for k in self.overdue if k[1:] == (teacher, lease)]:
-            for _ in self.overdue.pop(key):
+        for key in [k for k in self.superseded if k[1:] == (teacher, lease)]:
+            for _ in self.superseded.pop(key):
                 self._count(teacher, key[0], -1)
         for part, outs in list(self.sent.items()):
             kept = [o for o in outs if (o.teacher, o.lease) != (teacher, lease)]
@@ -250,7 +254,7 @@ class InFlight:
         for part, outs in self.sent.items():
             for out in outs:
                 yield part, out
-        for (part, _, _), beside in self.overdue.items():
+        for (part, _, _), beside in self.superseded.items():
             for out in beside:
                 yield part, out
 
@@ -260,7 +264,7 @@ class InFlight:
         self._count(teacher, part, 1)
 
     def _put_beside(self, part: Part, out: Sent) -> None:
-        self.overdue.setdefault((part, out.teacher, out.lease), []).append(out)
+        self.superseded.setdefault((part, out.teacher, out.lease), []).append(out)
 
     def _count(self, teacher: str, part: Part, sign: int) -> None:
         self.loads[teacher] = self.loads.get(teacher, 0) + sign

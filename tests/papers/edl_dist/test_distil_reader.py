@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdlab.papers.edl_dist.distil_reader import DistilReader, Rules, Teacher
+from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.reader_instructions import (
     AskTeacher,
     Check,
@@ -23,6 +23,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
     Send,
     TakeCached,
 )
+from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
 from kdlab.papers.edl_dist.spot_check import Witness
 
 SIZES = [4, 4, 4, 2]
@@ -541,7 +542,7 @@ def test_what_a_liar_said_is_asked_again_unless_it_was_trained_on():
     answered = only(Send, told)
     for sent in answered:
         machine.on_answer(sent.part, sent.teacher, sent.lease, 0.1)
-    used = machine.trained_from[Witness("a", 1)].samples  # in the trainer's slots
+    used = machine.provenance.trained[Witness("a", 1)].samples  # in the trainer's slots
     lied = sum(s.part.size for s in answered if s.teacher == "a")
     unused = machine.unused
     machine.check.open(answered[0].part, Witness("a", 1), Witness("b", 2))

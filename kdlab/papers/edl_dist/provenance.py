@@ -1,0 +1,43 @@
+"""From which teacher the soft labels come: of what lies here, and of what was trained on.
+
+A teacher that is found to lie (spot_check.py) loses what lies here; what was trained on is named.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kdlab.papers.edl_dist.in_flight import Part
+from kdlab.papers.edl_dist.spot_check import Witness
+
+
+@dataclass(slots=True)
+class TrainedOn:
+    """What was trained on of a teacher's answers under one lease."""
+
+    samples: int = 0
+    first: tuple[int, int] | None = None  # (epoch, batch)
+    last: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class Provenance:
+    # Who answered what of the batches that are not handed over yet, by (epoch, batch).
+    kept: dict[tuple[int, int], list[tuple[Part, Witness]]] = field(default_factory=dict)
+    trained: dict[Witness, TrainedOn] = field(default_factory=dict)
+
+    def on_answer(self, part: Part, who: Witness) -> None:
+        self.kept.setdefault((part.epoch, part.batch), []).append((part, who))
+
+    def on_delivered(self, key: tuple[int, int]) -> None:
+        """A batch is handed over: its answers cannot be taken back, only counted."""
+        for part, who in self.kept.pop(key, ()):
+            trained = self.trained.setdefault(who, TrainedOn(first=key))
+            trained.samples, trained.last = trained.samples + part.size, key
+
+    def take_back(self, who: Witness) -> Iterator[tuple[tuple[int, int], list[Part]]]:
+        """(epoch, batch) and the parts in it that this teacher answered; they are forgotten."""
+        for key, answered in list(self.kept.items()):
+            parts = [part for part, teacher in answered if teacher == who]
+            if parts:
+                self.kept[key] = [a for a in answered if a[1] != who]
+                yield key, parts
