@@ -15,7 +15,7 @@ demo: $(VENV)/.demo
 
 # After each edit: all that needs no process. -n 2, as most of it computes.
 quick: lint types layers
-	$(BIN)/python -m pytest -m "not slow and not processes" --no-processes -q -n 2
+	EXAMPLES=quick $(BIN)/python -m pytest -m "not slow and not processes" --no-processes -q -n 2
 
 test: lint types layers
 	$(BIN)/python -m pytest -m "not slow" -q $(SIDE)

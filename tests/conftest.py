@@ -15,10 +15,13 @@ from kdlab.supervision.fork_server import preloaded
 torch.set_num_threads(1)
 
 # On a developer's machine every run tries new examples; CI tries the same ones each time,
-# so that a landing does not fail for what it did not change.
+# so that a landing does not fail for what it did not change. `make quick` tries a quarter.
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("dev", deadline=None)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+settings.register_profile("quick", deadline=None, max_examples=25)
+settings.load_profile(
+    os.environ.get("EXAMPLES") or ("ci" if os.environ.get("CI") else "dev")
+)
 
 
 def pytest_addoption(parser):

@@ -8,6 +8,8 @@ import time
 import typing
 import urllib.request
 
+from hypothesis import settings
+
 from kdlab.events.event import kinds
 
 
@@ -85,3 +87,8 @@ def _usual(hint):
     if kind not in _USUAL and options and not hasattr(kind, "keys"):
         kind = options[0]  # of a union
     return {} if hasattr(kind, "keys") else _USUAL[kind]
+
+
+def examples(count):
+    """So many examples of Hypothesis; `make quick` tries a quarter."""
+    return max(1, count * settings.default.max_examples // 100)

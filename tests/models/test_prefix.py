@@ -13,8 +13,8 @@ from kdlab.models.prefix import Prefix
 from kdlab.models.torchvision import TorchvisionModel
 
 
-def vgg():
-    return TorchvisionModel(variant="vgg11_bn")
+def network():
+    return TorchvisionModel(variant="mobilenet_v2")
 
 
 CUTS = ("features.3", "features.7")
@@ -23,9 +23,9 @@ CUTS = ("features.3", "features.7")
 @pytest.mark.parametrize(("last", "count"), [(False, 2), (True, 3)])
 def test_it_puts_out_what_the_blocks_put_out(tmp_path, last, count):
     torch.manual_seed(0)
-    whole = vgg().build(7, 3).eval()
+    whole = network().build(7, 3).eval()
     views = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
-    spec = Prefix(model=vgg(), cuts=CUTS, classes=7, all=last)
+    spec = Prefix(model=network(), cuts=CUTS, classes=7, all=last)
     # As a teacher gets it: the spec as plain values, the weights of the whole network.
     spec = construct(ModelSpec, from_dict(spec.to_dict(), "test"))
     path = tmp_path / "whole.safetensors"
@@ -42,6 +42,6 @@ def test_it_puts_out_what_the_blocks_put_out(tmp_path, last, count):
 
 
 def test_a_cut_that_is_none_is_refused():
-    spec = Prefix(model=vgg(), cuts=("features.99",), classes=7)
+    spec = Prefix(model=network(), cuts=("features.99",), classes=7)
     with pytest.raises(ModelError, match=r"no module .features\.99."):
         spec.build(0, 3)

@@ -6,6 +6,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 from kdlab.cli import main
 from kdlab.run.simulations import simulate
@@ -129,7 +130,7 @@ def test_spot_machines_that_say_goodbye_leave_nothing_to_send_twice():
     assert calm_and_churned(moves=moves) >= 0.97
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**6))
 def test_no_random_pool_stalls_oscillates_or_starves(seed):
     """Pools, students, batches, orders and links at random, machines that come and go.

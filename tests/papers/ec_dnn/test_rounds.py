@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.papers.ec_dnn.rounds import (
@@ -111,7 +112,7 @@ KINDS = {
 }
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data(), st.sampled_from(list(KINDS)), st.integers(1, 4), st.integers(1, 4))
 def test_whoever_is_lost_it_ends_and_every_round_communicates_once(
     data, kind, workers, number

@@ -7,6 +7,7 @@ from operator import itemgetter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.reader_instructions import (
@@ -391,7 +392,7 @@ def test_half_a_batch_never_waits_behind_the_upper_threshold():
     assert only(Deliver, machine.on_answer(third.part, "t", 1, 0.3)) == [Deliver(0, 0)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.integers(0, 10**6),
     st.sampled_from(["any", "strict"]),
@@ -557,7 +558,7 @@ def test_what_a_liar_said_is_asked_again_unless_it_was_trained_on():
     assert {s.teacher for s in again} <= {"b", "c"}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 4))
 def test_with_a_liar_every_batch_still_comes_once(seed, teachers):
     chance = random.Random(seed)

@@ -4,6 +4,7 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 from kdlab.papers.edl_dist.generations import (
     Generations,
@@ -145,7 +146,7 @@ def test_a_second_machine_that_dies_meanwhile_is_a_loss():
     assert machine.losses == 2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.integers(0, 2))
 def test_any_losses_end_in_training_again(seed, replace, standby):
     """Random losses, joins and hangs; when they end, the group trains with what it wants."""

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 from kdlab.papers.edl_dist.in_flight import InFlight, Part, Speed
 
@@ -155,7 +156,7 @@ def test_a_part_cannot_be_out_twice():
         ledger.on_sent(A, "u", 1, 0.0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 12), st.integers(1, 4))
 def test_every_sample_is_delivered_exactly_once(chance, tasks, teachers):
     """Random losses, hedges, cuts and late answers; then the rest is answered."""

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests_support import examples
 
 from kdlab.papers.edl_dist.leases import Demand, LeaseTable
 
@@ -320,7 +321,9 @@ class Random(RuleBasedStateMachine):
 
 
 TestRandom = Random.TestCase
-TestRandom.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestRandom.settings = settings(
+    max_examples=examples(150), stateful_step_count=40, deadline=None
+)
 
 
 # Several runs, one pool

@@ -5,6 +5,7 @@ from math import inf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests_support import examples
 
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import (
@@ -75,7 +76,7 @@ def profiles(draw, most_blocks=8, most_devices=6):
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(profiles())
 def test_the_dynamic_programme_finds_what_the_exhaustive_search_finds(profile):
     costs = StageCosts(profile, BATCH)
@@ -90,7 +91,7 @@ def test_the_dynamic_programme_finds_what_the_exhaustive_search_finds(profile):
         assert plan.blocks == range(profile.blocks)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(profiles())
 def test_teacher_relaying_is_the_best_of_its_kind(profile):
     costs = StageCosts(profile, BATCH)
