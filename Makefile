@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY := true
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: demo quick test test-slow lint types layers docs format clean
+.PHONY: demo quick test test-slow fuzz lint types layers docs format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/kdlab run quickstart
@@ -25,6 +25,10 @@ test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow -q --durations=25 $(SIDE)
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=1200 -q $(SIDE) notebooks
 	$(BIN)/mkdocs build --strict --quiet
+
+# Nightly: 20,000 hostile configs, with the time and memory of each.
+fuzz: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python tests/fuzz/nightly.py 20000 $$(date +%j)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

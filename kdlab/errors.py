@@ -49,8 +49,19 @@ class Fault:
 
     def __str__(self) -> str:
         where = f"{self.origin}: " if self.origin else ""
-        key = f"{self.key}: " if self.key else ""
-        return f"{where}{key}{self.message}"
+        key = f"{_bounded(self.key)}: " if self.key else ""
+        return f"{where}{key}{_bounded(self.message)}"
+
+
+_SHOWN = 2000  # characters of a message, and faults of one spec, that are shown
+_FAULTS = 50
+
+
+def _bounded(text: str) -> str:
+    """What a terminal can show: a value of a hundred thousand characters may be in it."""
+    if len(text) > _SHOWN:
+        text = f"{text[: _SHOWN - 200]} ... ({len(text):,} characters) ... {text[-100:]}"
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class SpecError(BadInput):
@@ -63,7 +74,9 @@ class SpecError(BadInput):
 
     def __str__(self) -> str:
         count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
-        lines = "\n".join(f"  {fault}" for fault in self.faults)
+        lines = "\n".join(f"  {fault}" for fault in self.faults[:_FAULTS])
+        if len(self.faults) > _FAULTS:
+            lines += f"\n  and {len(self.faults) - _FAULTS} more"
         return f"{count} in {self.about}; nothing was started:\n{lines}"
 
 

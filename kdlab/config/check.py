@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 
 from kdlab.config import registry
 from kdlab.config.folders import nearest
-from kdlab.config.load import Composed
+from kdlab.config.load import Composed, never_a_traceback
 from kdlab.config.spec import Spec, hints_of, required_fields
 from kdlab.errors import Fault, NotFoundError, SpecError
 
@@ -20,8 +20,10 @@ class _Bad:
 
 
 _BAD = _Bad()
+_LARGEST = 1e300  # of a number: beyond it sums are not finite
 
 
+@never_a_traceback
 def construct(cls: Callable[..., S], tree: Composed) -> S:
     """The spec a tree describes; `cls` is a spec class or a kind such as ModelSpec.
 
@@ -109,6 +111,9 @@ class _Checker:
             for found in error.faults:
                 self.fault(_join(key, found.key), found.message)
             return _BAD
+        except (ArithmeticError, ValueError, TypeError) as error:
+            # A component's own check that met a value it was not written for.
+            return self.fault(key, f"{label} takes none of it: {error}")
 
     def _ranges_of_rest(
         self, cls: type[Spec], made: dict[str, Any], missing: list[str], key: str
@@ -171,6 +176,8 @@ class _Checker:
 
     def _scalar(self, hint: Any, data: Any, key: str) -> Any:
         is_number = isinstance(data, int | float) and not isinstance(data, bool)
+        if is_number and not -_LARGEST < data < _LARGEST:  # nan is in no range
+            return self.fault(key, f"is {data}, must be a finite number")
         if hint is float and is_number:
             return float(data)
         if hint is int and is_number and float(data).is_integer():

@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
+from kdlab.config import limits
 from kdlab.errors import NotFoundError
 
 _LISTED = 30  # names shown when none is near
@@ -39,13 +40,15 @@ def find(shelf: Shelf, name: str) -> Path:
         NotFoundError: with the nearest names and the folders that were searched.
     """
     clean = name.removeprefix(f"{shelf}/").removesuffix(".yaml")
-    if ".." not in Path(clean).parts and not Path(clean).is_absolute():
+    what = "card" if shelf == "registry" else "config"
+    if len(name) > limits.NAME:
+        raise NotFoundError(f"There is no {what} named {limits.short(repr(name), 100)}.")
+    if "\0" not in name and ".." not in Path(clean).parts and not Path(clean).is_absolute():
         for folder in shelves(shelf):
             path = folder / f"{clean}.yaml"
             if path.is_file():
                 return path
     known = names(shelf)
-    what = "card" if shelf == "registry" else "config"
     raise NotFoundError(
         f"There is no {what} named {name!r}.{nearest(clean, known)} "
         f"Searched: {', '.join(map(str, shelves(shelf))) or 'no folder'}."
@@ -55,7 +58,7 @@ def find(shelf: Shelf, name: str) -> Path:
 def nearest(name: str, known: Iterator[str] | dict[str, Path] | list[str]) -> str:
     """A sentence with the closest known names, or with some of them when none is close."""
     pool = list(dict.fromkeys(known))
-    close = get_close_matches(name, pool, n=3, cutoff=0.5)
+    close = get_close_matches(name[: limits.NAME], pool, n=3, cutoff=0.5)
     if not close:  # also match the last part alone: "hinton" for "losses/hinton"
         last = name.rsplit("/", 1)[-1]
         close = [k for k in pool if k.rsplit("/", 1)[-1] == last][:3]

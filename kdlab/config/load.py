@@ -7,16 +7,19 @@ the keys beside it laid on top, then `${...}` references are resolved by OmegaCo
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from kdlab.config import folders, yaml_text
+from kdlab.config import folders, limits, yaml_text
 from kdlab.config.source_index import ROOMS
-from kdlab.errors import BadInput, Fault, NotFoundError
+from kdlab.errors import BadInput, Fault, KdlabError, NotFoundError, SpecError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Overrides = Sequence[str | Mapping[str, Any]]
 _REFERENCE = re.compile(r"\$\{[A-Za-z_][\w.]*\}")  # to another key, and nothing else
 
@@ -30,6 +33,7 @@ class Composed:
     origins: dict[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)  # keys whose subtree is unusable
+    cards: int = 0  # that were put in
 
     def origin(self, key: str) -> str:
         """Where a key was set, or the nearest parent that was."""
@@ -38,6 +42,25 @@ class Composed:
         return self.origins.get(key, "")
 
 
+def never_a_traceback(load: Callable[P, T]) -> Callable[P, T]:
+    """The last net: what nobody thought of is a fault too, and names itself a defect of kdlab."""
+
+    @wraps(load)
+    def caught(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return load(*args, **kwargs)
+        except KdlabError:
+            raise
+        except Exception as error:
+            what = limits.short(f"{type(error).__name__}: {error}")
+            raise SpecError(
+                [Fault("", f"cannot be read ({what}); please report this defect of kdlab")]
+            ) from error
+
+    return caught
+
+
+@never_a_traceback
 def compose(name: str, overrides: Overrides = ()) -> Composed:
     """Read a config from `configs/` (or a path to a YAML file) and resolve it.
 
@@ -55,6 +78,7 @@ def _config(name: str) -> tuple[str, yaml_text.Document]:
     return name.removesuffix(".yaml"), document
 
 
+@never_a_traceback
 def compose_card(name: str, overrides: Overrides = ()) -> Composed:
     """The same for one card of the registry."""
     path = folders.find("registry", name)
@@ -64,11 +88,20 @@ def compose_card(name: str, overrides: Overrides = ()) -> Composed:
     return _resolve(name, document, overrides)
 
 
+@never_a_traceback
 def from_dict(data: Mapping[str, Any], name: str, overrides: Overrides = ()) -> Composed:
-    """A tree that was written in Python or read back from a run folder."""
+    """A tree that was written in Python or read back from a run folder.
+
+    Raises:
+        SpecError: it is larger than a config may be.
+    """
+    why = limits.tree_refusal(data)
+    if why is not None:
+        raise SpecError([Fault("", f"it {why}")], about=limits.short(name, 60))
     return _resolve(name, yaml_text.Document(deepcopy(dict(data))), overrides)
 
 
+@never_a_traceback
 def written(name: str, overrides: Overrides = ()) -> dict[str, Any]:
     """A config with overrides as a person would write it: cards by name, no defaults.
 
@@ -107,14 +140,22 @@ def pairs(overrides: Overrides) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for item in overrides:
         if isinstance(item, Mapping):
+            why = limits.tree_refusal(item)
+            if why is not None:
+                raise BadInput(
+                    f"the overrides {limits.short(repr(dict(item)), 100)}: one {why}"
+                )
             found += item.items()
             continue
         key, equals, text = item.partition("=")
         if not equals or not key:
             raise BadInput(
-                f"override {item!r} is not of the form key=value, "
+                f"override {limits.short(repr(item), 100)} is not of the form key=value, "
                 "for example train.epochs=2"
             )
+        why = limits.key_refusal(key)
+        if why is not None:
+            raise BadInput(f"override {limits.short(repr(item), 100)}: {why}")
         found.append((key, yaml_text.parse_value(text)))
     return found
 
@@ -148,7 +189,7 @@ def _override(tree: Composed, key: str, value: Any) -> None:
     if names_a_part and (isinstance(before, dict) or (before is None and not parents)):
         value = {_key_for(value): value}
     if isinstance(node, list):
-        if not last.isdigit() or int(last) >= len(node):
+        if not _indexes(node, last):
             tree.faults.append(
                 Fault(key, f"{last!r} is no index of a list of {len(node)}", "override")
             )
@@ -171,8 +212,13 @@ def _key_for(name: str) -> str:
 
 def _get(node: Any, part: str) -> Any:
     if isinstance(node, list):
-        return node[int(part)] if part.isdigit() and int(part) < len(node) else None
+        return node[int(part)] if _indexes(node, part) else None
     return node.get(part)
+
+
+def _indexes(node: list[object], part: str) -> bool:
+    digits = part.isascii() and part.isdecimal() and len(part) <= len(str(len(node)))
+    return digits and int(part) < len(node)
 
 
 def _expand(tree: Composed, node: Any, key: str, chain: tuple[str, ...]) -> Any:
@@ -189,6 +235,10 @@ def _expand(tree: Composed, node: Any, key: str, chain: tuple[str, ...]) -> Any:
     if name in chain:
         circle = " -> ".join([*chain[chain.index(name) :], name])
         return _break(tree, key, f"cards use each other in a circle: {circle}", origin)
+    tree.cards += 1
+    if tree.cards > limits.CARDS:
+        more = f"more than {limits.CARDS} cards are used in each other"
+        return _break(tree, key, more, origin)
     try:
         path = folders.find("registry", name)
     except NotFoundError as error:
@@ -236,17 +286,49 @@ def _interpolate(tree: Composed) -> None:
                 )
             )
             tree.broken.add(key)
+    if not tree.faults and _grown(tree.data) > limits.NODES:
+        more = f"references make more than {limits.NODES:,} values of it"
+        tree.faults.append(Fault("", more, tree.origin("")))
     if tree.faults:
         return
     try:
         resolved = OmegaConf.to_container(OmegaConf.create(tree.data), resolve=True)
-    except OmegaConfBaseException as error:
+    # OmegaConf's grammar, and text of some kinds that it takes for such, raise others too.
+    except (OmegaConfBaseException, ValueError, TypeError, RecursionError) as error:
         key = str(getattr(error, "full_key", "") or "")
         first = str(error).split("\n", 1)[0]
         tree.faults.append(Fault(key, first, tree.origin(key)))
     else:
         assert isinstance(resolved, dict)
         tree.data = {str(k): v for k, v in resolved.items()}
+
+
+def _grown(data: dict[str, Any]) -> int:
+    """Values and hundreds of characters of a tree when each reference is replaced by its target."""
+    sizes: dict[
+        str, int
+    ] = {}  # of targets; while one is measured it is 0, which ends circles
+
+    def target(key: str) -> int:
+        if key not in sizes:
+            sizes[key] = 0
+            node: Any = data
+            for part in key.split("."):
+                node = _get(node, part) if isinstance(node, dict | list) else None
+            sizes[key] = size(node)
+        return sizes[key]
+
+    def size(node: Any) -> int:
+        if isinstance(node, dict):
+            return 1 + sum(size(v) for v in node.values())
+        if isinstance(node, list):
+            return 1 + sum(size(v) for v in node)
+        if not isinstance(node, str):
+            return 1
+        keys = _REFERENCE.findall(node)
+        return 1 + len(node) // 100 + sum(target(key[2:-1]) for key in keys)
+
+    return size(data)
 
 
 def _strings(node: Any, key: str) -> list[tuple[str, str]]:

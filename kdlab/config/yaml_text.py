@@ -1,7 +1,8 @@
 """YAML text to plain containers that remember the line each key stands on.
 
-A safe loader with three changes: `1e-3` is a number, only true and false are booleans
-(`no` and `on` stay words), and a key written twice is a fault instead of a surprise.
+A safe loader with four changes: `1e-3` is a number, only true and false are booleans
+(`no` and `on` stay words), a key written twice is a fault instead of a surprise, and there
+are only mappings, lists, text, numbers, booleans and null, within the bounds of limits.py.
 """
 
 import re
@@ -13,8 +14,11 @@ from typing import Any
 
 import yaml
 
+from kdlab.config import limits
+from kdlab.config.limits import DEPTH, NODES, TEXT, short
 from kdlab.errors import BadInput, Fault
 
+_BRACKET = re.compile(r"[\[\]{}]")
 _FLOAT = re.compile(
     r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
     r"|\.(?:inf|Inf)|\.(?:nan|NaN))$"
@@ -29,12 +33,7 @@ _Loader.yaml_implicit_resolvers = {
     first: [
         (tag, pattern)
         for tag, pattern in rules
-        if tag
-        not in (
-            "tag:yaml.org,2002:float",
-            "tag:yaml.org,2002:bool",
-            "tag:yaml.org,2002:timestamp",
-        )
+        if tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:null")
     ]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
@@ -42,6 +41,9 @@ _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile("^(?:true|True|false|False)$"), list("tTfF")
 )
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+_SCALARS = [f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null")]
 
 
 @dataclass(slots=True)
@@ -52,7 +54,9 @@ class Document:
     seen: dict[int, yaml.Node] = field(default_factory=dict)  # nodes by id, kept alive
 
 
-_MALFORMED = (yaml.YAMLError, ValueError, RecursionError)  # UnicodeError is a ValueError
+# UnicodeError is a ValueError; an explicit tag on a text that is not of it, such as `!!bool x`,
+# is a KeyError or an AttributeError of PyYAML.
+_MALFORMED = (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError)
 
 
 def parse_value(text: str) -> Any:
@@ -64,16 +68,21 @@ def parse_value(text: str) -> Any:
     document = Document(None)
     _fill(document, text, "override")
     if document.faults:
-        raise BadInput(f"the value {text!r} cannot be read: {document.faults[0].message}")
+        shown = short(repr(text), 100)
+        raise BadInput(f"the value {shown} cannot be read: {document.faults[0].message}")
     return document.data
 
 
 def read(path: Path, shown_as: str) -> Document:
     document = Document({})
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(TEXT + 1)
     except UnicodeDecodeError as error:
         document.faults.append(Fault("", f"is not UTF-8 text: {error}", shown_as))
+        return document
+    except OSError as error:
+        document.faults.append(Fault("", f"cannot be read: {error.strerror}", shown_as))
         return document
     known = _parsed(text, shown_as)
     return Document(deepcopy(known.data), dict(known.origins), list(known.faults))
@@ -97,6 +106,14 @@ def dump(tree: Any) -> str:
 
 
 def _fill(document: Document, text: str, shown_as: str) -> None:
+    if len(text) > TEXT:
+        message = f"is longer than {TEXT:,} characters, which no config is"
+        document.faults.append(Fault("", message, shown_as))
+        return
+    if _too_deep(text):  # PyYAML would need a minute for ten thousand brackets
+        message = _explain(f"more than {DEPTH} brackets are open")
+        document.faults.append(Fault("", message, shown_as))
+        return
     loader = None
     try:
         loader = _Loader(text)
@@ -107,10 +124,22 @@ def _fill(document: Document, text: str, shown_as: str) -> None:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error) or type(error).__name__
+        if isinstance(error, RecursionError):
+            problem = "its lists or mappings are too deep in each other"
         document.faults.append(Fault("", _explain(problem), f"{shown_as}{line}"))
     finally:
         if loader is not None:
             loader.dispose()
+
+
+def _too_deep(text: str) -> bool:
+    """Whether more brackets are open at once than lists and mappings may be in each other."""
+    is_open = 0
+    for bracket in _BRACKET.findall(text):
+        is_open = is_open + 1 if bracket in "[{" else max(0, is_open - 1)
+        if is_open > DEPTH:
+            return True
+    return False
 
 
 def _explain(problem: str) -> str:
@@ -129,10 +158,17 @@ def _build(
     if id(node) in document.seen:  # an alias: could nest without end
         raise yaml.YAMLError("aliases (*name) are not used here; refer with ${key} instead")
     document.seen[id(node)] = node
+    if key.count(".") > DEPTH or len(document.seen) > NODES:
+        raise yaml.YAMLError(
+            f"it has more than {NODES:,} values, or lists and mappings more than {DEPTH} deep"
+        )
     if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            name = str(loader.construct_object(key_node))
+            name = str(_leaf(loader, key_node))
+            why = limits.key_refusal(name)
+            if why is not None:
+                raise yaml.YAMLError(f"{short(repr(name), 60)} {why}")
             child = f"{key}.{name}" if key else name
             if name in mapping:
                 line = f"{shown_as}:{key_node.start_mark.line + 1}"
@@ -145,4 +181,14 @@ def _build(
             _build(loader, child, f"{key}.{i}" if key else str(i), document, shown_as)
             for i, child in enumerate(node.value)
         ]
-    return loader.construct_object(node, deep=True)
+    return _leaf(loader, node)
+
+
+def _leaf(loader: _Loader, node: yaml.Node) -> object:
+    if not isinstance(node, yaml.ScalarNode) or node.tag not in _SCALARS:
+        raise yaml.YAMLError(f"the tag {short(repr(node.tag), 60)} is not known here")
+    value: object = loader.construct_object(node)
+    why = limits.refusal(value)
+    if why is not None:
+        raise yaml.YAMLError(f"{short(repr(node.value), 60)} {why}")
+    return value

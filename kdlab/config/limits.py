@@ -1,0 +1,73 @@
+"""How large a config may be: what is larger is a mistake or an attack, and is refused at once."""
+
+from collections.abc import Mapping
+
+TEXT = 128 * 1024  # characters of one file or one override; kdlab's largest has 14,000
+NODES = 20_000  # values of one spec, cards and references included
+DEPTH = 40  # lists and mappings in each other
+KEY_PARTS = 40  # of a dotted key
+NAME = 200  # characters of a config, card, run or key
+CARDS = 500  # uses of cards in one spec
+_WHOLE = 2**63  # what a 64 bit integer holds
+_SHOWN = 300  # characters of a fault
+
+
+def short(text: str, shown: int = _SHOWN) -> str:
+    """The text, or its beginning and its length."""
+    if len(text) <= shown:
+        return text
+    return f"{text[: shown - 40]}... ({len(text):,} characters)"
+
+
+def refusal(value: object) -> str | None:
+    """Why a leaf of a tree cannot be taken, or None."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int) and not -_WHOLE <= value < _WHOLE:
+        return "is a whole number that 64 bits do not hold"
+    if isinstance(value, str):
+        if "\0" in value:
+            return "has a NUL character"
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            return "has half of a surrogate pair: it is no Unicode text"
+    return None
+
+
+def tree_refusal(tree: object) -> str | None:
+    """Why a tree that was made in Python, or has grown by references, cannot be taken, or None."""
+    count = 0
+    level = [tree]
+    for depth in range(DEPTH + 2):
+        count += len(level)
+        if count > NODES:
+            return f"has more than {NODES:,} values"
+        deeper: list[object] = []
+        for node in level:
+            why = refusal(node)
+            if why is not None:
+                return why
+            if isinstance(node, Mapping):
+                for key in node:
+                    why = key_refusal(str(key))
+                    if why is not None:
+                        return why
+                deeper += node.values()
+            elif isinstance(node, list | tuple):
+                deeper += node
+            if len(deeper) > NODES:
+                return f"has more than {NODES:,} values"
+        if not deeper:
+            return None
+        if depth == DEPTH:
+            break
+        level = deeper
+    return f"has lists or mappings more than {DEPTH} deep in each other"
+
+
+def key_refusal(key: str) -> str | None:
+    """Why a key, dotted or not, cannot be taken, or None."""
+    if len(key) > NAME:
+        return f"is a key of {len(key):,} characters; at most {NAME} are taken"
+    if key.count(".") >= KEY_PARTS:
+        return f"is a key of {key.count('.') + 1} parts; at most {KEY_PARTS} are taken"
+    return refusal(key)
