@@ -97,7 +97,7 @@ class Deployment:
 
     def load_data(self) -> ImageData:
         spec = construct(DataSpec, from_dict(self.data, "the teacher's data"))
-        data = spec.load()
+        data = spec.load(verify=True)
         difference = other_data(identity_of(data), self.identity)
         if difference:
             raise TeacherRefused(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,11 @@ from kdlab.config import Range, register
 from kdlab.data.images import TEST, TRAIN, VALIDATION, DataSpec, Decoded, Say, by_class
 from kdlab.errors import DataError
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 _IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm"}
+_LARGEST = 300_000_000  # bytes of an image file; a member of a zip is unpacked in memory
 _SPLITS = {
     "train": TRAIN, "training": TRAIN, "val": VALIDATION, "valid": VALIDATION,
     "validation": VALIDATION, "test": TEST,
@@ -44,7 +48,8 @@ class ImageFolder(DataSpec):
     """A class-per-folder tree, also inside zips: [train|val|test]/CLASS/image.
 
     root: a folder, a zip file, or a list of them that together form one set.
-    size: pixels of a side; larger images are shrunk and cropped at the centre.
+    size: pixels of a side; larger images are shrunk and cropped at the centre. Grey images of
+        16 bits and of floating-point numbers from 0 to 1 are scaled to 8 bits.
     test_share: of all images, class by class, when the tree has no test folder.
     """
 
@@ -160,6 +165,13 @@ def decode_files(
         file = files[i]
         try:
             archive = archives.get(file.holder)
+            size_of = (
+                archive.getinfo(file.inner).file_size
+                if archive
+                else (file.holder / file.inner).stat().st_size
+            )
+            if size_of > _LARGEST:
+                raise DataError(f"has {size_of / 1e6:,.0f} MB, which no image has")
             raw = (
                 archive.read(file.inner)
                 if archive
@@ -185,11 +197,40 @@ def decode_files(
     return result
 
 
+def _eight_bits(image: "Image.Image") -> "Image.Image":
+    """Values from 0 to 255; Pillow's own conversion cuts off what is larger.
+
+    Raises:
+        DataError: numbers of a kind that no rule covers.
+    """
+    from PIL import Image
+
+    if image.mode not in ("I;16", "I;16B", "I;16L", "I;16N", "I", "F"):
+        return image
+    values = np.asarray(image).astype(np.float64)
+    low, high = float(values.min()), float(values.max())
+    if image.mode == "F":
+        if not (np.isfinite(values).all() and 0 <= low <= high <= 1):
+            raise DataError(
+                f"has floating-point pixels from {low:g} to {high:g}; from 0 to 1 are taken as "
+                "black to white, others have to be converted to 8 bits first"
+            )
+        values = values * 255
+    else:
+        if not 0 <= low <= high < 2**16:
+            raise DataError(
+                f"has whole-number pixels from {low:g} to {high:g}; those of 16 bits are taken as "
+                "black (0) to white (65535), others have to be converted to 8 bits first"
+            )
+        values = values / 257
+    return Image.fromarray(np.rint(values).astype(np.uint8))
+
+
 def _pixels(raw: bytes, size: int, channels: int) -> NDArray[np.uint8]:
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(raw)) as image:
-        plain = image.convert("RGB" if channels == 3 else "L")
+        plain = _eight_bits(image).convert("RGB" if channels == 3 else "L")
     if plain.size != (size, size):  # shorter side to `size`, centre crop
         plain = ImageOps.fit(plain, (size, size), Image.Resampling.BILINEAR)
     pixels = np.asarray(plain)

@@ -6,19 +6,19 @@ training data is cached in the host memory of each server).
 """
 
 import hashlib
-import json
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from kdlab.config.home import home, locked, write_json
+from kdlab.config.home import home, locked
+from kdlab.config.seal import Damaged, check, seal, sealed
 from kdlab.config.spec import SHARE, Range, Spec
 from kdlab.data.augment import Augment
 from kdlab.data.counter_random import permutation
@@ -102,19 +102,36 @@ class DataSpec(Spec, ABC):
     @abstractmethod
     def decode(self, say: Say) -> Decoded: ...
 
-    def load(self, say: Say = lambda line: None) -> ImageData:
-        """The set, decoded now if it was not before.
+    def load(self, say: Say = lambda line: None, *, verify: bool = False) -> ImageData:
+        """The set, decoded now if it was not before, or if what is there is damaged.
+
+        Args:
+            say: gets a line when it takes long, or when damage was found.
+            verify: check the hashes of the decoded files, and not their sizes alone: once a run.
 
         Raises:
             DataError: missing, empty or damaged files, or no room for it.
         """
         key = hashlib.sha256(f"{self.component}\n{self.identity()}".encode())
         folder = home() / "data" / key.hexdigest()[:16]
-        if not (folder / "meta.json").is_file():
+        if self._damage(folder, verify) is not None:
             with locked(folder.with_suffix(".lock")):
-                if not (folder / "meta.json").is_file():  # another process was first
+                damage = self._damage(folder, verify)  # another process may have been first
+                if damage is not None:
+                    if sealed(folder):
+                        say(
+                            f"The decoded images of {self.component} in {folder} are damaged "
+                            f"({damage}); they are decoded again."
+                        )
                     self._decode_into(folder, say)
         return self._open(folder)
+
+    def _damage(self, folder: Path, verify: bool) -> str | None:
+        try:
+            check(folder, hashes=verify)
+        except Damaged as error:
+            return str(error)
+        return None
 
     def _decode_into(self, folder: Path, say: Say) -> None:
         need = self.expected_bytes()
@@ -130,8 +147,8 @@ class DataSpec(Spec, ABC):
         np.save(folder / "inputs.npy", decoded.inputs)
         np.save(folder / "labels.npy", decoded.labels.astype(np.int64))
         np.save(folder / "split.npy", decoded.split.astype(np.uint8))
-        meta = {"classes": decoded.classes, "digest": digest.hexdigest()[:16]}
-        write_json(folder / "meta.json", meta)  # last: its presence means complete
+        facts = {"classes": decoded.classes, "digest": digest.hexdigest()[:16]}
+        seal(folder, ("inputs.npy", "labels.npy", "split.npy"), facts)
 
     def _refuse_if_too_large(self, need: int, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +163,9 @@ class DataSpec(Spec, ABC):
             )
 
     def _open(self, folder: Path) -> ImageData:
-        meta: dict[str, Any] = json.loads((folder / "meta.json").read_text())
+        facts = check(folder, hashes=False)
+        classes = facts["classes"]
+        assert isinstance(classes, list)
         inputs = np.load(folder / "inputs.npy", mmap_mode="r")
         labels = np.load(folder / "labels.npy")
         train, validation, test = self._split(labels, np.load(folder / "split.npy"))
@@ -154,11 +173,11 @@ class DataSpec(Spec, ABC):
             name=str(self.component),
             inputs=inputs.view(np.ndarray),  # plain array: indexing a memmap is slower
             labels=labels,
-            classes=tuple(meta["classes"]),
+            classes=tuple(classes),
             train=train,
             validation=validation,
             test=test,
-            digest=meta["digest"],
+            digest=str(facts["digest"]),
             augment=self.augment,
         )
 

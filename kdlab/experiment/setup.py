@@ -47,7 +47,7 @@ class TrainingSetup:
 
     @cached_property
     def data(self) -> ImageData:
-        return self.spec.data.load(lambda line: self._emit(Note(message=line)))
+        return self.spec.data.load(lambda line: self._emit(Note(message=line)), verify=True)
 
     @cached_property
     def teacher(self) -> PreparedTeachers:

@@ -236,7 +236,7 @@ def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
     assert spec.data is not None
     assert spec.recipe is not None
     recipe = spec.recipe
-    data = spec.data.load(lambda line: emit(Note(message=line)))
+    data = spec.data.load(lambda line: emit(Note(message=line)), verify=True)
     emit(TeacherTraining(folder=str(folder), epochs=recipe.epochs))
     torch.manual_seed(spec.seed)
     samples = planned(

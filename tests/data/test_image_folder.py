@@ -96,6 +96,59 @@ def test_every_damaged_image_is_named(tmp_path):
     assert str(tmp_path / "dog/5.png") in message
 
 
+def grey(values, suffix):
+    raw = io.BytesIO()
+    Image.fromarray(values).save(raw, suffix)
+    return raw.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("values", "suffix"),
+    [
+        (np.array([[0, 257 * 100, 65535]] * 3, np.uint16), "png"),
+        (np.array([[0, 257 * 100, 65535]] * 3, np.uint16), "tiff"),
+        (np.array([[0.0, 100 / 255, 1.0]] * 3, np.float32), "tiff"),
+    ],
+)
+def test_more_than_eight_bits_are_scaled(tmp_path, values, suffix):
+    tree(tmp_path, classes())
+    (tmp_path / "cat/3.png").unlink()
+    (tmp_path / f"cat/3.{suffix}").write_bytes(grey(values, suffix))
+    spec = ImageFolder(root=str(tmp_path), size=4, channels=1)
+    (row,) = (i for i, f in enumerate(spec.files()) if f.inner == f"cat/3.{suffix}")
+    found = spec.load().inputs[row, 0, 0]
+    assert found[0] == 0
+    assert found[-1] == 255
+    assert 60 < int(found[1]) < 140  # scaled from 3 to 4 pixels
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.array([[0.0, 3.5]], np.float32), "from 0 to 3.5"),
+        (np.array([[0.0, np.nan]], np.float32), "floating-point pixels"),
+        (np.array([[-5, 70_000]], np.int32), "from -5 to 70000"),
+    ],
+)
+def test_numbers_that_no_rule_covers_are_refused(tmp_path, values, words):
+    tree(tmp_path, classes())
+    (tmp_path / "cat/x.tiff").write_bytes(grey(values, "tiff"))
+    with pytest.raises(DataError, match=words):
+        ImageFolder(root=str(tmp_path), size=4).load()
+
+
+def test_a_file_too_large_for_an_image_is_refused_before_it_is_unpacked(tmp_path):
+    path = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in classes():
+            archive.writestr(name, png((1, 2, 3)))
+        with archive.open("cat/huge.png", "w", force_zip64=True) as member:
+            for _ in range(301):
+                member.write(bytes(1_000_000))
+    with pytest.raises(DataError, match="has 301 MB"):
+        ImageFolder(root=str(path)).load()
+
+
 def test_a_broken_zip_is_named(tmp_path):
     path = tmp_path / "x.zip"
     path.write_bytes(b"PK nonsense")

@@ -77,6 +77,38 @@ def test_synthetic_has_the_shape_and_replays():
     assert len(np.unique(data.inputs)) > 200
 
 
+@pytest.mark.parametrize("damage", ["zeroed", "cut", "digest"])
+def test_damaged_decoded_images_are_decoded_again_with_one_line(
+    tmp_path, monkeypatch, damage
+):
+    monkeypatch.setenv("KDLAB_HOME", str(tmp_path))
+    spec = Synthetic(samples=50, size=9)
+    before = spec.load()
+    pixels_before = before.inputs.copy()  # the file under a map is about to be cut
+    (folder,) = (p.parent for p in tmp_path.glob("data/*/meta.json"))
+    pixels = folder / "inputs.npy"
+    if damage == "zeroed":  # of the right size: 10 % right and no word, before
+        pixels.write_bytes(bytes(pixels.stat().st_size))
+    elif damage == "cut":  # every later run failed, before
+        pixels.write_bytes(pixels.read_bytes()[:100])
+    else:
+        meta = folder / "meta.json"
+        meta.write_text(meta.read_text().replace(before.digest, before.digest[::-1]))
+    lines = []
+    after = spec.load(lines.append, verify=True)
+    assert np.array_equal(after.inputs, pixels_before)
+    assert after.classes == before.classes
+    assert "are damaged" in lines[0]
+    assert sum("damaged" in line for line in lines) == 1
+    assert not any("damaged" in line for line in _loaded(spec))
+
+
+def _loaded(spec):
+    lines = []
+    spec.load(lines.append, verify=True)
+    return lines
+
+
 def test_an_interrupted_decoding_is_not_taken_for_a_data_set(kdlab_home):
     @dataclass(frozen=True, kw_only=True)
     class Fails(Synthetic):
@@ -89,5 +121,5 @@ def test_an_interrupted_decoding_is_not_taken_for_a_data_set(kdlab_home):
     with pytest.raises(KeyboardInterrupt):
         Fails().load()
     metas = [json.loads(p.read_text()) for p in (kdlab_home / "data").glob("*/meta.json")]
-    assert all(meta["digest"] for meta in metas)
+    assert all(meta["facts"]["digest"] for meta in metas)
     assert issubclass(Fails, DataSpec)

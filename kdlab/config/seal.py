@@ -1,0 +1,124 @@
+"""Folders that can be believed: a seal holds the size and the hash of each file in them.
+
+What kdlab keeps and reads again later (decoded images, soft labels, checkpoints) is sealed
+when it is complete: `meta.json`, written last, has facts and a line for each file, and a hash
+of itself. Sizes are checked whenever a folder is opened, hashes once a run.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from kdlab.config.home import write_json
+from kdlab.errors import KdlabError
+
+META = "meta.json"
+_CHECKED = "checked.json"  # when all hashes held last, and what the files looked like then
+_HOLDS_S = 600.0  # so long a check of hashes counts for other processes of a run too
+
+
+class Damaged(KdlabError):
+    """A sealed folder whose files are not what the seal says."""
+
+
+class _File(NamedTuple):
+    size: int  # bytes
+    sha256: str
+
+
+def file_sha256(path: Path) -> str:
+    """Hash of a file, read in pieces of a megabyte."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def seal(folder: Path, names: Iterable[str], facts: Mapping[str, object]) -> None:
+    """Make what lies in a folder complete; the files are on disk before the seal is.
+
+    Args:
+        folder: it gets a `meta.json`.
+        names: its files.
+        facts: what they are, as JSON has it.
+    """
+    files = {}
+    for name in sorted(names):
+        path = folder / name
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        files[name] = _File(path.stat().st_size, file_sha256(path))
+    body = json.loads(json.dumps({"facts": dict(facts), "files": files}, default=str))
+    write_json(folder / META, body | {"seal": _hash(body)})
+
+
+def sealed(folder: Path) -> bool:
+    """Whether it was ever complete; whether it still is, says `check`."""
+    return (folder / META).is_file()
+
+
+def check(folder: Path, *, hashes: bool) -> dict[str, object]:
+    """The facts of a folder whose files are what they were.
+
+    Args:
+        folder: sealed.
+        hashes: compare those too; else the sizes alone.
+
+    Raises:
+        Damaged: says which file is how.
+    """
+    facts, files = _read(folder)
+    for name, known in files.items():
+        path = folder / name
+        found = path.stat().st_size if path.is_file() else None
+        if found != known.size:
+            there = "is missing" if found is None else f"has {found:,} bytes"
+            raise Damaged(f"{name} {there}, it had {known.size:,}")
+    if hashes and not _checked_lately(folder, files):
+        for name, known in files.items():
+            if file_sha256(folder / name) != known.sha256:
+                raise Damaged(f"{name} differs from its hash")
+        _note_checked(folder, files)
+    return facts
+
+
+def _read(folder: Path) -> tuple[dict[str, object], dict[str, _File]]:
+    try:
+        body = json.loads((folder / META).read_text(encoding="utf-8"))
+        seal = body.pop("seal", None)
+        if seal is None:
+            raise Damaged(f"{META} has no seal: another version of kdlab wrote it")
+        if seal != _hash(body):
+            raise Damaged(f"{META} differs from its hash")
+        return body["facts"], {name: _File(*row) for name, row in body["files"].items()}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        raise Damaged(f"{META} cannot be read: {error}") from error
+
+
+def _hash(body: object) -> str:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _looks(folder: Path, files: Iterable[str]) -> list[list[int]]:
+    """What changes when a file is written to or replaced."""
+    stats = [(folder / name).stat() for name in files]
+    return [[s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for s in stats]
+
+
+def _note_checked(folder: Path, files: Iterable[str]) -> None:
+    try:
+        write_json(folder / _CHECKED, {"time": time.time(), "looks": _looks(folder, files)})
+    except OSError:
+        return  # a folder that cannot be written to is checked by each process
+
+
+def _checked_lately(folder: Path, files: Iterable[str]) -> bool:
+    try:
+        noted = json.loads((folder / _CHECKED).read_text(encoding="utf-8"))
+        age_s = time.time() - float(noted["time"])
+        return 0 <= age_s < _HOLDS_S and noted["looks"] == _looks(folder, files)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
