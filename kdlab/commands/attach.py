@@ -12,10 +12,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
+    from kdlab.run import Run
+
     run = found(arguments.run)
-    is_sweep = run.name != run.id
     try:
-        if is_sweep:
+        if not isinstance(run, Run):
             # With optuna, which a run does not need.
             from kdlab.tuning.watching import Lines
 
@@ -28,9 +29,10 @@ def do(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         say(f"{run.id} goes on; watch it again with: kdlab attach {run.name}")
         return 0
-    if not is_sweep:
+    if isinstance(run, Run):
         return report_run(run, as_json=False)
-    from kdlab.tuning.handle import printed
+    from kdlab.messages import typed
+    from kdlab.tuning.outcome import SweepOutcome, printed
 
-    print(printed(run.result))
+    print(printed(typed(SweepOutcome, run.result)))
     return 0

@@ -5,18 +5,17 @@ saved notebook, and for a test.
 """
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
-from typing import Any
 
 from kdlab.events.blockwise import TraceRecorded
 from kdlab.events.ensemble import ErrorsMeasured, LocalStep
 from kdlab.events.event import Event
-from kdlab.events.runs import MemberDone, MemberStarted, RunDone, RunStarted
+from kdlab.events.runs import MemberStarted, RunDone, RunStarted
 from kdlab.events.teachers import Scheduled, TeacherJoined, TeacherLeft, TeacherLost
 from kdlab.events.training import EpochDone, Paused, Steered, StepLogged, WentOn
 from kdlab.notebook.curve import Curve
+from kdlab.report.timeline import Row
 
 # Panel, curve, key of a `step` event. Panels are drawn in this order, one above the other.
 _STEP = (
@@ -62,9 +61,8 @@ class Watch:
     curves: dict[tuple[str, str], Curve] = field(default_factory=dict)
     teachers: dict[str, TeacherRow] = field(default_factory=dict)
     ticker: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_TICKER))
-    results: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by member
     news: list[tuple[str, str, float, float]] = field(default_factory=list)
-    spans: list[Any] = field(default_factory=list)  # what devices did, of blockwise runs
+    spans: list[Row] = field(default_factory=list)  # what devices did, of blockwise runs
     values: dict[str, float] = field(default_factory=dict)  # that were set from outside
     chapter: int = 0  # grows when all curves begin anew
 
@@ -147,7 +145,10 @@ class Watch:
 
     @_take.register
     def _on_trace(self, event: TraceRecorded) -> None:
-        self.spans = list(event.spans)
+        self.spans = [
+            (int(device), str(part), int(step), float(begin), float(end))
+            for device, part, step, begin, end in event.spans
+        ]
 
     @_take.register
     def _on_paused(self, event: Paused) -> None:
@@ -184,10 +185,6 @@ class Watch:
         if row is not None:
             row.state, row.since = state, self.time
             row.resends += event.resent
-
-    @_take.register
-    def _on_member_done(self, event: MemberDone) -> None:
-        self.results[str(event.member)] = event.result
 
     @_take.register
     def _on_run_done(self, event: RunDone) -> None:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from kdlab.config import load as loader
 from kdlab.config.check import construct
@@ -121,7 +120,7 @@ def _table(spec: EdlDist, outcomes: Sequence[PoolOutcome]) -> str:
     return text_table(head, rows) + note
 
 
-def _or_dash(value: Any) -> str:
+def _or_dash(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 

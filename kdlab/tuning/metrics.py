@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 from kdlab.config.folders import nearest
 from kdlab.errors import NotFoundError
@@ -12,6 +12,7 @@ from kdlab.events.training import StepLogged
 
 Direction = Literal["maximize", "minimize"]
 Events = Sequence[Event]
+Take = Callable[[Mapping[str, object], Events], float | None]  # of a result and events
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +31,38 @@ class Metric:
     name: str
     direction: Direction
     about: str
-    of: Callable[[Mapping[str, Any], Events], float | None]
+    of: Take
     watched: str | None = None
 
 
-def _plain(key: str) -> Callable[[Mapping[str, Any], Events], float | None]:
-    return lambda result, events: result.get(key)
-
-
-def _max(key: str) -> Callable[[Mapping[str, Any], Events], float | None]:
-    def of(result: Mapping[str, Any], events: Events) -> float | None:
-        return max((row.get(key, 0) for row in result.get("runs", [])), default=None)
+def _plain(key: str) -> Take:
+    def of(result: Mapping[str, object], events: Events) -> float | None:
+        value = result.get(key)
+        return value if isinstance(value, int | float) else None
 
     return of
 
 
-def _sum(key: str) -> Callable[[Mapping[str, Any], Events], float | None]:
-    def of(result: Mapping[str, Any], events: Events) -> float | None:
-        rows = result.get("runs", [])
-        return float(sum(row.get(key) or 0 for row in rows)) if rows else None
+def _each(key: str, result: Mapping[str, object]) -> list[float]:
+    """A number of each member; 0 where it has none."""
+    rows = result.get("runs")
+    found = [row.get(key) for row in rows] if isinstance(rows, list) else []
+    return [0 if value is None else value for value in found]
+
+
+def _max(key: str) -> Take:
+    return lambda result, events: max(_each(key, result), default=None)
+
+
+def _sum(key: str) -> Take:
+    def of(result: Mapping[str, object], events: Events) -> float | None:
+        each = _each(key, result)
+        return float(sum(each)) if each else None
 
     return of
 
 
-def _teacher_seconds(result: Mapping[str, Any], events: Events) -> float:
+def _teacher_seconds(result: Mapping[str, object], events: Events) -> float:
     """Teachers held, times how long: what a cloud would charge."""
     total = 0.0
     steps = [e for e in events if isinstance(e, StepLogged) and "teachers" in e.figures]
