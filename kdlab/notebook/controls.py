@@ -100,14 +100,7 @@ class Controls:
 
     def disable(self) -> None:
         """The run has ended."""
-        for one in (
-            self.pause,
-            self.checkpoint,
-            self.stop,
-            self.add,
-            self.drain,
-            self.kill,
-        ):
+        for one in (*self.buttons.children, self.add, self.drain, self.kill):
             one.disabled = True
         for dial in self._dials.values():
             dial.disable()

@@ -151,39 +151,24 @@ class Watch:
         ]
 
     @_take.register
-    def _on_paused(self, event: Paused) -> None:
-        self.paused = True
-
-    @_take.register
-    def _on_went_on(self, event: WentOn) -> None:
-        self.paused = False
+    def _on_paused(self, event: Paused | WentOn) -> None:
+        self.paused = isinstance(event, Paused)
 
     @_take.register
     def _on_teacher_joined(self, event: TeacherJoined) -> None:
-        row = TeacherRow(
-            event.name,
-            "assigned",
-            str(event.device),
-            event.t_t,
-            since=self.time,
-        )
+        device = str(event.device)
+        row = TeacherRow(event.name, "assigned", device, event.t_t, since=self.time)
         before = self.teachers.get(row.name)
         if before is not None:
             row.resends = before.resends
         self.teachers[row.name] = row
 
     @_take.register
-    def _on_teacher_left(self, event: TeacherLeft) -> None:
-        self._gone(event, "left")
-
-    @_take.register
-    def _on_teacher_lost(self, event: TeacherLost) -> None:
-        self._gone(event, "lost")
-
-    def _gone(self, event: TeacherLeft | TeacherLost, state: str) -> None:
+    def _on_teacher_gone(self, event: TeacherLeft | TeacherLost) -> None:
         row = self.teachers.get(event.teacher)
         if row is not None:
-            row.state, row.since = state, self.time
+            row.state = "left" if isinstance(event, TeacherLeft) else "lost"
+            row.since = self.time
             row.resends += event.resent
 
     @_take.register

@@ -122,7 +122,11 @@ class CheckedSweep:
     def _write(self, folder: SweepFolder, components: Components) -> None:
         """What its process reads. A study that goes on keeps the name it began with."""
         text = yaml_text.dump(self.spec.to_dict())
-        write_whole(folder.spec, lambda path: _write_text(path, text))
+
+        def write(path: Path) -> None:
+            path.write_text(text, encoding="utf-8")
+
+        write_whole(folder.spec, write)
         write_json(folder.path / "components.json", components)
         known = folder.origin().experiment or f"sweeps/{self.name}"
         folder.write_origin(known, self.hash)
@@ -197,7 +201,3 @@ def composed(name: str, overrides: loader.Overrides = ()) -> loader.Composed:
     if document.faults or not isinstance(document.data, dict):
         raise SpecError(document.faults, about=name)
     return loader.from_dict(document.data, name, overrides)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")

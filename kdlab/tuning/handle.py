@@ -155,11 +155,6 @@ class Sweep(Watched):
             Path.cwd() / p.relative_to(self.path / "best").parent / f"{name}.yaml"
             for p in made
         ]
-        there = [target for target in targets if target.exists()]
-        if there:
-            raise BadInput(
-                f"{folders.display(there[0])} is there already. Take another name."
-            )
         for source, target in zip(made, targets, strict=True):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")

@@ -72,80 +72,48 @@ def _teacher_seconds(result: Mapping[str, object], events: Events) -> float:
     return total
 
 
-_VALIDATION, _SCREEN = "validation_top1", "percent on validation images"
+def _metric(
+    name: str,
+    direction: Direction,
+    about: str,
+    of: Take | None = None,
+    watched: str | None = None,
+) -> Metric:
+    """The key of its name in the result, unless `of` says otherwise."""
+    return Metric(name, direction, about, of or _plain(name), watched)
+
+
+_SCREEN, _EACH_EPOCH = "percent on validation images", "validation_top1"
+_LAST = f"{_SCREEN}, after the last epoch"
+_BEST = f"{_SCREEN}, of the best epoch"
+_TEST = "percent on test images; what is chosen by it has no unseen images left"
+_VOLUME = "most unused soft labels, in samples"
+_RESENT = "requests that were sent again"
+_LOST = "samples that no step was taken on"
+_SHARE = "samples/s over that of the students without a teacher"
+_GLOBAL = "percent on test images, global model of EC-DNN, MA-DNN, E-DNN"
 _RUN = (
-    Metric(
-        _VALIDATION,
-        "maximize",
-        f"{_SCREEN}, after the last epoch",
-        _plain(_VALIDATION),
-        _VALIDATION,
-    ),
-    Metric(
-        "validation_top1_best",
-        "maximize",
-        f"{_SCREEN}, of the best epoch",
-        _plain("validation_top1_best"),
-        _VALIDATION,
-    ),
-    Metric(
-        "student_top1",
-        "maximize",
-        "percent on test images; what is chosen by it has no unseen images left",
-        _plain("student_top1"),
-        _VALIDATION,
-    ),
-    Metric(
-        "student_top5",
-        "maximize",
-        "the same, of the five likeliest",
-        _plain("student_top5"),
-    ),
-    Metric(
-        "global_top1",
-        "maximize",
-        "percent on test images, global model of EC-DNN, MA-DNN, E-DNN",
-        _plain("global_top1"),
-    ),
-    Metric(
-        "samples_per_second", "maximize", "of the student", _plain("samples_per_second")
-    ),
-    Metric("wall_seconds", "minimize", "of the whole run", _plain("wall_seconds")),
-    Metric("train_seconds", "minimize", "in the training loop", _sum("train_seconds")),
-    Metric("teacher_seconds", "minimize", "teachers held times seconds", _teacher_seconds),
-    Metric(
-        "volume_max", "minimize", "most unused soft labels, in samples", _max("volume_max")
-    ),
-    Metric("resends", "minimize", "requests that were sent again", _sum("resends")),
-    Metric(
-        "samples_lost",
-        "minimize",
-        "samples that no step was taken on",
-        _sum("samples_lost"),
-    ),
+    _metric("validation_top1", "maximize", _LAST, watched=_EACH_EPOCH),
+    _metric("validation_top1_best", "maximize", _BEST, watched=_EACH_EPOCH),
+    _metric("student_top1", "maximize", _TEST, watched=_EACH_EPOCH),
+    _metric("student_top5", "maximize", "the same, of the five likeliest"),
+    _metric("global_top1", "maximize", _GLOBAL),
+    _metric("samples_per_second", "maximize", "of the student"),
+    _metric("wall_seconds", "minimize", "of the whole run"),
+    _metric("train_seconds", "minimize", "in the training loop", _sum("train_seconds")),
+    _metric("teacher_seconds", "minimize", "teachers held times seconds", _teacher_seconds),
+    _metric("volume_max", "minimize", _VOLUME, _max("volume_max")),
+    _metric("resends", "minimize", _RESENT, _sum("resends")),
+    _metric("samples_lost", "minimize", _LOST, _sum("samples_lost")),
 )
 _SIMULATED = (
-    Metric(
-        "samples_per_second", "maximize", "of all students", _plain("samples_per_second")
-    ),
-    Metric(
-        "of_n_training",
-        "maximize",
-        "samples/s over that of the students without a teacher",
-        _plain("of_n_training"),
-    ),
-    Metric("teachers", "minimize", "teachers rented", _plain("teachers")),
-    Metric(
-        "teachers_used", "minimize", "teachers held at the end", _plain("teachers_used")
-    ),
-    Metric(
-        "volume_max",
-        "minimize",
-        "most unused soft labels, in samples",
-        _plain("volume_max"),
-    ),
-    Metric("resends", "minimize", "requests that were sent again", _plain("resends")),
-    Metric("samples_lost", "minimize", "samples not delivered", _plain("samples_lost")),
+    _metric("samples_per_second", "maximize", "of all students"),
+    _metric("of_n_training", "maximize", _SHARE),
+    _metric("teachers", "minimize", "teachers rented"),
+    _metric("teachers_used", "minimize", "teachers held at the end"),
+    _metric("volume_max", "minimize", _VOLUME),
+    _metric("resends", "minimize", _RESENT),
+    _metric("samples_lost", "minimize", "samples not delivered"),
 )
 
 

@@ -14,6 +14,7 @@ import yaml
 from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.check import construct
+from kdlab.config.home import runs_folder
 from kdlab.config.load import from_dict, spec_hash
 from kdlab.errors import SchedulerUnreachable
 from kdlab.events.log import MemberLog
@@ -30,7 +31,7 @@ from kdlab.tuning import best, figures
 from kdlab.tuning.driver import Driver
 from kdlab.tuning.folder import SweepFolder, counted, open_study
 from kdlab.tuning.outcome import SweepOutcome
-from kdlab.tuning.plan import gpus, jobs_of, shares_pool, tracking_uri
+from kdlab.tuning.plan import gpus, jobs_of, shares_pool
 from kdlab.tuning.repeat import confirmed, rates, real_run
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import SweepSpec
@@ -53,7 +54,7 @@ class SweepProcess(Work):
         self.spec = construct(SweepSpec, tree)
         self.hash = spec_hash(counted(self.spec.to_dict()))
         self.space = Space(self.spec)
-        self.uri = tracking_uri(self.spec)
+        self.uri = self.spec.tracking.store(runs_folder())
         self.pool: PoolAddress | None = None
         self.calibrated: dict[str, float] = {}
 
@@ -171,7 +172,6 @@ class SweepProcess(Work):
         spec = construct(ExperimentSpec, tree)
         setup = TrainingSetup(
             spec,
-            spec_hash(spec.to_dict()),
             emit=self.log.emit,
             emit_teacher=MemberLog(self.log, "teacher").emit,
             stop=self.stop,

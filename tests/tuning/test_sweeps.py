@@ -72,9 +72,7 @@ def test_a_simulated_sweep(sweeps):
     found = result["best"]["metrics"]
     assert found["of_n_training"] >= 0.9
     assert all(
-        row.values["teachers"] >= found["teachers"]
-        for row in sweep.rows()
-        if row.feasible
+        row.values["teachers"] >= found["teachers"] for row in sweep.rows() if row.feasible
     )
     card = yaml.safe_load((sweep.path / "best/registry/simulations/small.yaml").read_text())
     assert card["cases"][0]["teachers"] == found["teachers"]

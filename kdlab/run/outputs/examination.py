@@ -278,7 +278,7 @@ def _setup_of(spec: ExperimentSpec, say: Callable[[str], None]) -> TrainingSetup
         if isinstance(event, Note | TeacherTraining):
             say(event.text())
 
-    return TrainingSetup(spec, "", emit=ignore, emit_teacher=ignore, stop=lambda: False)
+    return TrainingSetup(spec, emit=ignore, emit_teacher=ignore)
 
 
 def _unheard(line: str) -> None:

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 from kdlab.cluster.pool import Pool
-from kdlab.config.load import spec_hash
 from kdlab.errors import RunStopped
 from kdlab.events.log import MemberLog
 from kdlab.events.runs import (
@@ -54,10 +53,8 @@ class RunProcess(Work):
     ) -> None:
         super().__init__(run, stop)
         self.run, self.spec = run, spec_of(run)
-        self.hash = spec_hash(self.spec.to_dict())
         self.setup = TrainingSetup(
             self.spec,
-            self.hash,
             emit=self.log.emit,
             emit_teacher=MemberLog(self.log, "teacher").emit,
             stop=stop,
@@ -137,10 +134,7 @@ class RunProcess(Work):
 
     @property
     def tracking_uri(self) -> str | None:
-        tracking = self.spec.tracking
-        if not tracking.enabled:
-            return None
-        return tracking.uri or f"sqlite:///{self.run.path.parent / 'mlflow.db'}"
+        return self.spec.tracking.store(self.run.path.parent)
 
     def _announce(self) -> None:
         begun = announcement(self.setup, self.name, self.run.run_id, self.tracking_uri)
