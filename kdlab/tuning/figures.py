@@ -55,7 +55,9 @@ def draw(study: optuna.Study, spec: SweepSpec, folder: Path, emit: Emit) -> list
     ]
 
 
-def _drawn(name: str, make: Callable[[], Drawing], folder: Path, emit: Emit) -> Path | None:
+def _drawn(
+    name: str, make: "Callable[[], Drawing]", folder: Path, emit: Emit
+) -> Path | None:
     from matplotlib import pyplot
 
     path = folder / f"{name}.png"
