@@ -16,23 +16,12 @@ def do(arguments: argparse.Namespace) -> int:
 
     run = found(arguments.run)
     try:
-        if not isinstance(run, Run):
-            # With optuna, which a run does not need.
-            from kdlab.tuning.watching import Lines
-
-            run.wait(Lines().see)
-        else:
-            from kdlab.report.progress import Progress
-
-            with Progress() as progress:
-                run.wait(progress.see)
+        with run.lines() as see:
+            run.wait(see)
     except KeyboardInterrupt:
         say(f"{run.id} goes on; watch it again with: kdlab attach {run.name}")
         return 0
     if isinstance(run, Run):
         return report_run(run, as_json=False)
-    from kdlab.messages import typed
-    from kdlab.tuning.outcome import SweepOutcome, printed
-
-    print(printed(typed(SweepOutcome, run.result)))
+    print(run.outcome)
     return 0

@@ -14,10 +14,11 @@ from kdlab.config.check import construct
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.events.event import Event
 from kdlab.experiment.folder import RunStatus
+from kdlab.messages import typed
 from kdlab.report.table import text_table_left
 from kdlab.run.handle.watched import Watched, viewers
 from kdlab.tuning.folder import SweepFolder, find, read_study
-from kdlab.tuning.outcome import TrialRow, number
+from kdlab.tuning.outcome import SweepOutcome, TrialRow, number
 from kdlab.tuning.spec import SweepSpec
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Sweep(Watched):
         return f"sweeps/{self.id}"
 
     @contextmanager
-    def _lines(self) -> Iterator[Callable[[Event], None]]:
+    def lines(self) -> Iterator[Callable[[Event], None]]:
         from kdlab.tuning.watching import Lines
 
         yield Lines().see
@@ -80,6 +81,11 @@ class Sweep(Watched):
             RunFailed, RunStopped, NotFoundError: it has none, and why.
         """
         return dict(self._result_or_raise())
+
+    @property
+    def outcome(self) -> SweepOutcome:
+        """The same, checked; in words where it is printed."""
+        return typed(SweepOutcome, self.result)
 
     def _why_no_result(self, status: RunStatus) -> str:
         again = f"    kdlab sweep {self.folder.spec} --study {self.id}"

@@ -112,6 +112,38 @@ class SweepOutcome:
     tracking_uri: str | None
     sweep_dir: str
 
+    def __str__(self) -> str:
+        """The end of a sweep in words."""
+        best = self.best
+        lines = [f"Best: trial {best.number}"]
+        found = [*(best.values or {}).items(), *best.set.items()]
+        lines += [f"  {name} = {number(value)}" for name, value in found]
+        again = self.confirmed
+        if again is not None:
+            lines.append(f"With fresh seeds {list(again.seeds)}, {again.metric}:")
+            for words, each in (
+                ("the best", again.best),
+                ("the experiment as it is", again.as_it_is),
+            ):
+                std = "" if each.std is None else f" ± {each.std:.3g}"
+                lines.append(f"  {words}: {number(each.mean)}{std}")
+            lines.append(f"  (the sweep's own, optimistic: {number(again.optimistic)})")
+        real = self.real
+        if real is not None:
+            of = real.of_n_training
+            verdict = "holds" if real.holds else "DIFFERS"
+            lines.append(
+                f"Of N-training: simulated {of.simulated:.3f}, measured {of.measured:.3f} "
+                f"({verdict})"
+            )
+        count = self.trials
+        lines.append(
+            f"{count.total} trials: {count.complete} complete, {count.pruned} pruned, "
+            f"{count.failed} failed; {count.tried_again} were lost and tried again"
+        )
+        lines += [f"Saved: {path}" for path in self.saved]
+        return "\n".join(lines)
+
 
 def number(value: object) -> str:
     if value is None:
@@ -119,36 +151,3 @@ def number(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def printed(outcome: SweepOutcome) -> str:
-    """The end of a sweep in words."""
-    best = outcome.best
-    lines = [f"Best: trial {best.number}"]
-    found = [*(best.values or {}).items(), *best.set.items()]
-    lines += [f"  {name} = {number(value)}" for name, value in found]
-    again = outcome.confirmed
-    if again is not None:
-        lines.append(f"With fresh seeds {list(again.seeds)}, {again.metric}:")
-        for words, each in (
-            ("the best", again.best),
-            ("the experiment as it is", again.as_it_is),
-        ):
-            std = "" if each.std is None else f" ± {each.std:.3g}"
-            lines.append(f"  {words}: {number(each.mean)}{std}")
-        lines.append(f"  (the sweep's own, optimistic: {number(again.optimistic)})")
-    real = outcome.real
-    if real is not None:
-        of = real.of_n_training
-        verdict = "holds" if real.holds else "DIFFERS"
-        lines.append(
-            f"Of N-training: simulated {of.simulated:.3f}, measured {of.measured:.3f} "
-            f"({verdict})"
-        )
-    count = outcome.trials
-    lines.append(
-        f"{count.total} trials: {count.complete} complete, {count.pruned} pruned, "
-        f"{count.failed} failed; {count.tried_again} were lost and tried again"
-    )
-    lines += [f"Saved: {path}" for path in outcome.saved]
-    return "\n".join(lines)

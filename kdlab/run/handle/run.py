@@ -183,7 +183,7 @@ class Run(Watched):
         return shown
 
     @contextmanager
-    def _lines(self) -> Iterator[Callable[[Event], None]]:
+    def lines(self) -> Iterator[Callable[[Event], None]]:
         from kdlab.report.progress import Progress
 
         with Progress() as progress:

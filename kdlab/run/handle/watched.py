@@ -143,7 +143,7 @@ class Watched:
             TimeoutError: it has not ended after `timeout_s`. It goes on.
         """
         if watch is None and not self._shown and (in_a_notebook() or sys.stderr.isatty()):
-            with self._lines() as lines:
+            with self.lines() as lines:
                 return self.wait(lines, timeout_s, since)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         read = EventReader(self.folder.events)
@@ -158,7 +158,7 @@ class Watched:
                 raise TimeoutError(f"{self.id} has not ended after {timeout_s:g} s")
             time.sleep(_TICK_S)
 
-    def _lines(self) -> AbstractContextManager[_Watcher]:
+    def lines(self) -> AbstractContextManager[_Watcher]:
         """What writes events as lines for people."""
         raise NotImplementedError
 
@@ -167,7 +167,7 @@ class Watched:
         if in_a_notebook():
             self._shown = True
             return view()
-        with contextlib.suppress(KeyboardInterrupt), self._lines() as lines:
+        with contextlib.suppress(KeyboardInterrupt), self.lines() as lines:
             self.wait(lines)
         return self
 
