@@ -85,7 +85,7 @@ class Driver:
 
     @property
     def ms_per_trial(self) -> float | None:
-        """Of the driver's own time."""
+        """Milliseconds of the driver's own time."""
         if not self._asks:
             return None
         return 1000 * (sum(self._asks) + sum(self.verdicts.seconds)) / len(self._asks)
