@@ -6,7 +6,9 @@ import torch, distributed, optuna, mlflow or ipywidgets: a notebook's first cell
 once.
 """
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kdlab.config import Range, Spec, SpecError, register
 from kdlab.errors import KdlabError
@@ -14,43 +16,56 @@ from kdlab.run import Experiment, Run, attach, compare, load, runs
 from kdlab.run.catalogue import Registry
 from kdlab.run.handle.watched import viewers
 
+if TYPE_CHECKING:
+    from kdlab.cluster.chaos import ChaosRunner
+    from kdlab.notebook.builder import Builder
+    from kdlab.notebook.monitor import Monitor, Renderer
+    from kdlab.notebook.sweep_view import SweepView
+    from kdlab.run.handle.watched import Watched
+    from kdlab.tuning import Sweep
+
 registry = Registry()
 
 
-def sweep(name: Any, *overrides: Any, study: str | None = None, say: Any = print) -> Any:
+def sweep(
+    name: str | Path | Mapping[str, object],
+    *overrides: str | Mapping[str, object],
+    study: str | None = None,
+    say: Callable[[str], None] = print,
+) -> "Sweep":
     """Start a sweep, by name or as a dict; see `kdlab.tuning.search` and `Search.start`."""
     from kdlab.tuning import search  # imports torch and optuna
 
     return search(name, *overrides).start(study, say)
 
 
-def attach_sweep(study: str = "last") -> Any:
+def attach_sweep(study: str = "last") -> "Sweep":
     """A sweep that exists, running or not; see `kdlab.tuning.attach_sweep`."""
     from kdlab.tuning import attach_sweep as attach_to  # imports torch and optuna
 
     return attach_to(study)
 
 
-def chaos(run: Run, **spec: Any) -> Any:
+def chaos(run: Run, **spec: Any) -> "ChaosRunner":
     """Trouble for a running run; see `kdlab.run.handle.chaos.chaos`."""
     from kdlab.run.handle.chaos import chaos as begin  # imports distributed
 
     return begin(run, **spec)
 
 
-def _monitor(run: Any, renderer: Any) -> Any:
+def _monitor(run: Run, renderer: "Renderer") -> "Monitor":
     from kdlab.notebook.monitor import Monitor  # imports ipywidgets
 
     return Monitor(run, renderer).show()
 
 
-def _builder(asked: Any, changes: Any) -> Any:
+def _builder(asked: str, changes: Mapping[str, object]) -> "Builder":
     from kdlab.notebook.builder import Builder
 
     return Builder(asked, changes)
 
 
-def _sweep_view(sweep: Any, page: Any) -> Any:
+def _sweep_view(sweep: "Watched", page: Callable[[], str]) -> "SweepView":
     from kdlab.notebook.sweep_view import SweepView
 
     return SweepView(sweep, page).show()

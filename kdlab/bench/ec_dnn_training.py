@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from kdlab.bench.ec_dnn import MeasuredSeconds
-from kdlab.config.load import spec_hash
 from kdlab.events.event import unheard
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
@@ -34,13 +33,7 @@ def main() -> None:
     own = {"method.compare": {"own": variant}, "method.processes": False}
     experiment = load(config["experiment"], *config["overrides"], own)
     spec = experiment.spec
-    setup = TrainingSetup(
-        spec,
-        spec_hash(spec.to_dict()),
-        emit=unheard,
-        emit_teacher=unheard,
-        stop=lambda: False,
-    )
+    setup = TrainingSetup(spec)
     member = next(m for m in spec.members() if m.source_name == "own")
     seed = int(config.get("seed", 0))
     assert isinstance(spec.method, Ensemble)

@@ -114,7 +114,7 @@ def _trained(shares: str, overrides: dict[str, Any]) -> _Measured:
 
 def _end(run: Run) -> None:
     """With all that it started: the next training must not meet it."""
-    pid = run.status.get("pid")
+    pid = run.status.pid
     own: list[psutil.Process] = []
     with suppress(psutil.Error, TypeError):
         main = psutil.Process(pid)

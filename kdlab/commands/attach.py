@@ -12,25 +12,16 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
+    from kdlab.run import Run
+
     run = found(arguments.run)
-    is_sweep = run.name != run.id
     try:
-        if is_sweep:
-            # With optuna, which a run does not need.
-            from kdlab.tuning.watching import Lines
-
-            run.wait(Lines().see)
-        else:
-            from kdlab.report.progress import Progress
-
-            with Progress() as progress:
-                run.wait(progress.see)
+        with run.lines() as see:
+            run.wait(see)
     except KeyboardInterrupt:
         say(f"{run.id} goes on; watch it again with: kdlab attach {run.name}")
         return 0
-    if not is_sweep:
+    if isinstance(run, Run):
         return report_run(run, as_json=False)
-    from kdlab.tuning.handle import printed
-
-    print(printed(run.result))
+    print(run.outcome)
     return 0

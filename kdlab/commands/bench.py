@@ -2,7 +2,6 @@
 
 import argparse
 from importlib import import_module
-from typing import Any
 
 from kdlab.commands.command import json_flag, say, show
 from kdlab.errors import BadInput
@@ -38,7 +37,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def do(arguments: argparse.Namespace) -> int:
     from kdlab.report.figures import printed
 
-    given: dict[str, Any] = {"repeats": arguments.repeats, "only": arguments.only}
+    given: dict[str, object] = {"repeats": arguments.repeats, "only": arguments.only}
     if arguments.overrides:
         given["overrides"] = arguments.overrides
         if arguments.name not in _WITH_SETTINGS:

@@ -5,10 +5,17 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kdlab.events.event import Event
+
+if TYPE_CHECKING:
+    from kdlab.run import Run
+    from kdlab.run.handle.watched import Watched
+    from kdlab.tuning import Sweep
+
+Followed = TypeVar("Followed", bound="Watched")  # a run or a sweep
 
 
 class Command(Protocol):
@@ -41,14 +48,14 @@ def tell(text: str, *, as_json: bool) -> None:
     print(text, file=sys.stderr if as_json else sys.stdout)
 
 
-def show(text: str, found: Mapping[str, Any] | list[Any], *, as_json: bool) -> None:
+def show(text: str, found: object, *, as_json: bool) -> None:
     """A result as a text, and with --json as an object after it."""
     tell(text, as_json=as_json)
     if as_json:
         print(json.dumps(found))
 
 
-def found(name: str) -> Any:
+def found(name: str) -> "Run | Sweep":
     """A run, or a sweep as sweeps/NAME."""
     if name.startswith("sweeps/"):
         from kdlab.tuning import attach_sweep
@@ -60,11 +67,11 @@ def found(name: str) -> Any:
 
 
 def started(
-    start: Callable[[], Any],
+    start: Callable[[], Followed],
     see: Callable[[Event], None],
     arguments: argparse.Namespace,
     since: float = 0.0,
-) -> tuple[Any, int]:
+) -> tuple[Followed | None, int]:
     """Start and watch to the end; how often Ctrl-C was pressed. None when it is detached.
 
     Ctrl-C stops gracefully, a second one ends it at once.
@@ -75,10 +82,10 @@ def started(
         arguments: have `detach` and `json`.
         since: older events are of an earlier session, and are not shown again.
     """
-    run: Any = None
+    run: Followed | None = None
     pressed = 0
 
-    def on_interrupt(*_: Any) -> None:
+    def on_interrupt(*_: object) -> None:
         nonlocal pressed
         if run is None:
             # One more, while the interpreter ends, would be a traceback.
@@ -107,7 +114,7 @@ def started(
     return run, pressed
 
 
-def start_run(start: Callable[[], Any], arguments: argparse.Namespace) -> int:
+def start_run(start: Callable[[], "Run"], arguments: argparse.Namespace) -> int:
     """Start, watch and report a run; `arguments` has detach and json."""
     from kdlab.report.progress import Progress
 
@@ -121,7 +128,7 @@ def start_run(start: Callable[[], Any], arguments: argparse.Namespace) -> int:
     return report_run(run, as_json=arguments.json)
 
 
-def report_run(run: Any, *, as_json: bool) -> int:
+def report_run(run: "Run", *, as_json: bool) -> int:
     """What came of it. Raises RunFailed or RunStopped with the reason."""
     result = run.result
     show(f"\n{run.table()}\n", result, as_json=as_json)

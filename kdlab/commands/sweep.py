@@ -33,7 +33,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def do(arguments: argparse.Namespace) -> int:
     from kdlab.tuning import search
-    from kdlab.tuning.handle import check_name, printed
+    from kdlab.tuning.handle import check_name
     from kdlab.tuning.watching import Lines
 
     numbers = {"trials": arguments.trials, "jobs": arguments.jobs}
@@ -50,7 +50,7 @@ def do(arguments: argparse.Namespace) -> int:
         say("ended at once; the same command goes on with the study")
         return 130
     result = sweep.result  # raises with the reason
-    tell(f"\n{printed(result)}\n", as_json=arguments.json)
+    tell(f"\n{sweep.outcome}\n", as_json=arguments.json)
     if result["tracking_uri"]:
         say("Compare in MLflow: kdlab ui")
     say(f"Pictures: {sweep.path}/figures  ·  optuna-dashboard {result['storage']}")

@@ -69,7 +69,7 @@ class TrialDone(Event, kind="trial_done"):
     of_trials: int
     run: str | None
     set: Mapping[str, Any]
-    values_found: Mapping[str, float] | None = None  # of a complete one, by objective
+    values_found: Mapping[str, float | None] | None = None  # of a complete one, by metric
     feasible: bool | None = None  # whether it keeps the constraints
     epoch: int | None = None  # of a pruned one
     error: str | None = None  # of a failed one

@@ -9,10 +9,9 @@ from kdlab.experiment.folder import RunFolder
 
 def accept_components(folder: RunFolder) -> None:
     """Define notebook components, if they are those the starting process named."""
-    components = json.loads((folder.path / "components.json").read_text())
     named = json.loads(os.environ.get("KDLAB_COMPONENTS", "{}"))
     trusted = {
         name: {"source": entry["source"], "sha256": named.get(name, "nobody named it")}
-        for name, entry in components.items()
+        for name, entry in folder.components().items()
     }
     notebook_components.accept(trusted)

@@ -1,7 +1,5 @@
 """From prepared teachers to what a pool serves."""
 
-from typing import Any
-
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.teachers.probe import identity_of
 from kdlab.data.images import ImageData
@@ -12,7 +10,7 @@ def deployment_of(
     teachers: PreparedTeachers,
     data: ImageData,
     *,
-    data_spec: dict[str, Any],
+    data_spec: dict[str, object],
     batch: int,
     by_reference: bool = True,
     or_value: bool = False,

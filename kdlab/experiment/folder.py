@@ -10,8 +10,11 @@ runs/<run_id>/
 """
 
 import json
+import os
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,13 +23,70 @@ import psutil
 import yaml
 
 from kdlab.config.folders import nearest
-from kdlab.config.home import runs_folder, write_json
+from kdlab.config.home import locked, runs_folder, write_json
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.events.log import select
 from kdlab.events.runs import RunStarted
+from kdlab.messages import plain, typed
 
 FORMAT = 2  # of the folder with its spec, events and checkpoints; kdlab 0.1 wrote format 1
+UNDER_WAY = ("starting", "running")
 ENDED = ("finished", "failed", "stopped", "lost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """What `status.json` says of a run or a sweep; times in seconds since 1970.
+
+    Attributes:
+        state: one of UNDER_WAY or ENDED; or `prepared`, for ranks that torchrun starts; or
+            `pool`, of a folder that holds no more than a pool.
+        created: when it was started or resumed last.
+        pid, process_started: of its process; the time tells it from a reused pid.
+        begin, ended: of its work.
+        seconds: that all its processes took which have ended.
+        exit_code, error, result: of what has ended.
+    """
+
+    state: str | None = None
+    created: float = 0.0
+    pid: int | None = None
+    process_started: float | None = None
+    begin: float | None = None
+    ended: float | None = None
+    seconds: float | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    result: Mapping[str, object] | None = None
+
+    def alive(self) -> bool:
+        """Whether the process lives."""
+        if self.pid is None:  # between making the folder and starting the process
+            return time.time() - self.created < 30
+        born = self.process_started
+        try:
+            process = psutil.Process(self.pid)
+            same = born is None or abs(process.create_time() - born) < 1.0
+            return same and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrigin:
+    """What a run or a sweep was made of: `experiment.json`.
+
+    Attributes:
+        format: of the folder.
+        experiment: name of its config.
+        spec_hash: of its spec.
+        cwd: where it was started.
+    """
+
+    format: int = 1
+    experiment: str | None = None
+    spec_hash: str | None = None
+    cwd: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +108,23 @@ class RunFolder:
     @property
     def since(self) -> float:
         """When it was started or resumed last; seconds since 1970."""
-        return float(self.raw_status().get("created", 0.0))
+        return self.raw_status().created
 
     def member(self, name: str) -> Path:
         return self.path / "members" / name
 
-    def experiment(self) -> dict[str, Any]:
-        return _read(self.path / "experiment.json")
+    def origin(self) -> RunOrigin:
+        return typed(RunOrigin, _read(self.path / "experiment.json"))
+
+    def write_origin(self, experiment: str, spec_hash: str) -> None:
+        origin = RunOrigin(
+            format=FORMAT, experiment=experiment, spec_hash=spec_hash, cwd=os.getcwd()
+        )
+        write_json(self.path / "experiment.json", plain(origin))
+
+    def components(self) -> dict[str, dict[str, str]]:
+        """Components of notebook cells that it needs: source and hash of each, by name."""
+        return typed(dict[str, dict[str, str]], _read(self.path / "components.json"))
 
     def resolved(self) -> dict[str, Any]:
         """The resolved spec, as it was written."""
@@ -68,7 +138,8 @@ class RunFolder:
         Raises:
             BadInput: another version wrote it.
         """
-        found = self.experiment().get("format", 1)
+        origin = self.origin()
+        found = origin.format
         if found == FORMAT:
             return
         begun = next(select(self.events, RunStarted), None)
@@ -78,34 +149,41 @@ class RunFolder:
             f"Run {self.run_id} has format {found}, written by kdlab {writer}; this is "
             f"{version('kdlab')}, which reads format {FORMAT}. Its result, student and events "
             f"can still be looked at; to train on, use the kdlab that wrote it, or run "
-            f"{self.experiment().get('experiment', 'the experiment')} again."
+            f"{origin.experiment or 'the experiment'} again."
         )
 
-    def raw_status(self) -> dict[str, Any]:
-        return _read(self.path / "status.json")
+    def raw_status(self) -> RunStatus:
+        return typed(RunStatus, _read(self.path / "status.json"))
 
-    def write_status(self, **facts: Any) -> None:
-        write_json(self.path / "status.json", self.raw_status() | facts)
+    def write_status(self, **facts: object) -> None:
+        """Fields of `RunStatus`; what is not named stays."""
+        path = self.path / "status.json"
+        write_json(path, _read(path) | facts)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> RunStatus:
         """As written, but a run whose process is gone without a word is "lost"."""
         status = self.raw_status()
-        if status.get("state") in ("starting", "running") and not alive(status):
-            return status | {"state": "lost", "exit_code": 1}
+        if status.state in UNDER_WAY and not status.alive():
+            return replace(status, state="lost", exit_code=1)
         return status
 
+    @contextmanager
+    def held(self, busy: BaseException, patience_s: float = 0.0) -> Iterator[None]:
+        """By one process at a time, for as long as it fills the folder.
 
-def alive(status: dict[str, Any]) -> bool:
-    """Whether the run's process lives; the start time tells it from a reused pid."""
-    pid, born = status.get("pid"), status.get("process_started")
-    if pid is None:  # between making the folder and starting the process
-        return time.time() - float(status.get("created", 0)) < 30
-    try:
-        process = psutil.Process(pid)
-        same = born is None or abs(process.create_time() - born) < 1.0
-        return same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        Args:
+            busy: raised where another process holds it.
+            patience_s: until then. A killed process counts as gone a moment before its last
+                thread lets go of the lock.
+        """
+        deadline = time.monotonic() + patience_s
+
+        def while_waiting() -> None:
+            if time.monotonic() >= deadline:
+                raise busy
+
+        with locked(self.path / "lock", while_waiting):
+            yield
 
 
 def find(run_id: str) -> RunFolder:
@@ -135,12 +213,12 @@ def all_folders() -> list[RunFolder]:
     """Oldest first."""
     folder = runs_folder()
     found = [RunFolder(p.parent) for p in folder.glob("*/experiment.json")]
-    return sorted(found, key=lambda f: (f.raw_status().get("created", 0), f.run_id))
+    return sorted(found, key=lambda f: (f.since, f.run_id))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, object]:
     try:
-        data: dict[str, Any] = json.loads(path.read_text())
+        data: dict[str, object] = json.loads(path.read_text())
     except FileNotFoundError:
         return {}
     return data

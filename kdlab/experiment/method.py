@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from kdlab.cluster.chaos import Target
 from kdlab.config import Fault
@@ -42,7 +42,7 @@ class Group(Protocol):
 
     failovers: list[float]  # seconds each
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Mapping[str, object]:
         """Until the end; a `MemberResult` as JSON holds it."""
 
     def targets(self) -> list[Target]: ...

@@ -1,6 +1,5 @@
 """The machines of a run: its teacher pools, and where its ranks are started."""
 
-import json
 from collections.abc import Callable
 from functools import cached_property
 
@@ -88,14 +87,13 @@ class Pools:
         """The teacher, with the proof of a model that answers so."""
         data = self.setup.data
         reference = answers(torch.from_numpy(probe_images(data.shape)))
-        named = json.loads((self.run.path / "components.json").read_text())
         return deployment_of(
             self.setup.teacher,
             data,
             data_spec=self.spec.data.to_dict(),
             batch=batch,
             **source.ways(),
-            components=notebook_components.pack(set(named)),
+            components=notebook_components.pack(set(self.run.components())),
             reference=tuple(map(tuple, proof_of(reference.numpy()))),
         )
 

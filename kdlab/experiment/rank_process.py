@@ -21,9 +21,8 @@ from typing import Any, Generic, TypeVar
 import torch
 import torch.distributed as dist
 
-from kdlab.config.load import spec_hash
 from kdlab.errors import KdlabError, RunStopped
-from kdlab.events.event import Emit, Event, unheard
+from kdlab.events.event import Emit, Event
 from kdlab.events.general import Warned
 from kdlab.events.log import EventLog, MemberLog
 from kdlab.events.teachers import TeacherJoined, TeacherLeft, TeacherLost, TeachersGone
@@ -87,14 +86,8 @@ class RankProcess(ABC, Generic[OrderType]):
         self.member: Member = next(m for m in self.spec.members() if m.name == member)
         self.folder = run.member(member)
         self.log = MemberLog(EventLog(run.events), member)
-        self.hash = spec_hash(self.spec.to_dict())
-        self.setup = TrainingSetup(
-            self.spec,
-            self.hash,
-            emit=self.log.emit,
-            emit_teacher=unheard,
-            stop=self.stops,
-        )
+        self.setup = TrainingSetup(self.spec, emit=self.log.emit, stop=self.stops)
+        self.hash = self.setup.spec_hash
 
     @abstractmethod
     def generation(self, order: OrderType) -> object:

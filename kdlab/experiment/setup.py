@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from kdlab.config.load import spec_hash
 from kdlab.data.images import ImageData
 from kdlab.data.samples import PlannedSamples, RankPart, Shard, planned
-from kdlab.events.event import Emit
+from kdlab.events.event import Emit, unheard
 from kdlab.events.general import Note
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.models.pixel_mean import fit_pixel_mean
@@ -27,7 +28,6 @@ class TrainingSetup:
 
     Args:
         spec: the resolved experiment.
-        spec_hash: of it, for checkpoints.
         emit: for notes on the data.
         emit_teacher: for the training of a teacher that is not there yet.
         stop: whether the user asked to stop.
@@ -36,14 +36,18 @@ class TrainingSetup:
     def __init__(
         self,
         spec: ExperimentSpec,
-        spec_hash: str,
         *,
-        emit: Emit,
-        emit_teacher: Emit,
-        stop: Callable[[], bool],
+        emit: Emit = unheard,
+        emit_teacher: Emit = unheard,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.spec, self.spec_hash, self.stop = spec, spec_hash, stop
+        self.spec, self.stop = spec, stop
         self._emit, self._emit_teacher = emit, emit_teacher
+
+    @cached_property
+    def spec_hash(self) -> str:
+        """Checkpoints of another spec are not gone on with."""
+        return spec_hash(self.spec.to_dict())
 
     @cached_property
     def data(self) -> ImageData:

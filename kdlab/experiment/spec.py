@@ -42,6 +42,10 @@ class Tracking(Spec):
     uri: str | None = None
     enabled: bool = True
 
+    def store(self, runs: Path) -> str | None:
+        """Address of the store for the runs in this folder; None where there is none."""
+        return (self.uri or f"sqlite:///{runs / 'mlflow.db'}") if self.enabled else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Workers(Spec):

@@ -8,7 +8,7 @@ import html
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ipywidgets as widgets
 import yaml
@@ -47,12 +47,12 @@ class Draft:
         NotFoundError: no such config.
     """
 
-    def __init__(self, name: str, changes: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, name: str, changes: Mapping[str, object] | None = None) -> None:
         self.name, self.changes = name, dict(changes or {})
         self.fault = ""
         self.check()
 
-    def set(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: object) -> None:
         """One value; a part replaces all that was changed below it."""
         below = f"{key}."
         self.changes = {k: v for k, v in self.changes.items() if not k.startswith(below)}
@@ -71,7 +71,7 @@ class Draft:
         self._tree = loader.compose(self.name, [self.changes]).data
         self._written = loader.written(self.name, [self.changes])
 
-    def value(self, field: FormField) -> Any:
+    def value(self, field: FormField) -> object:
         """With cards read and defaults filled in."""
         return _at(self._tree, field.key, field.default)
 
@@ -119,7 +119,7 @@ class Draft:
 class Builder:
     """What `experiment.edit()` shows: dropdowns and fields, the YAML, save and start."""
 
-    def __init__(self, name: str, changes: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, name: str, changes: Mapping[str, object] | None = None) -> None:
         self.draft, self.shelf = Draft(name, changes), form.Shelf()
         self.run: Run | None = None
         self.message, self.text = widgets.HTML(), widgets.HTML()
@@ -128,7 +128,7 @@ class Builder:
         self.save = self._button("save", self._save)
         self.start = self._button("start", self._start)
         self.output = widgets.Output()
-        self.fields: dict[str, Any] = {}  # widgets by dotted key
+        self.fields: dict[str, widgets.Widget] = {}  # widgets by dotted key
         self._unread: dict[str, str] = {}  # fields whose text is no value, and why
         self._saved: Path | None = None  # by this form: it may write there again
         self.sections = widgets.Accordion(children=[])
@@ -160,7 +160,7 @@ class Builder:
         state = "has faults" if self.draft.fault else "could run"
         return f"Builder({self.draft.name!r}, {len(self.draft.changes)} changes, {state})"
 
-    def set(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: object) -> None:
         """What a field does when it is changed; for scripts and tests."""
         self._unread.pop(key, None)
         self.draft.set(key, value)
@@ -214,7 +214,7 @@ class Builder:
         variant.layout.display = "" if shown == family else "none"
         self.fields[field.key], self.fields[f"{field.key}.*"] = chooser, variant
 
-        def choose(change: Mapping[str, Any]) -> None:
+        def choose(change: Mapping[str, object]) -> None:
             picked = str(change["new"])
             of_family = picked.endswith("/*")
             variant.layout.display = "" if of_family else "none"
@@ -224,11 +224,11 @@ class Builder:
                 return
             take(None if picked == _NONE else choices[picked].tree())
 
-        def name_variant(change: Mapping[str, Any]) -> None:
+        def name_variant(change: Mapping[str, object]) -> None:
             if change["new"]:
                 take({"type": f"{str(chooser.value).removesuffix('*')}{change['new']}"})
 
-        def take(tree: dict[str, Any] | None) -> None:
+        def take(tree: Mapping[str, str] | None) -> None:
             self.set(field.key, tree)
             body.children = self._inside(field)
 
@@ -236,7 +236,7 @@ class Builder:
         variant.observe(name_variant, names="value")
         return widgets.VBox([chooser, variant, body], layout=_wide())
 
-    def _inside(self, field: FormField) -> tuple[Any, ...]:
+    def _inside(self, field: FormField) -> tuple[widgets.Widget, ...]:
         """What a part is, and its fields."""
         assert field.part is not None
         below = f"{field.key}."
@@ -263,7 +263,10 @@ class Builder:
         return widgets.VBox([widget, _words(field.about, field.limit)], layout=_wide())
 
     def _typed(
-        self, field: FormField, read: Callable[[Any], Any], change: Mapping[str, Any]
+        self,
+        field: FormField,
+        read: Callable[[object], object],
+        change: Mapping[str, object],
     ) -> None:
         try:
             self.set(field.key, read(change["new"]))
@@ -312,7 +315,7 @@ class Builder:
             self.run.live()
 
 
-def _at(tree: Any, key: str, default: Any) -> Any:
+def _at(tree: object, key: str, default: object) -> object:
     for part in key.split("."):
         if not isinstance(tree, Mapping) or part not in tree:
             return default
@@ -320,10 +323,12 @@ def _at(tree: Any, key: str, default: Any) -> Any:
     return tree
 
 
-def _widget(field: FormField, value: Any) -> tuple[Any, Callable[[Any], Any]]:
+def _widget(
+    field: FormField, value: object
+) -> tuple[widgets.Widget, Callable[[object], object]]:
     """A widget for one value, and how its value is read."""
     name = field.key.rpartition(".")[2]
-    shared: dict[str, Any] = {"description": name, "style": _STYLE, "layout": _wide()}
+    shared: dict[str, object] = {"description": name, "style": _STYLE, "layout": _wide()}
     if field.kind == "choice":
         options = [*([_NONE] if field.optional else []), *field.choices]
         shown = _NONE if value is None else value
@@ -334,7 +339,7 @@ def _widget(field: FormField, value: Any) -> tuple[Any, Callable[[Any], Any]]:
         text = widgets.Text(value=str(value or ""), continuous_update=False, **shared)
         return text, str
     written = _flow(value)
-    return widgets.Text(value=written, continuous_update=False, **shared), parse_value
+    return widgets.Text(value=written, continuous_update=False, **shared), _parsed
 
 
 def _wide() -> widgets.Layout:
@@ -342,11 +347,15 @@ def _wide() -> widgets.Layout:
     return widgets.Layout(width="98%")
 
 
-def _or_null(value: Any) -> Any:
+def _or_null(value: object) -> object:
     return None if value == _NONE else value
 
 
-def _flow(value: Any) -> str:
+def _parsed(text: object) -> object:
+    return parse_value(str(text))
+
+
+def _flow(value: object) -> str:
     """On one line, as an override would be written."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
     return text.removesuffix("...\n").strip()

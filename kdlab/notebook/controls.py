@@ -39,17 +39,17 @@ class Controls:
         self._dials: dict[str, Dial] = {}
         self._made_for = ""
 
-    def parts(self) -> list[Any]:
+    def parts(self) -> list[widgets.Widget]:
         """All, to be closed."""
         own = [*self.buttons.children, *self.pool.children, *self.sliders.children]
         return [*own, self.buttons, self.pool, self.sliders]
 
-    def _button(self, label: str, act: Callable[[], Any]) -> widgets.Button:
+    def _button(self, label: str, act: Callable[[], object]) -> widgets.Button:
         button = widgets.Button(description=label, layout=widgets.Layout(width="auto"))
         button.on_click(lambda _: self._try(act))
         return button
 
-    def _try(self, act: Callable[[], Any]) -> bool:
+    def _try(self, act: Callable[[], object]) -> bool:
         """Whether it was done."""
         try:
             act()
@@ -100,14 +100,7 @@ class Controls:
 
     def disable(self) -> None:
         """The run has ended."""
-        for one in (
-            self.pause,
-            self.checkpoint,
-            self.stop,
-            self.add,
-            self.drain,
-            self.kill,
-        ):
+        for one in (*self.buttons.children, self.add, self.drain, self.kill):
             one.disabled = True
         for dial in self._dials.values():
             dial.disable()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import anywidget
 import numpy as np
@@ -32,7 +31,7 @@ class CurvesWidget(anywidget.AnyWidget):
         self._lines: dict[str, dict[str, float]] = {}
         self.on_msg(self._hear)
 
-    def _hear(self, widget: Any, message: Mapping[str, Any], buffers: Any) -> None:
+    def _hear(self, widget: object, message: Mapping[str, object], buffers: object) -> None:
         if message.get("kind") == "hello":
             self._seen()
 
@@ -70,6 +69,6 @@ class CurvesWidget(anywidget.AnyWidget):
         self._tell({"kind": "add"} | ({"lines": lines} if changed else {}), rows)
 
     def _tell(
-        self, message: dict[str, Any], rows: Sequence[tuple[int, float, float]]
+        self, message: Mapping[str, object], rows: Sequence[tuple[int, float, float]]
     ) -> None:
         self.send(message, buffers=[np.array(rows, np.float64).tobytes()])

@@ -7,13 +7,19 @@ import re
 import types
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 from kdlab.config import folders, load, registry, yaml_text
 from kdlab.config.spec import Range, Spec, hints_of, plain, ranges_of
 from kdlab.errors import BadInput, NotFoundError
 
 Kind = Literal["part", "choice", "yes_no", "whole", "number", "text", "yaml"]
+_KINDS: dict[object, Kind] = {
+    bool: "yes_no",
+    int: "whole",
+    float: "number",
+    str: "text",
+}
 _DOCUMENTED = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*)$")
 
 
@@ -29,10 +35,10 @@ class FormField:
     kind: Kind
     optional: bool = False
     limit: Range | None = None
-    choices: tuple[Any, ...] = ()
+    choices: tuple[object, ...] = ()
     part: type[Spec] | None = None
     about: str = ""
-    default: Any = None  # in YAML's form; None where it has none
+    default: object = None  # in YAML's form; None where it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class Choice:
     name: str
     about: str
 
-    def tree(self) -> dict[str, Any]:
+    def tree(self) -> dict[str, str]:
         return {self.how: self.name}
 
 
@@ -55,31 +61,31 @@ def fields_of(cls: type[Spec], at: str = "") -> list[FormField]:
         if name == "variant":  # of a family: part of its name
             continue
         options, optional = _alternatives(hint)
-        kind, more = _kind(options[0])
+        part, choices = _part(options[0]), _choices(options[0])
         found.append(
             FormField(
                 f"{at}.{name}" if at else name,
-                kind,
+                "part" if part else "choice" if choices else _KINDS.get(options[0], "yaml"),
                 optional=optional,
                 limit=limits.get(name),
+                choices=choices,
+                part=part,
                 about=about.get(name, ""),
                 default=defaults.get(name),
-                **more,
             )
         )
     return found
 
 
-def _kind(hint: Any) -> tuple[Kind, dict[str, Any]]:
-    if isinstance(hint, type) and issubclass(hint, Spec):
-        return "part", {"part": hint}
-    if get_origin(hint) is Literal:
-        return "choice", {"choices": get_args(hint)}
-    kinds: dict[Any, Kind] = {bool: "yes_no", int: "whole", float: "number", str: "text"}
-    return kinds.get(hint, "yaml"), {}
+def _part(hint: object) -> type[Spec] | None:
+    return hint if isinstance(hint, type) and issubclass(hint, Spec) else None
 
 
-def _defaults(cls: type[Spec]) -> dict[str, Any]:
+def _choices(hint: object) -> tuple[object, ...]:
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _defaults(cls: type[Spec]) -> dict[str, object]:
     found = {}
     for one in fields(cls):  # type: ignore[arg-type]  # specs are dataclasses
         if one.default is not MISSING:
@@ -89,7 +95,7 @@ def _defaults(cls: type[Spec]) -> dict[str, Any]:
     return found
 
 
-def _alternatives(hint: Any) -> tuple[list[Any], bool]:
+def _alternatives(hint: object) -> tuple[list[object], bool]:
     """What a hint allows, without Annotated and None, and whether None is among it."""
     if get_origin(hint) is Annotated:
         return _alternatives(get_args(hint)[0])
@@ -172,7 +178,7 @@ def first_sentence(cls: type) -> str:
     return (cls.__doc__ or "").strip().split("\n", 1)[0]
 
 
-def part_class(tree: Any, wanted: type[Spec]) -> type[Spec] | None:
+def part_class(tree: object, wanted: type[Spec]) -> type[Spec] | None:
     """The class that a resolved part of an experiment is of; None where it is null."""
     if not isinstance(tree, dict):  # null, or several: those are written as YAML
         return None

@@ -7,7 +7,7 @@ or restarted kernel, or a closed browser, never touches the run.
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import ipywidgets as widgets
 from IPython.display import HTML, display
@@ -22,6 +22,8 @@ from kdlab.notebook.watch import Watch
 from kdlab.report.page import table
 
 if TYPE_CHECKING:
+    from IPython.core.display_functions import DisplayHandle
+
     from kdlab.run.handle.run import Run
 
 Renderer = Literal["auto", "canvas", "svg"]
@@ -47,7 +49,7 @@ class Monitor:
         self._lock = threading.Lock()  # the watch is read by callbacks of any thread
         self._shown_at = time.monotonic()
         self._tables_at = 0.0
-        self._snapshot: Any = None
+        self._snapshot: DisplayHandle | None = None
         self.heading = widgets.HTML()
         self.curves = CurvesWidget(
             self.watch, f'kdlab.attach("{run.id}").live()', self._greeted

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import ipywidgets as widgets
 from IPython.display import HTML, display
@@ -10,6 +10,9 @@ from IPython.display import HTML, display
 from kdlab.experiment.folder import ENDED
 from kdlab.notebook.follower import follower
 from kdlab.run.handle.watched import Watched
+
+if TYPE_CHECKING:
+    from IPython.core.display_functions import DisplayHandle
 
 _TICK_S = 0.5
 
@@ -30,7 +33,7 @@ class SweepView:
         self.button = widgets.Button(description="stop gracefully", icon="stop")
         self.button.on_click(lambda _: sweep.stop())
         self.box = widgets.VBox([self.view, self.button])
-        self._snapshot: Any = None
+        self._snapshot: DisplayHandle | None = None
         self._look()
         self._thread = follower(self._follow, "kdlab-sweep")
 

@@ -5,18 +5,17 @@ saved notebook, and for a test.
 """
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
-from typing import Any
 
 from kdlab.events.blockwise import TraceRecorded
 from kdlab.events.ensemble import ErrorsMeasured, LocalStep
 from kdlab.events.event import Event
-from kdlab.events.runs import MemberDone, MemberStarted, RunDone, RunStarted
+from kdlab.events.runs import MemberStarted, RunDone, RunStarted
 from kdlab.events.teachers import Scheduled, TeacherJoined, TeacherLeft, TeacherLost
 from kdlab.events.training import EpochDone, Paused, Steered, StepLogged, WentOn
 from kdlab.notebook.curve import Curve
+from kdlab.report.timeline import Row
 
 # Panel, curve, key of a `step` event. Panels are drawn in this order, one above the other.
 _STEP = (
@@ -62,9 +61,8 @@ class Watch:
     curves: dict[tuple[str, str], Curve] = field(default_factory=dict)
     teachers: dict[str, TeacherRow] = field(default_factory=dict)
     ticker: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_TICKER))
-    results: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by member
     news: list[tuple[str, str, float, float]] = field(default_factory=list)
-    spans: list[Any] = field(default_factory=list)  # what devices did, of blockwise runs
+    spans: list[Row] = field(default_factory=list)  # what devices did, of blockwise runs
     values: dict[str, float] = field(default_factory=dict)  # that were set from outside
     chapter: int = 0  # grows when all curves begin anew
 
@@ -147,47 +145,31 @@ class Watch:
 
     @_take.register
     def _on_trace(self, event: TraceRecorded) -> None:
-        self.spans = list(event.spans)
+        self.spans = [
+            (int(device), str(part), int(step), float(begin), float(end))
+            for device, part, step, begin, end in event.spans
+        ]
 
     @_take.register
-    def _on_paused(self, event: Paused) -> None:
-        self.paused = True
-
-    @_take.register
-    def _on_went_on(self, event: WentOn) -> None:
-        self.paused = False
+    def _on_paused(self, event: Paused | WentOn) -> None:
+        self.paused = isinstance(event, Paused)
 
     @_take.register
     def _on_teacher_joined(self, event: TeacherJoined) -> None:
-        row = TeacherRow(
-            event.name,
-            "assigned",
-            str(event.device),
-            event.t_t,
-            since=self.time,
-        )
+        device = str(event.device)
+        row = TeacherRow(event.name, "assigned", device, event.t_t, since=self.time)
         before = self.teachers.get(row.name)
         if before is not None:
             row.resends = before.resends
         self.teachers[row.name] = row
 
     @_take.register
-    def _on_teacher_left(self, event: TeacherLeft) -> None:
-        self._gone(event, "left")
-
-    @_take.register
-    def _on_teacher_lost(self, event: TeacherLost) -> None:
-        self._gone(event, "lost")
-
-    def _gone(self, event: TeacherLeft | TeacherLost, state: str) -> None:
+    def _on_teacher_gone(self, event: TeacherLeft | TeacherLost) -> None:
         row = self.teachers.get(event.teacher)
         if row is not None:
-            row.state, row.since = state, self.time
+            row.state = "left" if isinstance(event, TeacherLeft) else "lost"
+            row.since = self.time
             row.resends += event.resent
-
-    @_take.register
-    def _on_member_done(self, event: MemberDone) -> None:
-        self.results[str(event.member)] = event.result
 
     @_take.register
     def _on_run_done(self, event: RunDone) -> None:

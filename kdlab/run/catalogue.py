@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
 
 from kdlab.config import folders, load, registry, source_index
 from kdlab.config.folders import nearest
@@ -267,6 +266,6 @@ def component_sheet(name: str) -> Sheet | None:
     return Sheet(name, path, about, ("field", "default", "range"), tuple(rows))
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     words = {None: "null", True: "true", False: "false"}
     return words[value] if isinstance(value, bool | None) else str(value)

@@ -1,7 +1,7 @@
 """An experiment before it runs: a config, its cards and overrides, checked."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from kdlab.run.outputs.examination import Pictures
 
 
-def load(name: str | Path, *overrides: str | Mapping[str, Any]) -> "Experiment":
+def _unheard(line: str) -> None:
+    """What is done before a start: nobody waits for it."""
+
+
+def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experiment":
     """An experiment from `configs/` by name, or from a path to a YAML file.
 
     Args:
@@ -42,7 +46,7 @@ class Experiment:
     def __init__(
         self,
         composed: loader.Composed,
-        changes: Mapping[str, Any] | None = None,
+        changes: Mapping[str, object] | None = None,
         asked: str | None = None,
     ) -> None:
         self.composed, self.changes = composed, dict(changes or {})
@@ -74,7 +78,7 @@ class Experiment:
     def yaml(self) -> str:
         return yaml_text.dump(self.resolved)
 
-    def rows(self) -> list[tuple[str, Any, str]]:
+    def rows(self) -> list[tuple[str, object, str]]:
         """(dotted key, value, where it was set) of every value."""
         return [(k, v, self._origin(k)) for k, v in loader.flat(self.resolved)]
 
@@ -87,7 +91,7 @@ class Experiment:
         set_whole = key.rsplit(".", 1)[-1].isdigit() and parent in origins
         return origins[parent] if set_whole else "default"
 
-    def check(self, say: Any = lambda line: None) -> None:
+    def check(self, say: Callable[[str], None] = _unheard) -> None:
         """Everything that can be wrong before a run: data, models, weights, addresses.
 
         Raises:
@@ -97,14 +101,14 @@ class Experiment:
 
         preflight(self.spec, say)
 
-    def start(self, say: Any = lambda line: None) -> "Run":
+    def start(self, say: Callable[[str], None] = _unheard) -> "Run":
         """Check, then run in a process of its own; returns at once."""
         from kdlab.run.handle.run import start
 
         self.check(say)
         return start(self)
 
-    def prepare_for_torchrun(self, say: Any = lambda line: None) -> "Run":
+    def prepare_for_torchrun(self, say: Callable[[str], None] = _unheard) -> "Run":
         """Check, and make the run folder; torchrun starts the ranks."""
         from kdlab.run.handle.run import prepare_for_torchrun
 
@@ -122,7 +126,7 @@ class Experiment:
 
         return show_batch(self.spec, count, teacher=teacher, say=print)
 
-    def edit(self) -> Any:
+    def edit(self) -> object:
         """Change it by hand in a notebook: dropdowns, checked fields, save and start."""
         from kdlab.run.handle.watched import viewers
 

@@ -7,7 +7,6 @@ import torch
 from kdlab.cluster import notebook_components
 from kdlab.config.registry import component_names
 from kdlab.errors import BadInput, DataError
-from kdlab.events.event import unheard
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.model import check_fit
@@ -49,8 +48,6 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
             teacher.check(member, data)
         student = spec.student.build(len(data.classes), data.shape[0])
         check_fit(student, data.shape, len(data.classes), "the student")
-        setup = TrainingSetup(
-            spec, "", emit=unheard, emit_teacher=unheard, stop=lambda: False
-        )
+        setup = TrainingSetup(spec)
         setup.data = data
         spec.method.check(setup)

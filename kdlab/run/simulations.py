@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from kdlab.config import load as loader
 from kdlab.config.check import construct
@@ -28,30 +27,33 @@ def simulate(
     """
     clean = name.removeprefix("simulations/")
     spec = construct(SimulationSpec, loader.compose_card(f"simulations/{clean}", overrides))
+    begin = time.perf_counter()
     if isinstance(spec, PipeBd):
-        return _pipe_bd(clean, spec, say)
-    if isinstance(spec, EcDnn):
-        return _ec_dnn(clean, spec, say)
-    assert isinstance(spec, EdlDist)
-    return _edl_dist(clean, spec, say)
+        figures, table = _pipe_bd(spec, say)
+    elif isinstance(spec, EcDnn):
+        figures, table = _ec_dnn(spec, say)
+    else:
+        assert isinstance(spec, EdlDist)
+        figures, table = _edl_dist(spec, say)
+    figures.append(figure("seconds_to_simulate", [time.perf_counter() - begin], "s"))
+    note = f"\nCalibration: {spec.calibration.strip()}" if spec.calibration else ""
+    return report(clean, figures), table + note
 
 
 # EDL-Dist
 
 
-def _edl_dist(name: str, spec: EdlDist, say: Callable[[str], None]) -> tuple[Report, str]:
-    outcomes, seconds = [], []
+def _edl_dist(spec: EdlDist, say: Callable[[str], None]) -> tuple[list[Figure], str]:
+    outcomes = []
     for case in spec.cases:
         begin = time.perf_counter()
-        outcomes.append(Simulation(spec, case).run())
-        seconds.append(time.perf_counter() - begin)
+        outcome = Simulation(spec, case).run()
+        outcomes.append(outcome)
         say(
-            f"{case.name}: {outcomes[-1].events} events, {outcomes[-1].simulated_s:.0f} s "
-            f"simulated in {seconds[-1]:.1f} s"
+            f"{case.name}: {outcome.events} events, {outcome.simulated_s:.0f} s "
+            f"simulated in {time.perf_counter() - begin:.1f} s"
         )
-    figures = [f for outcome in outcomes for f in _figures(spec, outcome)]
-    figures.append(figure("seconds_to_simulate", [sum(seconds)], "s"))
-    return report(name, figures), _table(spec, outcomes)
+    return [f for o in outcomes for f in _figures(spec, o)], _table(spec, outcomes)
 
 
 def _figures(spec: EdlDist, outcome: PoolOutcome) -> list[Figure]:
@@ -117,27 +119,22 @@ def _table(spec: EdlDist, outcomes: Sequence[PoolOutcome]) -> str:
                 f"{outcome.lost}/{outcome.repeated}",
             ]
         )
-    note = f"\nCalibration: {spec.calibration.strip()}" if spec.calibration else ""
-    return text_table(head, rows) + note
+    return text_table(head, rows)
 
 
-def _or_dash(value: Any) -> str:
+def _or_dash(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
 # Pipe-BD
 
 
-def _pipe_bd(name: str, spec: PipeBd, say: Callable[[str], None]) -> tuple[Report, str]:
-    outcomes, seconds = [], []
+def _pipe_bd(spec: PipeBd, say: Callable[[str], None]) -> tuple[list[Figure], str]:
+    outcomes = []
     for case in spec.cases:
-        begin = time.perf_counter()
         outcomes.append(pipe_bd.simulated(spec, case))
-        seconds.append(time.perf_counter() - begin)
         say(f"{case.name}: {outcomes[-1].looked_at} plans or stages looked at")
-    figures = [f for outcome in outcomes for f in _pipe_figures(outcome)]
-    figures.append(figure("seconds_to_simulate", [sum(seconds)], "s"))
-    return report(name, figures), _pipe_table(spec, outcomes)
+    return [f for o in outcomes for f in _pipe_figures(o)], _pipe_table(outcomes)
 
 
 def _pipe_figures(outcome: pipe_bd.PipelineOutcome) -> list[Figure]:
@@ -181,7 +178,7 @@ def _ratio(outcome: pipe_bd.PipelineOutcome, baseline: str) -> float:
     return other / ours
 
 
-def _pipe_table(spec: PipeBd, outcomes: Sequence[pipe_bd.PipelineOutcome]) -> str:
+def _pipe_table(outcomes: Sequence[pipe_bd.PipelineOutcome]) -> str:
     head = ["case", "devices", "variant", "ms per step", "over DP", "of ideal", "published"]
     rows, plans = [], []
     for outcome in outcomes:
@@ -205,8 +202,7 @@ def _pipe_table(spec: PipeBd, outcomes: Sequence[pipe_bd.PipelineOutcome]) -> st
                 ]
             )
         plans.append(f"{outcome.case.name}: {described(outcome.plan)}")
-    note = f"\nCalibration: {spec.calibration.strip()}" if spec.calibration else ""
-    return "\n".join([text_table(head, rows), "", "Plans of TR+DPU+AHD:", *plans]) + note
+    return "\n".join([text_table(head, rows), "", "Plans of TR+DPU+AHD:", *plans])
 
 
 def described(plan: Plan) -> str:
@@ -225,9 +221,8 @@ def _span(first: int, last: int) -> str:
 # EC-DNN
 
 
-def _ec_dnn(name: str, spec: EcDnn, say: Callable[[str], None]) -> tuple[Report, str]:
+def _ec_dnn(spec: EcDnn, say: Callable[[str], None]) -> tuple[list[Figure], str]:
     outcomes, figures, rows = [], list[Figure](), []
-    begin = time.perf_counter()
     for case in spec.cases:
         outcome = ec_dnn.simulated(case)
         outcomes.append(outcome)
@@ -259,8 +254,6 @@ def _ec_dnn(name: str, spec: EcDnn, say: Callable[[str], None]) -> tuple[Report,
                 _or_dash(crossing),
             ]
         )
-    figures.append(figure("seconds_to_simulate", [time.perf_counter() - begin], "s"))
     head = ["case", "K", "tau", "Gbit/s", "overall s", "of the first"]
     head += ["train", "communication", "relabel", "compress", "as fast at Gbit/s"]
-    note = f"\nCalibration: {spec.calibration.strip()}" if spec.calibration else ""
-    return report(name, figures), text_table(head, rows) + note
+    return figures, text_table(head, rows)

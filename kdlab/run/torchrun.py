@@ -14,16 +14,15 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch.distributed as dist
 
 from kdlab.cluster.chaos import Target
-from kdlab.config.home import locked, write_json
+from kdlab.config.home import write_json
 from kdlab.errors import BadInput, KdlabError, RunStopped
 from kdlab.events.ranks import GenerationBegun
 from kdlab.experiment import folder as folders
@@ -43,6 +42,7 @@ from kdlab.train.result import MemberResult
 
 _TICK_S = 0.05
 _LAST_WORD_S = 10.0
+_PATIENCE_S = 10.0  # for a rank 0 that was killed
 _STOPPED = 130
 
 
@@ -105,11 +105,11 @@ class Launched:
         """None: torchrun ends all ranks when one is lost."""
         return []
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Mapping[str, object]:
         """Rank 0: have all train what is `next`."""
         assert self.next is not None
         self.publish(self.next)
-        result: dict[str, Any] = plain(self.train(self.next))
+        result: Mapping[str, object] = plain(self.train(self.next))
         return result
 
     def publish(self, order: "LaunchedOrder") -> None:
@@ -204,15 +204,9 @@ def main(words: list[str]) -> int:
 
 
 def _master(run: RunFolder, launched: Launched) -> int:
-    # A rank 0 that was killed may hold the lock for a moment longer.
-    patience = time.monotonic() + 10.0
-
-    def busy() -> None:
-        if time.monotonic() > patience:
-            raise BadInput(f"Run {run.run_id} is going already; end that one first.")
-
+    busy = BadInput(f"Run {run.run_id} is going already; end that one first.")
     last = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) < launched.attempt
-    with locked(run.path / "lock", busy):
+    with run.held(busy, _PATIENCE_S):
         born = psutil.Process().create_time()
         run.write_status(pid=os.getpid(), process_started=born)
         code = execute(

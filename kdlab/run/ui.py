@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from typing import Any
+from types import FrameType
 
 from kdlab.config.home import runs_folder
 from kdlab.errors import NotFoundError
@@ -39,7 +39,7 @@ def serve_ui(port: int, uri: str | None) -> int:
     )
     print(f"MLflow: http://127.0.0.1:{port}/#/experiments  (Ctrl-C ends it)", flush=True)
 
-    def forward(number: int, frame: Any) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
         os.killpg(process.pid, signal.SIGTERM)  # its workers too
 
     before = {n: signal.signal(n, forward) for n in (signal.SIGINT, signal.SIGTERM)}

@@ -1,9 +1,8 @@
 """The best trial: which it is, how it is kept, and the result of a sweep around it."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
@@ -11,10 +10,19 @@ from optuna.trial import FrozenTrial, TrialState
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
 from kdlab.errors import ClusterError
-from kdlab.tuning.driver import ERROR, RETRY_OF, RUN, VALUES, WHY
 from kdlab.tuning.folder import SweepFolder
+from kdlab.tuning.outcome import BestTrial, TrialCounts, TrialRow
 from kdlab.tuning.space import Space
 from kdlab.tuning.spec import SweepSpec
+from kdlab.tuning.trial_notes import (
+    ERROR,
+    RETRY_OF,
+    RUN,
+    VALUES,
+    metrics_of,
+    values_of,
+    why,
+)
 
 # Where a part of an experiment lies as a card.
 _SHELVES = {
@@ -26,7 +34,7 @@ _SHELVES = {
 
 
 def feasible(trial: FrozenTrial, spec: SweepSpec) -> bool:
-    found = trial.user_attrs.get("metrics", {})
+    found = metrics_of(trial)
     return all(
         c.metric in found and c.excess(found[c.metric]) <= 0 for c in spec.constraints
     )
@@ -89,50 +97,41 @@ def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
     return no_worse and list(one) != list(other)
 
 
-def row(trial: FrozenTrial, spec: SweepSpec) -> dict[str, Any]:
-    """A row of the table of trials."""
+def row(trial: FrozenTrial, spec: SweepSpec) -> TrialRow:
     values = trial.values if trial.state == TrialState.COMPLETE else None
-    return {
-        "number": trial.number,
-        "state": trial.state.name.lower(),
-        "why": trial.user_attrs.get(WHY, "suggested"),
-        "set": trial.user_attrs.get(VALUES, {}),
-        "values": None
-        if values is None
-        else dict(zip([o.metric for o in spec.objectives], values, strict=True)),
-        "feasible": None if values is None else feasible(trial, spec),
-        "error": trial.user_attrs.get(ERROR),
-        "retry_of": trial.user_attrs.get(RETRY_OF),
-        "run_dir": trial.user_attrs.get(RUN),
-        "seconds": trial.duration.total_seconds() if trial.duration else None,
-    }
+    names = [o.metric for o in spec.objectives]
+    return TrialRow(
+        number=trial.number,
+        state=trial.state.name.lower(),
+        why=why(trial),
+        set=trial.user_attrs.get(VALUES, {}),
+        values=None if values is None else dict(zip(names, values, strict=True)),
+        feasible=None if values is None else feasible(trial, spec),
+        error=trial.user_attrs.get(ERROR),
+        retry_of=trial.user_attrs.get(RETRY_OF),
+        run_dir=trial.user_attrs.get(RUN),
+        seconds=trial.duration.total_seconds() if trial.duration else None,
+    )
 
 
-def result(
-    study: optuna.Study, spec: SweepSpec, chosen: FrozenTrial, **facts: Any
-) -> dict[str, Any]:
-    """What `kdlab sweep --json` prints."""
-    rows = [row(t, spec) for t in study.get_trials(deepcopy=False)]
-    again = {r["retry_of"] for r in rows}
-    own = [r for r in rows if r["number"] not in again]
-    count = Counter(r["state"] for r in own)
-    name = facts.pop("study_name")
-    return {
-        "study": name,
-        "status": "finished",
-        "objectives": [o.metric for o in spec.objectives],
-        "directions": spec.directions(),
-        "best": row(chosen, spec) | {"metrics": chosen.user_attrs["metrics"]},
-        "front": [row(t, spec) for t in front(study, spec)],
-        "trials": {
-            "total": len(own),
-            "complete": count["complete"],
-            "pruned": count["pruned"],
-            "failed": count["fail"],
-            "tried_again": len(rows) - len(own),
-        },
-        **facts,
-    }
+def best_row(trial: FrozenTrial, spec: SweepSpec) -> BestTrial:
+    found = row(trial, spec)
+    own = {f.name: getattr(found, f.name) for f in fields(found)}
+    return BestTrial(**own, metrics=metrics_of(trial))
+
+
+def counts(study: optuna.Study) -> TrialCounts:
+    """How many ended how; one that was tried again counts once."""
+    trials = study.get_trials(deepcopy=False)
+    again = {t.user_attrs.get(RETRY_OF) for t in trials}
+    own = [t.state for t in trials if t.number not in again]
+    return TrialCounts(
+        total=len(own),
+        complete=own.count(TrialState.COMPLETE),
+        pruned=own.count(TrialState.PRUNED),
+        failed=own.count(TrialState.FAIL),
+        tried_again=len(trials) - len(own),
+    )
 
 
 def drop_weights(study: optuna.Study, folder: SweepFolder, chosen: FrozenTrial) -> None:
@@ -149,10 +148,10 @@ def save(
     spec: SweepSpec,
     space: Space,
     chosen: FrozenTrial,
-    calibrated: Mapping[str, Any],
+    calibrated: Mapping[str, float],
 ) -> list[Path]:
     """As a config that `kdlab run` takes, and as a card for each part that was tuned."""
-    values = dict(chosen.user_attrs[VALUES])
+    values = values_of(chosen)
     about = f"Trial {chosen.number} of the sweep {folder.run_id}, the best of its study."
     tree = space.composed(values, calibrated)
     root = folder.path / "best"
@@ -173,11 +172,11 @@ def save(
     return files
 
 
-def _without_about(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _without_about(tree: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in tree.items() if key != "about"}
 
 
-def _written(path: Path, tree: Mapping[str, Any]) -> Path:
+def _written(path: Path, tree: Mapping[str, object]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml_text.dump(dict(tree)), encoding="utf-8")
     return path

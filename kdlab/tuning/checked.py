@@ -1,17 +1,15 @@
 """A sweep before it runs: loaded, checked, started."""
 
 import html
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from kdlab.cluster import notebook_components
 from kdlab.config import folders, yaml_text
 from kdlab.config import load as loader
 from kdlab.config.check import construct
-from kdlab.config.home import locked, write_json, write_whole
+from kdlab.config.home import write_json, write_whole
 from kdlab.config.registry import component_names
 from kdlab.errors import (
     BadInput,
@@ -19,10 +17,10 @@ from kdlab.errors import (
     NotFoundError,
     SpecError,
 )
-from kdlab.experiment.folder import FORMAT
+from kdlab.experiment.folder import UNDER_WAY
 from kdlab.report import page
 from kdlab.run.experiment import Experiment
-from kdlab.run.handle.watched import spawn
+from kdlab.run.handle.watched import PATIENCE_S, Components, spawn
 from kdlab.tuning import samplers, simulated
 from kdlab.tuning.folder import (
     SweepFolder,
@@ -34,10 +32,8 @@ from kdlab.tuning.handle import NAME, Sweep
 from kdlab.tuning.plan import shares_pool
 from kdlab.tuning.repeat import check_real
 from kdlab.tuning.space import Space
-from kdlab.tuning.spec import SweepSpec
+from kdlab.tuning.spec import Dimension, SweepSpec
 from kdlab.tuning.warm_start import earlier
-
-_PATIENCE_S = 5.0
 
 
 class CheckedSweep:
@@ -107,19 +103,13 @@ class CheckedSweep:
                 "kdlab.components on every machine, or leave workers away."
             )
 
-        # A killed process counts as gone a moment before its last thread lets go of the lock.
-        patience = time.monotonic() + _PATIENCE_S
-
-        def busy(*, sure: bool = False) -> None:
-            if sure or time.monotonic() > patience:
-                raise BadInput(
-                    f"The sweep {name} is going already; watch it: kdlab attach sweeps/{name}"
-                )
-
+        busy = BadInput(
+            f"The sweep {name} is going already; watch it: kdlab attach sweeps/{name}"
+        )
         try:
-            with locked(folder.path / "lock", busy):
-                if folder.status().get("state") in ("starting", "running"):
-                    busy(sure=True)
+            with folder.held(busy, PATIENCE_S):
+                if folder.status().state in UNDER_WAY:
+                    raise busy
                 self._write(folder, components)
         except OSError as error:
             raise ClusterError(
@@ -129,24 +119,22 @@ class CheckedSweep:
         spawn(folder, components, "kdlab.tuning.child")
         return Sweep(folder)
 
-    def _write(self, folder: SweepFolder, components: dict[str, Any]) -> None:
+    def _write(self, folder: SweepFolder, components: Components) -> None:
         """What its process reads. A study that goes on keeps the name it began with."""
         text = yaml_text.dump(self.spec.to_dict())
-        write_whole(folder.spec, lambda path: _write_text(path, text))
+
+        def write(path: Path) -> None:
+            path.write_text(text, encoding="utf-8")
+
+        write_whole(folder.spec, write)
         write_json(folder.path / "components.json", components)
-        known = folder.experiment().get("experiment", f"sweeps/{self.name}")
-        facts = {
-            "format": FORMAT,
-            "experiment": known,
-            "spec_hash": self.hash,
-            "cwd": os.getcwd(),
-        }
-        write_json(folder.path / "experiment.json", facts)
+        known = folder.origin().experiment or f"sweeps/{self.name}"
+        folder.write_origin(known, self.hash)
         folder.write_status(
             state="starting", created=time.time(), pid=None, error=None, result=None
         )
 
-    def _whole(self) -> list[Any]:
+    def _whole(self) -> list[object]:
         """All trees in which a trial may name a component of a notebook cell."""
         chosen = [{"type": c} for d in self.spec.space.values() for c in d.choices or ()]
         return [self.space.base.to_dict(), *chosen]
@@ -167,7 +155,7 @@ class CheckedSweep:
         return head + page.table(("key", "may be", "as it is"), rows)
 
 
-def _range_text(dimension: Any) -> str:
+def _range_text(dimension: Dimension) -> str:
     if dimension.choices is not None:
         return ", ".join(map(str, dimension.choices))
     text = f"{dimension.low:g} to {dimension.high:g}"
@@ -178,7 +166,7 @@ def _range_text(dimension: Any) -> str:
 
 
 def search(
-    name: str | Path | Mapping[str, Any], *overrides: str | Mapping[str, Any]
+    name: str | Path | Mapping[str, object], *overrides: str | Mapping[str, object]
 ) -> CheckedSweep:
     """A sweep from `configs/sweeps/` by name, from a path to a YAML file, or as a dict.
 
@@ -213,7 +201,3 @@ def composed(name: str, overrides: loader.Overrides = ()) -> loader.Composed:
     if document.faults or not isinstance(document.data, dict):
         raise SpecError(document.faults, about=name)
     return loader.from_dict(document.data, name, overrides)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")

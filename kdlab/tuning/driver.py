@@ -8,9 +8,8 @@ under way is tried again with the same values.
 import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
@@ -19,19 +18,18 @@ from kdlab.errors import ClusterError, KdlabError, RunStopped
 from kdlab.events.ensemble import LocalModelLost
 from kdlab.events.event import Emit, Event
 from kdlab.events.general import Note
-from kdlab.events.log import EventReader, read_all
-from kdlab.events.sweeps import TrialAgain, TrialDone, TrialStarted, TrialStopping
+from kdlab.events.log import EventReader
+from kdlab.events.sweeps import TrialStarted, TrialStopping
 from kdlab.events.training import EpochDone
 from kdlab.experiment.folder import RunFolder
-from kdlab.tuning import metrics
 from kdlab.tuning.plan import described
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import TRIALS
 from kdlab.tuning.trial_messages import TrialEnded, TrialOrder
+from kdlab.tuning.trial_notes import PARAMETERS, RETRY_OF, RUN, VALUES, WHY, values_of, why
 from kdlab.tuning.trial_workers import TrialWorkerLost, TrialWorkers
+from kdlab.tuning.verdicts import RunningTrial, Verdicts
 
-WHY, RETRY_OF, TRIES, VALUES, ERROR, RUN = "why", "retry_of", "tries", "set", "error", "run"
-PARAMETERS = "enqueued"  # as Optuna names them
 _ENQUEUED = "kdlab.enqueued"  # of the study
 _COUNTED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 _TICK_S = 0.005  # between looks at pipes
@@ -46,31 +44,6 @@ class MakeOrder(Protocol):
         Raises:
             KdlabError: the values do not make a spec.
         """
-
-
-@dataclass(slots=True)
-class _Running:
-    trial: optuna.trial.Trial
-    values: Values
-    run: Path | None
-    begun: float
-    read: EventReader | None
-    reported: int = 0  # epochs, over all seeds
-    pruned: bool = False
-
-
-@dataclass(slots=True)
-class DriverTimes:
-    """Where the driver's time goes."""
-
-    asks: list[float] = field(default_factory=list)  # seconds each, with the order made
-    tells: list[float] = field(default_factory=list)
-
-    @property
-    def ms_per_trial(self) -> float | None:
-        if not self.asks:
-            return None
-        return 1000 * (sum(self.asks) + sum(self.tells)) / len(self.asks)
 
 
 class Driver:
@@ -102,14 +75,20 @@ class Driver:
         self.spec, self.space, self.study, self.workers = space.spec, space, study, workers
         self.make, self.emit, self.stop, self.first = make, emit, stop, first
         self.trouble = trouble
-        self.running: dict[int, _Running] = {}
-        self.account = DriverTimes()
+        self.running: dict[int, RunningTrial] = {}
+        self.verdicts = Verdicts(self.spec, study, emit)
         self.ended_early: str | None = None
-        self.ended = 0  # trials; one that was tried again counts once
+        self._asks: list[float] = []  # seconds each, with the order made
         self._begin: float | None = None  # of the first trial
         self._watched = time.monotonic()
-        self._enough = self.spec.trials or TRIALS
         self._described = described(space)
+
+    @property
+    def ms_per_trial(self) -> float | None:
+        """Milliseconds of the driver's own time."""
+        if not self._asks:
+            return None
+        return 1000 * (sum(self._asks) + sum(self.verdicts.seconds)) / len(self._asks)
 
     def run(self) -> None:
         """Until there are enough trials, or the time is over.
@@ -118,10 +97,10 @@ class Driver:
             RunStopped: the user asked; running trials are tried again by a resume.
             ClusterError: workers do not come up.
         """
-        self.ended = self._counted()
+        self.verdicts.ended = self._counted()
         self._take_up()
         self._enqueue()
-        self._enough = self._wanted()
+        self.verdicts.enough = self._wanted()
         while True:
             for event in self.workers.events():
                 self._hear(event)
@@ -131,7 +110,7 @@ class Driver:
                 raise RunStopped("stopped by the user; the study has all that ended")
             begun = self._fill()
             if not self.running and not begun and self._is_over():
-                if self.ended < self._enough:
+                if self.verdicts.ended < self.verdicts.enough:
                     self.ended_early = f"the time limit of {self.spec.time_limit_s:g} s"
                 return
             time.sleep(_TICK_S)  # between looks at pipes
@@ -143,24 +122,24 @@ class Driver:
         retried = {t.user_attrs.get(RETRY_OF) for t in self._trials()}
         for trial in self._trials(TrialState.RUNNING):
             live = optuna.trial.Trial(self.study, trial._trial_id)
-            run = trial.user_attrs.get(RUN)
-            status = RunFolder(Path(run)).raw_status() if run else {}
-            if status.get("state") == "finished":
-                values = dict(trial.user_attrs[VALUES])
-                state = _Running(live, values, Path(str(run)), 0.0, None)
-                self._finished(state, status["result"])
+            path = trial.user_attrs.get(RUN)
+            run = None if path is None else Path(path)
+            result = _kept(run)
+            if result is not None:
+                state = RunningTrial(live, values_of(trial), run, 0.0, None)
+                self.verdicts.finished(state, result)
             elif trial.number in retried:
-                self._fail(
-                    live, "was under way when the sweep ended; tried again", quiet=True
-                )
+                words = "was under way when the sweep ended; tried again"
+                self.verdicts.given_up(live, words)
             else:
-                self._again(live, "was under way when the sweep ended", counts=False)
+                words = "was under way when the sweep ended"
+                self.verdicts.again(live, words, counts=False)
 
     def _enqueue(self) -> None:
         """What is tried first, once per study; also when it was killed while at this."""
         if self.study.user_attrs.get(_ENQUEUED):
             return
-        first = list[tuple[str, Mapping[str, Any]]]()
+        first = list[tuple[str, Mapping[str, object]]]()
         as_it_is = self.space.as_it_is() if self.spec.defaults else None
         if as_it_is is not None:
             first.append(("the experiment as it is", as_it_is))
@@ -176,11 +155,11 @@ class Driver:
             known = [values for _, values in first]
             first += [("grid", v) for v in self.space.grid() if v not in known]
         there = {repr(t.user_attrs.get(PARAMETERS)) for t in self._trials()}
-        for why, values in first:
+        for reason, values in first:
             parameters = self.space.parameters(values)
             if repr(parameters) not in there:
                 there.add(repr(parameters))
-                attributes = {WHY: why, PARAMETERS: parameters}
+                attributes = {WHY: reason, PARAMETERS: parameters}
                 self.study.enqueue_trial(parameters, user_attrs=attributes)
         self.study.set_user_attr(_ENQUEUED, True)
 
@@ -206,7 +185,7 @@ class Driver:
         begin = self._begin
         if limit is not None and begin is not None and time.monotonic() - begin > limit:
             return True
-        return self.ended + len(self.running) >= self._enough
+        return self.verdicts.ended + len(self.running) >= self.verdicts.enough
 
     def _counted(self) -> int:
         """Trials of the study that have ended; one that was tried again counts once."""
@@ -223,7 +202,8 @@ class Driver:
         try:
             order = self.make(trial.number, values)
         except KdlabError as error:  # these values do not go together
-            self._fail(trial, str(error))
+            state = RunningTrial(trial, {}, None, time.monotonic(), None)
+            self.verdicts.failed(state, str(error))
             return False
         run = None if order.run is None else Path(order.run)
         if run is not None:
@@ -231,14 +211,16 @@ class Driver:
             RunFolder(run).write_status(pid=self.workers.pid(worker))
         self.workers.send(worker, order)
         read = None if run is None else EventReader(run / "events.jsonl")
-        self.running[trial.number] = _Running(trial, values, run, time.monotonic(), read)
-        self.account.asks.append(time.perf_counter() - begin)
+        self.running[trial.number] = RunningTrial(
+            trial, values, run, time.monotonic(), read
+        )
+        self._asks.append(time.perf_counter() - begin)
         self.emit(
             TrialStarted(
                 number=trial.number,
                 values=values,
                 run=None if run is None else str(run),
-                why=trial.user_attrs.get(WHY, "suggested"),
+                why=why(trial),
                 worker=worker,
             )
         )
@@ -265,7 +247,7 @@ class Driver:
             return False
         return self._described is None or member.startswith(f"{self._described}/")
 
-    def _report(self, number: int, state: _Running, value: float) -> None:
+    def _report(self, number: int, state: RunningTrial, value: float) -> None:
         if state.pruned:
             return
         state.reported += 1
@@ -286,116 +268,31 @@ class Driver:
         state = self.running.pop(event.order)
         if event.state == "finished":
             assert event.result is not None
-            self._finished(state, event.result)
+            self.verdicts.finished(state, event.result)
         elif state.pruned:
-            self._pruned(state)
+            self.verdicts.pruned(state)
         elif event.state == "stopped":
-            self._again(state.trial, "was stopped", counts=False)
+            self.verdicts.again(state.trial, "was stopped", counts=False)
         elif event.state == "no_room":
-            self._again(state.trial, str(event.error), counts=False)
+            self.verdicts.again(state.trial, str(event.error), counts=False)
             raise OSError(errno.ENOSPC, f"{event.error} (trial {event.order})")
         else:
             self._failed(state, str(event.error))
 
-    def _failed(self, state: _Running, error: str) -> None:
+    def _failed(self, state: RunningTrial, error: str) -> None:
         trouble = self.trouble()
         if trouble is not None:
-            self._again(state.trial, trouble, counts=False)
+            self.verdicts.again(state.trial, trouble, counts=False)
             raise ClusterError(f"{trouble} The trial that failed by it: {error}")
-        self._fail(state.trial, error, state)
+        self.verdicts.failed(state, error)
 
-    def _lost(self, state: _Running, why: str) -> None:
+    def _lost(self, state: RunningTrial, reason: str) -> None:
         """Its process is gone; what it had written last decides."""
-        status = {} if state.run is None else RunFolder(state.run).raw_status()
-        if status.get("state") == "finished":
-            self._finished(state, status["result"])
+        result = _kept(state.run)
+        if result is not None:
+            self.verdicts.finished(state, result)
         else:
-            self._again(state.trial, why, state=state)
-
-    # What the study is told
-
-    def _finished(self, state: _Running, result: Mapping[str, Any]) -> None:
-        begin = time.perf_counter()
-        events = () if state.run is None else read_all(state.run / "events.jsonl")
-        found = {
-            name: metric.of(result, events)
-            for name, metric in metrics.known(self.spec.simulated).items()
-        }
-        wanted = [o.metric for o in self.spec.objectives]
-        missing = [n for n in wanted if found[n] is None]
-        if missing:
-            self._fail(state.trial, f"the run has no {', '.join(missing)}", state)
-            return
-        trial, keeps = state.trial, True
-        for constraint in self.spec.constraints:
-            value = found[constraint.metric]
-            excess = float("inf") if value is None else constraint.excess(value)
-            keeps = keeps and excess <= 0
-            trial.set_constraint(constraint.metric, excess)
-        trial.set_user_attr("metrics", {k: v for k, v in found.items() if v is not None})
-        self.study.tell(trial, [float(found[n] or 0.0) for n in wanted])
-        self.account.tells.append(time.perf_counter() - begin)
-        self._ended(state, "complete", values_found=found, feasible=keeps)
-
-    def _pruned(self, state: _Running) -> None:
-        self.study.tell(state.trial, state=TrialState.PRUNED)
-        self._ended(state, "pruned", epoch=state.reported)
-
-    def _fail(
-        self,
-        trial: optuna.trial.Trial,
-        error: str,
-        state: _Running | None = None,
-        *,
-        quiet: bool = False,
-    ) -> None:
-        """Kept with its error; the search goes on."""
-        trial.set_user_attr(ERROR, error)
-        self.study.tell(trial, state=TrialState.FAIL)
-        if not quiet:
-            state = state or _Running(trial, {}, None, time.monotonic(), None)
-            self._ended(state, "failed", error=error)
-
-    def _again(
-        self,
-        trial: optuna.trial.Trial,
-        why: str,
-        *,
-        counts: bool = True,
-        state: _Running | None = None,
-    ) -> None:
-        """The same values once more, unless that has been tried too often."""
-        tries = int(trial.user_attrs.get(TRIES, 0)) + counts
-        if tries > self.spec.retries:
-            self._fail(trial, f"lost {tries} times; the last time: {why}", state)
-            return
-        # It may have been killed before it had asked for all of what was enqueued.
-        parameters = {**trial.user_attrs.get(PARAMETERS, {}), **trial.params}
-        attributes = {
-            WHY: trial.user_attrs.get(WHY, "suggested"),
-            RETRY_OF: trial.number,
-            TRIES: tries,
-            PARAMETERS: parameters,
-        }
-        # First the new one: killed in between, the old one is seen to have a follower.
-        self.study.enqueue_trial(parameters, user_attrs=attributes)
-        self._fail(trial, f"{why}; tried again", quiet=True)
-        self.emit(TrialAgain(number=trial.number, why=why, tries=tries))
-
-    def _ended(self, state: _Running, how: str, **facts: Any) -> None:
-        self.ended += 1
-        self.emit(
-            TrialDone(
-                number=state.trial.number,
-                state=how,
-                seconds=time.monotonic() - state.begun if state.begun else None,
-                ended=self.ended,
-                of_trials=self._enough,
-                run=None if state.run is None else str(state.run),
-                set=state.values,
-                **facts,
-            )
-        )
+            self.verdicts.again(state.trial, reason, state=state)
 
     def _end_gracefully(self) -> None:
         """Trials save and end; they are tried again when the sweep goes on."""
@@ -409,3 +306,11 @@ class Driver:
 
     def _trials(self, *states: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=states or None)
+
+
+def _kept(run: Path | None) -> Mapping[str, object] | None:
+    """The result of a trial that had come to its end when its process was lost."""
+    if run is None:  # a simulation keeps nothing
+        return None
+    status = RunFolder(run).raw_status()
+    return status.result if status.state == "finished" else None

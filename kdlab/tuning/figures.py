@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import optuna
@@ -12,6 +12,11 @@ from optuna.trial import TrialState
 from kdlab.events.event import Emit
 from kdlab.events.general import Note
 from kdlab.tuning.spec import SweepSpec
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    Drawing = Axes | np.ndarray[tuple[int, ...], np.dtype[np.object_]]
 
 
 def draw(study: optuna.Study, spec: SweepSpec, folder: Path, emit: Emit) -> list[Path]:
@@ -23,12 +28,14 @@ def draw(study: optuna.Study, spec: SweepSpec, folder: Path, emit: Emit) -> list
 
     first = spec.objectives[0].metric
     several = len(spec.objectives) > 1
-    of: dict[str, Any] = {"target_name": first}
-    if several:
-        of["target"] = lambda trial: trial.values[0]
-    wanted: dict[str, Callable[[], Any]] = {
-        "history": lambda: plots.plot_optimization_history(study, **of),
-        "slice": lambda: plots.plot_slice(study, **of),
+    target = (lambda trial: float(trial.values[0])) if several else None
+
+    def of_first(plot: Callable[..., "Drawing"]) -> Callable[[], "Drawing"]:
+        return lambda: plot(study, target=target, target_name=first)
+
+    wanted: dict[str, Callable[[], Drawing]] = {
+        "history": of_first(plots.plot_optimization_history),
+        "slice": of_first(plots.plot_slice),
         "timeline": lambda: plots.plot_timeline(study),
     }
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
@@ -36,7 +43,7 @@ def draw(study: optuna.Study, spec: SweepSpec, folder: Path, emit: Emit) -> list
     if varied:
         wanted["importance"] = lambda: plots.plot_param_importances(study)
     if varied and len(spec.space) > 1:
-        wanted["contour"] = lambda: plots.plot_contour(study, **of)
+        wanted["contour"] = of_first(plots.plot_contour)
     if any(t.intermediate_values for t in study.get_trials(deepcopy=False)):
         wanted["intermediate"] = lambda: plots.plot_intermediate_values(study)
     if len(spec.objectives) in (2, 3):
@@ -48,7 +55,9 @@ def draw(study: optuna.Study, spec: SweepSpec, folder: Path, emit: Emit) -> list
     ]
 
 
-def _drawn(name: str, make: Callable[[], Any], folder: Path, emit: Emit) -> Path | None:
+def _drawn(
+    name: str, make: "Callable[[], Drawing]", folder: Path, emit: Emit
+) -> Path | None:
     from matplotlib import pyplot
 
     path = folder / f"{name}.png"
@@ -56,10 +65,9 @@ def _drawn(name: str, make: Callable[[], Any], folder: Path, emit: Emit) -> Path
         with warnings.catch_warnings(action="ignore"):  # of plots that are experimental
             axes = make()
         several = isinstance(axes, np.ndarray)
-        picture = (axes.flat[0] if several else axes).get_figure()
-        rows, columns = (
-            (axes.shape if axes.ndim == 2 else (1, len(axes))) if several else (1, 1)
-        )
+        grid = np.atleast_1d(np.asarray(axes, dtype=object))
+        picture = grid.ravel().tolist()[0].get_figure()
+        rows, columns = grid.shape if grid.ndim == 2 else (1, len(grid))
         picture.set_size_inches(max(7, 3.6 * columns), max(4, 3 * rows))
         if several:  # labels of one are long enough to lie on the next
             picture.subplots_adjust(wspace=0.45, hspace=0.45)

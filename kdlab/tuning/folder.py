@@ -11,17 +11,15 @@ runs/sweeps/<study>/
     figures/        history, importance, slice, contour, Pareto front
 """
 
-import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
-from optuna.storages import JournalStorage, RDBStorage
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
 from kdlab.config.folders import nearest
@@ -68,7 +66,7 @@ def find(study: str) -> SweepFolder:
     Raises:
         NotFoundError: there is none; names the nearest.
     """
-    folders = sorted(all_folders(), key=lambda f: f.raw_status().get("created", 0))
+    folders = sorted(all_folders(), key=lambda f: f.since)
     if study == "last" and folders:
         return folders[-1]
     for folder in folders:
@@ -83,7 +81,7 @@ def all_folders() -> Iterator[SweepFolder]:
     return (SweepFolder(path.parent) for path in sweeps_folder().glob("*/sweep.yaml"))
 
 
-def counted(tree: dict[str, Any]) -> dict[str, Any]:
+def counted(tree: Mapping[str, object]) -> dict[str, object]:
     """What makes two sweeps the same."""
     return {key: value for key, value in tree.items() if key not in _FREE}
 
@@ -96,7 +94,7 @@ def check_hash(folder: SweepFolder, wanted: str, name: str) -> None:
     """
     if not folder.spec.is_file():
         return
-    known = json.loads((folder.path / "experiment.json").read_text())["spec_hash"]
+    known = folder.origin().spec_hash
     if known != wanted:
         raise BadInput(
             f"The study {folder.run_id} is of another sweep: its hash is {known}, that of "
@@ -112,7 +110,7 @@ def open_study(folder: SweepFolder, spec: SweepSpec, spec_hash: str) -> optuna.S
     path = folder.storage(spec.storage)
     if spec.storage == "journal":
         mend(path)
-        storage: Any = JournalStorage(JournalFileBackend(str(path)))
+        storage: BaseStorage = JournalStorage(JournalFileBackend(str(path)))
     else:
         storage = RDBStorage(f"sqlite:///{path}")
     study = optuna.create_study(
@@ -143,7 +141,7 @@ def read_study(folder: SweepFolder, kind: str) -> optuna.Study:
     path = folder.storage(kind)
     if not path.is_file():
         raise NotFoundError(f"The sweep {folder.run_id} has no study yet.")
-    storage: Any = (
+    storage = (
         JournalStorage(JournalFileBackend(str(path)))
         if kind == "journal"
         else f"sqlite:///{path}"

@@ -1,8 +1,7 @@
 """A sweep from outside: watched, stopped, its best saved. It outlives this process."""
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,20 +11,14 @@ import yaml
 from kdlab.config import folders
 from kdlab.config import load as loader
 from kdlab.config.check import construct
-from kdlab.errors import (
-    BadInput,
-    NotFoundError,
-    RunFailed,
-    RunStopped,
-)
+from kdlab.errors import BadInput, NotFoundError
 from kdlab.events.event import Event
+from kdlab.experiment.folder import RunStatus
+from kdlab.messages import typed
 from kdlab.report.table import text_table_left
-from kdlab.run.handle.watched import Watched
-from kdlab.tuning.folder import (
-    SweepFolder,
-    find,
-    read_study,
-)
+from kdlab.run.handle.watched import Watched, viewers
+from kdlab.tuning.folder import SweepFolder, find, read_study
+from kdlab.tuning.outcome import SweepOutcome, TrialRow, number
 from kdlab.tuning.spec import SweepSpec
 
 if TYPE_CHECKING:
@@ -70,7 +63,7 @@ class Sweep(Watched):
         return f"sweeps/{self.id}"
 
     @contextmanager
-    def _lines(self) -> Iterator[Callable[[Event], None]]:
+    def lines(self) -> Iterator[Callable[[Event], None]]:
         from kdlab.tuning.watching import Lines
 
         yield Lines().see
@@ -87,31 +80,31 @@ class Sweep(Watched):
         Raises:
             RunFailed, RunStopped, NotFoundError: it has none, and why.
         """
-        status = self.status
+        return dict(self._result_or_raise())
+
+    @property
+    def outcome(self) -> SweepOutcome:
+        """The same, checked; in words where it is printed."""
+        return typed(SweepOutcome, self.result)
+
+    def _why_no_result(self, status: RunStatus) -> str:
         again = f"    kdlab sweep {self.folder.spec} --study {self.id}"
-        match status.get("state"):
-            case "finished":
-                return dict(status["result"])
-            case "stopped":
-                raise RunStopped(
-                    f"The sweep {self.id} was stopped; it goes on with:\n{again}"
-                )
-            case "failed" | "lost":
-                what = status.get("error") or "its process was killed from outside"
-                failure = RunFailed(
-                    f"The sweep {self.id} failed: {what}\nLog: {self.folder.log}\n"
-                    f"What has ended is kept; after mending the cause it goes on with:\n{again}"
-                )
-                failure.exit_code = int(status.get("exit_code") or 1)
-                raise failure
-        raise NotFoundError(f"The sweep {self.id} is {status.get('state')}; no result yet.")
+        if status.state == "stopped":
+            return f"The sweep {self.id} was stopped; it goes on with:\n{again}"
+        if status.state not in ("failed", "lost"):
+            return f"The sweep {self.id} is {status.state}; no result yet."
+        what = status.error or "its process was killed from outside"
+        return (
+            f"The sweep {self.id} failed: {what}\nLog: {self.folder.log}\n"
+            f"What has ended is kept; after mending the cause it goes on with:\n{again}"
+        )
 
     @property
     def study(self) -> "optuna.Study":
         """Optuna's, to look at: `sweep.study.trials_dataframe()`."""
         return read_study(self.folder, self.spec.storage)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[TrialRow]:
         """One for each trial so far."""
         from kdlab.tuning.best import row
 
@@ -130,22 +123,21 @@ class Sweep(Watched):
         spec, rows = self.spec, self.rows()
         names = [o.metric for o in spec.objectives]
         sign = 1 if spec.directions()[0] == "minimize" else -1
-        again = {r["retry_of"] for r in rows}
+        again = {r.retry_of for r in rows}
 
-        def place(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
-            values = row["values"]
-            bad = values is None
-            return bad, not row["feasible"], 0.0 if bad else sign * values[names[0]]
+        def place(row: TrialRow) -> tuple[bool, bool, float]:
+            first = 0.0 if row.values is None else sign * row.values[names[0]]
+            return row.values is None, not row.feasible, first
 
-        shown = sorted((r for r in rows if r["number"] not in again), key=place)[:most]
+        shown = sorted((r for r in rows if r.number not in again), key=place)[:most]
         head = ["trial", "state", *names, *spec.space, "from"]
         return head, [
             [
-                str(r["number"]),
-                r["state"] if r["feasible"] is not False else "breaks a constraint",
-                *(_number(None if r["values"] is None else r["values"][n]) for n in names),
-                *(_number(r["set"].get(k)) for k in spec.space),
-                _short(str(r["error"] or r["why"])),
+                str(r.number),
+                r.state if r.feasible is not False else "breaks a constraint",
+                *(number(None if r.values is None else r.values[n]) for n in names),
+                *(number(r.set.get(k)) for k in spec.space),
+                _short(str(r.error or r.why)),
             ]
             for r in shown
         ]
@@ -169,24 +161,17 @@ class Sweep(Watched):
             Path.cwd() / p.relative_to(self.path / "best").parent / f"{name}.yaml"
             for p in made
         ]
-        there = [target for target in targets if target.exists()]
-        if there:
-            raise BadInput(
-                f"{folders.display(there[0])} is there already. Take another name."
-            )
         for source, target in zip(made, targets, strict=True):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
         return targets
 
-    def live(self) -> Any:
+    def live(self) -> object:
         """Watch it: in a notebook as a table that follows, in a terminal by lines."""
-        from kdlab.tuning.watching import live
-
-        return live(self)
+        return self._shown_live(lambda: viewers["sweep"](self, self._repr_html_))
 
     def __repr__(self) -> str:
-        done = sum(r["state"] in ("complete", "pruned", "fail") for r in self.rows())
+        done = sum(r.state in ("complete", "pruned", "fail") for r in self.rows())
         return f"Sweep({self.id}, {self.state}, {done} trials ended)"
 
     def _repr_html_(self) -> str:
@@ -199,46 +184,3 @@ def _short(text: str, most: int = 70) -> str:
     """What went wrong is on the last line of most errors."""
     last = text.strip().splitlines()[-1].strip()
     return last if len(last) <= most else f"{last[: most - 1]}…"
-
-
-def _number(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def printed(result: Mapping[str, Any]) -> str:
-    """The end of a sweep in words."""
-    best = result["best"]
-    lines = [f"Best: trial {best['number']}"]
-    lines += [f"  {name} = {_number(value)}" for name, value in best["values"].items()]
-    lines += [f"  {key} = {_number(value)}" for key, value in best["set"].items()]
-    again = result["confirmed"]
-    if again is not None:
-        lines.append(f"With fresh seeds {again['seeds']}, {again['metric']}:")
-        for who, words in (("best", "the best"), ("as_it_is", "the experiment as it is")):
-            found = again[who]
-            std = "" if found["std"] is None else f" ± {found['std']:.3g}"
-            lines.append(f"  {words}: {_number(found['mean'])}{std}")
-        lines.append(f"  (the sweep's own, optimistic: {_number(again['optimistic'])})")
-    real = result["real"]
-    if real is not None:
-        of = real["of_n_training"]
-        verdict = "holds" if real["holds"] else "DIFFERS"
-        lines.append(
-            f"Of N-training: simulated {of['simulated']:.3f}, measured {of['measured']:.3f} "
-            f"({verdict})"
-        )
-    count = result["trials"]
-    lines.append(
-        f"{count['total']} trials: {count['complete']} complete, {count['pruned']} pruned, "
-        f"{count['failed']} failed; {count['tried_again']} were lost and tried again"
-    )
-    lines += [f"Saved: {path}" for path in result["saved"]]
-    return "\n".join(lines)
-
-
-def as_json(result: Mapping[str, Any]) -> str:
-    return json.dumps(result, default=str)

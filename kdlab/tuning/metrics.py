@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 from kdlab.config.folders import nearest
 from kdlab.errors import NotFoundError
@@ -12,6 +12,7 @@ from kdlab.events.training import StepLogged
 
 Direction = Literal["maximize", "minimize"]
 Events = Sequence[Event]
+Take = Callable[[Mapping[str, object], Events], float | None]  # of a result and events
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +31,38 @@ class Metric:
     name: str
     direction: Direction
     about: str
-    of: Callable[[Mapping[str, Any], Events], float | None]
+    of: Take
     watched: str | None = None
 
 
-def _plain(key: str) -> Callable[[Mapping[str, Any], Events], float | None]:
-    return lambda result, events: result.get(key)
-
-
-def _max(key: str) -> Callable[[Mapping[str, Any], Events], float | None]:
-    def of(result: Mapping[str, Any], events: Events) -> float | None:
-        return max((row.get(key, 0) for row in result.get("runs", [])), default=None)
+def _plain(key: str) -> Take:
+    def of(result: Mapping[str, object], events: Events) -> float | None:
+        value = result.get(key)
+        return value if isinstance(value, int | float) else None
 
     return of
 
 
-def _sum(key: str) -> Callable[[Mapping[str, Any], Events], float | None]:
-    def of(result: Mapping[str, Any], events: Events) -> float | None:
-        rows = result.get("runs", [])
-        return float(sum(row.get(key) or 0 for row in rows)) if rows else None
+def _each(key: str, result: Mapping[str, object]) -> list[float]:
+    """A number of each member; 0 where it has none."""
+    rows = result.get("runs")
+    found = [row.get(key) for row in rows] if isinstance(rows, list) else []
+    return [0 if value is None else value for value in found]
+
+
+def _max(key: str) -> Take:
+    return lambda result, events: max(_each(key, result), default=None)
+
+
+def _sum(key: str) -> Take:
+    def of(result: Mapping[str, object], events: Events) -> float | None:
+        each = _each(key, result)
+        return float(sum(each)) if each else None
 
     return of
 
 
-def _teacher_seconds(result: Mapping[str, Any], events: Events) -> float:
+def _teacher_seconds(result: Mapping[str, object], events: Events) -> float:
     """Teachers held, times how long: what a cloud would charge."""
     total = 0.0
     steps = [e for e in events if isinstance(e, StepLogged) and "teachers" in e.figures]
@@ -63,80 +72,48 @@ def _teacher_seconds(result: Mapping[str, Any], events: Events) -> float:
     return total
 
 
-_VALIDATION, _SCREEN = "validation_top1", "percent on validation images"
+def _metric(
+    name: str,
+    direction: Direction,
+    about: str,
+    of: Take | None = None,
+    watched: str | None = None,
+) -> Metric:
+    """The key of its name in the result, unless `of` says otherwise."""
+    return Metric(name, direction, about, of or _plain(name), watched)
+
+
+_SCREEN, _EACH_EPOCH = "percent on validation images", "validation_top1"
+_LAST = f"{_SCREEN}, after the last epoch"
+_BEST = f"{_SCREEN}, of the best epoch"
+_TEST = "percent on test images; what is chosen by it has no unseen images left"
+_VOLUME = "most unused soft labels, in samples"
+_RESENT = "requests that were sent again"
+_LOST = "samples that no step was taken on"
+_SHARE = "samples/s over that of the students without a teacher"
+_GLOBAL = "percent on test images, global model of EC-DNN, MA-DNN, E-DNN"
 _RUN = (
-    Metric(
-        _VALIDATION,
-        "maximize",
-        f"{_SCREEN}, after the last epoch",
-        _plain(_VALIDATION),
-        _VALIDATION,
-    ),
-    Metric(
-        "validation_top1_best",
-        "maximize",
-        f"{_SCREEN}, of the best epoch",
-        _plain("validation_top1_best"),
-        _VALIDATION,
-    ),
-    Metric(
-        "student_top1",
-        "maximize",
-        "percent on test images; what is chosen by it has no unseen images left",
-        _plain("student_top1"),
-        _VALIDATION,
-    ),
-    Metric(
-        "student_top5",
-        "maximize",
-        "the same, of the five likeliest",
-        _plain("student_top5"),
-    ),
-    Metric(
-        "global_top1",
-        "maximize",
-        "percent on test images, global model of EC-DNN, MA-DNN, E-DNN",
-        _plain("global_top1"),
-    ),
-    Metric(
-        "samples_per_second", "maximize", "of the student", _plain("samples_per_second")
-    ),
-    Metric("wall_seconds", "minimize", "of the whole run", _plain("wall_seconds")),
-    Metric("train_seconds", "minimize", "in the training loop", _sum("train_seconds")),
-    Metric("teacher_seconds", "minimize", "teachers held times seconds", _teacher_seconds),
-    Metric(
-        "volume_max", "minimize", "most unused soft labels, in samples", _max("volume_max")
-    ),
-    Metric("resends", "minimize", "requests that were sent again", _sum("resends")),
-    Metric(
-        "samples_lost",
-        "minimize",
-        "samples that no step was taken on",
-        _sum("samples_lost"),
-    ),
+    _metric("validation_top1", "maximize", _LAST, watched=_EACH_EPOCH),
+    _metric("validation_top1_best", "maximize", _BEST, watched=_EACH_EPOCH),
+    _metric("student_top1", "maximize", _TEST, watched=_EACH_EPOCH),
+    _metric("student_top5", "maximize", "the same, of the five likeliest"),
+    _metric("global_top1", "maximize", _GLOBAL),
+    _metric("samples_per_second", "maximize", "of the student"),
+    _metric("wall_seconds", "minimize", "of the whole run"),
+    _metric("train_seconds", "minimize", "in the training loop", _sum("train_seconds")),
+    _metric("teacher_seconds", "minimize", "teachers held times seconds", _teacher_seconds),
+    _metric("volume_max", "minimize", _VOLUME, _max("volume_max")),
+    _metric("resends", "minimize", _RESENT, _sum("resends")),
+    _metric("samples_lost", "minimize", _LOST, _sum("samples_lost")),
 )
 _SIMULATED = (
-    Metric(
-        "samples_per_second", "maximize", "of all students", _plain("samples_per_second")
-    ),
-    Metric(
-        "of_n_training",
-        "maximize",
-        "samples/s over that of the students without a teacher",
-        _plain("of_n_training"),
-    ),
-    Metric("teachers", "minimize", "teachers rented", _plain("teachers")),
-    Metric(
-        "teachers_used", "minimize", "teachers held at the end", _plain("teachers_used")
-    ),
-    Metric(
-        "volume_max",
-        "minimize",
-        "most unused soft labels, in samples",
-        _plain("volume_max"),
-    ),
-    Metric("resends", "minimize", "requests that were sent again", _plain("resends")),
-    Metric("samples_lost", "minimize", "samples not delivered", _plain("samples_lost")),
+    _metric("samples_per_second", "maximize", "of all students"),
+    _metric("of_n_training", "maximize", _SHARE),
+    _metric("teachers", "minimize", "teachers rented"),
+    _metric("teachers_used", "minimize", "teachers held at the end"),
+    _metric("volume_max", "minimize", _VOLUME),
+    _metric("resends", "minimize", _RESENT),
+    _metric("samples_lost", "minimize", "samples not delivered"),
 )
 
 

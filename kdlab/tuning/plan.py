@@ -4,7 +4,6 @@ import os
 
 from kdlab.cluster.emulated_pool import EmulatedPool
 from kdlab.cluster.local_pool import LocalPool
-from kdlab.config.home import runs_folder
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.tuning.space import Space
 from kdlab.tuning.spec import SweepSpec
@@ -88,10 +87,3 @@ def shares_pool(spec: SweepSpec, space: Space) -> bool:
 
 def _touches(key: str, part: str) -> bool:
     return key == part or key.startswith(f"{part}.") or part.startswith(f"{key}.")
-
-
-def tracking_uri(spec: SweepSpec) -> str | None:
-    """As of a run: a file beside the run folders unless the spec names another store."""
-    if not spec.tracking.enabled:
-        return None
-    return spec.tracking.uri or f"sqlite:///{runs_folder() / 'mlflow.db'}"

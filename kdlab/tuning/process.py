@@ -2,13 +2,11 @@
 
 import gc
 import logging
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import optuna
 import yaml
@@ -16,24 +14,24 @@ import yaml
 from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.check import construct
-from kdlab.config.home import locked
+from kdlab.config.home import runs_folder
 from kdlab.config.load import from_dict, spec_hash
 from kdlab.errors import SchedulerUnreachable
-from kdlab.events.log import EventLog, MemberLog
+from kdlab.events.log import MemberLog
 from kdlab.events.sweeps import Calibrated, Searched, SweepDone, SweepStarted
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.run.experiment import Experiment
 from kdlab.run.handle.run import made
-from kdlab.run.process.execution import execute
-from kdlab.run.process.tracker import Tracker
+from kdlab.run.process.execution import Work, execute
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.tuning import best, figures
 from kdlab.tuning.driver import Driver
 from kdlab.tuning.folder import SweepFolder, counted, open_study
-from kdlab.tuning.plan import gpus, jobs_of, shares_pool, tracking_uri
+from kdlab.tuning.outcome import SweepOutcome
+from kdlab.tuning.plan import gpus, jobs_of, shares_pool
 from kdlab.tuning.repeat import confirmed, rates, real_run
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import SweepSpec
@@ -44,34 +42,28 @@ from kdlab.tuning.warm_start import earlier
 _CALIBRATED = "kdlab.calibrated"  # of the study
 
 
-class SweepProcess:
+class SweepProcess(Work):
     """Search, then confirm, draw, save. Each of these is skipped if it is there already."""
 
+    done, late = SweepDone, "MLflow is slow; the rest is not written"
+
     def __init__(self, folder: SweepFolder, stop: Callable[[], bool]) -> None:
-        self.folder, self.stop = folder, stop
-        self.log = EventLog(folder.events)
+        super().__init__(folder, stop)
+        self.folder = folder
         tree = from_dict(yaml.safe_load(folder.spec.read_text()), folder.run_id)
         self.spec = construct(SweepSpec, tree)
-        self.name = str(folder.experiment()["experiment"])
         self.hash = spec_hash(counted(self.spec.to_dict()))
         self.space = Space(self.spec)
-        self.begin = time.time()
-        self.seconds_before = float(folder.raw_status().get("seconds") or 0)
-        self.uri = tracking_uri(self.spec)
+        self.uri = self.spec.tracking.store(runs_folder())
         self.pool: PoolAddress | None = None
-        late = "MLflow is slow; the rest is not written"
-        self.tracker = Tracker(self.log.emit, late)
-        self.calibrated: dict[str, Any] = {}
+        self.calibrated: dict[str, float] = {}
 
-    def main(self) -> dict[str, Any]:
+    def main(self) -> SweepOutcome:
         self._announce()
         study = open_study(self.folder, self.spec, self.hash)
         jobs = jobs_of(self.spec, self.space)
         with ExitStack() as stack:
-            hosts, cluster = None, self.spec.workers
-            if cluster is not None:
-                hosts = DaskHosts(cluster.address, cluster.certificates())
-                stack.callback(hosts.close)
+            hosts = self._hosts(stack)
             if self.spec.real is not None:
                 self.calibrated = self._calibrate(study)
             workers = TrialWorkers(
@@ -84,47 +76,62 @@ class SweepProcess:
             stack.callback(workers.close)
             if shares_pool(self.spec, self.space):
                 self._start_pool(stack)
-            driver = Driver(
-                space=self.space,
-                study=study,
-                workers=workers,
-                make=self.order,
-                emit=self.log.emit,
-                stop=self.stop,
-                first=self._first(study),
-                trouble=self._trouble,
-            )
-            driver.run()
+            driver = self._searched(study, workers)
             chosen = best.best_of(study, self.spec)
             self.log.emit(Searched(best=chosen.number, early=driver.ended_early))
             if self.spec.keep == "best":
                 best.drop_weights(study, self.folder, chosen)
             saved = best.save(self.folder, self.spec, self.space, chosen, self.calibrated)
-            drawn = figures.draw(
-                study, self.spec, self.folder.path / "figures", self.log.emit
-            )
+            pictures = self.folder.path / "figures"
+            drawn = figures.draw(study, self.spec, pictures, self.log.emit)
             again = None
             if self.spec.confirm is not None and not self.spec.simulated:
                 again = confirmed(self, workers, chosen)
         real = None if self.spec.real is None else real_run(self, chosen)
-        return best.result(
-            study,
-            self.spec,
-            chosen,
-            study_name=self.folder.run_id,
+        return SweepOutcome(
+            study=self.folder.run_id,
+            objectives=[o.metric for o in self.spec.objectives],
+            directions=self.spec.directions(),
+            best=best.best_row(chosen, self.spec),
+            front=[best.row(t, self.spec) for t in best.front(study, self.spec)],
+            trials=best.counts(study),
             sweep=self.name,
             confirmed=again,
             real=real,
             saved=[str(p) for p in saved],
             figures=[str(p) for p in drawn],
             jobs=jobs,
-            driver_ms_per_trial=driver.account.ms_per_trial,
+            driver_ms_per_trial=driver.ms_per_trial,
             ended_early=driver.ended_early,
-            wall_seconds=self.seconds_before + time.time() - self.begin,
+            wall_seconds=self.seconds,
             storage=str(self.folder.storage(self.spec.storage)),
             tracking_uri=self.uri,
             sweep_dir=str(self.folder.path),
         )
+
+    def _hosts(self, stack: ExitStack) -> DaskHosts | None:
+        """The cluster whose workers do the trials; None is this machine."""
+        cluster = self.spec.workers
+        if cluster is None:
+            return None
+        hosts = DaskHosts(cluster.address, cluster.certificates())
+        stack.callback(hosts.close)
+        return hosts
+
+    def _searched(self, study: optuna.Study, workers: TrialWorkers) -> Driver:
+        """The driver, after its last trial."""
+        driver = Driver(
+            space=self.space,
+            study=study,
+            workers=workers,
+            make=self.order,
+            emit=self.log.emit,
+            stop=self.stop,
+            first=self._first(study),
+            trouble=self._trouble,
+        )
+        driver.run()
+        return driver
 
     # Orders
 
@@ -137,7 +144,7 @@ class SweepProcess:
         return self.run_order(number, self.folder.trial(number), values)
 
     def run_order(
-        self, number: int, path: Path, values: Mapping[str, Any], **more: Any
+        self, number: int, path: Path, values: Mapping[str, object], **more: object
     ) -> TrialOrder:
         """The order that starts a run in a folder of its own."""
         tracking = {
@@ -165,7 +172,6 @@ class SweepProcess:
         spec = construct(ExperimentSpec, tree)
         setup = TrainingSetup(
             spec,
-            spec_hash(spec.to_dict()),
             emit=self.log.emit,
             emit_teacher=MemberLog(self.log, "teacher").emit,
             stop=self.stop,
@@ -175,7 +181,7 @@ class SweepProcess:
         pool = pools.whole()
         self.pool = PoolAddress.of(pool)
 
-    def _calibrate(self, study: optuna.Study) -> dict[str, Any]:
+    def _calibrate(self, study: optuna.Study) -> dict[str, float]:
         """What the simulation is told of this machine: measured once, for all its trials."""
         known = study.user_attrs.get(_CALIBRATED)
         if known is None:
@@ -220,10 +226,6 @@ class SweepProcess:
             return
         self.tracker.start("kdlab.tracking.follow_sweep", self.folder.path)
 
-    def end(self, state: str, **facts: Any) -> None:
-        self.log.emit(SweepDone(state=state, **facts))
-        self.tracker.finish()
-
     def go_on(self) -> str:
         return (
             f"All trials that had ended are in {self.folder.path}; those under way are tried "
@@ -235,16 +237,13 @@ class SweepProcess:
 def main(path: str, stop: Callable[[], bool]) -> int:
     """To the end; the exit code. The status file says the same."""
     folder = SweepFolder(Path(path))
-
-    def busy() -> None:
-        raise SystemExit(f"the sweep {folder.run_id} is going already in another process")
-
+    words = f"the sweep {folder.run_id} is going already in another process"
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     logging.getLogger("distributed").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     gc.freeze()  # what was imported stays: looking through it takes 0.2 s each time
     try:
-        with locked(folder.path / "lock", busy):
+        with folder.held(SystemExit(words)):
             return execute(folder, lambda: SweepProcess(folder, stop))
     finally:
         gc.unfreeze()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial
 
@@ -18,14 +18,16 @@ from kdlab.errors import BadInput, ClusterError, RunStopped
 from kdlab.events.general import Warned
 from kdlab.events.log import read_all
 from kdlab.events.sweeps import Confirming, RealRunStarted
-from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.folder import UNDER_WAY, RunFolder
 from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run, start
 from kdlab.tuning import metrics
-from kdlab.tuning.driver import VALUES
-from kdlab.tuning.space import Space, leaf_of
+from kdlab.tuning.leaf import leaf_of
+from kdlab.tuning.outcome import Confirmed, RealRunOutcome, SpeedShare, Spread
+from kdlab.tuning.space import Space, Values, number
 from kdlab.tuning.spec import RealRun
 from kdlab.tuning.trial_messages import TrialEnded
+from kdlab.tuning.trial_notes import metrics_of, values_of
 from kdlab.tuning.trial_workers import TrialWorkerLost, TrialWorkers
 
 if TYPE_CHECKING:
@@ -37,13 +39,13 @@ _TICK_S = 0.01
 
 def confirmed(
     sweep: "SweepProcess", workers: TrialWorkers, chosen: FrozenTrial
-) -> dict[str, Any]:
+) -> Confirmed:
     """The first objective of the best trial and of the experiment as it is, mean ± std."""
     confirm, spec = sweep.spec.confirm, sweep.spec
     assert confirm is not None
     metric = spec.objectives[0].metric
     wanted = [
-        Again("best", seed, f"best-{chosen.number}-seed{seed}", chosen.user_attrs[VALUES])
+        Again("best", seed, f"best-{chosen.number}-seed{seed}", values_of(chosen))
         for seed in confirm.seeds
     ]
     wanted += [Again("as_it_is", s, f"as-it-is-seed{s}", {}) for s in confirm.seeds]
@@ -53,29 +55,31 @@ def confirmed(
     for again in wanted:
         value = found(metric, done[again.name]) if again.name in done else None
         values[again.of] += [] if value is None else [value]
-    return {
-        "metric": metric,
-        "seeds": list(confirm.seeds),
-        "optimistic": chosen.values[0],
-        "failed": repeats.failed,
-        **{of: _summary(each) for of, each in values.items()},
-    }
+    return Confirmed(
+        metric=metric,
+        seeds=list(confirm.seeds),
+        optimistic=chosen.values[0],
+        failed=repeats.failed,
+        best=_spread(values["best"]),
+        as_it_is=_spread(values["as_it_is"]),
+    )
 
 
 def found(metric: str, run: Path) -> float | None:
     """A metric of a run that has finished."""
-    result = RunFolder(run).raw_status()["result"]
+    result = RunFolder(run).raw_status().result
+    assert result is not None
     return metrics.metric(metric, simulated=False).of(
         result, read_all(run / "events.jsonl")
     )
 
 
-def _summary(values: list[float]) -> dict[str, Any]:
-    return {
-        "mean": fmean(values) if values else None,
-        "std": stdev(values) if len(values) > 1 else None,
-        "values": values,
-    }
+def _spread(values: list[float]) -> Spread:
+    return Spread(
+        mean=fmean(values) if values else None,
+        std=stdev(values) if len(values) > 1 else None,
+        values=values,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class Again:
     of: str  # "best" or "as_it_is"
     seed: int
     name: str  # of its folder
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
 
 
 class Repeats:
@@ -110,7 +114,7 @@ class Repeats:
 
     def _look_for(self, again: Again) -> None:
         for path in self.folder.glob(f"{again.name}-*"):
-            if RunFolder(path).raw_status().get("state") == "finished":
+            if RunFolder(path).raw_status().state == "finished":
                 self.done[again.name] = path
 
     def run(self) -> dict[str, Path]:
@@ -195,11 +199,10 @@ def check_real(real: RealRun, space: Space) -> None:
         )
 
 
-def rates(sweep: "SweepProcess") -> dict[str, Any]:
+def rates(sweep: "SweepProcess") -> dict[str, float]:
     """What the simulation takes from this machine."""
     real = sweep.spec.real
     assert real is not None
-    found: dict[str, Any] = {}
     kinds = set(real.calibrate.values())
     measured: dict[str, float] = {}
     if "student" in kinds:
@@ -208,44 +211,47 @@ def rates(sweep: "SweepProcess") -> dict[str, Any]:
     if "teacher" in kinds:
         pool = load(real.experiment, dict(real.overrides)).resolved["teacher_pool"]
         measured["teacher"] = float(pool["t_t"])
-    for key, kind in real.calibrate.items():
-        found[key] = measured[kind]
-    return found
+    return {key: measured[kind] for key, kind in real.calibrate.items()}
 
 
-def real_run(sweep: "SweepProcess", chosen: FrozenTrial) -> dict[str, Any]:
+def real_run(sweep: "SweepProcess", chosen: FrozenTrial) -> RealRunOutcome:
     """The best, with and without teachers on this machine, beside what was simulated."""
     real = sweep.spec.real
     assert real is not None
-    tree = sweep.space.composed(dict(chosen.user_attrs[VALUES]), sweep.calibrated)
-    batch = load(real.experiment, dict(real.overrides)).resolved["train"]["batch"]
-    values: dict[str, Any] = {}
+    tree = sweep.space.composed(values_of(chosen), sweep.calibrated)
+    batch = load(real.experiment, dict(real.overrides)).spec.train.batch
+    values: Values = {}
     for simulated, key in real.keys.items():
         value = _at(tree.data, simulated)
-        values[key] = value * batch if key in real.batches else value
+        values[key] = number(value) * batch if key in real.batches else value
     run = _executed(sweep, {"compare": ["none", "served"], **values})
     rows = {(r["source"], r["seed"]): r["samples_per_second"] for r in run.result["runs"]}
     # Seed by seed: both of a pair ran one after the other, on a machine in the same mood.
     ratios = [rows["served", seed] / rows["none", seed] for seed in run.result["seeds"]]
     measured = median(ratios)
-    predicted = float(chosen.user_attrs["metrics"]["of_n_training"])
+    predicted = float(metrics_of(chosen)["of_n_training"])
     off = abs(measured - predicted)
-    return {
-        "run_dir": run.result["run_dir"],
-        "set": values,
-        "of_n_training": {"simulated": predicted, "measured": measured, "each": ratios},
-        "off": off,
-        "holds": off <= real.within,
-    }
+    return RealRunOutcome(
+        run_dir=run.result["run_dir"],
+        set=values,
+        of_n_training=SpeedShare(simulated=predicted, measured=measured, each=ratios),
+        off=off,
+        holds=off <= real.within,
+    )
 
 
-def _at(tree: Any, key: str) -> Any:
+def _at(tree: Mapping[str, object], key: str) -> object:
+    node: object = tree
     for part in key.split("."):
-        tree = tree[int(part)] if isinstance(tree, list) else tree[part]
-    return tree
+        if isinstance(node, list):
+            node = node[int(part)]
+        else:
+            assert isinstance(node, Mapping)
+            node = node[part]
+    return node
 
 
-def _executed(sweep: "SweepProcess", more: Mapping[str, Any]) -> Run:
+def _executed(sweep: "SweepProcess", more: Mapping[str, object]) -> Run:
     """A run of its own, in a process of its own."""
     real = sweep.spec.real
     assert real is not None
@@ -259,14 +265,12 @@ def _executed(sweep: "SweepProcess", more: Mapping[str, Any]) -> Run:
     write_json(left, {"run": str(run.path)})
     sweep.log.emit(RealRunStarted(run=str(run.path), set=dict(more)))
     try:
-        while run.state in ("starting", "running"):
+        while run.state in UNDER_WAY:
             if sweep.stop():
                 raise RunStopped("stopped by the user during a real run")
             time.sleep(0.1)  # between looks at its status
     finally:
         run.kill()  # nothing if it has ended
     if run.state != "finished":
-        raise ClusterError(
-            f"The real run {run.path} {run.state}: {run.status.get('error')}"
-        )
+        raise ClusterError(f"The real run {run.path} {run.state}: {run.status.error}")
     return run

@@ -78,7 +78,7 @@ def _options(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _faults(
-    where: str, said: Mapping[str, Any], known: Mapping[str, Callable[..., Any]]
+    where: str, said: Mapping[str, object], known: Mapping[str, Callable[..., object]]
 ) -> Iterator[Fault]:
     name = said.get("name")
     if name not in known:

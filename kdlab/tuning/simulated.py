@@ -1,14 +1,12 @@
 """A simulation as a trial: its metrics, in milliseconds."""
 
-from typing import Any
-
 from kdlab.errors import BadInput
 from kdlab.simulate.edl_dist import EdlDist
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.simulate.pool_simulation import Simulation
 
 
-def simulated(spec: SimulationSpec) -> dict[str, Any]:
+def simulated(spec: SimulationSpec) -> dict[str, float]:
     """Figures over all cases: the smallest share of N-training's rate, the maximum of all else.
 
     Raises:

@@ -4,11 +4,9 @@ Everything is checked against the specs the keys belong to before anything start
 each key exists, takes numbers or choices as the space says, and allows all of its range.
 """
 
-import types
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TypeGuard
 
 import optuna
 
@@ -16,26 +14,15 @@ from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.config.folders import nearest
 from kdlab.config.load import Composed
-from kdlab.config.spec import Range, Spec, hints_of
+from kdlab.config.spec import Spec
 from kdlab.errors import Fault, NotFoundError, SpecError
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.simulate.kind import SimulationSpec
+from kdlab.tuning.leaf import Leaf, leaf_of
 from kdlab.tuning.spec import Dimension, SweepSpec
 
 _MAX_GRID = 10_000
-Values = dict[str, Any]  # dotted key -> what it is set to
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A key of a spec: what it takes."""
-
-    key: str
-    kinds: tuple[type, ...]  # float, int, bool, str; empty for a part or anything
-    choices: tuple[Any, ...]  # of a Literal
-    limit: Range | None
-    value: Any  # in the experiment as it is
-    part: Spec | None = None  # where the key is of one
+Values = dict[str, object]  # dotted key -> what it is set to, as YAML holds it
 
 
 class Space:
@@ -64,7 +51,9 @@ class Space:
 
     # What a trial is
 
-    def composed(self, values: Mapping[str, Any], *more: Mapping[str, Any]) -> Composed:
+    def composed(
+        self, values: Mapping[str, object], *more: Mapping[str, object]
+    ) -> Composed:
         """The experiment or the simulation with these values."""
         spec = self.spec
         overrides = [dict(spec.overrides), self.changed(values), *more]
@@ -76,7 +65,7 @@ class Space:
         assert spec.experiment is not None
         return loader.compose(spec.experiment, overrides)
 
-    def changed(self, values: Mapping[str, Any]) -> Values:
+    def changed(self, values: Mapping[str, object]) -> Values:
         """Without parts that are there already: naming one sets its other keys to defaults."""
         found = {}
         for key, value in values.items():
@@ -85,7 +74,7 @@ class Space:
                 found[key] = value
         return found
 
-    def _built(self, values: Mapping[str, Any]) -> Spec:
+    def _built(self, values: Mapping[str, object]) -> Spec:
         tree = self.composed(values)
         if self.spec.simulated:
             return construct(SimulationSpec, tree)
@@ -101,7 +90,9 @@ class Space:
             values[key] = self._scaled(key, dimension, sampled, values)
         return values
 
-    def _suggested(self, trial: optuna.trial.Trial, key: str, dimension: Dimension) -> Any:
+    def _suggested(
+        self, trial: optuna.trial.Trial, key: str, dimension: Dimension
+    ) -> object:
         name, low, high = parameter(key, dimension), dimension.low, dimension.high
         if dimension.choices is not None:
             return trial.suggest_categorical(name, list(dimension.choices))
@@ -114,22 +105,25 @@ class Space:
             )
         return trial.suggest_float(name, low, high, step=dimension.step, log=dimension.log)
 
-    def _scaled(self, key: str, dimension: Dimension, sampled: Any, values: Values) -> Any:
+    def _scaled(
+        self, key: str, dimension: Dimension, sampled: object, values: Values
+    ) -> object:
         if dimension.times is None:
             return sampled
-        product_ = sampled * values[dimension.times]
+        product_ = number(sampled) * number(values[dimension.times])
         return round(product_) if self.is_whole(key) else product_
 
     def is_whole(self, key: str) -> bool:
         return self.leaves[key].kinds == (int,)
 
-    def parameters(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def parameters(self, values: Mapping[str, object]) -> Values:
         """The same as Optuna names it, to be tried next."""
-        found = {}
+        found: Values = {}
         for key, value in values.items():
             dimension = self.spec.space[key]
             if dimension.times is not None:
-                found[parameter(key, dimension)] = value / values[dimension.times]
+                factor = number(value) / number(values[dimension.times])
+                found[parameter(key, dimension)] = factor
             else:
                 found[key] = value
         return found
@@ -142,7 +136,7 @@ class Space:
                 values[key] = self._own(key, dimension)
         return None if any(self.faults_of(values)) else values
 
-    def _own(self, key: str, dimension: Dimension) -> Any:
+    def _own(self, key: str, dimension: Dimension) -> object:
         """The experiment's own value: of a part the choice that makes the same."""
         leaf = self.leaves[key]
         if (
@@ -158,7 +152,7 @@ class Space:
         )
         return next(same, leaf.value)
 
-    def completed(self, values: Mapping[str, Any]) -> Values:
+    def completed(self, values: Mapping[str, object]) -> Values:
         """Those of the space, and the experiment's own where one is missing."""
         found: Values = {}
         for key, dimension in self.spec.space.items():
@@ -188,7 +182,7 @@ class Space:
             found.setdefault(repr(values), values)  # once without what does not exist
         return list(found.values())
 
-    def _points(self, key: str, dimension: Dimension) -> list[Any]:
+    def _points(self, key: str, dimension: Dimension) -> Sequence[object]:
         if dimension.choices is not None:
             return list(dimension.choices)
         assert dimension.low is not None
@@ -224,7 +218,7 @@ class Space:
         else:
             yield from self._range_faults(leaf, dimension)
 
-    def _possible(self, key: str, wanted: tuple[Any, ...]) -> bool:
+    def _possible(self, key: str, wanted: tuple[object, ...]) -> bool:
         choices = self.spec.space[key].choices
         return choices is None or any(value in choices for value in wanted)
 
@@ -259,7 +253,7 @@ class Space:
             yield f"is a factor of {dimension.times}, whose low is {other.low:g}, not above 0"
 
     def _choice_faults(
-        self, leaf: Leaf, dimension: Dimension, conditions: Mapping[str, Any]
+        self, leaf: Leaf, dimension: Dimension, conditions: Mapping[str, object]
     ) -> Iterator[str]:
         assert dimension.choices is not None
         for choice in dimension.choices:
@@ -279,7 +273,7 @@ class Space:
             elif not leaf.choices and not _fits(choice, leaf.kinds):
                 yield f"{choice!r} is not {_words(leaf.kinds)}"
 
-    def faults_of(self, values: Mapping[str, Any]) -> Iterator[str]:
+    def faults_of(self, values: Mapping[str, object]) -> Iterator[str]:
         """Why these values cannot be enqueued."""
         for key in values:
             if key not in self.spec.space:
@@ -292,7 +286,9 @@ class Space:
             elif exists:
                 yield from self._not_in(key, dimension, values)
 
-    def _not_in(self, key: str, d: Dimension, values: Mapping[str, Any]) -> Iterator[str]:
+    def _not_in(
+        self, key: str, d: Dimension, values: Mapping[str, object]
+    ) -> Iterator[str]:
         value = values[key]
         if d.choices is not None:
             if value not in d.choices:
@@ -304,7 +300,7 @@ class Space:
         if d.times is not None and not _is_positive(values.get(d.times)):
             yield f"{key} is a factor of {d.times}, which must be there and above 0"
             return
-        sampled = value if d.times is None else value / values[d.times]
+        sampled = value if d.times is None else value / number(values[d.times])
         assert d.low is not None
         assert d.high is not None
         if not d.low - 1e-9 <= sampled <= d.high + 1e-9:
@@ -317,105 +313,32 @@ def parameter(key: str, dimension: Dimension) -> str:
     return key if dimension.times is None else f"{key} / {dimension.times}"
 
 
-def _exists(dimension: Dimension, values: Mapping[str, Any]) -> bool:
+def _exists(dimension: Dimension, values: Mapping[str, object]) -> bool:
     return all(
         k in values and values[k] in _several(wanted)
         for k, wanted in dimension.when.items()
     )
 
 
-def _several(value: Any) -> tuple[Any, ...]:
+def _several(value: object) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def leaf_of(spec: Spec, key: str) -> Leaf:
-    """What a dotted key of a spec takes.
-
-    Raises:
-        NotFoundError: no spec has it; names the nearest.
-    """
-    node: Any = spec
-    hint: Any = None
-    done: list[str] = []
-    for part in key.split("."):
-        if isinstance(node, Spec) and part == "type" and node.component:
-            return Leaf(key, (), (), None, node.component)
-        if isinstance(node, Spec):
-            hint = hints_of(type(node)).get(part)
-            known = hint is not None
-            node = getattr(node, part, None)
-        elif isinstance(node, tuple | list):
-            known = part.isdigit() and int(part) < len(node)
-            node, hint = (node[int(part)] if known else None), _item(hint)
-        elif isinstance(node, Mapping):
-            known = part in node
-            node, hint = node.get(part), _item(hint)
-        else:
-            known = False
-        if not known:
-            keys = [k for k, _ in loader.flat(spec.to_dict())]
-            where = f"{'.'.join(done)} has no key {part!r}" if done else f"no key {part!r}"
-            raise NotFoundError(f"there is no key {key!r}: {where}.{nearest(key, keys)}")
-        done.append(part)
-    value = node.component if isinstance(node, Spec) else node
-    if isinstance(node, Spec):
-        return Leaf(key, (), (), None, value, node)
-    kinds, choices, limit = _taken(hint)
-    return Leaf(key, kinds, choices, limit, value)
-
-
-def _item(hint: Any) -> Any:
-    """The type of a tuple's items or a mapping's values."""
-    for option in _options(hint):
-        arguments = get_args(option)
-        if get_origin(option) in (tuple, list):
-            return arguments[0]
-        if len(arguments) == 2:
-            return arguments[1]
-    return Any
-
-
-def _options(hint: Any) -> Iterator[Any]:
-    origin = get_origin(hint)
-    if origin is Annotated:
-        yield from _options(get_args(hint)[0])
-    elif origin in (Union, types.UnionType):
-        for option in get_args(hint):
-            yield from _options(option)
-    else:
-        yield hint
-
-
-def _taken(hint: Any) -> tuple[tuple[type, ...], tuple[Any, ...], Range | None]:
-    """Kinds of scalar, choices and range of a field."""
-    kinds, choices = list[type](), list[Any]()
-    for option in _options(hint):
-        if get_origin(option) is Literal:
-            choices += get_args(option)
-            kinds.append(str)
-        elif option in (float, int, bool, str):
-            kinds.append(option)
-    return tuple(dict.fromkeys(kinds)), tuple(choices), _range(hint)
-
-
-def _range(hint: Any) -> Range | None:
-    if get_origin(hint) is Annotated:
-        found = [extra for extra in get_args(hint)[1:] if isinstance(extra, Range)]
-        if found:
-            return found[0]
-    inner = (_range(option) for option in get_args(hint) if not isinstance(option, Range))
-    return next((limit for limit in inner if limit is not None), None)
-
-
-def _is_positive(value: Any) -> bool:
+def _is_positive(value: object) -> bool:
     return _is_number(value) and value > 0
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _fits(choice: Any, kinds: tuple[type, ...]) -> bool:
+def number(value: object) -> int | float:
+    """A value that is known to be a number."""
+    assert isinstance(value, int | float)
+    return value
+
+
+def _fits(choice: object, kinds: tuple[type, ...]) -> bool:
     if choice is None:
         return True  # whether the key may be null is seen when the trial is built
     if _is_number(choice):

@@ -1,7 +1,7 @@
 """What the process of a worker for trials is started with, told, and answers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kdlab.messages import Kinds
 from kdlab.soft_labels.source import PoolAddress
@@ -33,7 +33,7 @@ class TrialOrder:
 
     number: int
     run: str | None = None
-    simulation: dict[str, Any] | None = None
+    simulation: Mapping[str, object] | None = None
     pool: PoolAddress | None = None
 
 
@@ -54,4 +54,4 @@ class TrialEnded:
     order: int  # number of the trial
     state: str  # finished, stopped, failed, or no_room: its disk is full
     error: str | None = None
-    result: dict[str, Any] | None = None
+    result: Mapping[str, object] | None = None

@@ -11,9 +11,8 @@ import os
 import queue
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from kdlab.errors import KdlabError, is_full
 from kdlab.messages import plain
@@ -52,7 +51,7 @@ def main() -> None:
     orders: queue.SimpleQueue[TrialOrder | None] = queue.SimpleQueue()
     stop, early = Stop(), set[int]()
 
-    def hear(message: dict[str, Any]) -> None:
+    def hear(message: Mapping[str, object]) -> None:
         if "end" in message:
             orders.put(None)
             return
@@ -115,9 +114,7 @@ def _trainer(stop: Stop) -> Work:
         if full:
             raise full[0]
         status = run.raw_status()
-        return TrialEnded(
-            order.number, str(status["state"]), status.get("error"), status.get("result")
-        )
+        return TrialEnded(order.number, str(status.state), status.error, status.result)
 
     return train
 

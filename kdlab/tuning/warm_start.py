@@ -6,10 +6,10 @@ from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput
 from kdlab.tuning.best import ranked
-from kdlab.tuning.driver import VALUES
 from kdlab.tuning.folder import find, read_study
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import SweepSpec
+from kdlab.tuning.trial_notes import values_of
 
 
 def earlier(spec: SweepSpec, space: Space) -> list[Values]:
@@ -27,7 +27,7 @@ def earlier(spec: SweepSpec, space: Space) -> list[Values]:
     known = construct(SweepSpec, tree)
     found, why = list[Values](), "it has no trial that ended well"
     for trial in ranked(read_study(folder, known.storage), known)[: warm.best]:
-        values = space.completed(dict(trial.user_attrs[VALUES]))
+        values = space.completed(values_of(trial))
         faults = list(space.faults_of(values))
         if faults:
             why = f"trial {trial.number}: {faults[0]}"

@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -11,7 +11,6 @@ from kdlab.events.event import Event
 from kdlab.events.sweeps import SweepStarted, TrialDone
 from kdlab.report import page
 from kdlab.report.progress import people
-from kdlab.run.handle.watched import in_a_notebook, viewers
 
 if TYPE_CHECKING:
     from kdlab.tuning.handle import Sweep
@@ -48,7 +47,8 @@ class Lines:
             return f"{head} failed: {str(event.error).splitlines()[0]}", True
         if event.state == "pruned":
             return f"{head} pruned after {event.epoch} epochs", False
-        found = event.values_found or {}
+        every = (event.values_found or {}).items()
+        found = {name: value for name, value in every if value is not None}
         words = [f"{name} {found[name]:.4g}" for name in self._objectives]
         own = [s * found[n] for s, n in zip(self._signs, self._objectives, strict=True)]
         new = bool(event.feasible) and (self._best is None or own < self._best)
@@ -70,14 +70,14 @@ def as_html(sweep: "Sweep") -> str:
     sign = 1 if spec.directions()[0] == "minimize" else -1
     each, best = list[tuple[float, float]](), list[tuple[float, float]]()
     for row in rows:
-        if row["values"] is None:
+        if row.values is None:
             continue
-        value = float(row["values"][name])
-        each.append((float(row["number"]), value))
-        if row["feasible"]:
+        value = float(row.values[name])
+        each.append((float(row.number), value))
+        if row.feasible:
             known = min([sign * v for _, v in best[-1:]] + [sign * value])
-            best.append((float(row["number"]), sign * known))
-    count = len([r for r in rows if r["state"] in ("complete", "pruned", "fail")])
+            best.append((float(row.number), sign * known))
+    count = len([r for r in rows if r.state in ("complete", "pruned", "fail")])
     head = (
         f"<b>Sweep {html.escape(sweep.id)}</b> {html.escape(sweep.state)}, {count} of "
         f"{spec.trials} trials ended"
@@ -87,17 +87,6 @@ def as_html(sweep: "Sweep") -> str:
     )
     curve = page.image(page.svg([panel]), name) if len(each) > 1 else ""
     columns, cells = sweep._cells(12)
-    error = sweep.status.get("error")
+    error = sweep.status.error
     said = f"<pre>{html.escape(str(error))}</pre>" if error else ""
     return f"{head}{said}<br>{curve}{page.table(columns, cells)}"
-
-
-def live(sweep: "Sweep") -> Any:
-    if in_a_notebook():
-        sweep._shown = True
-        return viewers["sweep"](sweep, lambda: as_html(sweep))
-    try:
-        sweep.wait(Lines().see)
-    except KeyboardInterrupt:
-        return sweep
-    return sweep

@@ -93,7 +93,7 @@ def test_a_spec_is_put_together_with_the_messages_of_the_command_line(
     until(lambda: "temperature: 3" in saved.read_text())
     button(page, "start").click()
     run = RunFolder(until(lambda: run_folders(elsewhere))[0])
-    until(lambda: run.status().get("state") == "finished")
+    until(lambda: run.status().state == "finished")
 
 
 def test_a_pipeline_is_watched_and_paused(opened, page, picture, elsewhere):
@@ -109,4 +109,4 @@ def test_a_pipeline_is_watched_and_paused(opened, page, picture, elsewhere):
     run = RunFolder(run_folders(elsewhere)[0])
     assert list(select(run.events, "paused"))
     button(page, "stop").click()
-    until(lambda: run.status().get("state") == "stopped")
+    until(lambda: run.status().state == "stopped")

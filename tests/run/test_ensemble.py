@@ -143,7 +143,7 @@ def test_trouble_all_the_time(kdlab_home, elsewhere):
     until(lambda: list(select(run.folder.events, "worker_started")))
     assert {t.name for t in OtherTargets(run).ranks()} <= {f"worker-{k}" for k in range(4)}
     run.wait(timeout_s=600)
-    assert run.state == "finished", run.status["error"]
+    assert run.state == "finished", run.status.error
     assert list(select(run.folder.events, "chaos"))
     assert list(select(run.folder.events, "worker_lost"))
     missed = [4 - len(e["models"]) for e in select(run.folder.events, "round_incomplete")]

@@ -208,7 +208,7 @@ def test_an_error_of_a_rank_ends_the_run_with_its_reason(kdlab_home, elsewhere):
     run = start("train.lr=1e30", "train.clip_grad_norm=null")
     run.wait(timeout_s=600)
     assert run.state == "failed"
-    assert "The loss is" in run.status["error"]
+    assert "The loss is" in run.status.error
 
 
 def test_a_stop_saves_and_a_resume_goes_on(kdlab_home, elsewhere, undisturbed):

@@ -90,7 +90,7 @@ def losses(run):
 @pytest.mark.processes
 def test_the_run_outlives_its_watcher_and_can_be_attached(elsewhere):
     run = kdlab.load("smoke/none", QUIET).start()
-    assert os.getsid(run.folder.raw_status()["pid"]) != os.getsid(0)
+    assert os.getsid(run.folder.raw_status().pid) != os.getsid(0)
     again = kdlab.attach(run.id[-4:])
     again.wait(timeout_s=600)
     assert again.result["samples_seen"] == 480
@@ -107,7 +107,7 @@ def test_a_soft_stop_saves_and_a_resume_is_exact(elsewhere):
     run.stop()
     run.wait(timeout_s=600)
     if run.state == "stopped":  # it was not faster than the stop
-        assert run.status["exit_code"] == 130
+        assert run.status.exit_code == 130
         with pytest.raises(RunStopped, match=f"kdlab resume {run.id}"):
             _ = run.result
         resume(run.id).wait(timeout_s=600)
@@ -193,7 +193,7 @@ def test_a_sigkill_is_noticed_and_a_resume_is_exact(elsewhere):
     whole = kdlab.load("smoke/none", QUIET, options).start().wait()
     run = kdlab.load("smoke/none", QUIET, options).start()
     wait_for(run, "checkpoint_saved", 2)
-    os.kill(run.folder.raw_status()["pid"], signal.SIGKILL)
+    os.kill(run.folder.raw_status().pid, signal.SIGKILL)
     run.wait(timeout_s=600)
     assert run.state == "lost"
     with pytest.raises(RunFailed, match="killed from outside"):
@@ -209,7 +209,7 @@ def test_a_sigkill_is_noticed_and_a_resume_is_exact(elsewhere):
 @pytest.mark.processes
 def test_a_failed_run_says_why_and_where(elsewhere):
     run = kdlab.load("smoke/none", QUIET, {"train.lr": 1e30}).start().wait(timeout_s=600)
-    assert run.status["exit_code"] == 1
+    assert run.status.exit_code == 1
     with pytest.raises(RunFailed, match=r"lower train\.lr") as caught:
         _ = run.result
     assert str(run.folder.log) in str(caught.value)
@@ -261,19 +261,19 @@ def test_ctrl_c_twice_while_checking_is_no_traceback(elsewhere):
 def test_a_stop_in_the_first_moment_is_a_stop(elsewhere):
     """While the process still imports torch."""
     run = kdlab.load("smoke/none", QUIET, {"train.epochs": 5000}).start()
-    process = psutil.Process(run.folder.raw_status()["pid"])
+    process = psutil.Process(run.folder.raw_status().pid)
     while not any("torch" in m.path for m in process.memory_maps()):  # its handler stands
         time.sleep(0.01)
     run.stop()
     run.wait(timeout_s=600)
-    assert (run.state, run.status["exit_code"]) == ("stopped", 130)
+    assert (run.state, run.status.exit_code) == ("stopped", 130)
 
 
 @pytest.mark.processes
 def test_a_second_ctrl_c_ends_everything_at_once(elsewhere):
     run = kdlab.load("smoke/served", QUIET, {"train.epochs": 5000}).start()
     wait_for(run, "step", 3)
-    family = psutil.Process(run.folder.raw_status()["pid"]).children(recursive=True)
+    family = psutil.Process(run.folder.raw_status().pid).children(recursive=True)
     assert len(family) >= 4  # scheduler, two teachers, reader
     run.kill()
     run.wait(timeout_s=600)

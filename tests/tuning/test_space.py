@@ -5,7 +5,7 @@ import pytest
 from small_sweeps import SIMULATED, TRAINED, searched
 
 from kdlab.errors import SpecError
-from kdlab.tuning.space import leaf_of
+from kdlab.tuning.leaf import leaf_of
 from kdlab.tuning.spec import SweepSpec
 
 

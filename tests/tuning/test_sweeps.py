@@ -50,7 +50,7 @@ def told(sweep):
 def workers(sweep):
     """Processes that carry out trials."""
     try:
-        children = psutil.Process(sweep.status["pid"]).children(recursive=True)
+        children = psutil.Process(sweep.status.pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
     return [c for c in children if "kdlab.tuning.trial_worker" in words(c)]
@@ -72,9 +72,7 @@ def test_a_simulated_sweep(sweeps):
     found = result["best"]["metrics"]
     assert found["of_n_training"] >= 0.9
     assert all(
-        row["values"]["teachers"] >= found["teachers"]
-        for row in sweep.rows()
-        if row["feasible"]
+        row.values["teachers"] >= found["teachers"] for row in sweep.rows() if row.feasible
     )
     card = yaml.safe_load((sweep.path / "best/registry/simulations/small.yaml").read_text())
     assert card["cases"][0]["teachers"] == found["teachers"]
@@ -90,8 +88,8 @@ def test_the_best_of_an_earlier_sweep_is_tried_first(sweeps):
     wider = SIMULATED["space"] | {"per_teacher": {"low": 1, "high": 4}}
     again = sweeps(SIMULATED, "again", space=wider, warm_start=warm, trials=5)
     rows = again.wait(timeout_s=600).rows()
-    (best, _) = [row for row in rows if row["why"] == "of an earlier sweep"]
-    assert best["set"] == first["best"]["set"] | {"per_teacher": 2}  # the card's own
+    (best, _) = [row for row in rows if row.why == "of an earlier sweep"]
+    assert best.set == first["best"]["set"] | {"per_teacher": 2}  # the card's own
     assert again.result["trials"]["complete"] == 5
     narrow = SIMULATED["space"] | {"lt": {"low": 100, "high": 200}}
     with pytest.raises(BadInput, match=r"(?s)Nothing of the sweep small.*lt is "):
@@ -196,10 +194,10 @@ def test_a_full_disk_loses_no_trial(sweeps):
     sweep = sweeps(SIMULATED, **MANY | {"trials": 2000})
     until(lambda: len(list_of(sweep)) > 5)
     journal = sweep.path / "study.journal"
-    process = psutil.Process(sweep.status["pid"])
+    process = psutil.Process(sweep.status.pid)
     process.rlimit(psutil.RLIMIT_FSIZE, (journal.stat().st_size + 700, -1))
     until(lambda: sweep.state in ("failed", "lost", "finished"))
-    assert "The disk did not take" in sweep.status["error"]
+    assert "The disk did not take" in sweep.status.error
     with pytest.raises(RunFailed, match=r"kdlab sweep .*--study small"):
         _ = sweep.result
     known = told(sweep)
@@ -217,7 +215,7 @@ def test_a_full_disk_of_a_worker_ends_the_sweep_and_no_trial(sweeps):
     until(lambda: list(select(sweep.folder.events, "trial_started")))
     until(lambda: workers(sweep))[0].rlimit(psutil.RLIMIT_FSIZE, (3000, -1))
     until(lambda: sweep.state in ("failed", "lost", "finished"))
-    assert "The disk did not take" in sweep.status["error"]
+    assert "The disk did not take" in sweep.status.error
     assert TrialState.FAIL not in counted(sweep)
     sweep = sweeps(TRAINED, **long).wait(timeout_s=600)
     assert counted(sweep) == [TrialState.COMPLETE] * 4
@@ -239,7 +237,7 @@ def test_sqlite_and_a_time_limit(sweeps):
 def test_a_trial_of_several_seeds_is_their_mean(sweeps):
     sweep = sweeps(TRAINED, seeds=[3, 4], trials=1).wait(timeout_s=600)
     run = RunFolder(sweep.path / "trials/small-0000")
-    each = [row["validation_top1"] for row in run.raw_status()["result"]["runs"]]
+    each = [row["validation_top1"] for row in run.raw_status().result["runs"]]
     assert len(each) == 2
     assert sweep.result["best"]["values"]["validation_top1"] == pytest.approx(sum(each) / 2)
 
@@ -268,7 +266,7 @@ def test_trials_on_a_dask_cluster_survive_the_loss_of_a_machine(sweeps, two_work
     until(lambda: len(list(select(sweep.folder.events, "trial_done"))) > 1)
     machines[0].kill()
     sweep.wait(timeout_s=600)
-    assert sweep.state == "finished", sweep.status.get("error")
+    assert sweep.state == "finished", sweep.status.error
     assert counted(sweep) == [TrialState.COMPLETE] * 6
     assert list(select(sweep.folder.events, "worker_lost"))
 
@@ -285,7 +283,7 @@ def test_ctrl_c_ends_gracefully_and_the_same_command_goes_on(sweeps):
         _ = sweep.result
     assert not workers(sweep)
     sweep = sweeps(TRAINED, **long).wait(timeout_s=600)
-    assert sweep.state == "finished", sweep.status.get("error")
+    assert sweep.state == "finished", sweep.status.error
     assert counted(sweep) == [TrialState.COMPLETE] * 4
     assert attach_sweep("small").result == sweep.result
 
@@ -304,8 +302,8 @@ def test_failed_trials_are_kept_with_their_error(sweeps):
         defaults=False,
     ).wait(timeout_s=600)
     assert sorted(s.name for s in counted(sweep)) == ["COMPLETE", "FAIL"]
-    (failed,) = [row for row in sweep.rows() if row["state"] == "fail"]
-    assert "must hold more than one" in failed["error"]
+    (failed,) = [row for row in sweep.rows() if row.state == "fail"]
+    assert "must hold more than one" in failed.error
     assert "soft_labels.ut: is 512" in sweep.table()
 
 
@@ -330,7 +328,7 @@ def test_trials_share_one_pool_and_a_pruned_one_gives_its_teachers_back(sweeps):
     sweep.wait(timeout_s=600)
     assert counted(sweep) == [TrialState.PRUNED] * 12
     assert len(list(select(sweep.folder.events, "pool_starting"))) == 1
-    assert "No trial ended well" in sweep.status["error"]
+    assert "No trial ended well" in sweep.status.error
 
 
 @pytest.mark.processes
@@ -383,7 +381,7 @@ def test_the_command_ends_with_one_object(kdlab_home, elsewhere):
     refused = command(str(other), "--study", "mine")
     assert refused.returncode == 2
     assert "another sweep" in refused.stderr
-    assert RunFolder(elsewhere / "runs/sweeps/mine").raw_status()["state"] == "finished"
+    assert RunFolder(elsewhere / "runs/sweeps/mine").raw_status().state == "finished"
 
 
 def command(*words):

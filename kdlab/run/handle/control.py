@@ -5,7 +5,7 @@ Bad orders are found here, by the same rules as a spec, and never reach the run.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, get_args, get_origin, get_type_hints
 
 from kdlab.config import Range
 from kdlab.config.check import construct
@@ -34,19 +34,25 @@ class Knob:
     range: Range
 
 
-def send(run: RunFolder, event: str, **data: Any) -> dict[str, Any]:
+def send(
+    run: RunFolder,
+    event: str,
+    values: Mapping[str, float] | None = None,
+    name: str | None = None,
+) -> None:
     """Append an order for the member that trains now.
 
     Args:
         run: that goes on.
         event: of TRAINING or TEACHERS.
-        data: `set`: {name: value} of the knobs; `name`: of a teacher.
+        values: of the knobs, for `set`.
+        name: of a teacher.
 
     Raises:
         BadInput: the run has ended, or cannot do that; a name that is unknown.
         SpecError: a value that the spec would not allow.
     """
-    state = str(run.status().get("state"))
+    state = run.status().state
     if state in ENDED:
         raise BadInput(f"Run {run.run_id} is {state}; only a running one takes orders.")
     # As it was written: a spec with components of a notebook cell is known there only.
@@ -54,18 +60,18 @@ def send(run: RunFolder, event: str, **data: Any) -> dict[str, Any]:
     told = run.resolved()
     if event in TEACHERS:
         pool = (told.get("teacher_pool") or {}).get("type")
-        _check_teacher(run, pool, event, data.get("name"))
-    if event == "set":
-        _check_values(run, data["set"])
+        _check_teacher(run, pool, event, name)
+    if values is not None:
+        _check_values(run, values)
     member = _member(run)
     if member is None:
         raise BadInput(
             f"Run {run.run_id} does not train its student at the moment: data, teacher or the "
             "next member are being prepared. Try again when it does."
         )
-    given = orders.order(event, member, data)
-    orders.append(run.path, given)
-    return given.facts()
+    said = {"set": values, "name": name}
+    data = {key: value for key, value in said.items() if value is not None}
+    orders.append(run.path, orders.order(event, member, data))
 
 
 def knobs(run: RunFolder) -> list[Knob]:
@@ -107,7 +113,8 @@ def _set_so_far(run: RunFolder) -> dict[str, float]:
     return found
 
 
-def _check_values(run: RunFolder, values: Mapping[str, Any]) -> None:
+def _check_values(run: RunFolder, values: Mapping[str, object]) -> None:
+    numbers = dict[str, float]()
     spec, known = spec_of(run), {knob.name for knob in knobs(run)}
     for name, value in values.items():
         if name not in known:
@@ -116,10 +123,11 @@ def _check_values(run: RunFolder, values: Mapping[str, Any]) -> None:
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadInput(f"{name} is {value!r}; it must be a number.")
-    if LR_FACTOR in values and (fault := _LR.fault(values[LR_FACTOR])):
+        numbers[name] = value
+    if LR_FACTOR in numbers and (fault := _LR.fault(numbers[LR_FACTOR])):
         raise BadInput(f"{LR_FACTOR} {fault}.")
     tree = spec.to_dict()
-    for name, value in (_set_so_far(run) | dict(values)).items():
+    for name, value in (_set_so_far(run) | numbers).items():
         if name != LR_FACTOR:
             part, _, field = name.partition(".")
             tree[part] = tree[part] | {field: value}

@@ -29,7 +29,7 @@ class Result(dict[str, Any]):
         return page.table(("", *keys), body) + cost + page.table(("", ""), facts)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return (
         f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
     )

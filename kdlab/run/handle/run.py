@@ -1,26 +1,24 @@
 """A run from outside. It lives in a process of its own and outlives this one."""
 
 import html
-import json
-import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from kdlab.config import yaml_text
-from kdlab.config.home import locked, runs_folder, write_json
+from kdlab.config.home import runs_folder, write_json
 from kdlab.config.load import spec_hash
 from kdlab.config.registry import component_names
-from kdlab.errors import BadInput, NotFoundError, RunFailed, RunStopped
+from kdlab.errors import BadInput
 from kdlab.events.event import Event
 from kdlab.experiment import folder as folders
-from kdlab.experiment.folder import FORMAT, RunFolder
+from kdlab.experiment.folder import RunFolder, RunStatus
 from kdlab.run.handle.result import Result
 from kdlab.run.handle.run_list import RunList
-from kdlab.run.handle.watched import Watched, in_a_notebook, spawn, viewers
+from kdlab.run.handle.watched import PATIENCE_S, Components, Watched, spawn, viewers
 
 if TYPE_CHECKING:
     from kdlab.run.experiment import Experiment
@@ -46,7 +44,7 @@ def prepare_for_torchrun(experiment: "Experiment") -> "Run":
     Raises:
         BadInput: the spec has no ranks, or needs components from a notebook cell.
     """
-    aggregation = experiment.resolved["aggregation"]["type"]
+    aggregation = experiment.spec.aggregation.component
     if aggregation != "train/aggregation/all_reduce":
         raise BadInput(
             f"torchrun starts the ranks of one student, and aggregation is {aggregation}, "
@@ -66,7 +64,7 @@ def prepare_for_torchrun(experiment: "Experiment") -> "Run":
 
 def made(
     experiment: "Experiment", state: str, path: Path | None = None
-) -> tuple[RunFolder, dict[str, Any]]:
+) -> tuple[RunFolder, Components]:
     """A run folder with its spec, and the components from notebook cells it needs.
 
     Args:
@@ -86,15 +84,7 @@ def made(
     components = pack(component_names(resolved))
     write_json(path / "components.json", components)
     run.write_status(state=state, created=time.time())
-    write_json(
-        path / "experiment.json",
-        {
-            "format": FORMAT,
-            "experiment": experiment.name,
-            "spec_hash": spec_hash(resolved),
-            "cwd": os.getcwd(),
-        },
-    )
+    run.write_origin(experiment.name, spec_hash(resolved))
     return run, components
 
 
@@ -106,27 +96,21 @@ def resume(run_id: str, trust_components: bool = False) -> "Run":
         NotFoundError: no such run.
     """
     run = folders.find(run_id)
-    state = run.status()["state"]
+    state = run.status().state
     if state not in ("stopped", "failed", "lost"):
         raise BadInput(f"Run {run.run_id} is {state}; there is nothing to resume.")
     run.check_format()
-    components = json.loads((run.path / "components.json").read_text())
+    components = run.components()
     if components and not trust_components:
         raise BadInput(
             f"Run {run.run_id} uses components from a notebook cell "
             f"({', '.join(components)}). Their source in {run.path}/components.json is only "
             f"run when you say so: kdlab resume {run.run_id} --trust-components"
         )
-    # A killed process counts as gone a moment before its last thread lets go of the lock.
-    patience = time.monotonic() + 5.0
-
-    def busy() -> None:
-        if time.monotonic() > patience:
-            raise BadInput(
-                f"Run {run.run_id} is going already; watch it with: kdlab attach {run.run_id}"
-            )
-
-    with locked(run.path / "lock", busy):
+    busy = BadInput(
+        f"Run {run.run_id} is going already; watch it with: kdlab attach {run.run_id}"
+    )
+    with run.held(busy, PATIENCE_S):
         run.write_status(state="starting", created=time.time(), pid=None, error=None)
     spawn(run, components)
     return Run(run)
@@ -163,27 +147,19 @@ class Run(Watched):
         Raises:
             RunFailed, RunStopped, NotFoundError: it has none, and why.
         """
-        status = self.status
-        if status.get("state") == "finished":
-            return Result(status["result"])
-        if status.get("state") == "stopped":
-            raise RunStopped(
+        return Result(self._result_or_raise())
+
+    def _why_no_result(self, status: RunStatus) -> str:
+        if status.state == "stopped":
+            return (
                 f"Run {self.id} was stopped by the user; its state is saved.\n"
                 f"Go on with:\n    kdlab resume {self.id}"
             )
-        if status.get("state") in ("failed", "lost"):
-            failure = RunFailed(self._failure(status))
-            failure.exit_code = int(status.get("exit_code") or 1)  # 2: its input was wrong
-            raise failure
-        raise NotFoundError(
-            f"Run {self.id} is {status.get('state')}; it has no result yet."
-        )
-
-    def _failure(self, status: dict[str, Any]) -> str:
-        if status.get("state") == "lost":
+        if status.state not in ("failed", "lost"):
+            return f"Run {self.id} is {status.state}; it has no result yet."
+        what = status.error or "no reason was recorded"
+        if status.state == "lost":
             what = "its process was killed from outside or the machine went down"
-        else:
-            what = str(status.get("error") or "no reason was recorded")
         return (
             f"Run {self.id} failed: {what}\n"
             f"Log: {self.folder.log}\n"
@@ -191,7 +167,7 @@ class Run(Watched):
             f"    kdlab resume {self.id}"
         )
 
-    def live(self, renderer: Literal["auto", "canvas", "svg"] = "auto") -> Any:
+    def live(self, renderer: Literal["auto", "canvas", "svg"] = "auto") -> object:
         """Watch it: in a notebook by a monitor with controls, in a terminal by lines.
 
         The monitor returns at once, the lines when the run ends. Neither closing nor
@@ -201,20 +177,13 @@ class Run(Watched):
             renderer: of the notebook's curves; `auto` takes SVG where a page cannot show
                 the canvas.
         """
-        if in_a_notebook():
-            self._shown = True
-            return viewers["run"](self, renderer)
-        try:
-            with self._lines() as watch:
-                self.wait(watch)
-        except KeyboardInterrupt:
-            return self
-        if self.state == "finished":
+        shown = self._shown_live(lambda: viewers["run"](self, renderer))
+        if shown is self and self.state == "finished":
             print(self.table())
-        return self
+        return shown
 
     @contextmanager
-    def _lines(self) -> Iterator[Callable[[Event], None]]:
+    def lines(self) -> Iterator[Callable[[Event], None]]:
         from kdlab.report.progress import Progress
 
         with Progress() as progress:
@@ -285,7 +254,7 @@ class Run(Watched):
             BadInput: unknown, or it has ended.
             SpecError: a value the spec would not allow.
         """
-        self._order("set", set=values)
+        self._order("set", values=values)
 
     def knobs(self) -> "list[Knob]":
         """What `set` takes, with values and ranges."""
@@ -305,10 +274,12 @@ class Run(Watched):
         """SIGKILL; marked as chaos in the run's events."""
         self._order("kill_teacher", name=name)
 
-    def _order(self, event: str, **data: Any) -> None:
+    def _order(
+        self, event: str, values: Mapping[str, float] | None = None, name: str | None = None
+    ) -> None:
         from kdlab.run.handle.control import send
 
-        send(self.folder, event, **data)
+        send(self.folder, event, values, name)
 
     def scale(self, ranks: int) -> None:
         """Have the student's group grow or shrink; it saves, then all begin again there.
@@ -321,13 +292,12 @@ class Run(Watched):
         ask_for_ranks(self.folder, self.folder.resolved(), ranks)
 
     def __repr__(self) -> str:
-        experiment = self.folder.experiment().get("experiment")
-        return f"Run({self.id}, {experiment}, {self.state})"
+        return f"Run({self.id}, {self.folder.origin().experiment}, {self.state})"
 
     def _repr_html_(self) -> str:
-        experiment = self.folder.experiment()
+        origin = self.folder.origin()
         head = f"<b>Run {html.escape(self.id)}</b> {html.escape(self.state)}"
-        spec = f"{experiment.get('experiment')}, spec {experiment.get('spec_hash')}"
-        result = self.status.get("result")
+        spec = f"{origin.experiment}, spec {origin.spec_hash}"
+        result = self.status.result
         shown = Result(result)._repr_html_() if result else ""
         return f"{head}<br><code>{html.escape(spec)}</code>{shown}"

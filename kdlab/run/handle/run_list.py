@@ -28,13 +28,16 @@ class RunList(list["Run"]):
 
 def _row(run: "Run") -> list[str]:
     status = run.status
-    result = status.get("result") or {}
-    top1, wall = result.get("student_top1"), result.get("wall_seconds")
+    result = status.result or {}
     return [
         run.id,
-        str(run.folder.experiment().get("experiment")),
-        str(status.get("state")),
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(status.get("created", 0))),
-        "-" if top1 is None else f"{top1:.2f}",
-        "-" if wall is None else f"{wall:.0f}",
+        str(run.folder.origin().experiment),
+        str(status.state),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(status.created)),
+        _number(result.get("student_top1"), 2),
+        _number(result.get("wall_seconds"), 0),
     ]
+
+
+def _number(value: object, digits: int) -> str:
+    return f"{value:.{digits}f}" if isinstance(value, int | float) else "-"

@@ -7,24 +7,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import psutil
 
+from kdlab.errors import NotFoundError, RunFailed, RunStopped
 from kdlab.events.event import Event
 from kdlab.events.log import EventReader
-from kdlab.experiment.folder import ENDED, RunFolder
+from kdlab.experiment.folder import ENDED, RunFolder, RunStatus
 from kdlab.supervision.fork_server import ForkedProcess, forked
 
+PATIENCE_S = 5.0  # for a process that was killed to let go of its lock
 _TICK_S = 0.1
 _Watcher = Callable[[Event], None]
+Components = Mapping[str, Mapping[str, str]]  # of notebook cells: source and hash of each
 
 
 def spawn(
-    run: RunFolder, components: dict[str, Any], module: str = "kdlab.run.process.child"
+    run: RunFolder, components: Components, module: str = "kdlab.run.process.child"
 ) -> None:
     """In a session of its own: Ctrl-C in this terminal does not reach it."""
     hashes = {name: entry["sha256"] for name, entry in components.items()}
@@ -51,7 +54,7 @@ _children: dict[
 
 
 # How a notebook shows a run, a sweep, an experiment; kdlab/session.py fills it.
-viewers: dict[str, Callable[..., Any]] = {}
+viewers: dict[str, Callable[..., object]] = {}
 
 
 def in_a_notebook() -> bool:
@@ -78,16 +81,39 @@ class Watched:
         return self.id
 
     @property
-    def status(self) -> dict[str, Any]:
-        pid = self.folder.raw_status().get("pid")
-        if pid in _children:
+    def status(self) -> RunStatus:
+        pid = self.folder.raw_status().pid
+        if pid is not None and pid in _children:
             _children[pid].poll()  # reaps it when it has ended
         return self.folder.status()
 
     @property
     def state(self) -> str:
         """starting, running, finished, failed, stopped, or lost (killed from outside)."""
-        return str(self.status.get("state"))
+        return str(self.status.state)
+
+    def _result_or_raise(self) -> Mapping[str, object]:
+        """The result, where it has ended well.
+
+        Raises:
+            RunFailed, RunStopped, NotFoundError: it has none, and why.
+        """
+        status = self.status
+        if status.state == "finished":
+            assert status.result is not None
+            return status.result
+        words = self._why_no_result(status)
+        if status.state == "stopped":
+            raise RunStopped(words)
+        if status.state in ("failed", "lost"):
+            failure = RunFailed(words)
+            failure.exit_code = status.exit_code or 1  # 2: its input was wrong
+            raise failure
+        raise NotFoundError(words)
+
+    def _why_no_result(self, status: RunStatus) -> str:
+        """What people are told, with the command that goes on from there."""
+        raise NotImplementedError
 
     def events(self, follow: bool = False) -> Iterator[Event]:
         """What happened, in order; `follow` goes on until it has ended."""
@@ -117,7 +143,7 @@ class Watched:
             TimeoutError: it has not ended after `timeout_s`. It goes on.
         """
         if watch is None and not self._shown and (in_a_notebook() or sys.stderr.isatty()):
-            with self._lines() as lines:
+            with self.lines() as lines:
                 return self.wait(lines, timeout_s, since)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         read = EventReader(self.folder.events)
@@ -132,9 +158,18 @@ class Watched:
                 raise TimeoutError(f"{self.id} has not ended after {timeout_s:g} s")
             time.sleep(_TICK_S)
 
-    def _lines(self) -> AbstractContextManager[_Watcher]:
+    def lines(self) -> AbstractContextManager[_Watcher]:
         """What writes events as lines for people."""
         raise NotImplementedError
+
+    def _shown_live(self, view: Callable[[], object]) -> object:
+        """The view in a notebook; elsewhere lines until it has ended, and itself."""
+        if in_a_notebook():
+            self._shown = True
+            return view()
+        with contextlib.suppress(KeyboardInterrupt), self.lines() as lines:
+            self.wait(lines)
+        return self
 
     def stop(self) -> None:
         """Finish the step, save, end. Once more ends it at once."""
@@ -142,14 +177,14 @@ class Watched:
 
     def kill(self) -> None:
         """End it and everything it started, now. Its checkpoints stay."""
-        pid = self.folder.raw_status().get("pid")
+        pid = self.folder.raw_status().pid
         if self.state in ENDED or pid is None:
             return
         with contextlib.suppress(ProcessLookupError):  # it ended in between
             os.killpg(pid, signal.SIGKILL)  # it leads a process group of its own
 
     def _signal(self, number: int) -> None:
-        pid = self.folder.raw_status().get("pid")
+        pid = self.folder.raw_status().pid
         if self.state not in ENDED and pid is not None:
             with contextlib.suppress(ProcessLookupError):  # it ended in between
                 os.kill(pid, number)

@@ -2,15 +2,15 @@
 
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from kdlab.config.load import flat
 from kdlab.errors import BadInput
 from kdlab.events.log import EventReader
-from kdlab.messages import typed
+from kdlab.messages import plain, typed
 from kdlab.report import page
 from kdlab.report.page import Panel
 from kdlab.report.progressions import Progression, progressions
@@ -21,9 +21,20 @@ HEAD = (
     "training", "top-1 %", "best-on-val %", "global top-1 %", "samples/s", "wall s",
     "teacher s", "lost/repeated",
 )  # fmt: skip
-
-
 _UI = "http://127.0.0.1:5000"  # of `kdlab ui`
+MemberFacts = Mapping[str, object]  # a row of a run's result, maybe of an older kdlab
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InMlflow:
+    """Where a run is in MLflow: what comparing needs of its `tracking.json`.
+
+    runs: MLflow's by the name of the member; "" is the run itself.
+    """
+
+    uri: str | None = None
+    experiment_id: str | int | None = None
+    runs: Mapping[str, str] = field(default_factory=dict)
 
 
 class Comparison:
@@ -38,7 +49,7 @@ class Comparison:
             run.id: progressions(EventReader(run.folder.events)()) for run in runs
         }
 
-    def differences(self) -> list[tuple[str, list[Any]]]:
+    def differences(self) -> list[tuple[str, list[object]]]:
         """Spec keys whose values differ, with the value of each run."""
         specs = [dict(flat(run.folder.resolved())) for run in self.runs]
         keys = dict.fromkeys(key for spec in specs for key in spec if key != "about")
@@ -55,7 +66,7 @@ class Comparison:
         for run in self.runs:
             told = self._instructions[run.id]
             found = _results(run)
-            for source in dict.fromkeys(row["source"] for row in found):
+            for source in dict.fromkeys(str(row["source"]) for row in found):
                 own = [row for row in found if row["source"] == source]
                 rows.append(_row(self._label(run, source), own, told))
             if not found:
@@ -81,11 +92,11 @@ class Comparison:
 
         A store in a file is shown by `kdlab ui`, on the port it takes by itself.
         """
-        found: dict[str, list[dict[str, Any]]] = {}
+        found: dict[str, list[InMlflow]] = {}
         for run in self.runs:
             state = _in_mlflow(run)
             if state:
-                found.setdefault(state["uri"], []).append(state)
+                found.setdefault(str(state.uri), []).append(state)
         return [_link(uri, states) for uri, states in found.items()]
 
     def page(self) -> str:
@@ -179,13 +190,13 @@ def compare(*runs: Run | str) -> Comparison:
 
 def overview(run: Run) -> dict[str, str]:
     """What a run came to, for MLflow: files by name, `note.md` for its description."""
-    comparison, facts = Comparison([run]), run.folder.experiment()
+    comparison, origin = Comparison([run]), run.folder.origin()
     spec = run.folder.resolved()
     head = comparison.head()
     lines = [[page.markdown(row[key]) for key in head] for row in comparison.outcomes()]
     note = [
         page.markdown(str(spec.get("about", ""))),
-        f"`kdlab run {facts['experiment']}`, spec `{facts['spec_hash']}`",
+        f"`kdlab run {origin.experiment}`, spec `{origin.spec_hash}`",
         page.markdown_table(head, lines),
         "![curves](overview.svg)",
     ]
@@ -196,17 +207,18 @@ def overview(run: Run) -> dict[str, str]:
     }
 
 
-def _results(run: Run) -> list[dict[str, Any]]:
+def _results(run: Run) -> list[MemberFacts]:
     """A row for each training that has ended, whatever became of the run."""
     kept = run.path / "result.json"  # written before the status says finished
     if kept.exists():
-        found: list[dict[str, Any]] = json.loads(kept.read_text())["runs"]
+        found: list[MemberFacts] = json.loads(kept.read_text())["runs"]
         return found
     from kdlab.run.process.outcome import row  # imports torch
     from kdlab.train.result import MemberReport
 
     ended = sorted((run.path / "members").glob("*/*/result.json"))
-    return [row(typed(MemberReport, json.loads(path.read_text()))) for path in ended]
+    reports = [typed(MemberReport, json.loads(path.read_text())) for path in ended]
+    return [plain(row(report)) for report in reports]
 
 
 def _several(run: Run) -> bool:
@@ -215,21 +227,24 @@ def _several(run: Run) -> bool:
     return any(len(one or ()) > 1 for one in compared)
 
 
-def _in_mlflow(run: Run) -> dict[str, Any]:
-    """Where it is there; empty when it is not."""
+def _in_mlflow(run: Run) -> InMlflow | None:
+    """Where it is there."""
     kept = run.path / "tracking.json"
-    state: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
-    return state if state.get("runs") else {}
+    state = typed(InMlflow, json.loads(kept.read_text())) if kept.exists() else InMlflow()
+    return state if state.runs else None
 
 
 def _row(
-    label: str, own: list[dict[str, Any]], told: Mapping[str, Progression]
+    label: str, own: Sequence[MemberFacts], told: Mapping[str, Progression]
 ) -> dict[str, str]:
+    def numbers(key: str) -> list[int | float]:
+        return [v for row in own if isinstance(v := row.get(key), int | float)]
+
     def over(key: str, digits: int) -> str:
-        values = [row[key] for row in own if row.get(key) is not None]
+        values = numbers(key)
         return spread(values, digits) if values else "-"
 
-    known = [told[r["member"]] for r in own if r["member"] in told]
+    known = [told[name] for row in own if (name := str(row["member"])) in told]
     teacher_s = [one.teacher_s for one in known]
     wall_s = [one.wall_s for one in known]
     return {
@@ -240,22 +255,21 @@ def _row(
         "samples/s": over("samples_per_second", 0),
         "wall s": spread(wall_s, 1) if wall_s else over("wall_seconds", 1),
         "teacher s": f"{fmean(teacher_s):.1f}" if any(teacher_s) else "-",
-        "lost/repeated": f"{sum(r['samples_lost'] for r in own)}"
-        f"/{sum(r['samples_repeated'] for r in own)}",
+        "lost/repeated": f"{sum(numbers('samples_lost'))}/{sum(numbers('samples_repeated'))}",
     }
 
 
-def _link(uri: str, states: list[dict[str, Any]]) -> str:
+def _link(uri: str, states: Sequence[InMlflow]) -> str:
     """To compare runs: of each one its members, where it has several."""
     runs: list[str] = []
     for state in states:
-        own = {name: run for name, run in state["runs"].items() if name}
-        runs += dict.fromkeys(own.values() or state["runs"].values())
-    experiments = list(dict.fromkeys(str(state["experiment_id"]) for state in states))
+        own = {name: run for name, run in state.runs.items() if name}
+        runs += dict.fromkeys(own.values() or state.runs.values())
+    experiments = list(dict.fromkeys(str(state.experiment_id) for state in states))
     host = uri.rstrip("/") if uri.startswith(("http://", "https://")) else _UI
     what = f"runs={json.dumps(runs)}&experiments={json.dumps(experiments)}"
     return f"{host}/#/compare-runs?{what}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

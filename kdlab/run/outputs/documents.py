@@ -3,13 +3,12 @@
 import json
 import traceback
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from kdlab.events.event import Emit
 from kdlab.events.general import Warned
-from kdlab.events.runs import OverviewMade
+from kdlab.events.runs import OverviewMade, RunStarted
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.models.exported import load_exported
@@ -24,21 +23,23 @@ from kdlab.train.result import MemberReport
 Costs = dict[str, dict[str, float]]
 
 
-def announcement(setup: TrainingSetup, name: str, run_id: str) -> dict[str, Any]:
-    """The facts of the event run_started."""
+def announcement(
+    setup: TrainingSetup, name: str, run_id: str, tracking_uri: str | None
+) -> RunStarted:
+    """The event of a run's begin."""
     spec, data = setup.spec, setup.data
-    return {
-        "run_id": run_id,
-        "experiment": name,
-        "group": spec.tracking.experiment or name,
-        "spec": spec.to_dict(),
-        "spec_hash": setup.spec_hash,
-        "members": [m.name for m in spec.members()],
-        "machine": machine(),
-        "versions": versions(),
-        "git": git_commit(),
-        "thresholds": list(spec.soft_labels.bounds(spec.train.batch)),
-        "dataset": {
+    return RunStarted(
+        run_id=run_id,
+        experiment=name,
+        group=spec.tracking.experiment or name,
+        spec=spec.to_dict(),
+        spec_hash=setup.spec_hash,
+        members=[m.name for m in spec.members()],
+        machine=machine(),
+        versions=versions(),
+        git=git_commit(),
+        thresholds=list(spec.soft_labels.bounds(spec.train.batch)),
+        dataset={
             "name": data.name,
             "digest": data.digest,
             "classes": len(data.classes),
@@ -47,7 +48,8 @@ def announcement(setup: TrainingSetup, name: str, run_id: str) -> dict[str, Any]
             "validation": len(data.validation),
             "test": len(data.test),
         },
-    }
+        tracking_uri=tracking_uri,
+    )
 
 
 class StudentCosts:
@@ -64,12 +66,13 @@ class StudentCosts:
             kind = json.dumps([read_card(student)["model"], taught])
             if kind not in self._known:
                 data = setup.data
-                dataset = {"classes": len(data.classes), "shape": data.shape}
                 teacher = setup.teacher if taught else None
                 # The next member's random state stays as it is; no GPU is touched.
                 with torch.random.fork_rng(devices=[]):
                     model = load_exported(student)
-                    self._known[kind] = costs_beside(model, teacher, dataset)
+                    self._known[kind] = costs_beside(
+                        model, teacher, len(data.classes), data.shape
+                    )
             return self._known[kind]
         except Exception as error:  # foreign networks: the training is not lost for it
             emit(Warned(message=f"What the student costs is not known: {error}"))

@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -109,7 +109,10 @@ class ModelInspection:
     """
 
     def __init__(
-        self, data: ImageData, ids: NDArray[Any], answers: Mapping[str, Probabilities]
+        self,
+        data: ImageData,
+        ids: NDArray[np.integer],
+        answers: Mapping[str, Probabilities],
     ) -> None:
         self.data, self.ids, self.answers = data, ids, dict(answers)
         self.labels = data.labels[ids]
@@ -275,7 +278,7 @@ def _setup_of(spec: ExperimentSpec, say: Callable[[str], None]) -> TrainingSetup
         if isinstance(event, Note | TeacherTraining):
             say(event.text())
 
-    return TrainingSetup(spec, "", emit=ignore, emit_teacher=ignore, stop=lambda: False)
+    return TrainingSetup(spec, emit=ignore, emit_teacher=ignore)
 
 
 def _unheard(line: str) -> None:

@@ -123,7 +123,7 @@ def _member(run: folders.RunFolder, name: str | None) -> Path:
     every = [m.relative_to(run.path / "members").as_posix() for m in members]
     names = [name for name in every if not name.endswith("/whole")]
     if name is None:
-        described = (run.status().get("result") or {}).get("source")
+        described = (run.status().result or {}).get("source")
         chosen = [n for n in names if n.split("/")[0] == described] or names
     else:
         chosen = [n for n in names if n == name]

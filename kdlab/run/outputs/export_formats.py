@@ -4,10 +4,9 @@ Both take uint8 pixels (N, C, H, W) and put out class scores (N, classes): norma
 inside. What was written is loaded again and must say on real test images what the model says.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -133,16 +132,19 @@ def _onnx(model: Normalised, images: Pixels, path: Path) -> Runs:
 
 
 def costs_beside(
-    student: Normalised, teachers: PreparedTeachers | None, dataset: Mapping[str, Any]
+    student: Normalised,
+    teachers: PreparedTeachers | None,
+    classes: int,
+    shape: Sequence[int],
 ) -> dict[str, dict[str, float]]:
     """Fields of `Cost`, the teacher's first, if there is one.
 
     Args:
         student: on the CPU, in eval mode.
         teachers: with their weights on this machine.
-        dataset: "classes" (how many) and "shape" (C, H, W) of its images.
+        classes: how many.
+        shape: (C, H, W) of its images.
     """
-    classes, shape = dataset["classes"], dataset["shape"]
     models: dict[str, nn.Module] = {"student": student}
     if teachers is not None:
         models = {"teacher": teachers.build(classes, shape[0])} | models
@@ -174,7 +176,8 @@ class Beside:
         """Costs of the student, and of the teacher where its weights are on this machine."""
         (begun, *_) = select(self.run.events, RunStarted)
         teachers = self._teachers() if was_taught(self.run) else None
-        return costs_beside(self.student, teachers, begun["dataset"])
+        data = begun.dataset
+        return costs_beside(self.student, teachers, data["classes"], data["shape"])
 
     def _teachers(self) -> PreparedTeachers | None:
         try:

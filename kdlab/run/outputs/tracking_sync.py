@@ -14,7 +14,7 @@ def sync_all() -> str:
 
     lines = []
     for run in reversed(folders.all_folders()):
-        if run.status().get("state") == "lost":  # killed: nobody wrote its last event
+        if run.status().state == "lost":  # killed: nobody wrote its last event
             _tell_the_end(run)
         lines.append(_synced(run, run.run_id, sync))
     for path in sorted((runs_folder() / "sweeps").glob("*/sweep.yaml")):
@@ -25,8 +25,8 @@ def sync_all() -> str:
 
 def _synced(run: folders.RunFolder, name: str, sync: Callable[[Path], int]) -> str:
     """What there is to say of it; empty where MLflow had all."""
-    state = run.status().get("state")
-    if state in ("starting", "running"):
+    state = run.status().state
+    if state in folders.UNDER_WAY:
         return f"{name}: is {state}; its own tracker writes"
     try:
         count = sync(run.path)

@@ -9,17 +9,12 @@ from kdlab.run.process.stop_request import StopRequest
 
 def main(path: str, stop: Callable[[], bool]) -> int:
     """Run to the end; the exit code. The status file says the same."""
-    from kdlab.config.home import locked
     from kdlab.experiment.folder import RunFolder
     from kdlab.run.process.execution import execute
     from kdlab.run.process.run_process import RunProcess
 
     run = RunFolder(Path(path))
-
-    def busy() -> None:
-        raise SystemExit(f"run {run.run_id} is going already in another process")
-
-    with locked(run.path / "lock", busy):
+    with run.held(SystemExit(f"run {run.run_id} is going already in another process")):
         return execute(run, lambda: RunProcess(run, stop))
 
 

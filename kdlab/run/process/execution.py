@@ -6,28 +6,66 @@ if it went wrong, words of what to do. An error is never left to a process that 
 
 import time
 import traceback
-from collections.abc import Callable
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from kdlab.config.home import write_json
 from kdlab.errors import KdlabError, RunStopped, is_full
+from kdlab.events.log import EventLog
+from kdlab.events.runs import RunDone
+from kdlab.events.sweeps import SweepDone
 from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
+from kdlab.messages import plain
+from kdlab.run.process.tracker import Tracker
 
 
-class Work(Protocol):
-    """A run's, or a sweep's."""
+class Work(ABC):
+    """A run's, or a sweep's, from its folder to its result.
 
-    begin: float  # seconds since 1970
-    seconds_before: float  # of its earlier processes
+    Attributes:
+        done: the event of its end.
+        late: what people are told when MLflow was not written in time.
 
-    def main(self) -> dict[str, Any]: ...
+    Args:
+        folder: of it.
+        stop: whether the user asked to stop.
+    """
 
-    def end(self, state: str, **facts: Any) -> None: ...
+    done: ClassVar[type[RunDone | SweepDone]]
+    late: ClassVar[str]
 
+    def __init__(self, folder: RunFolder, stop: Callable[[], bool]) -> None:
+        self.stop = stop
+        self.log = EventLog(folder.events)
+        self.name = str(folder.origin().experiment)
+        self.begin = time.time()
+        self.seconds_before = folder.raw_status().seconds or 0.0  # of earlier processes
+        self.tracker = Tracker(self.log.emit, self.late)
+
+    @property
+    def seconds(self) -> float:
+        """That all its processes took, this one included."""
+        return self.seconds_before + time.time() - self.begin
+
+    @abstractmethod
+    def main(self) -> object:
+        """The whole work; its result, a dataclass."""
+
+    def end(
+        self,
+        state: str,
+        result: Mapping[str, object] | None = None,
+        error: str | None = None,
+    ) -> None:
+        """The last event; then MLflow gets what it has not got yet."""
+        self.log.emit(self.done(state=state, result=result, error=error))
+        self.tracker.finish()
+
+    @abstractmethod
     def go_on(self) -> str:
         """What is kept after a fault, and the command that goes on from it."""
-        ...
 
 
 def execute(
@@ -44,7 +82,7 @@ def execute(
         accept_components(folder)
         work = make()
         folder.write_status(state="running", begin=work.begin)
-        result = work.main()
+        result = plain(work.main())
         write_json(folder.path / "result.json", result)
         work.end("finished", result=result)
         folder.write_status(state="finished", exit_code=0, result=result, ended=time.time())
@@ -80,6 +118,4 @@ def _write(words: Callable[[], None]) -> None:
 
 def _seconds(work: Work | None) -> dict[str, float]:
     """Seconds of all processes of this work; what earlier ones wrote stays if there is none."""
-    return (
-        {} if work is None else {"seconds": work.seconds_before + time.time() - work.begin}
-    )
+    return {} if work is None else {"seconds": work.seconds}

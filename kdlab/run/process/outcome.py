@@ -1,86 +1,147 @@
-"""The result of a run as one flat mapping: what `kdlab run --json` prints."""
+"""The result of a run, flat: what `kdlab run --json` prints."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
 
+from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.train.result import MemberReport
 
-COUNTS = ("samples_seen", "samples_lost", "samples_repeated", "samples_rolled_back")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRow:
+    """One member: accuracies in percent on test, counts of samples."""
+
+    member: str
+    source: str
+    seed: int
+    student_top1: float
+    student_top5: float
+    student_top1_best: float
+    validation_top1: float | None
+    validation_top1_best: float | None
+    best_epoch: int
+    samples_per_second: float
+    train_seconds: float
+    wall_seconds: float
+    epochs: int
+    samples_seen: int
+    samples_lost: int
+    samples_repeated: int
+    samples_rolled_back: int
+    resends: float
+    volume_max: float
+    student_path: str
+    global_top1: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """What came of a run, and a row for each of its members.
+
+    What is not of the whole run describes the served source (or the only one): means over
+    seeds, with the standard deviation of top-1; counts are added up.
+    """
+
+    run_id: str
+    experiment: str
+    method: str | None
+    dataset: str
+    source: str
+    seeds: list[int]
+    student_top1: float | None
+    student_top5: float | None
+    student_top1_best: float | None
+    validation_top1: float | None
+    validation_top1_best: float | None
+    samples_per_second: float | None
+    global_top1: float | None
+    student_top1_std: float | None
+    samples_seen: int
+    samples_lost: int
+    samples_repeated: int
+    samples_rolled_back: int
+    teacher_top1: float | None
+    costs: Mapping[str, Mapping[str, float]]
+    epochs: int
+    wall_seconds: float
+    tracking_uri: str | None
+    run_dir: str
+    status: str = "finished"
+    runs: list[MemberRow]
 
 
 def outcome(
-    spec: ExperimentSpec, results: Sequence[MemberReport], **facts: Any
-) -> dict[str, Any]:
-    """Top-level keys describe the served source (or the only one), mean over seeds."""
+    spec: ExperimentSpec,
+    results: Sequence[MemberReport],
+    *,
+    run: RunFolder,
+    experiment: str,
+    dataset: str,
+    wall_seconds: float,
+    tracking_uri: str | None,
+) -> RunOutcome:
     described = [r for r in results if r.source == spec.described()]
     rows = [row(result) for result in results]
-    main = summary([r for r in rows if r["source"] == spec.described()])
-    return {
-        "run_id": facts["run_id"],
-        "experiment": facts["experiment"],
-        "method": spec.method.component,
-        "dataset": facts["dataset"],
-        "source": spec.described(),
-        "seeds": list(spec.seeds),
-        **main,
-        "teacher_top1": facts["teacher_top1"],
-        "costs": next((r.costs for r in described if r.costs), {}),
-        "epochs": described[0].epochs,
-        "wall_seconds": facts["wall_seconds"],
-        "tracking_uri": facts["tracking_uri"],
-        "run_dir": facts["run_dir"],
-        "status": "finished",
-        "runs": rows,
-    }
-
-
-def row(result: MemberReport) -> dict[str, Any]:
-    """One member: accuracies in percent on test, counts of samples."""
-    return {
-        "member": result.member,
-        "source": result.source,
-        "seed": result.seed,
-        "student_top1": result.last.top1,
-        "student_top5": result.last.top5,
-        "student_top1_best": result.best.top1,
-        "validation_top1": _number(result.validation_last),
-        "validation_top1_best": _number(result.validation_best),
-        "best_epoch": result.best_epoch,
-        "samples_per_second": result.samples_per_second,
-        "train_seconds": result.train_seconds,
-        "wall_seconds": result.wall_seconds,
-        "epochs": result.epochs,
-        "samples_seen": result.seen,
-        "samples_lost": result.lost,
-        "samples_repeated": result.repeated,
-        "samples_rolled_back": result.rolled_back,
-        "resends": result.figures.get("resends", 0),
-        "volume_max": result.figures.get("volume_max", 0),
-        "student_path": result.model_path,
-        "global_top1": result.global_top1,
-    }
-
-
-def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means over seeds, with the standard deviation of top-1; counts are added up."""
-    means = (
-        "student_top1",
-        "student_top5",
-        "student_top1_best",
-        "validation_top1",
-        "validation_top1_best",
-        "samples_per_second",
-        "global_top1",
+    own = [r for r in rows if r.source == spec.described()]
+    top1 = [r.student_top1 for r in own]
+    return RunOutcome(
+        run_id=run.run_id,
+        experiment=experiment,
+        method=spec.method.component,
+        dataset=dataset,
+        source=spec.described(),
+        seeds=list(spec.seeds),
+        student_top1=_mean(top1),
+        student_top5=_mean([r.student_top5 for r in own]),
+        student_top1_best=_mean([r.student_top1_best for r in own]),
+        validation_top1=_mean([r.validation_top1 for r in own]),
+        validation_top1_best=_mean([r.validation_top1_best for r in own]),
+        samples_per_second=_mean([r.samples_per_second for r in own]),
+        global_top1=_mean([r.global_top1 for r in own]),
+        student_top1_std=stdev(top1) if len(top1) > 1 else None,
+        samples_seen=sum(r.samples_seen for r in own),
+        samples_lost=sum(r.samples_lost for r in own),
+        samples_repeated=sum(r.samples_repeated for r in own),
+        samples_rolled_back=sum(r.samples_rolled_back for r in own),
+        teacher_top1=next(
+            (r.teacher_top1 for r in results if r.teacher_top1 is not None), None
+        ),
+        costs=next((r.costs for r in described if r.costs), {}),
+        epochs=described[0].epochs,
+        wall_seconds=wall_seconds,
+        tracking_uri=tracking_uri,
+        run_dir=str(run.path),
+        runs=rows,
     )
-    top1 = [r["student_top1"] for r in rows]
-    return {
-        **{key: _mean([r[key] for r in rows]) for key in means},
-        "student_top1_std": stdev(top1) if len(top1) > 1 else None,
-        **{key: sum(r[key] for r in rows) for key in COUNTS},
-    }
+
+
+def row(result: MemberReport) -> MemberRow:
+    return MemberRow(
+        member=result.member,
+        source=result.source,
+        seed=result.seed,
+        student_top1=result.last.top1,
+        student_top5=result.last.top5,
+        student_top1_best=result.best.top1,
+        validation_top1=_number(result.validation_last),
+        validation_top1_best=_number(result.validation_best),
+        best_epoch=result.best_epoch,
+        samples_per_second=result.samples_per_second,
+        train_seconds=result.train_seconds,
+        wall_seconds=result.wall_seconds,
+        epochs=result.epochs,
+        samples_seen=result.seen,
+        samples_lost=result.lost,
+        samples_repeated=result.repeated,
+        samples_rolled_back=result.rolled_back,
+        resends=result.figures.get("resends", 0),
+        volume_max=result.figures.get("volume_max", 0),
+        student_path=result.model_path,
+        global_top1=result.global_top1,
+    )
 
 
 def _number(value: float) -> float | None:

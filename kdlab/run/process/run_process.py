@@ -6,21 +6,18 @@ newest checkpoint of the one that was under way.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from kdlab.cluster.pool import Pool
-from kdlab.config.load import spec_hash
 from kdlab.errors import RunStopped
-from kdlab.events.log import EventLog, MemberLog
+from kdlab.events.log import MemberLog
 from kdlab.events.runs import (
     MemberDone,
     MemberStarted,
     MethodsCompared,
     RunDone,
-    RunStarted,
 )
 from kdlab.experiment.chaos_targets import chaos_while
 from kdlab.experiment.folder import RunFolder
@@ -34,12 +31,12 @@ from kdlab.run.outputs.documents import (
     draw_overview,
     write_card,
 )
-from kdlab.run.process.outcome import outcome
-from kdlab.run.process.tracker import Tracker
+from kdlab.run.process.execution import Work
+from kdlab.run.process.outcome import RunOutcome, outcome
 from kdlab.train.result import MemberReport
 
 
-class RunProcess:
+class RunProcess(Work):
     """A run, from its folder to its result.
 
     Args:
@@ -48,31 +45,24 @@ class RunProcess:
         pool: serves the teacher already and outlives this run; None starts what the spec says.
     """
 
+    done, late = RunDone, "MLflow is slow; `kdlab runs --sync` writes the rest"
     launched: Launch | None = None  # ranks that somebody else has started
 
     def __init__(
         self, run: RunFolder, stop: Callable[[], bool], pool: Pool | None = None
     ) -> None:
-        self.run, self.stop = run, stop
-        self.log = EventLog(run.events)
-        self.spec = spec_of(run)
-        self.hash = spec_hash(self.spec.to_dict())
-        self.name = str(run.experiment()["experiment"])
-        self.begin = time.time()
-        self.seconds_before = float(run.raw_status().get("seconds") or 0)  # before a resume
+        super().__init__(run, stop)
+        self.run, self.spec = run, spec_of(run)
         self.setup = TrainingSetup(
             self.spec,
-            self.hash,
             emit=self.log.emit,
             emit_teacher=MemberLog(self.log, "teacher").emit,
             stop=stop,
         )
         self.pools = Pools(run, self.setup, self.log.emit, stop, pool)
-        late = "MLflow is slow; `kdlab runs --sync` writes the rest"
         self.student_costs = StudentCosts(self.setup)
-        self.tracker = Tracker(self.log.emit, late)
 
-    def main(self) -> dict[str, Any]:
+    def main(self) -> RunOutcome:
         self._announce()
         results = []
         try:
@@ -83,17 +73,14 @@ class RunProcess:
         made = self.spec.method.summarise(self.spec, self.run)
         if made:
             self.log.emit(MethodsCompared(artifacts=[str(path) for path in made]))
-        known = [r.teacher_top1 for r in results if r.teacher_top1 is not None]
         return outcome(
             self.spec,
             results,
-            run_id=self.run.run_id,
+            run=self.run,
             experiment=self.name,
             dataset=self.setup.data.name,
-            teacher_top1=known[0] if known else None,
-            wall_seconds=self.seconds_before + time.time() - self.begin,
+            wall_seconds=self.seconds,
             tracking_uri=self.tracking_uri,
-            run_dir=str(self.run.path),
         )
 
     # Members
@@ -147,14 +134,11 @@ class RunProcess:
 
     @property
     def tracking_uri(self) -> str | None:
-        tracking = self.spec.tracking
-        if not tracking.enabled:
-            return None
-        return tracking.uri or f"sqlite:///{self.run.path.parent / 'mlflow.db'}"
+        return self.spec.tracking.store(self.run.path.parent)
 
     def _announce(self) -> None:
-        facts = announcement(self.setup, self.name, self.run.run_id)
-        self.log.emit(RunStarted(**facts, tracking_uri=self.tracking_uri))
+        begun = announcement(self.setup, self.name, self.run.run_id, self.tracking_uri)
+        self.log.emit(begun)
         if self.tracking_uri is not None:
             self.track()
 
@@ -166,12 +150,15 @@ class RunProcess:
         """Curves and a table of all that was trained, for MLflow."""
         draw_overview(self.run, self.log.emit)
 
-    def end(self, state: str, **facts: Any) -> None:
-        """The last event; then MLflow gets what it has not got yet."""
+    def end(
+        self,
+        state: str,
+        result: Mapping[str, object] | None = None,
+        error: str | None = None,
+    ) -> None:
         if state == "finished":
             self.draw()
-        self.log.emit(RunDone(state=state, **facts))
-        self.tracker.finish()
+        super().end(state, result, error)
 
     def go_on(self) -> str:
         return (

@@ -1,0 +1,153 @@
+"""What came of a sweep: what `kdlab sweep --json` prints, and the same in words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRow:
+    """A row of the table of trials.
+
+    Attributes:
+        state: as Optuna names it.
+        why: who chose its values.
+        set: keys of the space with their values.
+        values: of the objectives; None where it has not ended well.
+        feasible: whether it keeps the constraints.
+        retry_of: number of the trial whose values these are, once more.
+    """
+
+    number: int
+    state: str
+    why: str
+    set: Mapping[str, object]
+    values: Mapping[str, float] | None
+    feasible: bool | None
+    error: str | None
+    retry_of: int | None
+    run_dir: str | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestTrial(TrialRow):
+    metrics: Mapping[str, float]  # all that are known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialCounts:
+    total: int  # one that was tried again counts once
+    complete: int
+    pruned: int
+    failed: int
+    tried_again: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A metric over several seeds."""
+
+    mean: float | None
+    std: float | None
+    values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmed:
+    """The best and the experiment as it is, with fresh seeds.
+
+    Attributes:
+        metric: the first objective.
+        optimistic: what the search had of it.
+        failed: why, by name of the run.
+    """
+
+    metric: str
+    seeds: Sequence[int]
+    optimistic: float
+    failed: Mapping[str, str]
+    best: Spread
+    as_it_is: Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedShare:
+    """Speed over that of training without a teacher, of one setting."""
+
+    simulated: float
+    measured: float
+    each: Sequence[float]  # measured, by seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealRunOutcome:
+    """The best of a simulated sweep on this machine."""
+
+    run_dir: str
+    set: Mapping[str, object]
+    of_n_training: SpeedShare
+    off: float
+    holds: bool  # within what the sweep allows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOutcome:
+    study: str
+    status: str = "finished"
+    objectives: Sequence[str]
+    directions: Sequence[str]
+    best: BestTrial
+    front: Sequence[TrialRow]
+    trials: TrialCounts
+    sweep: str
+    confirmed: Confirmed | None
+    real: RealRunOutcome | None
+    saved: Sequence[str]  # configs and cards
+    figures: Sequence[str]
+    jobs: int
+    driver_ms_per_trial: float | None
+    ended_early: str | None  # why
+    wall_seconds: float
+    storage: str
+    tracking_uri: str | None
+    sweep_dir: str
+
+    def __str__(self) -> str:
+        """The end of a sweep in words."""
+        best = self.best
+        lines = [f"Best: trial {best.number}"]
+        found = [*(best.values or {}).items(), *best.set.items()]
+        lines += [f"  {name} = {number(value)}" for name, value in found]
+        again = self.confirmed
+        if again is not None:
+            lines.append(f"With fresh seeds {list(again.seeds)}, {again.metric}:")
+            for words, each in (
+                ("the best", again.best),
+                ("the experiment as it is", again.as_it_is),
+            ):
+                std = "" if each.std is None else f" ± {each.std:.3g}"
+                lines.append(f"  {words}: {number(each.mean)}{std}")
+            lines.append(f"  (the sweep's own, optimistic: {number(again.optimistic)})")
+        real = self.real
+        if real is not None:
+            of = real.of_n_training
+            verdict = "holds" if real.holds else "DIFFERS"
+            lines.append(
+                f"Of N-training: simulated {of.simulated:.3f}, measured {of.measured:.3f} "
+                f"({verdict})"
+            )
+        count = self.trials
+        lines.append(
+            f"{count.total} trials: {count.complete} complete, {count.pruned} pruned, "
+            f"{count.failed} failed; {count.tried_again} were lost and tried again"
+        )
+        lines += [f"Saved: {path}" for path in self.saved]
+        return "\n".join(lines)
+
+
+def number(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

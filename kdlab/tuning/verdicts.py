@@ -1,0 +1,124 @@
+"""What a study is told of a trial that has ended, and what people hear of it."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import optuna
+from optuna.trial import TrialState
+
+from kdlab.events.event import Emit
+from kdlab.events.log import EventReader, read_all
+from kdlab.events.sweeps import TrialAgain, TrialDone
+from kdlab.tuning import metrics
+from kdlab.tuning.space import Values
+from kdlab.tuning.spec import TRIALS, SweepSpec
+from kdlab.tuning.trial_notes import ERROR, METRICS, PARAMETERS, RETRY_OF, TRIES, WHY, why
+
+
+@dataclass(slots=True)
+class RunningTrial:
+    """A trial that a worker carries out."""
+
+    trial: optuna.trial.Trial
+    values: Values
+    run: Path | None
+    begun: float
+    read: EventReader | None
+    reported: int = 0  # epochs, over all seeds
+    pruned: bool = False
+
+
+class Verdicts:
+    """Each trial gets one: complete, pruned, failed, or to be tried again.
+
+    Args:
+        spec: of the sweep.
+        study: Optuna's; nobody else writes to it.
+        emit: events of the sweep.
+    """
+
+    def __init__(self, spec: SweepSpec, study: optuna.Study, emit: Emit) -> None:
+        self.spec, self.study, self.emit = spec, study, emit
+        self.ended = 0  # trials; one that was tried again counts once
+        self.enough = spec.trials or TRIALS
+        self.seconds: list[float] = []  # that telling took, each
+
+    def finished(self, state: RunningTrial, result: Mapping[str, object]) -> None:
+        """It has a result; what it lacks of the objectives is a failure."""
+        begin = time.perf_counter()
+        events = () if state.run is None else read_all(state.run / "events.jsonl")
+        found = {
+            name: metric.of(result, events)
+            for name, metric in metrics.known(self.spec.simulated).items()
+        }
+        wanted = [o.metric for o in self.spec.objectives]
+        missing = [n for n in wanted if found[n] is None]
+        if missing:
+            self.failed(state, f"the run has no {', '.join(missing)}")
+            return
+        trial, keeps = state.trial, True
+        for constraint in self.spec.constraints:
+            value = found[constraint.metric]
+            excess = float("inf") if value is None else constraint.excess(value)
+            keeps = keeps and excess <= 0
+            trial.set_constraint(constraint.metric, excess)
+        trial.set_user_attr(METRICS, {k: v for k, v in found.items() if v is not None})
+        self.study.tell(trial, [float(found[n] or 0.0) for n in wanted])
+        self.seconds.append(time.perf_counter() - begin)
+        done = self._done(state, "complete")
+        self.emit(replace(done, values_found=found, feasible=keeps))
+
+    def pruned(self, state: RunningTrial) -> None:
+        self.study.tell(state.trial, state=TrialState.PRUNED)
+        self.emit(replace(self._done(state, "pruned"), epoch=state.reported))
+
+    def failed(self, state: RunningTrial, error: str) -> None:
+        """Kept with its error; the search goes on."""
+        self.given_up(state.trial, error)
+        self.emit(replace(self._done(state, "failed"), error=error))
+
+    def given_up(self, trial: optuna.trial.Trial, error: str) -> None:
+        """A failure that nobody needs to hear of."""
+        trial.set_user_attr(ERROR, error)
+        self.study.tell(trial, state=TrialState.FAIL)
+
+    def again(
+        self,
+        trial: optuna.trial.Trial,
+        reason: str,
+        *,
+        counts: bool = True,
+        state: RunningTrial | None = None,
+    ) -> None:
+        """The same values once more, unless that has been tried too often."""
+        tries = int(trial.user_attrs.get(TRIES, 0)) + counts
+        if tries > self.spec.retries:
+            state = state or RunningTrial(trial, {}, None, time.monotonic(), None)
+            self.failed(state, f"lost {tries} times; the last time: {reason}")
+            return
+        # It may have been killed before it had asked for all of what was enqueued.
+        parameters = {**trial.user_attrs.get(PARAMETERS, {}), **trial.params}
+        attributes = {
+            WHY: why(trial),
+            RETRY_OF: trial.number,
+            TRIES: tries,
+            PARAMETERS: parameters,
+        }
+        # First the new one: killed in between, the old one is seen to have a follower.
+        self.study.enqueue_trial(parameters, user_attrs=attributes)
+        self.given_up(trial, f"{reason}; tried again")
+        self.emit(TrialAgain(number=trial.number, why=reason, tries=tries))
+
+    def _done(self, state: RunningTrial, how: str) -> TrialDone:
+        self.ended += 1
+        return TrialDone(
+            number=state.trial.number,
+            state=how,
+            seconds=time.monotonic() - state.begun if state.begun else None,
+            ended=self.ended,
+            of_trials=self.enough,
+            run=None if state.run is None else str(state.run),
+            set=state.values,
+        )
