@@ -47,12 +47,11 @@ class Kinds(Generic[T]):
     def __init__(self, *kinds: type[T]) -> None:
         self._kinds = {kind.__name__: kind for kind in kinds}
 
-    def plain(self, value: T) -> dict[str, Any]:
+    def plain(self, value: T) -> dict[str, object]:
         """{"kind": name of the class, and its fields}."""
-        facts: dict[str, Any] = plain(value)
-        return {"kind": type(value).__name__} | facts
+        return {"kind": type(value).__name__, **plain(value)}
 
-    def typed(self, facts: Mapping[str, Any]) -> T:
+    def typed(self, facts: Mapping[str, object]) -> T:
         """The inverse of `plain`.
 
         Raises:
@@ -74,6 +73,8 @@ def _written(value: object) -> object:
 
 
 def _read(kind: type, value: object) -> object:
+    if kind is object:  # whoever reads the field checks it
+        return value
     if kind is Path:
         return Path(str(value))
     raise TypeError(f"{kind.__name__} does not cross processes")

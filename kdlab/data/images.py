@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import psutil
@@ -23,6 +23,7 @@ from kdlab.config.spec import SHARE, Range, Spec
 from kdlab.data.augment import Augment
 from kdlab.data.counter_random import permutation
 from kdlab.errors import DataError
+from kdlab.messages import plain, typed
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 Say = Callable[[str], None]  # one line for the user
@@ -34,6 +35,14 @@ class Decoded:
     labels: NDArray[np.int64]  # (N,)
     split: NDArray[np.uint8]  # (N,) TRAIN, VALIDATION or TEST
     classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _DecodedMeta:
+    """What stands beside the arrays of a set in its folder."""
+
+    classes: tuple[str, ...]
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +139,8 @@ class DataSpec(Spec, ABC):
         np.save(folder / "inputs.npy", decoded.inputs)
         np.save(folder / "labels.npy", decoded.labels.astype(np.int64))
         np.save(folder / "split.npy", decoded.split.astype(np.uint8))
-        meta = {"classes": decoded.classes, "digest": digest.hexdigest()[:16]}
-        write_json(folder / "meta.json", meta)  # last: its presence means complete
+        meta = _DecodedMeta(decoded.classes, digest.hexdigest()[:16])
+        write_json(folder / "meta.json", plain(meta))  # last: its presence means complete
 
     def _refuse_if_too_large(self, need: int, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +155,7 @@ class DataSpec(Spec, ABC):
             )
 
     def _open(self, folder: Path) -> ImageData:
-        meta: dict[str, Any] = json.loads((folder / "meta.json").read_text())
+        meta = typed(_DecodedMeta, json.loads((folder / "meta.json").read_text()))
         inputs = np.load(folder / "inputs.npy", mmap_mode="r")
         labels = np.load(folder / "labels.npy")
         train, validation, test = self._split(labels, np.load(folder / "split.npy"))
@@ -154,11 +163,11 @@ class DataSpec(Spec, ABC):
             name=str(self.component),
             inputs=inputs.view(np.ndarray),  # plain array: indexing a memmap is slower
             labels=labels,
-            classes=tuple(meta["classes"]),
+            classes=meta.classes,
             train=train,
             validation=validation,
             test=test,
-            digest=meta["digest"],
+            digest=meta.digest,
             augment=self.augment,
         )
 
