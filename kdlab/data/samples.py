@@ -55,17 +55,10 @@ class Subset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleDescription:
-    """Samples as another process makes them again (`described`).
+    """Samples as another process makes them again (`described`)."""
 
-    Attributes:
-        data: spec of the data set.
-        plan: fields of `BatchPlan`, but for the ids.
-        shard, subset, part: of all training images; None is all.
-        view_key: what a view depends on.
-    """
-
-    data: Mapping[str, object]
-    plan: Mapping[str, int]
+    data: Mapping[str, object]  # spec of the data set
+    plan: Mapping[str, int]  # fields of `BatchPlan`, but for the ids
     shard: Shard | None
     subset: Subset | None
     part: RankPart

@@ -30,23 +30,14 @@ Stored = np.memmap[tuple[int, ...], np.dtype[np.float16 | np.int32]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelMeta:
-    """What the labels depend on: pixels, views, samples and the teacher's weights.
+    """What the labels depend on: pixels, views, samples and the teacher's weights."""
 
-    Attributes:
-        data: digest of the pixels.
-        augment: fingerprint of what makes views of them.
-        ids: hash of the samples' ids.
-        teacher: fingerprint of the weights.
-        views: of each sample.
-        top_k: classes of each label; None is all.
-    """
-
-    data: str
-    augment: str
-    ids: str
-    teacher: str
-    views: int
-    top_k: int | None
+    data: str  # digest of the pixels
+    augment: str  # fingerprint of what makes views of them
+    ids: str  # hash of the samples' ids
+    teacher: str  # fingerprint of the weights
+    views: int  # of each sample
+    top_k: int | None  # classes of each label; None is all
     format: int = 1
 
 

@@ -255,7 +255,7 @@ def test_emulated_teachers_serve_like_real_ones(served, deployment, tmp_path):
     """Forty in one process: joined, leased by rate, counted, and labelled as emulated."""
     pool = EmulatedPool(teachers=40, t_t=200.0).start(deployment, tmp_path / "pool")
     with contextlib.closing(pool):
-        assert len(pool.wait()["teachers"]) == 40
+        assert len(pool.wait().teachers) == 40
         source, samples, events = served(pool, rate=1000.0, epochs=3, settle_s=600.0)
         ids = [(e, b.ids.copy()) for e in range(3) for b in source.epoch(e, ())]
         for epoch in range(3):

@@ -136,19 +136,12 @@ class EmulatedTeacher(WorkerPlugin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulationOrder:
-    """What the parent may ask for.
+    """What the parent may ask for."""
 
-    Attributes:
-        join: samples/s of each teacher that comes.
-        lose: how many end without a word.
-        lie: a teacher's number, and the share of its answers that are wrong from now on.
-        figures: be told how long renewals took.
-    """
-
-    join: tuple[float, ...] = ()
-    lose: int = 0
-    lie: tuple[int, float] | None = None
-    figures: bool = False
+    join: tuple[float, ...] = ()  # samples/s of each teacher that comes
+    lose: int = 0  # how many end without a word
+    lie: tuple[int, float] | None = None  # who, and the share of wrong answers from now on
+    figures: bool = False  # be told how long renewals took
 
 
 class Host:

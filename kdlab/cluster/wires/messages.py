@@ -23,19 +23,12 @@ Replies = Literal["full", "half", "top_k"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRequest:
-    """What is asked for, besides the inputs.
+    """What is asked for, besides the inputs."""
 
-    Attributes:
-        epoch: of the views.
-        replies: form of the answer.
-        top_k: classes of each label, where that is the form.
-        serves: fingerprint of the teacher that is meant; None is any.
-    """
-
-    epoch: int
+    epoch: int  # of the views
     replies: Replies
-    top_k: int = 0
-    serves: str | None = None
+    top_k: int = 0  # classes of each label, where that is the form
+    serves: str | None = None  # fingerprint of the teacher that is meant; None is any
 
     def header(self) -> dict[str, object]:
         facts: dict[str, object] = plain(self)
