@@ -69,6 +69,8 @@ class Kinds(Generic[T]):
 def _written(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, Mapping):  # os.environ
+        return dict(value)
     raise TypeError(f"{type(value).__name__} does not cross processes")
 
 
