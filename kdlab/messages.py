@@ -47,12 +47,11 @@ class Kinds(Generic[T]):
     def __init__(self, *kinds: type[T]) -> None:
         self._kinds = {kind.__name__: kind for kind in kinds}
 
-    def plain(self, value: T) -> dict[str, Any]:
+    def plain(self, value: T) -> dict[str, object]:
         """{"kind": name of the class, and its fields}."""
-        facts: dict[str, Any] = plain(value)
-        return {"kind": type(value).__name__} | facts
+        return {"kind": type(value).__name__, **plain(value)}
 
-    def typed(self, facts: Mapping[str, Any]) -> T:
+    def typed(self, facts: Mapping[str, object]) -> T:
         """The inverse of `plain`.
 
         Raises:
@@ -70,10 +69,14 @@ class Kinds(Generic[T]):
 def _written(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, Mapping):  # os.environ
+        return dict(value)
     raise TypeError(f"{type(value).__name__} does not cross processes")
 
 
 def _read(kind: type, value: object) -> object:
+    if kind is object:  # whoever reads the field checks it
+        return value
     if kind is Path:
         return Path(str(value))
     if kind is object:  # whoever reads it looks at what it is

@@ -282,12 +282,12 @@ def weights(say: Callable[[str], None]) -> list[Figure]:
         built = frozen(model.build(samples.classes, samples.data.shape[0]))
         deployment = deployment_of_model(model, built, samples, folder)
         (member,) = deployment.members
-        there = Path(member["weights"])
+        there = Path(member.weights)
         size_mb = there.stat().st_size / 1e6
-        gone = replace(deployment, members=(member | {"weights": str(folder / "gone")},))
+        gone = replace(deployment, members=(replace(member, weights=str(folder / "gone")),))
         scheduler, address = start_scheduler(gone, folder / "pool", ttl_s=6.0)
         stack.callback(scheduler.stop)
-        send_weights(address, there, member["sha256"], None)
+        send_weights(address, there, member.sha256, None)
         there.unlink()
         others = [
             Child(

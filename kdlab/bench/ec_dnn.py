@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from kdlab.errors import ClusterError
+from kdlab.messages import typed
 from kdlab.papers.ec_dnn.metrics import Point, speed, worse_share
 from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.supervision.children import Child
@@ -219,8 +220,7 @@ def _result(child: Child) -> dict[str, Any] | None:
     alive = child.alive()  # asked first: its last words are read below
     for message in child.messages():
         if "done" in message:
-            found: dict[str, Any] = message["done"]
-            return found
+            return typed(dict[str, Any], message["done"])
     if not alive:
         raise ClusterError(child.exit_report("ended before it was done"))
     return None

@@ -22,6 +22,7 @@ import torch
 from kdlab.bench.block_rank import VARIANTS, Variant
 from kdlab.bench.parts import measured
 from kdlab.errors import ClusterError
+from kdlab.messages import typed
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import dynamic
 from kdlab.report.figures import Figure, Report, figure
@@ -257,8 +258,7 @@ def _done(child: Child, say: Callable[[str], None], workload: str) -> dict[str, 
         alive = child.alive()  # asked first: its last words are read below
         for message in child.messages():
             if "done" in message:
-                found: dict[str, Any] = message["done"]
-                return found
+                return typed(dict[str, Any], message["done"])
             say(f"{workload} {message['say']}")
         if not alive:
             raise ClusterError(child.exit_report("ended before it was done"))

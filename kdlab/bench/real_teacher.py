@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import psutil
 import torch
@@ -41,7 +40,7 @@ from kdlab.bench.students import (
     loop_of,
     samples_of,
 )
-from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.deployment import DeployedModel, Deployment
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.served import Served
 from kdlab.data.samples import PlannedSamples
@@ -195,16 +194,16 @@ def deployment_of_model(
 ) -> Deployment:
     weights = folder / "teacher.safetensors"
     save_file(model.net.state_dict(), weights)
-    member: dict[str, Any] = {
-        "model": spec.to_dict(),
-        "weights": str(weights),
-        "sha256": file_sha256(weights),
-        "weight": 1.0,
-    }
+    member = DeployedModel(
+        model=spec.to_dict(),
+        weights=str(weights),
+        sha256=file_sha256(weights),
+        weight=1.0,
+    )
     return replace(
         deployment_for(samples),
         members=(member,),
-        teacher=member["sha256"][:16],
+        teacher=member.sha256[:16],
         by_reference=True,
     )
 

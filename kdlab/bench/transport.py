@@ -58,7 +58,7 @@ async def _measure(
     wires = {way: await Wires.open(_config(samples, way)) for way in WAYS}
     ids, teacher = samples.batches(0)[0], facts["address"]
     for way in WAYS:
-        wires[way].follow({"given": [facts], "gone": {}, "full": True})
+        wires[way].follow({teacher: facts["wire_port"]}, (), full=True)
         await _request(wires[way], teacher, samples, ids, way)  # connections are made
     for _ in range(repeats):
         for way in WAYS:

@@ -1,12 +1,14 @@
 """What the processes of a pool are started with: scheduler, teachers, readers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from kdlab.cluster.reader.ring import Layout
 from kdlab.cluster.wires.messages import Inputs, Replies
 from kdlab.cluster.wires.security import Files
+from kdlab.data.samples import SampleDescription
 from kdlab.papers.edl_dist.reader_rules import Rules
+from kdlab.soft_labels.label_file import LabelMeta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,7 @@ class CoordinatorConfig:
     """
 
     ttl_s: float = 6.0
-    deployment: dict[str, Any] | None = None
+    deployment: Mapping[str, object] | None = None
     store_url: str | None = None
     store_prefix: str = "kdlab"
     journal: str | None = None
@@ -140,7 +142,7 @@ class LabelFileConfig:
     """Where soft labels that arrive are kept."""
 
     folder: str
-    meta: dict[str, Any]  # what they are for (kdlab/soft_labels/label_file.py)
+    meta: LabelMeta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,7 @@ class ReaderConfig(WiresConfig):
 
     rules: Rules
     start: ReaderStart
-    samples: dict[str, Any]
+    samples: SampleDescription
     layout: Layout
     ring_fd: int
     socket_fd: int
@@ -190,4 +192,4 @@ class EmulatedStudentsConfig(WiresConfig):
     students: int
     batch: int
     batches: int
-    rules: dict[str, Any] = field(default_factory=dict)
+    rules: Mapping[str, object] = field(default_factory=dict)

@@ -1,5 +1,12 @@
 """`dask scheduler --preload kdlab.cluster.coordinator`: a coordinator in any Dask scheduler."""
 
-from kdlab.cluster.coordination.coordinator import dask_setup
+from distributed import Scheduler
 
-__all__ = ["dask_setup"]
+from kdlab.cluster.coordination.coordinator import Coordinator
+
+
+async def dask_setup(scheduler: Scheduler) -> None:
+    """Called by Dask, with the scheduler it has started."""
+    plugin = Coordinator()
+    scheduler.add_plugin(plugin)
+    await plugin.start(scheduler)

@@ -2,24 +2,38 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
-from kdlab.cluster.teachers.probe import identity_of, other_data
+from kdlab.cluster.teachers.probe import DataIdentity, identity_of, other_data
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec, ImageData
 from kdlab.errors import TeacherRefused
+from kdlab.messages import plain, typed
 from kdlab.models.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeployedModel:
+    """One model: its spec, and its weights' path (fetched where it cannot be read)."""
+
+    model: Mapping[str, object]
+    weights: str = ""
+    sha256: str
+    weight: float  # of its probabilities in an ensemble's mean
+
+    def place_free(self) -> dict[str, object]:
+        return {"model": self.model, "sha256": self.sha256, "weight": self.weight}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Plain values only: it crosses processes as JSON.
+    """Crosses processes as JSON.
 
     members: the models; more than one is an ensemble, whose answer is the mean of their
-        probabilities by weight. Each has its spec, the path of its weights (fetched
-        through the coordinator where it cannot be read), their sha256 and its weight.
+        probabilities by weight.
     batch: samples of a student's batch: where a teacher's measuring begins.
     identity: of the data and its views (probe.identity_of); a teacher with others is
         refused, or served by value.
@@ -32,13 +46,13 @@ class Deployment:
         in a notebook cell.
     """
 
-    members: tuple[dict[str, Any], ...]  # {"model", "weights", "sha256", "weight"}
+    members: tuple[DeployedModel, ...]
     teacher: str  # fingerprint of the weights alone: kept soft labels belong to it
     num_classes: int
     shape: tuple[int, int, int]
     batch: int
-    data: dict[str, Any]
-    identity: dict[str, Any]
+    data: Mapping[str, object]
+    identity: DataIdentity
     by_reference: bool
     components: dict[str, dict[str, str]]
     reference: tuple[tuple[float, ...], ...] = field(default=())
@@ -52,11 +66,11 @@ class Deployment:
         Students of any batch, loss or way to send inputs share a pool that serves the same.
         """
         counted = {
-            "members": [_place_free(m) for m in self.members],
+            "members": [m.place_free() for m in self.members],
             "num_classes": self.num_classes,
             "shape": self.shape,
             "answers": self.answers,
-            "identity": self.identity,
+            "identity": plain(self.identity),
             "components": self._used_components(),
         }
         text = json.dumps(counted, sort_keys=True)
@@ -64,36 +78,29 @@ class Deployment:
 
     def _used_components(self) -> dict[str, str]:
         """Hashes of those from notebooks that a model or the data set is made with."""
-        named = json.dumps([[m["model"] for m in self.members], self.data])
+        named = json.dumps([[m.model for m in self.members], self.data])
         return {
             name: facts["sha256"]
             for name, facts in sorted(self.components.items())
             if json.dumps(name) in named
         }
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"fingerprint": self.fingerprint}
+    def to_json(self) -> dict[str, object]:
+        return {**plain(self), "fingerprint": self.fingerprint}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Deployment":
-        plain = json.loads(json.dumps(data))  # Dask makes tuples of lists on the way
-        values = {k: v for k, v in plain.items() if k != "fingerprint"}
-        values["shape"] = tuple(plain["shape"])
-        values["members"] = tuple(plain["members"])
-        values["reference"] = tuple(map(tuple, plain["reference"]))
-        return cls(**values)
+    def from_json(cls, data: Mapping[str, object]) -> "Deployment":
+        return typed(cls, json.loads(json.dumps(data)))  # Dask makes tuples of lists
 
     def model_specs(self) -> list[ModelSpec]:
         return [
-            construct(ModelSpec, from_dict(m["model"], "the teacher's model"))
+            construct(ModelSpec, from_dict(m.model, "the teacher's model"))
             for m in self.members
         ]
 
     def describe(self) -> str:
         """For people: names and hashes."""
-        return " + ".join(
-            f"{m['model']['type']} ({m['sha256'][:16]})" for m in self.members
-        )
+        return " + ".join(f"{m.model['type']} ({m.sha256[:16]})" for m in self.members)
 
     def load_data(self) -> ImageData:
         spec = construct(DataSpec, from_dict(self.data, "the teacher's data"))
@@ -107,7 +114,3 @@ class Deployment:
                 "for all teachers, soft_labels.inputs=auto for those without the data."
             )
         return data
-
-
-def _place_free(member: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in member.items() if k != "weights"}

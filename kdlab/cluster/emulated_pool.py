@@ -9,9 +9,10 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from kdlab.cluster.child_configs import EmulatedTeachersConfig
+from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
 from kdlab.cluster.wires.security import Files, own_files
@@ -74,7 +75,7 @@ class RunningEmulatedPool:
             self.scheduler.stop()
             raise
 
-    def wait(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> PoolStatus:
         return wait_for_teacher(
             self.address,
             _START_S,

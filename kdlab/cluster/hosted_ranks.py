@@ -2,7 +2,7 @@
 
 A `RankHost`, a plugin of every worker, has the processes as its children. The run asks each
 worker twenty times a second for what is new: lines they said, their signs of life, whether
-they live. A keeper that nobody asks for a while ends its ranks: their run is gone.
+they live.
 
 Run folder and data must be at the same paths on all machines (a shared file system), as the
 checkpoints of EDL-Dist (section 3.4) must. Dask only carries what is rare; ranks talk to
@@ -10,121 +10,39 @@ each other by torch.distributed.
 """
 
 import asyncio
-import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 from urllib.parse import urlsplit
 
-import psutil
-from distributed import Client, Worker, WorkerPlugin
 from distributed.core import ConnectionPool
 
+from kdlab.cluster.rank_host import RankHost, RankNews
 from kdlab.cluster.wires.roles import RANK, TEACHER
 from kdlab.cluster.wires.security import Files, client_security
-from kdlab.cluster.wires.wire import CALL_S, check_address, run_isolated, settle, within
+from kdlab.cluster.wires.wire import CALL_S, check_address, register_plugin, settle, within
 from kdlab.errors import BadInput, ClusterError
-from kdlab.messages import plain
+from kdlab.messages import plain, typed
 from kdlab.supervision.heartbeat import Heartbeat
-from kdlab.supervision.rank_child import LocalRank
 
 _ASK_S = 0.05
 _LOST_S = 15.0  # without an answer a worker is lost, and with it its ranks
-_UNASKED_S = 10.0  # after which a keeper ends ranks whose run does not ask any more:
-# before the run takes its host for lost and starts others in their place
-_WATCH_S = 1.0
 _NEW_S = 5.0  # between looks at which workers there are
-_PLUGIN = "kdlab-rank-keeper"
 
 
-class RankHost(WorkerPlugin):
-    """Keeps ranks on a Dask worker. Registered by the first run that needs it."""
+T = TypeVar("T")
 
-    name = _PLUGIN
-    idempotent = True  # another run's does not replace it, with the ranks it keeps
 
-    def setup(self, worker: Worker) -> None:
-        self.ranks: dict[str, LocalRank] = {}
-        self.asked: dict[str, float] = {}
-        self.host = urlsplit(worker.address).hostname or "127.0.0.1"
-        worker.handlers |= {
-            "kdlab_rank_start": self.start,
-            "kdlab_rank_send": self.send,
-            "kdlab_rank_end": self.end,
-            "kdlab_rank_news": self.news,
-            "kdlab_rank_port": self.port,
-        }
-        self._watch = asyncio.create_task(self._end_the_forgotten())
+@dataclass(frozen=True, slots=True)
+class WorkerRoles:
+    """What is read of how a scheduler describes a worker."""
 
-    def teardown(self, worker: Worker) -> None:
-        self._watch.cancel()
-        for name in list(self.ranks):
-            self._end(name)
-
-    def start(
-        self, name: str, module: str, config: dict[str, Any], log: str, pulse: str
-    ) -> int:
-        """The pid of a new rank."""
-        # gloo listens on one interface: that of the address this worker is known by.
-        environment = {}
-        if (interface := interface_of(self.host)) is not None:
-            environment["GLOO_SOCKET_IFNAME"] = interface
-        rank = LocalRank(module, config, Path(log), Path(pulse), environment)
-        self.ranks[name], self.asked[name] = rank, time.monotonic()
-        return rank.pid
-
-    def send(self, name: str, order: dict[str, Any]) -> bool:
-        rank = self.ranks.get(name)
-        return rank is not None and rank.send(**order)
-
-    async def end(self, name: str, kill: bool) -> None:  # by name only
-        rank = self.ranks.get(name)
-        if rank is None:
-            return
-        if kill:
-            rank.kill()
-        else:
-            await asyncio.to_thread(self._end, name)
-
-    def _end(self, name: str) -> None:
-        self.ranks.pop(name).stop()
-
-    def news(self, names: list[str]) -> dict[str, dict[str, Any]]:
-        """What became of these ranks since they were last asked for."""
-        found = {}
-        for name in names:
-            rank = self.ranks.get(name)
-            if rank is None:
-                continue
-            self.asked[name] = time.monotonic()
-            alive = rank.alive()  # asked first: last words are read after it
-            sign = rank.sign()
-            found[name] = {
-                "alive": alive,
-                "messages": rank.messages(),
-                "exit_code": rank.exit_code,
-                "stopped": alive and rank.is_stopped(),
-                "sign": (sign.generation, sign.step, time.monotonic() - sign.time),
-                "exit_report": "" if alive else rank.exit_report("ended"),
-            }
-        return found
-
-    def port(self) -> tuple[str, int]:
-        """Where the ranks of a generation can meet: this host, and a port that is free."""
-        with socket.socket() as probe:
-            probe.bind((self.host, 0))
-            return self.host, int(probe.getsockname()[1])
-
-    async def _end_the_forgotten(self) -> None:
-        while True:
-            await asyncio.sleep(_WATCH_S)
-            for name, asked in list(self.asked.items()):
-                if name in self.ranks and time.monotonic() - asked > _UNASKED_S:
-                    await asyncio.to_thread(self._end, name)
+    resources: dict[str, float] | None = None
 
 
 class HostedRank:
@@ -135,30 +53,30 @@ class HostedRank:
         self.machine = str(urlsplit(worker).hostname)
         self.exit_code: int | None = None
         self._alive, self._stopped = True, False
-        self._words: deque[dict[str, Any]] = deque()
+        self._words: deque[dict[str, object]] = deque()
         self._sign = Heartbeat(0, 0, 0.0)
         self._exit_report = ""
 
-    def hear(self, news: dict[str, Any]) -> None:
+    def hear(self, news: RankNews) -> None:
         """In the listening thread."""
-        self._words.extend(news["messages"])
-        generation, step, ago = news["sign"]
+        self._words.extend(news.messages)
+        generation, step, ago = news.sign
         self._sign = Heartbeat(generation, step, time.monotonic() - ago)
-        self._stopped, self.exit_code = news["stopped"], news["exit_code"]
-        self._exit_report = news["exit_report"]
-        self._alive = news["alive"]  # last: who sees it dead finds its words complete
+        self._stopped, self.exit_code = news.stopped, news.exit_code
+        self._exit_report = news.exit_report
+        self._alive = news.alive  # last: who sees it dead finds its words complete
 
     def lost(self, why: str) -> None:
         self.exit_code, self._exit_report = self.exit_code or -9, why
         self._alive = False
 
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[dict[str, object]]:
         found = []
         while self._words:
             found.append(self._words.popleft())
         return found
 
-    def send(self, **order: Any) -> bool:
+    def send(self, **order: object) -> bool:
         return bool(
             self.hosts.ask(self.worker, "kdlab_rank_send", name=self.name, order=order)
         )
@@ -181,14 +99,6 @@ class HostedRank:
     def stop(self, timeout_s: float = 5.0) -> None:
         self.hosts.forget(self)
         self.hosts.ask(self.worker, "kdlab_rank_end", name=self.name, kill=False)
-
-
-def interface_of(host: str) -> str | None:
-    """The name of this machine's interface with that address."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(address.address == host for address in addresses):
-            return str(name)
-    return "lo" if host.startswith("127.") else None
 
 
 class DaskHosts:
@@ -234,8 +144,8 @@ class DaskHosts:
                 log=str(log),
                 pulse=str(pulse),
             )
-            if pid:
-                rank = HostedRank(self, worker, name, int(pid))
+            if isinstance(pid, int):
+                rank = HostedRank(self, worker, name, pid)
                 self._ranks.append(rank)
                 return rank
             # It may have started after all; nobody would ever tell it anything.
@@ -249,7 +159,8 @@ class DaskHosts:
 
     def meeting(self, first: HostedRank) -> str:
         """Where a generation meets: at the host of its first rank."""
-        host, port = self.ask(first.worker, "kdlab_rank_port") or ("127.0.0.1", 0)
+        said = self.ask(first.worker, "kdlab_rank_port") or ("127.0.0.1", 0)
+        host, port = typed(tuple[str, int], said)
         return f"tcp://{host}:{port}"
 
     def forget(self, rank: HostedRank) -> None:
@@ -260,7 +171,7 @@ class DaskHosts:
         self._closing.set()
         self._thread.join(2 * CALL_S)
 
-    def ask(self, worker: str, operation: str, **arguments: Any) -> Any:
+    def ask(self, worker: str, operation: str, **arguments: object) -> object:
         """One call to a worker; None when it does not answer."""
         try:
             return self._run(self._once(worker, operation, arguments)).result(CALL_S + 1)
@@ -270,7 +181,7 @@ class DaskHosts:
 
     # In the listening thread
 
-    def _run(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
+    def _run(self, work: Coroutine[object, None, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _listen(self) -> None:
@@ -314,7 +225,8 @@ class DaskHosts:
             self._heard[worker] = time.monotonic()
             return
         try:
-            news = await self._once(worker, "kdlab_rank_news", {"names": list(ranks)})
+            said = await self._once(worker, "kdlab_rank_news", {"names": list(ranks)})
+            news = typed(dict[str, RankNews], said)
         except Exception as error:  # of whatever kind: the others must go on being heard
             if self._is_lost(worker):
                 for rank in ranks.values():
@@ -338,40 +250,34 @@ class DaskHosts:
             return []  # the scheduler is away; workers answer without it
         return [w for w in for_ranks(told["workers"]) if w not in self.workers]
 
-    async def _once(self, worker: str, operation: str, arguments: dict[str, Any]) -> Any:
+    async def _once(
+        self, worker: str, operation: str, arguments: dict[str, object]
+    ) -> object:
         """Over a connection that is kept."""
-        call = getattr(self._pool(worker), operation)
-        return await within(CALL_S, call(**arguments))
+        call: Awaitable[object] = getattr(self._pool(worker), operation)(**arguments)
+        return await within(CALL_S, call)
 
     def _is_lost(self, worker: str) -> bool:
         heard = self._heard.setdefault(worker, time.monotonic())
         return time.monotonic() - heard > _LOST_S
 
 
-def for_ranks(workers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def for_ranks(workers: object) -> list[str]:
     """Addresses of the workers that may train; teachers never do.
 
     Args:
         workers: by address, as the scheduler describes them.
     """
-    roles = {w: set(about.get("resources") or ()) for w, about in workers.items()}
+    known = typed(dict[str, WorkerRoles], workers)
+    roles = {worker: about.resources or {} for worker, about in known.items()}
     named = sorted(w for w, has in roles.items() if RANK in has)
     return named or sorted(w for w, has in roles.items() if TEACHER not in has)
 
 
 def _with_keepers(address: str, tls: Files | None) -> list[str]:
     """Addresses of all workers, each of which can keep ranks now."""
-
-    async def send() -> list[str]:
-        security = None if tls is None else client_security(tls)
-        async with Client(
-            address, asynchronous=True, timeout="10s", security=security
-        ) as client:
-            await client.register_plugin(RankHost())
-            return for_ranks((await client.scheduler.identity())["workers"])
-
     try:
-        found: list[str] = run_isolated(send)
+        found = for_ranks(register_plugin(address, tls, RankHost())["workers"])
     except (OSError, ImportError, TimeoutError) as error:
         raise ClusterError(
             f"The workers of {address} cannot keep ranks: {error}. kdlab must be installed on "

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from kdlab.cluster.child_configs import TeacherConfig
+from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
+from kdlab.cluster.pool import PoolSpec, start_scheduler, status_of, wait_for_teacher
 from kdlab.cluster.wires.roles import MEANT_TO_END
 from kdlab.cluster.wires.security import Files, Tls, own_files, remember
-from kdlab.cluster.wires.wire import ask
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.errors import ClusterError, SchedulerUnreachable
@@ -132,10 +132,9 @@ class RunningLocalPool:
         self.teachers.append(child)
         return child
 
-    def wait(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> PoolStatus:
         if self.spec.teachers == 0:  # they come when a student searches
-            status: dict[str, Any] = ask(self.address, "kdlab_status", tls=self.tls)
-            return status
+            return status_of(self.address, self.tls)
         return wait_for_teacher(self.address, _START_S, self._hopeless, stop, tls=self.tls)
 
     def _hopeless(self) -> None:
@@ -185,9 +184,8 @@ class RunningLocalPool:
             self._deaths = 0
 
     def _all_are_ready(self) -> bool:
-        status = ask(self.address, "kdlab_status", tls=self.tls)
-        ready = sum(t["state"] != "registered" for t in status["teachers"])
-        return ready >= sum(child.alive() for child in self.teachers)
+        ready = status_of(self.address, self.tls).ready
+        return len(ready) >= sum(child.alive() for child in self.teachers)
 
     def _resize(self, machine: PoolSize) -> None:
         """Carry out kdlab/papers/edl_dist/pool_size.py, twice a second.
@@ -195,31 +193,29 @@ class RunningLocalPool:
         Raises:
             SchedulerUnreachable: it is being started again.
         """
-        status = ask(self.address, "kdlab_status", tls=self.tls)
+        status = status_of(self.address, self.tls)
         resize = machine.on_tick(self._level(status))
         for _ in range(resize.start):
             self.add_teacher()
         for address in resize.withdraw:
             self._withdraw(status, address)
 
-    def _level(self, status: dict[str, Any]) -> PoolLevel:
-        ready = [t for t in status["teachers"] if t["state"] in ("free", "assigned")]
+    def _level(self, status: PoolStatus) -> PoolLevel:
+        ready = [t for t in status.teachers if t.state in ("free", "assigned")]
         alive = sum(child.alive() for child in self.teachers)
         return PoolLevel(
             time=time.monotonic(),
             missing=sum(
-                max(0.0, s["t_s"] - s["rate"])
-                for s in status["students"].values()
-                if s["searching"]
+                max(0.0, s.t_s - s.rate) for s in status.students.values() if s.searching
             ),
-            t_t=sum(t["t_t"] for t in ready) / len(ready) if ready else 0.0,
+            t_t=sum(t.t_t for t in ready) / len(ready) if ready else 0.0,
             alive=alive,
             starting=max(0, alive - len(ready)),
-            free={t["address"]: t["t_t"] for t in ready if t["state"] == "free"},
+            free={t.address: t.t_t for t in ready if t.state == "free"},
         )
 
-    def _withdraw(self, status: dict[str, Any], address: str) -> None:
-        pids = {t["address"]: t["pid"] for t in status["teachers"] if "pid" in t}
+    def _withdraw(self, status: PoolStatus, address: str) -> None:
+        pids = {t.address: t.facts.pid for t in status.teachers if t.facts is not None}
         for child in self.teachers:
             if child.pid == pids.get(address) and child.alive():
                 child.process.send_signal(signal.SIGTERM)  # it drains first

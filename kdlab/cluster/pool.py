@@ -4,10 +4,12 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from kdlab.cluster.child_configs import CoordinatorConfig, SchedulerConfig
+from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import ask
@@ -32,8 +34,8 @@ class Pool(Protocol):
     teacher: str
     tls: Files | None
 
-    def wait(self, stop: Callable[[], bool] = ...) -> dict[str, Any]:
-        """Until a teacher is ready; the coordinator's status."""
+    def wait(self, stop: Callable[[], bool] = ...) -> PoolStatus:
+        """Until a teacher is ready; what there is then."""
 
     def close(self) -> None: ...
 
@@ -76,7 +78,7 @@ def deploy(
     """
     if with_weights:
         for member in deployment.members:
-            send_weights(address, Path(member["weights"]), member["sha256"], tls)
+            send_weights(address, Path(member.weights), member.sha256, tls)
     deadline = time.monotonic() + wait_s
     while True:
         refusal = ask(
@@ -103,27 +105,27 @@ def send_weights(address: str, path: Path, sha256: str, tls: Files | None) -> No
         ClusterError: another file stands there under this hash.
     """
     size = path.stat().st_size
+    put = partial(ask, address, "kdlab_weights_put", tls=tls, sha256=sha256)
     with path.open("rb") as file:
-        have = ask(
-            address, "kdlab_weights_put", tls=tls, sha256=sha256, offset=0, chunk=b""
-        )
+        have = put(offset=0, chunk=b"")
         while have < size:
             file.seek(have)
-            chunk = file.read(_CHUNK)
-            now = ask(
-                address,
-                "kdlab_weights_put",
-                tls=tls,
-                sha256=sha256,
-                offset=have,
-                chunk=chunk,
-            )
+            now = put(offset=have, chunk=file.read(_CHUNK))
             if now <= have:
                 raise ClusterError(
                     f"The scheduler at {address} has taken {now} of the {size} bytes of "
                     f"{path} and takes no more; is its disk full?"
                 )
             have = now
+
+
+def status_of(address: str, tls: Files | None) -> PoolStatus:
+    """What the coordinator at this address says of its pool.
+
+    Raises:
+        SchedulerUnreachable: nobody answers there.
+    """
+    return PoolStatus.read(ask(address, "kdlab_status", tls=tls))
 
 
 def start_scheduler(
@@ -177,7 +179,7 @@ def wait_for_teacher(
     stop: Callable[[], bool],
     at_least: int = 1,
     tls: Files | None = None,
-) -> dict[str, Any]:
+) -> PoolStatus:
     """Until so many teachers are ready.
 
     Args:
@@ -192,22 +194,23 @@ def wait_for_teacher(
         ClusterError: none became ready in time.
     """
     deadline = time.monotonic() + wait_s
-    status: dict[str, Any] = {"teachers": []}
+    loading = 0
     while time.monotonic() < deadline:
         if stop():
             raise RunStopped("stopped by the user while teachers were starting")
         try:
-            status = ask(address, "kdlab_status", tls=tls)
+            status = status_of(address, tls)
         except SchedulerUnreachable as error:  # whoever keeps it starts it again
             logging.getLogger("kdlab").warning("%s", error)
             problem()
             time.sleep(0.1)
             continue
-        if sum(t["state"] != "registered" for t in status["teachers"]) >= at_least:
+        if len(status.ready) >= at_least:
             return status
+        loading = len(status.teachers)
         problem()
         time.sleep(0.1)  # between looks; the deadline above ends it
     raise ClusterError(
         f"No teacher became ready at {address} within {wait_s:g} s "
-        f"({len(status['teachers'])} are loading). Start one:\n    {join_command(address)}"
+        f"({loading} are loading). Start one:\n    {join_command(address)}"
     )

@@ -9,16 +9,15 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from distributed import Client
+from typing import Annotated
 
 from kdlab.cluster.coordination.coordinator import Coordinator
+from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.pool import PoolSpec, deploy, wait_for_teacher
+from kdlab.cluster.pool import PoolSpec, deploy, status_of, wait_for_teacher
 from kdlab.cluster.teachers.teacher_host import host_teachers
-from kdlab.cluster.wires.security import Files, Tls, address_faults, client_security
-from kdlab.cluster.wires.wire import ask, check_address, run_isolated
+from kdlab.cluster.wires.security import Files, Tls, address_faults
+from kdlab.cluster.wires.wire import ask, check_address, register_plugin
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.errors import ClusterError, SchedulerUnreachable, TeacherRefused
@@ -101,10 +100,10 @@ class JoinedPool:
     def _serves(self) -> bool:
         if not has_coordinator(self.address, self.tls):
             return False
-        status = ask(self.address, "kdlab_status", tls=self.tls)
-        return bool(status["deployed"] == self.deployment.fingerprint)
+        deployed = status_of(self.address, self.tls).deployed
+        return deployed == self.deployment.fingerprint
 
-    def wait(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> PoolStatus:
         return wait_for_teacher(
             self.address, self.spec.wait_s, lambda: None, stop, tls=self.tls
         )
@@ -115,13 +114,22 @@ class JoinedPool:
         self._keeper.join()
 
 
-def install(address: str, tls: Files | None = None, **options: Any) -> None:
+def install(
+    address: str,
+    tls: Files | None = None,
+    *,
+    ttl_s: float = 6.0,
+    store_url: str | None = None,
+    journal: str | None = None,
+) -> None:
     """Make a plain Dask scheduler a coordinator, if it is none yet.
 
     Args:
         address: of the scheduler.
         tls: certificates of the pool.
-        options: of the Coordinator.
+        ttl_s: of its leases.
+        store_url: where it keeps them.
+        journal: where it writes what it decides.
 
     Raises:
         SchedulerUnreachable: nobody answers.
@@ -130,16 +138,9 @@ def install(address: str, tls: Files | None = None, **options: Any) -> None:
     check_address(address, tls=tls)
     if has_coordinator(address, tls):
         return
-
-    async def send() -> None:
-        security = None if tls is None else client_security(tls)
-        async with Client(
-            address, asynchronous=True, timeout="10s", security=security
-        ) as client:
-            await client.register_plugin(Coordinator(**options))
-
+    plugin = Coordinator(ttl_s, store_url=store_url, journal=journal)
     try:
-        run_isolated(send)
+        register_plugin(address, tls, plugin)
     except (OSError, ImportError, TimeoutError) as error:
         raise ClusterError(
             f"The scheduler at {address} cannot become a coordinator: {error}. kdlab must "

@@ -1,31 +1,26 @@
 """EDL-Dist as a SoftLabelSource: the trainer's end of the DistilReader."""
 
-import socket
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from math import prod, ulp
-from typing import Annotated, Any, ClassVar, Literal
-
-import torch
+from typing import Annotated, ClassVar, Literal
 
 from kdlab.cluster.child_configs import LabelFileConfig, ReaderConfig, ReaderStart
 from kdlab.cluster.limits import free_memory
 from kdlab.cluster.notebook_components import pack
-from kdlab.cluster.reader.ring import Channel, Layout, Ring
+from kdlab.cluster.reader.held_reader import HeldReader
+from kdlab.cluster.reader.ring import Layout
 from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.cluster.wires.messages import Inputs, Replies
 from kdlab.config import Fault, Range, register
 from kdlab.config.registry import known_names
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE
-from kdlab.errors import BadInput, ClusterError, NoTeacherLeft, RunStopped
-from kdlab.events.event import parse
-from kdlab.events.teachers import ReaderRestarted
+from kdlab.data.samples import SampleDescription
+from kdlab.errors import BadInput, ClusterError
 from kdlab.papers.edl_dist.hybrid_schedule import Policy, default_thresholds
 from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.soft_labels.label_file import meta_for, own_folder
 from kdlab.soft_labels.source import Batch, SourceContext, SourceSpec
-from kdlab.supervision.children import Child, tail
 
 _MAX_MEMORY = 0.8  # of what is free
 # What reader and wires take from the spec as it is.
@@ -35,8 +30,6 @@ _RULES = (
 )
 _WIRES = ("inputs", "replies", "top_k", "deadline_s", "at_most", "priority", "floor")
 _IN_FLIGHT_MEMORY = 0.25  # of what is free: for inputs and answers under way
-_TICK_S = 0.2  # how often a waiting trainer looks whether it should stop
-_RESTARTS, _RESTARTS_S = 5, 60.0  # of a reader, in so many seconds, before the run fails
 
 
 @register("cluster/served")
@@ -195,12 +188,24 @@ class Served(SourceSpec):
 
 class ServedSource:
     def __init__(self, spec: Served, context: SourceContext) -> None:
-        assert context.pool is not None
         assert context.student_rate is not None
         self.spec, self.context = spec, context
-        samples = context.samples
+        start = ReaderStart(epoch=context.start["epoch"], done=tuple(context.start["done"]))
+        config = self._reader_config(start, max(context.student_rate(), ulp(1.0)))
+        self.log = context.folder / "reader.log"
+        self.reader = HeldReader(config, self.log, context.report, context.stop)
+        self._held: int | None = None  # slot of the batch that is trained on
+        self._first: int | None = None
+        if self._has_work(start, config.samples.plan["epochs"]):
+            self._first = self.reader.take()  # primed: the first soft labels are there
+
+    def _reader_config(self, start: ReaderStart, rate: float) -> ReaderConfig:
+        spec, context, samples = self.spec, self.context, self.context.samples
+        assert context.pool is not None
+        description = samples.describe()
+        assert isinstance(description, SampleDescription)
         # Of a whole epoch: the one under way may be a rest.
-        whole = samples.batches(context.start["epoch"] + 1)
+        whole = samples.batches(start.epoch + 1)
         outputs = context.outputs or samples.classes
         layout = Layout(
             slots=spec.slots,
@@ -212,11 +217,6 @@ class ServedSource:
         sample_bytes = prod(layout.shape) + 4 * outputs
         lt, ut = spec.thresholds(sample_bytes, layout.largest)
         self._sizes = (sample_bytes, layout.largest)
-        self.log = context.folder / "reader.log"
-        self._last: dict[str, float] = {}  # figures, kept when the ring is gone
-        self._restarts: list[float] = []  # when
-        self._paused = False
-        rate = max(context.student_rate(), ulp(1.0))
         rules = Rules(
             t_s=rate,
             lt=lt,
@@ -227,15 +227,14 @@ class ServedSource:
             order="strict" if context.in_group else spec.order,
             **{name: getattr(spec, name) for name in _RULES},
         )
-        start = context.start
-        self._config = ReaderConfig(
+        return ReaderConfig(
             rules=rules,
-            start=ReaderStart(epoch=start["epoch"], done=tuple(start["done"])),
+            start=start,
             student=context.student,
             coordinator=context.pool.address,
             serves=context.pool.teacher,
             tls=context.pool.tls,
-            samples=samples.describe(),
+            samples=description,
             classes=outputs,
             label_file=self._label_file(),
             record=str(context.folder / "reader.jsonl") if spec.record else None,
@@ -246,76 +245,12 @@ class ServedSource:
             t_s=rate,
             **{name: getattr(spec, name) for name in _WIRES},
         )
-        self._position: tuple[int, set[int]] = (start["epoch"], set(start["done"]))
-        self._start_reader()
-        self._first: int | None = None
-        if self._has_work():
-            self._first = self._wait_for_slot()  # primed: the first soft labels are there
 
     def _max_in_flight(self, view_bytes: int, answer_bytes: int) -> int:
         """Samples whose inputs and answers fit a share of the free memory."""
         kept = answer_bytes + (0 if self.spec.inputs == "reference" else view_bytes)
         free = free_memory()
         return max(self._sizes[1], int(_IN_FLIGHT_MEMORY * free / kept))
-
-    def _start_reader(self) -> None:
-        """A reader, and the shared memory between us, for what is still to be trained on."""
-        self.ring = Ring.create(self._config.layout)
-        self._ended = False
-        self._held: int | None = None
-        self._heard = 0  # words of the reader, wakes not counted
-        self._tensors = [self._tensors_of(slot) for slot in range(self.spec.slots)]
-        epoch, done = self._position
-        ours, theirs = socket.socketpair()
-        config = replace(
-            self._config,
-            start=ReaderStart(epoch=epoch, done=tuple(sorted(done))),
-            ring_fd=self.ring.fd,
-            socket_fd=theirs.fileno(),
-        )
-        self.channel = Channel(ours)
-        self.reader = Child(
-            "kdlab.cluster.reader.student_reader",
-            config,
-            self.log,
-            fds=(self.ring.fd, theirs.fileno()),
-        )
-        theirs.close()
-
-    def _restart_reader(self) -> None:
-        """It died: another one takes up its teachers and what was not trained on.
-
-        Raises:
-            ClusterError: it has died again and again; quotes its log.
-        """
-        now, last = time.monotonic(), self.figures()
-        why = self.reader.exit_report("ended during the run")
-        self._restarts = [at for at in self._restarts if now - at < _RESTARTS_S] + [now]
-        self._end_reader()
-        if len(self._restarts) > _RESTARTS:
-            self._last = last
-            raise ClusterError(f"{why}\nIt was started again {_RESTARTS} times.")
-        epoch, done = self._position
-        self.context.report(
-            ReaderRestarted(why=why.split("\n", 1)[0], epoch=epoch, batches=len(done))
-        )
-        self._start_reader()
-        if self._paused:
-            self.pause(paused=True)
-
-    def _end_reader(self) -> None:
-        self._ended = True
-        self.reader.stop()
-        self.channel.close()
-        self._tensors.clear()
-        self.ring.close()
-
-    def _tensors_of(self, slot: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        arrays = self.ring.slot(slot)
-        views, labels, soft = (
-            torch.from_numpy(arrays[k]) for k in ("views", "labels", "soft")
-        )
-        return views, labels, soft
 
     def _label_file(self) -> LabelFileConfig | None:
         """Where soft labels are kept, and what for."""
@@ -325,116 +260,41 @@ class ServedSource:
         meta = meta_for(self.context.samples, pool.teacher, views, None)
         return LabelFileConfig(folder=str(own_folder(meta)), meta=meta)
 
-    def _has_work(self) -> bool:
-        start, samples = self.context.start, self.context.samples
-        epochs = int(samples.describe()["plan"]["epochs"])
-        if start["epoch"] >= epochs:
+    def _has_work(self, start: ReaderStart, epochs: int) -> bool:
+        if start.epoch >= epochs:
             return False
-        later = epochs - start["epoch"] - 1
-        return later > 0 or len(samples.batches(start["epoch"])) > len(start["done"])
+        here = len(self.context.samples.batches(start.epoch))
+        return epochs - start.epoch > 1 or here > len(start.done)
 
     def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
-        self._position = (epoch, set(done))
+        self.reader.at(epoch, done)
         for _ in range(len(self.context.samples.batches(epoch)) - len(done)):
             yield self._next(epoch)
 
     def _next(self, epoch: int) -> Batch:
         if self._held is not None:
-            if self.ring.free(self._held):
-                self.channel.send(0)
+            self.reader.free(self._held)
             self._held = None
-        slot = self._first
-        if slot is None:
-            slot = self._wait_for_slot()
+        number = self._first
+        if number is None:
+            number = self.reader.take()
         self._first = None
-        arrays = self.ring.slot(slot)
-        found, index, count = arrays["head"].tolist()
+        slot, labels, soft, views = self.reader.slot(number)
+        found, index, count = slot.head.tolist()
         if found != epoch:
             raise ClusterError(
                 f"The reader delivered epoch {found} during epoch {epoch}. "
                 f"This is a defect of kdlab; log of the reader: {self.log}"
             )
-        self._held = slot
-        self._position[1].add(index)
-        views, labels, soft = self._tensors[slot]
+        self._held = number
+        self.reader.trained(index)
         if count < len(labels):  # a slice costs more than all else here
             views, labels, soft = views[:count], labels[:count], soft[:count]
-        ids = arrays["ids"][:count].copy()
+        ids = slot.ids[:count].copy()
         return Batch(index=index, ids=ids, views=views, labels=labels, soft=soft)
 
-    def _wait_for_slot(self) -> int:
-        """The next filled slot.
-
-        Raises:
-            NoTeacherLeft: no teacher is left and none came within `wait_s`.
-            ClusterError: the reader fails again and again.
-            RunStopped: the user asked while the student waited.
-        """
-        while True:
-            try:
-                return self._filled_slot()
-            except EOFError:
-                self._restart_reader()
-
-    def _filled_slot(self) -> int:
-        """The next one of this reader.
-
-        Raises:
-            EOFError: the reader is gone.
-        """
-        if self.ring.words_said() != self._heard:
-            self._hear(0.0)
-        slot = self.ring.take()
-        if slot is not None:
-            return slot
-        self.ring.trainer_waits(True)
-        try:
-            while (slot := self.ring.take()) is None:
-                if self.ring.uncollected():  # the reader may wait for these
-                    self.channel.send(0)
-                if not self._hear(_TICK_S) and self.context.stop():
-                    raise RunStopped("stopped by the user while waiting for soft labels")
-            return slot
-        finally:
-            self.ring.trainer_waits(False)
-
-    def _hear(self, timeout_s: float) -> bool:
-        """Read what the reader says, at least one line; False after the time-out.
-
-        Raises:
-            EOFError: the reader is gone.
-        """
-        heard = False
-        while True:
-            message = self.channel.receive(0.0 if heard else timeout_s)
-            if message is None:
-                return heard
-            heard = True
-            if isinstance(message, int):
-                continue  # a wake
-            self._heard += 1
-            if "event" in message:
-                self.context.report(parse(message))
-            else:
-                self._fail(message)
-
-    def _fail(self, message: dict[str, Any]) -> None:
-        assert self.context.pool is not None
-        address, kind = self.context.pool.address, message["error"]
-        if kind == "teacher_lost":
-            raise NoTeacherLeft(
-                unplaced=message["unplaced"],
-                batches=message["batches"],
-                waited_s=self.spec.wait_s,
-                address=address,
-                log=f"{self.log}. Last trouble: {message['why'] or 'none'}",
-            )
-        raise ClusterError(
-            f"The reader failed: {message['why']}. End of {self.log}:\n{tail(self.log)}"
-        )
-
     def figures(self) -> dict[str, float]:
-        return self._last or dict(zip(FIGURES, self.ring.figures.tolist(), strict=True))
+        return self.reader.figures()
 
     def set_thresholds(self, *, lt: float | None = None, ut: float | None = None) -> None:
         """Another lt or ut, in the spec's unit, from now on.
@@ -444,39 +304,14 @@ class ServedSource:
         """
         old = self.spec
         new = replace(old, lt=old.lt if lt is None else lt, ut=ut or old.ut)
-        samples = new.thresholds(*self._sizes)
-        self.channel.send({"thresholds": samples})
-        rules = replace(self._config.rules, lt=samples[0], ut=samples[1])
-        self._config = replace(self._config, rules=rules)
+        self.reader.set_thresholds(*new.thresholds(*self._sizes))
         self.spec = new
 
     def pause(self, *, paused: bool) -> None:
-        self._paused = paused
-        self.channel.send({"paused": paused})
+        self.reader.pause(paused=paused)
 
     def look(self) -> None:
-        try:
-            self._hear(0.0)
-        except EOFError:
-            return  # whoever waits for the next batch starts it again
+        self.reader.look()
 
     def close(self) -> None:
-        """Tell the reader to go; its teachers become free for others."""
-        if self._ended:  # it could not be started again
-            return
-        if self.channel.send({"stop": True}):
-            self._drain()
-        self._last = self.figures()
-        self._end_reader()
-
-    def _drain(self) -> None:
-        """Read what is still said, so that the reader can finish writing."""
-        try:
-            for _ in range(10_000):
-                message = self.channel.receive(3.0)
-                if message is None:
-                    return
-                if isinstance(message, dict) and "event" in message:
-                    self.context.report(parse(message))
-        except EOFError:
-            return
+        self.reader.close()

@@ -1,14 +1,27 @@
 """What the torchvision data sets share: the root, downloading, and clear errors."""
 
 import os
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from kdlab.data.images import TEST, TRAIN, DataSpec, Decoded
+from kdlab.data.images import TEST, TRAIN, DataSpec, Decoded, Say
 from kdlab.errors import DataError
+
+S = TypeVar("S")
+
+
+class ArraySet(Protocol):
+    """A set that torchvision holds as arrays, as those of CIFAR and MNIST style."""
+
+    data: ArrayLike
+    targets: Sequence[int]
+    classes: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +38,7 @@ class TorchvisionData(DataSpec):
     def folder(self) -> Path:
         return Path(os.path.expanduser(self.root)).resolve()
 
-    def open(self, make: Any, **options: Any) -> Any:
+    def open(self, make: Callable[..., S], **options: object) -> S:
         """A torchvision data set object.
 
         Raises:
@@ -48,28 +61,35 @@ class TorchvisionData(DataSpec):
         self.open_all()
         return f"torchvision v1 {self.component} {self.folder()}"
 
-    def open_all(self) -> tuple[Any, Any]:
+    @abstractmethod
+    def open_all(self) -> tuple[object, object]:
         """The train and the test set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchvisionArrays(TorchvisionData):
+    """One that torchvision reads into memory."""
+
+    @abstractmethod
+    def torchvision_class(self) -> Callable[..., ArraySet]: ...
+
+    def open_all(self) -> tuple[ArraySet, ArraySet]:
         make = self.torchvision_class()
         return (
             self.open(make, train=True, download=self.download),
             self.open(make, train=False, download=self.download),
         )
 
-    def torchvision_class(self) -> Any:
-        raise NotImplementedError
-
-
-def decoded(train: Any, test: Any) -> Decoded:
-    """From the `data` and `targets` arrays of CIFAR and MNIST style sets."""
-    pixels = np.concatenate([np.asarray(train.data), np.asarray(test.data)])
-    inputs = pixels.transpose(0, 3, 1, 2) if pixels.ndim == 4 else pixels[:, None]
-    labels = np.concatenate([np.asarray(train.targets), np.asarray(test.targets)])
-    sizes = (len(train.targets), len(test.targets))
-    split = np.repeat(np.array([TRAIN, TEST], np.uint8), sizes)
-    return Decoded(
-        np.ascontiguousarray(inputs),
-        labels.astype(np.int64),
-        split,
-        tuple(train.classes),
-    )
+    def decode(self, say: Say) -> Decoded:
+        train, test = self.open_all()
+        pixels = np.concatenate([np.asarray(train.data), np.asarray(test.data)])
+        inputs = pixels.transpose(0, 3, 1, 2) if pixels.ndim == 4 else pixels[:, None]
+        labels = np.concatenate([np.asarray(train.targets), np.asarray(test.targets)])
+        sizes = (len(train.targets), len(test.targets))
+        split = np.repeat(np.array([TRAIN, TEST], np.uint8), sizes)
+        return Decoded(
+            np.ascontiguousarray(inputs),
+            labels.astype(np.int64),
+            split,
+            tuple(train.classes),
+        )

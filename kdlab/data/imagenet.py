@@ -1,8 +1,9 @@
 """ImageNet-1k as torchvision reads it: its validation images are the test set here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Protocol
 
 import numpy as np
 
@@ -11,6 +12,13 @@ from kdlab.data.from_torchvision import TorchvisionData
 from kdlab.data.image_folder import ImageFile, decode_files
 from kdlab.data.images import TEST, TRAIN, Decoded, Say
 from kdlab.errors import DataError
+
+
+class FileSet(Protocol):
+    """A set that torchvision holds as paths of image files with their labels."""
+
+    samples: Sequence[tuple[str, int]]
+    classes: Sequence[tuple[str, ...]]
 
 
 @register("data/imagenet")
@@ -31,7 +39,7 @@ class ImageNet(TorchvisionData):
     def identity(self) -> str:
         return f"{super().identity()} size={self.size}"
 
-    def open_all(self) -> tuple[Any, Any]:
+    def open_all(self) -> tuple[FileSet, FileSet]:
         from torchvision.datasets import ImageNet as Torchvision
 
         if self.download:

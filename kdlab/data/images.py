@@ -23,6 +23,7 @@ from kdlab.config.spec import SHARE, Range, Spec
 from kdlab.data.augment import Augment
 from kdlab.data.counter_random import permutation
 from kdlab.errors import DataError
+from kdlab.messages import plain, typed
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 Say = Callable[[str], None]  # one line for the user
@@ -34,6 +35,14 @@ class Decoded:
     labels: NDArray[np.int64]  # (N,)
     split: NDArray[np.uint8]  # (N,) TRAIN, VALIDATION or TEST
     classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _DecodedMeta:
+    """What stands beside the arrays of a set in its folder."""
+
+    classes: tuple[str, ...]
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +156,8 @@ class DataSpec(Spec, ABC):
         np.save(folder / "inputs.npy", decoded.inputs)
         np.save(folder / "labels.npy", decoded.labels.astype(np.int64))
         np.save(folder / "split.npy", decoded.split.astype(np.uint8))
-        facts = {"classes": decoded.classes, "digest": digest.hexdigest()[:16]}
-        seal(folder, ("inputs.npy", "labels.npy", "split.npy"), facts)
+        meta = _DecodedMeta(decoded.classes, digest.hexdigest()[:16])
+        seal(folder, ("inputs.npy", "labels.npy", "split.npy"), plain(meta))
 
     def _refuse_if_too_large(self, need: int, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -163,9 +172,7 @@ class DataSpec(Spec, ABC):
             )
 
     def _open(self, folder: Path) -> ImageData:
-        facts = check(folder, hashes=False)
-        classes = facts["classes"]
-        assert isinstance(classes, list)
+        meta = typed(_DecodedMeta, check(folder, hashes=False))
         inputs = np.load(folder / "inputs.npy", mmap_mode="r")
         labels = np.load(folder / "labels.npy")
         train, validation, test = self._split(labels, np.load(folder / "split.npy"))
@@ -173,11 +180,11 @@ class DataSpec(Spec, ABC):
             name=str(self.component),
             inputs=inputs.view(np.ndarray),  # plain array: indexing a memmap is slower
             labels=labels,
-            classes=tuple(classes),
+            classes=meta.classes,
             train=train,
             validation=validation,
             test=test,
-            digest=str(facts["digest"]),
+            digest=meta.digest,
             augment=self.augment,
         )
 

@@ -1,6 +1,6 @@
 """Which samples make up which batch: a function of (seed, epoch), the same everywhere."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
@@ -47,6 +47,10 @@ class BatchPlan:
     def largest(self) -> int:
         """Samples in the largest batch."""
         return max(_sizes(len(self.ids), self.batch, self.smallest))
+
+    def facts(self) -> dict[str, int]:
+        """All but the ids, as they stand in a checkpoint and travel to other processes."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "ids"}
 
     def _skipped(self, epoch: int) -> int:
         return self.first_sample if epoch == self.first_epoch else 0

@@ -1,7 +1,7 @@
 """The training samples of one run: a data set and the plan that cuts it into batches."""
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,17 +36,9 @@ class Shard:
     workers: int
     least: int  # images of each worker
 
-    def ids(self, data: ImageData) -> NDArray[Any]:
+    def ids(self, data: ImageData) -> NDArray[np.int64]:
         dealt = self.deal.dealt(data.train, data.labels, self.workers, self.least)
         return dealt[self.worker]
-
-    def facts(self) -> dict[str, Any]:
-        own = {"worker": self.worker, "workers": self.workers, "least": self.least}
-        return own | {"deal": self.deal.fields()}
-
-    @classmethod
-    def from_facts(cls, facts: dict[str, Any]) -> "Shard":
-        return cls(**facts | {"deal": Shards(**facts["deal"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +49,20 @@ class Subset:
     number: int  # of the draw
     count: int
 
-    def of(self, ids: NDArray[Any]) -> NDArray[Any]:
+    def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return permutation(self.seed, self.number, ids)[: self.count]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleDescription:
+    """Samples as another process makes them again (`described`)."""
+
+    data: Mapping[str, object]  # spec of the data set
+    plan: Mapping[str, int]  # fields of `BatchPlan`, but for the ids
+    shard: Shard | None
+    subset: Subset | None
+    part: RankPart
+    view_key: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class PlannedSamples:
 
     data: ImageData
     plan: BatchPlan
-    spec: dict[str, Any]  # of the data, so that another process can load it
+    spec: Mapping[str, object]  # of the data, so that another process can load it
     part: RankPart = field(default=RankPart())
     shard: Shard | None = None  # None: all training images
     subset: Subset | None = None  # None: all of these
@@ -80,7 +84,7 @@ class PlannedSamples:
     def augmented(self) -> bool:
         return self.data.augment.active
 
-    def batches(self, epoch: int) -> list[NDArray[Any]]:
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
         """This rank's rows of each batch."""
         whole = self.plan.epoch(epoch)
         if len(self.part.shares) == 1:
@@ -95,47 +99,39 @@ class PlannedSamples:
         rows = {size: self.part.rows(size) for size in set(sizes)}
         return tuple(rows[size].stop - rows[size].start for size in sizes)
 
-    def train_ids(self) -> NDArray[Any]:
+    def train_ids(self) -> NDArray[np.int64]:
         return np.sort(self.plan.ids)
 
     def views(
-        self, ids: NDArray[Any], epoch: int, out: NDArray[Any] | None = None
-    ) -> NDArray[Any]:
+        self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
         return self.data.views(ids, epoch, out)
 
-    def labels(self, ids: NDArray[Any]) -> NDArray[Any]:
+    def labels(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.data.labels[ids]
 
-    def view_key(self) -> dict[str, Any]:
+    def view_key(self) -> dict[str, str]:
         return {"data": self.data.digest, "augment": self.data.augment.fingerprint()}
 
-    def describe(self) -> dict[str, Any]:
-        plan = self.plan
-        return {
-            "data": self.spec,
-            "plan": {
-                "batch": plan.batch,
-                "seed": plan.seed,
-                "epochs": plan.epochs,
-                "smallest": plan.smallest,
-                "first_epoch": plan.first_epoch,
-                "first_sample": plan.first_sample,
-            },
-            "shard": None if self.shard is None else self.shard.facts(),
-            "subset": None if self.subset is None else asdict(self.subset),
-            "part": {"rank": self.part.rank, "shares": list(self.part.shares)},
-            "view_key": self.view_key(),
-        }
+    def describe(self) -> SampleDescription:
+        return SampleDescription(
+            data=self.spec,
+            plan=self.plan.facts(),
+            shard=self.shard,
+            subset=self.subset,
+            part=self.part,
+            view_key=self.view_key(),
+        )
 
 
 def planned(
     data: ImageData,
-    spec: dict[str, Any],
+    spec: Mapping[str, object],
     *,
     part: RankPart | None = None,
     shard: Shard | None = None,
     subset: Subset | None = None,
-    **plan: Any,
+    **plan: int,
 ) -> PlannedSamples:
     """The samples of a plan; see `BatchPlan` for its keys (batch, seed, epochs ...)."""
     ids = data.train if shard is None else shard.ids(data)
@@ -146,11 +142,6 @@ def planned(
     )
 
 
-def described(data: ImageData, facts: dict[str, Any]) -> PlannedSamples:
+def described(data: ImageData, of: SampleDescription) -> PlannedSamples:
     """The samples another process described."""
-    part = RankPart(facts["part"]["rank"], tuple(facts["part"]["shares"]))
-    shard = None if facts["shard"] is None else Shard.from_facts(facts["shard"])
-    subset = None if facts["subset"] is None else Subset(**facts["subset"])
-    return planned(
-        data, facts["data"], part=part, shard=shard, subset=subset, **facts["plan"]
-    )
+    return planned(data, of.data, part=of.part, shard=of.shard, subset=of.subset, **of.plan)

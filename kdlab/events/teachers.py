@@ -1,6 +1,6 @@
 """Events of the teachers that serve a run, of their pool, and of chaos among them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -17,7 +17,7 @@ class PoolReady(Event, kind="pool_ready", line="teachers are ready at {address}"
     """At least one teacher serves."""
 
     address: str  # of the scheduler
-    teachers: Mapping[str, Any]  # by address, what each says of itself
+    teachers: Sequence[Mapping[str, Any]]  # what each says of itself
 
 
 class Scheduled(

@@ -1,6 +1,8 @@
 """From prepared teachers to what a pool serves."""
 
-from kdlab.cluster.deployment import Deployment
+from collections.abc import Mapping
+
+from kdlab.cluster.deployment import DeployedModel, Deployment
 from kdlab.cluster.teachers.probe import identity_of
 from kdlab.data.images import ImageData
 from kdlab.train.teacher import PreparedTeachers
@@ -10,7 +12,7 @@ def deployment_of(
     teachers: PreparedTeachers,
     data: ImageData,
     *,
-    data_spec: dict[str, object],
+    data_spec: Mapping[str, object],
     batch: int,
     by_reference: bool = True,
     or_value: bool = False,
@@ -20,12 +22,12 @@ def deployment_of(
     """What the teachers of a pool must know; see `Deployment` for the fields."""
     return Deployment(
         members=tuple(
-            {
-                "model": member.weightless().to_dict(),
-                "weights": str(member.weights),
-                "sha256": member.sha256,
-                "weight": member.spec.weight,
-            }
+            DeployedModel(
+                model=member.weightless().to_dict(),
+                weights=str(member.weights),
+                sha256=member.sha256,
+                weight=member.spec.weight,
+            )
             for member in teachers.members
         ),
         teacher=teachers.fingerprint,

@@ -72,7 +72,7 @@ class Pools:
                 path = self.run.path / CONTROL
                 self._orders.append(PoolOrders(path, pool, self._emit, self.run.since))
             status = pool.wait(self._stop)
-            self._emit(PoolReady(address=pool.address, teachers=status["teachers"]))
+            self._emit(PoolReady(address=pool.address, teachers=status.said_of_teachers()))
         return self._up[folder]
 
     def _deployment(self) -> Deployment:

@@ -5,11 +5,10 @@ replays exactly those. A run that would see other views, another teacher or othe
 is refused, because silently wrong labels cost accuracy that nobody can explain later.
 """
 
-import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,21 +16,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kdlab.config import Range, register
-from kdlab.config.home import locked, write_json
+from kdlab.config.home import locked
 from kdlab.errors import CacheError, RunStopped
 from kdlab.events.training import CacheStarted, CacheWritten
 from kdlab.soft_labels.compressed import compress, lost_nats
 from kdlab.soft_labels.label_file import (
+    LabelMeta,
     arrays,
     complete,
     meta_for,
     own_folder,
     read,
+    read_meta,
     refuse_other,
+    write_meta,
 )
 from kdlab.soft_labels.source import (
     Batch,
     LoadedTeacher,
+    LocalSource,
     Samples,
     SourceContext,
     SourceSpec,
@@ -75,51 +78,55 @@ class Cached(SourceSpec):
         assert context.load_teacher is not None
         teacher = context.load_teacher()
         wanted = meta_for(samples, teacher.fingerprint, self.views, self.top_k)
-        views = wanted["views"]
         folder = Path(self.path).expanduser() if self.path else own_folder(wanted)
         with locked(folder.with_suffix(".lock")):
             if complete(folder):
                 refuse_other(folder, wanted)
             else:
                 self._write(folder, wanted, samples, teacher, context)
-        return CachedSource(samples, folder, views)
+        return CachedSource(samples, folder, wanted.views)
 
     def _write(
         self,
         folder: Path,
-        meta: dict[str, Any],
+        meta: LabelMeta,
         samples: Samples,
         teacher: LoadedTeacher,
         context: SourceContext,
     ) -> None:
-        count, views = len(samples.train_ids()), meta["views"]
+        count, views = len(samples.train_ids()), meta.views
         width = samples.classes * 2 if self.top_k is None else self.top_k * 6 + 2
         size = count * views * width
-        report: dict[str, Any] = {
-            "folder": str(folder),
-            "megabytes": size / 1e6,
-            "samples": count,
-            "views": views,
-        }
-        context.report(CacheStarted(**report))
+        started = CacheStarted(
+            folder=str(folder), megabytes=size / 1e6, samples=count, views=views
+        )
+        context.report(started)
         folder.mkdir(parents=True, exist_ok=True)
         lost = _fill(folder, meta, samples, teacher, context.stop)
-        write_json(folder / "meta.json", meta)  # last: its presence means complete
-        context.report(CacheWritten(**report, lost_nats=lost))
+        write_meta(folder, meta)
+        context.report(
+            CacheWritten(
+                folder=started.folder,
+                megabytes=started.megabytes,
+                samples=count,
+                views=views,
+                lost_nats=lost,
+            )
+        )
 
 
 def _fill(
     folder: Path,
-    meta: dict[str, Any],
+    meta: LabelMeta,
     samples: Samples,
     teacher: LoadedTeacher,
     stop: Callable[[], bool],
 ) -> float:
     """Run the teacher over every view; returns the nats lost by top-k, 0 without it."""
-    ids, k = samples.train_ids(), meta["top_k"]
+    ids, k = samples.train_ids(), meta.top_k
     made = arrays(folder, len(ids), samples.classes, meta, "w+")
     lost = []
-    for view in range(meta["views"]):
+    for view in range(meta.views):
         for start in range(0, len(ids), _WRITE_BATCH):
             if stop():
                 raise RunStopped("stopped by the user while soft labels were written")
@@ -133,16 +140,15 @@ def _fill(
             for name, array in compress(logits, k)._asdict().items():
                 made[name][view, rows] = array
     for array in made.values():
-        array.flush()  # type: ignore[attr-defined]  # a memmap
+        array.flush()
     return float(np.mean(lost)) if lost else 0.0
 
 
-class CachedSource:
+class CachedSource(LocalSource):
     def __init__(self, samples: Samples, folder: Path, views: int) -> None:
         self.samples, self.views = samples, views
         self.ids = samples.train_ids()
-        meta = json.loads((folder / "meta.json").read_text())
-        self.arrays = arrays(folder, len(self.ids), samples.classes, meta, "r")
+        self.arrays = arrays(folder, len(self.ids), samples.classes, read_meta(folder), "r")
 
     def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
         view = epoch % self.views
@@ -150,12 +156,6 @@ class CachedSource:
             batch = local_batch(self.samples, index, ids, view)
             yield replace(batch, soft=self._labels(ids, view))
 
-    def _labels(self, ids: NDArray[Any], view: int) -> Tensor:
+    def _labels(self, ids: NDArray[np.int64], view: int) -> Tensor:
         rows = np.searchsorted(self.ids, ids)
         return torch.from_numpy(read(self.arrays, view, rows, self.samples.classes))
-
-    def figures(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        return None

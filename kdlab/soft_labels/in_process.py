@@ -6,7 +6,13 @@ from typing import ClassVar, Literal
 
 from kdlab.config import register
 from kdlab.soft_labels.none import NoTeacherSource
-from kdlab.soft_labels.source import Batch, LoadedTeacher, SourceContext, SourceSpec
+from kdlab.soft_labels.source import (
+    Batch,
+    LoadedTeacher,
+    LocalSource,
+    SourceContext,
+    SourceSpec,
+)
 
 
 @register("soft_labels/in_process")
@@ -21,16 +27,10 @@ class InProcess(SourceSpec):
         return InProcessSource(NoTeacherSource(context.samples), context.load_teacher())
 
 
-class InProcessSource:
+class InProcessSource(LocalSource):
     def __init__(self, plain: NoTeacherSource, teacher: LoadedTeacher) -> None:
         self.plain, self.teacher = plain, teacher
 
     def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
         for batch in self.plain.epoch(epoch, done):
             yield replace(batch, soft=self.teacher.infer(batch.views))
-
-    def figures(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        return None

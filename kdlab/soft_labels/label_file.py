@@ -8,36 +8,53 @@ become an ordinary Offline cache. NumPy only, since the reader process imports n
 
 import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.config.home import home, locked, write_json
 from kdlab.errors import CacheError
+from kdlab.messages import plain, typed
 from kdlab.soft_labels.compressed import TopK, expand
 
 if TYPE_CHECKING:  # it imports torch
     from kdlab.soft_labels.source import Samples
 
 
-def meta_for(
-    samples: "Samples", teacher: str, views: int, top_k: int | None
-) -> dict[str, Any]:
+Stored = np.memmap[tuple[int, ...], np.dtype[np.float16 | np.int32]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelMeta:
     """What the labels depend on: pixels, views, samples and the teacher's weights."""
-    ids = samples.train_ids()
-    return samples.view_key() | {
-        "ids": hashlib.sha256(ids.tobytes()).hexdigest()[:16],
-        "teacher": teacher,
-        "views": views if samples.augmented else 1,
-        "top_k": top_k,
-        "format": 1,
-    }
+
+    data: str  # digest of the pixels
+    augment: str  # fingerprint of what makes views of them
+    ids: str  # hash of the samples' ids
+    teacher: str  # fingerprint of the weights
+    views: int  # of each sample
+    top_k: int | None  # classes of each label; None is all
+    format: int = 1
 
 
-def own_folder(meta: dict[str, Any]) -> Path:
-    text = json.dumps(meta, sort_keys=True)
+def meta_for(samples: "Samples", teacher: str, views: int, top_k: int | None) -> LabelMeta:
+    key = samples.view_key()
+    return LabelMeta(
+        data=key["data"],
+        augment=key["augment"],
+        ids=hashlib.sha256(samples.train_ids().tobytes()).hexdigest()[:16],
+        teacher=teacher,
+        views=views if samples.augmented else 1,
+        top_k=top_k,
+    )
+
+
+def own_folder(meta: LabelMeta) -> Path:
+    text = json.dumps(plain(meta), sort_keys=True)
     return home() / "soft_labels" / hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -45,9 +62,10 @@ def complete(folder: Path) -> bool:
     return (folder / "meta.json").is_file()
 
 
-def refuse_other(folder: Path, wanted: dict[str, Any]) -> None:
+def refuse_other(folder: Path, meta: LabelMeta) -> None:
     """Raise CacheError when a file was written for something else."""
-    found = json.loads((folder / "meta.json").read_text())
+    found: dict[str, object] = json.loads((folder / "meta.json").read_text())
+    wanted: dict[str, object] = plain(meta)
     unlike = [
         f"  {key}: the cache has {found.get(key)!r}, this run needs {wanted.get(key)!r}"
         for key in sorted({*found, *wanted})
@@ -61,15 +79,24 @@ def refuse_other(folder: Path, wanted: dict[str, Any]) -> None:
         )
 
 
+def read_meta(folder: Path) -> LabelMeta:
+    return typed(LabelMeta, json.loads((folder / "meta.json").read_text()))
+
+
+def write_meta(folder: Path, meta: LabelMeta) -> None:
+    """The last of all: its presence means complete."""
+    write_json(folder / "meta.json", plain(meta))
+
+
 def arrays(
     folder: Path,
     count: int,
     classes: int,
-    meta: dict[str, Any],
+    meta: LabelMeta,
     mode: Literal["r", "r+", "w+"],
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, Stored]:
     """The label arrays, memory-mapped; "w+" makes new ones."""
-    views, k = meta["views"], meta["top_k"]
+    views, k = meta.views, meta.top_k
     shapes: dict[str, tuple[type, tuple[int, ...]]] = (
         {"logits": (np.float16, (views, count, classes))}
         if k is None
@@ -90,7 +117,7 @@ def arrays(
 
 
 def read(
-    parts: dict[str, NDArray[Any]], view: int, rows: NDArray[Any], classes: int
+    parts: Mapping[str, Stored], view: int, rows: NDArray[np.int64], classes: int
 ) -> NDArray[np.float32]:
     """(N, classes) float32 logits of these rows."""
     found = {name: array[view, rows] for name, array in parts.items()}
@@ -107,7 +134,7 @@ class GrowingLabels:
     """
 
     def __init__(
-        self, folder: Path, meta: dict[str, Any], ids: NDArray[Any], classes: int
+        self, folder: Path, meta: LabelMeta, ids: NDArray[np.int64], classes: int
     ) -> None:
         self.folder, self.meta, self.ids, self.classes = folder, meta, ids, classes
         known = folder / "known.npy"
@@ -117,24 +144,24 @@ class GrowingLabels:
             elif not known.is_file():
                 folder.mkdir(parents=True, exist_ok=True)
                 arrays(folder, len(ids), classes, meta, "w+")
-                np.save(known, np.zeros((meta["views"], len(ids)), np.uint8))
+                np.save(known, np.zeros((meta.views, len(ids)), np.uint8))
         self._complete = complete(folder)
         mode: Literal["r", "r+"] = "r" if self._complete else "r+"
         self._labels = arrays(folder, len(ids), classes, meta, mode)
         self._known = None if self._complete else np.load(known, mmap_mode="r+")
 
     def view_of(self, epoch: int) -> int:
-        return int(epoch % self.meta["views"])
+        return int(epoch % self.meta.views)
 
-    def knows(self, ids: NDArray[Any], epoch: int) -> bool:
+    def knows(self, ids: NDArray[np.int64], epoch: int) -> bool:
         if self._known is None:
             return True
         return bool(self._known[self.view_of(epoch), self._rows(ids)].all())
 
-    def get(self, ids: NDArray[Any], epoch: int) -> NDArray[np.float32]:
+    def get(self, ids: NDArray[np.int64], epoch: int) -> NDArray[np.float32]:
         return read(self._labels, self.view_of(epoch), self._rows(ids), self.classes)
 
-    def put(self, ids: NDArray[Any], epoch: int, logits: NDArray[np.float32]) -> None:
+    def put(self, ids: NDArray[np.int64], epoch: int, logits: NDArray[np.float32]) -> None:
         if self._known is None:
             return
         view, rows = self.view_of(epoch), self._rows(ids)
@@ -144,11 +171,11 @@ class GrowingLabels:
     def finish(self) -> bool:
         """Whether it is a complete Offline cache now; called now and then and at the end."""
         if self._known is not None and self._known.all():
-            self._labels["logits"].flush()  # type: ignore[attr-defined]  # a memmap
-            write_json(self.folder / "meta.json", self.meta)  # last
+            self._labels["logits"].flush()
+            write_meta(self.folder, self.meta)
             (self.folder / "known.npy").unlink(missing_ok=True)
             self._known = None
         return self._known is None
 
-    def _rows(self, ids: NDArray[Any]) -> NDArray[Any]:
+    def _rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self.ids, ids)

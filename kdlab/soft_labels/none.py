@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from kdlab.config import register
 from kdlab.soft_labels.source import (
     Batch,
+    LocalSource,
     Samples,
     SourceContext,
     SourceSpec,
@@ -23,16 +24,10 @@ class NoTeacher(SourceSpec):
         return NoTeacherSource(context.samples)
 
 
-class NoTeacherSource:
+class NoTeacherSource(LocalSource):
     def __init__(self, samples: Samples) -> None:
         self.samples = samples
 
     def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
         for index, ids in open_batches(self.samples, epoch, done):
             yield local_batch(self.samples, index, ids, epoch)
-
-    def figures(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from kdlab.config import register
 from kdlab.soft_labels.scripted import Scripted
-from kdlab.soft_labels.source import Batch, SourceContext, SourceSpec
+from kdlab.soft_labels.source import Batch, LocalSource, SourceContext, SourceSpec
 
 
 @register("soft_labels/remembered")
@@ -26,15 +26,9 @@ class Remembered(SourceSpec):
         return RememberedSource(kept)
 
 
-class RememberedSource:
+class RememberedSource(LocalSource):
     def __init__(self, batches: list[Batch]) -> None:
         self.batches = batches
 
     def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
         yield from (batch for batch in self.batches if batch.index not in done)
-
-    def figures(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        return None

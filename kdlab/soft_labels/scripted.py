@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 
 from kdlab.config import Range, register
 from kdlab.soft_labels.none import NoTeacherSource
-from kdlab.soft_labels.source import Batch, SourceContext, SourceSpec
+from kdlab.soft_labels.source import Batch, LocalSource, SourceContext, SourceSpec
 
 
 @register("soft_labels/scripted")
@@ -29,7 +29,7 @@ class Scripted(SourceSpec):
         )
 
 
-class ScriptedSource:
+class ScriptedSource(LocalSource):
     def __init__(self, plain: NoTeacherSource, classes: int, confidence: float) -> None:
         self.plain, self.classes = plain, classes
         rest = (1 - confidence) / max(1, classes - 1)
@@ -39,9 +39,3 @@ class ScriptedSource:
         for batch in self.plain.epoch(epoch, done):
             soft = one_hot(batch.labels, self.classes).to(torch.float32) * self.gap
             yield replace(batch, soft=soft)
-
-    def figures(self) -> dict[str, float]:
-        return {}
-
-    def close(self) -> None:
-        return None

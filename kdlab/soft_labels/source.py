@@ -6,10 +6,11 @@ never learns where the soft labels were made.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -24,7 +25,7 @@ class Batch:
     """What one step trains on. Tensors are on the CPU, rows in the order of `ids`."""
 
     index: int  # place in the epoch's plan
-    ids: NDArray[Any]  # (N,) int64 rows of the data set
+    ids: NDArray[np.int64]  # (N,) int64 rows of the data set
     views: Tensor  # (N, C, H, W) uint8
     labels: Tensor  # (N,) int64
     soft: Tensor | None  # (N, classes) teacher logits, float; None without a teacher
@@ -42,6 +43,19 @@ class SoftLabelSource(Protocol):
 
     def close(self) -> None:
         """End what the source started. May be called twice."""
+
+
+class LocalSource(ABC):
+    """A source that starts nothing: there is nothing to show and nothing to end."""
+
+    @abstractmethod
+    def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]: ...
+
+    def figures(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        return None
 
 
 @runtime_checkable
@@ -69,23 +83,23 @@ class Samples(Protocol):
     def augmented(self) -> bool:
         """Whether a sample looks different from epoch to epoch."""
 
-    def batches(self, epoch: int) -> list[NDArray[Any]]:
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
         """Ids of each batch of the plan."""
 
-    def train_ids(self) -> NDArray[Any]:
+    def train_ids(self) -> NDArray[np.int64]:
         """All ids, sorted."""
 
     def views(
-        self, ids: NDArray[Any], epoch: int, out: NDArray[Any] | None = None
-    ) -> NDArray[Any]: ...
+        self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]: ...
 
-    def labels(self, ids: NDArray[Any]) -> NDArray[Any]: ...
+    def labels(self, ids: NDArray[np.int64]) -> NDArray[np.int64]: ...
 
-    def view_key(self) -> dict[str, Any]:
+    def view_key(self) -> Mapping[str, str]:
         """What a view depends on besides (id, epoch): data digest and augmentation."""
 
-    def describe(self) -> dict[str, Any]:
-        """Enough for another process to make the same samples."""
+    def describe(self) -> object:
+        """Enough for another process to make the same samples: a dataclass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +130,6 @@ class PoolAddress:
     def of(cls, pool: TeacherPool | None) -> Self | None:
         """The address of a pool that is up, if there is one."""
         return None if pool is None else cls(pool.address, pool.teacher, pool.tls)
-
-    @classmethod
-    def from_json(cls, facts: Mapping[str, Any] | None) -> Self | None:
-        """As `to_json` made it; None where there is no pool."""
-        return None if facts is None else cls(**facts)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +202,7 @@ class SourceSpec(Spec, ABC):
         yield Fault("", f"is {self.component}; it must be of a pool: cluster/served")
 
 
-def local_batch(samples: Samples, index: int, ids: NDArray[Any], epoch: int) -> Batch:
+def local_batch(samples: Samples, index: int, ids: NDArray[np.int64], epoch: int) -> Batch:
     """A batch without soft labels, made in this process."""
     return Batch(
         index=index,
@@ -209,7 +215,7 @@ def local_batch(samples: Samples, index: int, ids: NDArray[Any], epoch: int) -> 
 
 def open_batches(
     samples: Samples, epoch: int, done: Collection[int]
-) -> Iterator[tuple[int, NDArray[Any]]]:
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """(index, ids) of the batches still to be trained on."""
     for index, ids in enumerate(samples.batches(epoch)):
         if index not in done:

@@ -71,7 +71,7 @@ class Child:
 
         self._received = b""
 
-    def send(self, **order: Any) -> bool:
+    def send(self, **order: object) -> bool:
         """One line of JSON to a child that listens; False when it is gone."""
         assert self.process.stdin is not None
         try:
@@ -81,7 +81,7 @@ class Child:
             return False
         return True
 
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[dict[str, object]]:
         """What it announced since the last call; never waits."""
         assert self.process.stdout is not None
         if self.process.stdout.closed:
@@ -179,7 +179,7 @@ def give_way() -> None:
 
 
 def configured(
-    kind: type[T], on_order: Callable[[dict[str, Any]], None] | None = None
+    kind: type[T], on_order: Callable[[dict[str, object]], None] | None = None
 ) -> T:
     """In a child: its configuration; from here on it lives as long as its parent.
 
@@ -209,7 +209,7 @@ def configured(
     return config
 
 
-def _follow_parent(on_order: Callable[[dict[str, Any]], None] | None) -> None:
+def _follow_parent(on_order: Callable[[dict[str, object]], None] | None) -> None:
     rest = b""
     while chunk := os.read(0, 4096):  # it is empty when the pipe closes
         whole, _, rest = (rest + chunk).rpartition(b"\n")
@@ -219,6 +219,6 @@ def _follow_parent(on_order: Callable[[dict[str, Any]], None] | None) -> None:
     os._exit(0)
 
 
-def announce(**facts: Any) -> None:
+def announce(**facts: object) -> None:
     """In a child: tell the parent that it is up."""
     os.write(_parent, json.dumps(facts).encode() + b"\n")

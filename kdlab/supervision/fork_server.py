@@ -28,7 +28,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from dataclasses import dataclass
+from typing import IO
+
+from kdlab.messages import plain, typed
 
 # What a running process has read of its environment once and for all.
 _FIXED = ("PYTHON", "LD_", "MKL_", "CUDA_", "TORCH_", "MALLOC_")
@@ -80,15 +83,27 @@ def forked(
         return None
     if _fixed(environment) != _server.fixed:
         return None
-    request = {
-        "module": module,
-        "arguments": list(arguments),
-        "environment": dict(environment),
-        "folder": os.getcwd(),
-        "fds": list(fds),
-        "new_session": new_session,
-    }
+    request = _ForkRequest(
+        module=module,
+        arguments=tuple(arguments),
+        environment=environment,
+        folder=os.getcwd(),
+        fds=tuple(fds),
+        new_session=new_session,
+    )
     return _server.start(request, list(fds.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ForkRequest:
+    """What `forked` is asked for, on its way to the server."""
+
+    module: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: str
+    fds: tuple[int, ...]  # numbers that those that come with it get
+    new_session: bool
 
 
 def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
@@ -150,9 +165,9 @@ class _Connection:
         self.control, self._lock = control, threading.Lock()
         self.fixed = _fixed(os.environ)  # as the server was started with
 
-    def start(self, request: dict[str, Any], fds: list[int]) -> ForkedProcess | None:
+    def start(self, request: _ForkRequest, fds: list[int]) -> ForkedProcess | None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        message = json.dumps(request).encode()
+        message = json.dumps(plain(request)).encode()
         if len(message) > _MESSAGE:
             return None
         try:
@@ -164,7 +179,7 @@ class _Connection:
         if reply[:1] != [b"up"]:  # no server, or it failed: it is started in the usual way
             ours.close()
             return None
-        return ForkedProcess(str(request["module"]), int(reply[1]), ours)
+        return ForkedProcess(request.module, int(reply[1]), ours)
 
 
 # In the server
@@ -190,7 +205,7 @@ def _serve(control: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     news: dict[int, socket.socket] = {}  # by child: who wants to know how it ended
     while True:
-        ends: list[Any] = [control, waking]
+        ends: list[socket.socket | int] = [control, waking]
         ready, _, _ = select.select(ends, [], [])
         if waking in ready:
             with contextlib.suppress(BlockingIOError):
@@ -200,7 +215,8 @@ def _serve(control: socket.socket) -> None:
             request, fds, _, _ = socket.recv_fds(control, _MESSAGE, _MAX_FDS + 1)
             if not request:
                 os._exit(0)
-            _fork(json.loads(request), fds, news, (control.fileno(), waking, woken))
+            asked = typed(_ForkRequest, json.loads(request))
+            _fork(asked, fds, news, (control.fileno(), waking, woken))
 
 
 def _reap(news: dict[int, socket.socket]) -> None:
@@ -212,7 +228,7 @@ def _reap(news: dict[int, socket.socket]) -> None:
 
 
 def _fork(
-    request: dict[str, Any],
+    request: _ForkRequest,
     fds: list[int],
     news: dict[int, socket.socket],
     own: Sequence[int],
@@ -228,35 +244,35 @@ def _fork(
         for fd in [*own, *(one.detach() for one in news.values())]:
             os.close(fd)
         _settle(request, fds)
-        code = _run(request["module"])
+        code = _run(request.module)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
-def _settle(request: dict[str, Any], fds: list[int]) -> None:
+def _settle(request: _ForkRequest, fds: list[int]) -> None:
     """Be a process that was just started."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    above = max([*request["fds"], *fds]) + 1
+    above = max([*request.fds, *fds]) + 1
     # First out of the way: one may lie where another one has to be.
     asked, *moved = [_above(fd, above) for fd in fds]
-    for fd, number in zip(moved, request["fds"], strict=True):
+    for fd, number in zip(moved, request.fds, strict=True):
         os.dup2(fd, number)
         os.close(fd)
-    os.chdir(request["folder"])
+    os.chdir(request.folder)
     os.environ.clear()
-    os.environ.update(request["environment"])
-    sys.argv = [request["module"], *request["arguments"]]
-    sys.path[0] = request["folder"]
+    os.environ.update(request.environment)
+    sys.argv = [request.module, *request.arguments]
+    sys.path[0] = request.folder
     _name(" ".join([sys.executable, "-m", *sys.argv]))
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
-    if request["new_session"]:
+    if request.new_session:
         os.setsid()
         _own_server(asked)
     os.write(asked, f"up {os.getpid()}".encode())

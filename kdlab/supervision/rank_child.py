@@ -1,7 +1,7 @@
 """A rank's process as its supervisor sees it: on this machine, or on a Dask worker's."""
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import psutil
 
@@ -23,9 +23,9 @@ class RankChild(Protocol):
     @property
     def exit_code(self) -> int | None: ...
 
-    def messages(self) -> list[dict[str, Any]]: ...
+    def messages(self) -> list[dict[str, object]]: ...
 
-    def send(self, **order: Any) -> bool: ...
+    def send(self, **order: object) -> bool: ...
 
     def alive(self) -> bool: ...
 

@@ -8,7 +8,7 @@ waits, so a policy decides how often it looks, and a test hands in children that
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from kdlab.supervision.heartbeat import Heartbeat
 from kdlab.supervision.rank_child import RankChild
@@ -28,7 +28,7 @@ class ChildSaid(Generic[Name]):
     """One line of JSON from it."""
 
     name: Name
-    message: Mapping[str, Any]
+    message: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Supervisor(Generic[Name]):
         """Watch this child from now on."""
         self.children[name] = child
 
-    def send(self, name: Name, **order: Any) -> bool:
+    def send(self, name: Name, **order: object) -> bool:
         """An order to a child; False when it is gone, which is told as its loss."""
         child = self.children.get(name)
         return child is not None and child.send(**order)

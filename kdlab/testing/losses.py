@@ -1,7 +1,6 @@
 """What every distillation loss must do, whatever it computes."""
 
 from dataclasses import fields
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,8 +88,8 @@ def _gradient_scale(loss: LossSpec, *batch: Tensor) -> None:
     """For large T the gradient must go as T to the declared power (0 with the T² factor)."""
     sizes = []
     for temperature in (100.0, 200.0):
-        values: dict[str, Any] = loss.fields() | {"temperature": temperature}
-        sizes.append(float(gradient(type(loss)(**values), *batch).norm()))
+        other = type(loss)(**loss.fields() | {"temperature": temperature})
+        sizes.append(float(gradient(other, *batch).norm()))
     ratio = sizes[1] / sizes[0]
     wanted = 2.0**loss.gradient_power
     assert abs(ratio / wanted - 1) < 0.05, (

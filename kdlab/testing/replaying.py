@@ -10,7 +10,18 @@ from kdlab.cluster.coordination.recording import from_plain, to_plain
 from kdlab.errors import BadInput
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.leases import LeaseTable
+from kdlab.papers.edl_dist.reader_instructions import Deliver
 from kdlab.papers.edl_dist.reader_rules import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a machine said to an event, and what it says now."""
+
+    number: int
+    on: str
+    then: object
+    now: object
 
 
 @dataclass(slots=True)
@@ -24,17 +35,17 @@ class Replay:
     machine: in its last state.
     """
 
-    machine: Any
+    machine: DistilReader | LeaseTable
     events: Counter[str] = field(default_factory=Counter)
     delivered: list[tuple[int, int]] = field(default_factory=list)
-    different: dict[str, Any] | None = None
+    different: Difference | None = None
 
     def check(self) -> None:
         """Raise AssertionError when an event leads to something else than it did."""
         if self.different is not None:
             raise AssertionError(
-                f"event {self.different['number']} ({self.different['on']}) led to\n"
-                f"  then: {self.different['then']}\n  now:  {self.different['now']}"
+                f"event {self.different.number} ({self.different.on}) led to\n"
+                f"  then: {self.different.then}\n  now:  {self.different.now}"
             )
 
 
@@ -64,7 +75,9 @@ def replay(path: str | Path) -> Replay:
     return made
 
 
-def _machine(head: dict[str, Any], cached: set[tuple[int, int]]) -> Any:
+def _machine(
+    head: dict[str, Any], cached: set[tuple[int, int]]
+) -> DistilReader | LeaseTable:
     if head["machine"] == "LeaseTable":
         return LeaseTable(head["ttl_s"], next_epoch=head["next_epoch"])
     first, later = head["sizes"]
@@ -79,7 +92,7 @@ def _machine(head: dict[str, Any], cached: set[tuple[int, int]]) -> Any:
     )
 
 
-def _taken_from_cache(told: Any) -> set[tuple[int, int]]:
+def _taken_from_cache(told: object) -> set[tuple[int, int]]:
     said = told if isinstance(told, list) else []
     taken = [i for i in said if isinstance(i, dict) and i["is"] == "TakeCached"]
     return {tuple(i["of"]["part"]["of"][:2]) for i in taken}
@@ -89,13 +102,13 @@ def _feed(made: Replay, number: int, entry: dict[str, Any]) -> None:
     machine, on = made.machine, entry["on"]
     told = getattr(machine, on)(*from_plain(entry["args"]), **from_plain(entry["kwargs"]))
     made.events[on] += 1
-    now: Any = json.loads(json.dumps(to_plain(told)))
+    now: object = json.loads(json.dumps(to_plain(told)))
     then = entry["told"]
-    if entry["state"] is not None:
+    if isinstance(machine, LeaseTable):
         then = [then, entry["state"]]
         now = [now, [machine.version, machine.next_epoch]]
     if now != then:
-        made.different = {"number": number, "on": on, "then": then, "now": now}
+        made.different = Difference(number, on, then, now)
     for instruction in told if isinstance(told, list) else []:
-        if type(instruction).__name__ == "Deliver":
+        if isinstance(instruction, Deliver):
             made.delivered.append((instruction.epoch, instruction.batch))

@@ -5,7 +5,6 @@ depends on time; with these two it is tested without a process and without waiti
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from kdlab.supervision.heartbeat import Heartbeat
 
@@ -35,11 +34,11 @@ class ScriptedChild:
     exit_code: int | None = None
     heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0, 0, 0.0))
     stopped: bool = False
-    orders: list[dict[str, Any]] = field(default_factory=list)
-    _says: list[dict[str, Any]] = field(default_factory=list)
+    orders: list[dict[str, object]] = field(default_factory=list)
+    _says: list[dict[str, object]] = field(default_factory=list)
     _dead: bool = False
 
-    def say(self, **message: Any) -> None:
+    def say(self, **message: object) -> None:
         """What it announces; heard at the next look."""
         self._says.append(message)
 
@@ -53,11 +52,11 @@ class ScriptedChild:
 
     # What a supervisor asks
 
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[dict[str, object]]:
         found, self._says = self._says, []
         return found
 
-    def send(self, **order: Any) -> bool:
+    def send(self, **order: object) -> bool:
         self.orders.append(order)
         return not self._dead
 

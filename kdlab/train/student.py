@@ -462,7 +462,7 @@ class StudentLoop:
         tensors["lineage.counts"] = counts
         facts |= {
             "position": self.position.to_json(),
-            "plan": job.samples.describe()["plan"],
+            "plan": job.samples.plan.facts(),
             "samples": len(plan.ids),
             "shares": dict(zip(job.members, job.samples.part.shares, strict=True)),
             "fence": job.fence,

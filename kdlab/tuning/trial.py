@@ -1,9 +1,9 @@
 """A trial is a run without a process and without a tracker of its own."""
 
 from collections.abc import Callable
-from typing import Any
 
-from kdlab.cluster.wires.wire import ask
+from kdlab.cluster.coordination.coordinator_messages import PoolStatus
+from kdlab.cluster.pool import status_of
 from kdlab.experiment.folder import RunFolder
 from kdlab.run.process.run_process import RunProcess
 from kdlab.soft_labels.source import PoolAddress
@@ -12,9 +12,8 @@ from kdlab.soft_labels.source import PoolAddress
 class SharedPool(PoolAddress):
     """The sweep's; it outlives the trial. Satisfies `cluster.pool.Pool`."""
 
-    def wait(self, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        status: dict[str, Any] = ask(self.address, "kdlab_status", tls=self.tls)
-        return status
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> PoolStatus:
+        return status_of(self.address, self.tls)
 
     def close(self) -> None:
         return None

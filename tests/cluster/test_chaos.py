@@ -81,11 +81,11 @@ def test_a_polite_leave_sends_nothing_again(pools, served, deployment):
 def spoilt(deployment, tmp_path, change):
     """The same deployment with other weights in its file."""
     (member,) = deployment.members
-    state = load_file(member["weights"])
+    state = load_file(member.weights)
     change(state)
     path = tmp_path / "spoilt.safetensors"
     save_file(state, path)
-    member = member | {"weights": str(path), "sha256": file_sha256(path)}
+    member = replace(member, weights=str(path), sha256=file_sha256(path))
     return replace(deployment, members=(member,))
 
 
@@ -133,7 +133,7 @@ def test_a_teacher_that_fails_the_probe_never_serves(
 
 
 def test_a_teacher_with_other_views_is_refused(pools, served, deployment, tmp_path):
-    other = replace(deployment, identity=deployment.identity | {"views": "0" * 16})
+    other = replace(deployment, identity=replace(deployment.identity, views="0" * 16))
     with (
         contextlib.closing(
             LocalPool(teachers=1).start(other, tmp_path / "refused")

@@ -17,12 +17,19 @@ from distributed import Client
 from tests_support import free_port, listens, trained_ids, until
 
 from kdlab.cluster.coordination.coordinator import Coordinator
-from kdlab.cluster.coordination.lease_store import make_store
+from kdlab.cluster.coordination.coordinator_messages import LeasedTeacher
+from kdlab.cluster.coordination.lease_store import (
+    KeptRows,
+    PoolRow,
+    StudentRow,
+    make_store,
+)
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import deploy
 from kdlab.cluster.wires.security import Tls, client_security
 from kdlab.cluster.wires.wire import ask, check_address, run_isolated
 from kdlab.errors import SchedulerUnreachable
+from kdlab.papers.edl_dist.leases import Lease
 from kdlab.testing import replay
 
 
@@ -139,7 +146,7 @@ def test_teachers_that_still_load_take_what_the_pool_serves_by_then(pools, deplo
     pool = pools(deployment, teachers=2)
     last = deployment
     for classes in range(21, 27):  # another name of a class is another data set
-        identity = deployment.identity | {"augment": f"other {classes}"}
+        identity = replace(deployment.identity, augment=f"other {classes}")
         last = replace(deployment, identity=identity, by_reference=False)
         deploy(pool.address, last, tls=pool.tls, with_weights=False)
         pool.wait()  # for the first of both; the other may be in the middle of it
@@ -312,17 +319,32 @@ def test_redis_that_goes_away_and_comes_back_holds_the_leases_again(
         server.wait()
 
 
+FACTS = {
+    "name": "a",
+    "pid": 1,
+    "device": "cpu",
+    "threads": 1,
+    "best_batch": 1,
+    "by_reference": True,
+    "wire_port": 1,
+}
+
+
+def leased(address, epoch):
+    return LeasedTeacher(Lease(address, "free", 0.0, 6.0, epoch=epoch), None)
+
+
 def test_leases_in_a_file_come_back_and_a_damaged_one_is_left_aside(tmp_path):
     path = tmp_path / "leases.json"
 
     async def write():
         store = make_store(str(path), "unused")
         await store.load()
-        store.put_teacher("tcp://a", {"teacher": "tcp://a", "epoch": 7}, 6.0)
-        store.put_teacher("tcp://b", {"teacher": "tcp://b", "epoch": 8}, 6.0)
+        store.put_teacher(leased("tcp://a", 7))
+        store.put_teacher(leased("tcp://b", 8))
         store.drop_teacher("tcp://b")
-        store.put_student("s", {"student": "s", "t_s": 1.0})
-        store.put_pool({"next_epoch": 9})
+        store.put_student(StudentRow("s", 1.0, 0.0))
+        store.put_pool(PoolRow(next_epoch=9))
         await store.close()
 
     async def read():
@@ -334,12 +356,12 @@ def test_leases_in_a_file_come_back_and_a_damaged_one_is_left_aside(tmp_path):
     asyncio.run(write())
     assert path.stat().st_mode & 0o077 == 0
     found = asyncio.run(read())
-    assert found["teacher"] == {"tcp://a": {"teacher": "tcp://a", "epoch": 7}}
-    assert found["student"]["s"]["t_s"] == 1.0
-    assert found["pool"] == {"next_epoch": 9}
+    assert found.teachers == {"tcp://a": leased("tcp://a", 7)}
+    assert found.students["s"].t_s == 1.0
+    assert found.pool == PoolRow(next_epoch=9)
     for damaged in ("", "[1, 2]", '{"teacher": 3}', path.read_text()[:-5]):
         path.write_text(damaged)
-        assert asyncio.run(read()) == {"teacher": {}, "student": {}, "pool": {}}
+        assert asyncio.run(read()) == KeptRows()
 
 
 def test_quarantine_is_for_the_lease_at_fault_and_fades(monkeypatch):
@@ -350,13 +372,13 @@ def test_quarantine_is_for_the_lease_at_fault_and_fades(monkeypatch):
     plugin = Coordinator()
 
     async def ready():
-        return await plugin.ready("a", "f", 20.0, 0.1, [], {"best_batch": 1})
+        return await plugin.ready("a", "f", 20.0, 0.1, [], FACTS)
 
     async def complain():
         (given,) = (await plugin.watch("s", -1, "", 0.0))["given"]
-        await plugin.complain("s", "a", given["lease"] - 1, "stale")
+        await plugin.complain("s", "a", given["lease"]["epoch"] - 1, "stale")
         assert plugin.leases.held_by("s")  # of an earlier lease: nothing happens
-        await plugin.complain("s", "a", given["lease"], "NaN")
+        await plugin.complain("s", "a", given["lease"]["epoch"], "NaN")
 
     async def look():
         await plugin.start(SimpleNamespace(handlers={}))
@@ -386,7 +408,7 @@ def test_versions_of_another_coordinator_are_not_trusted():
         await plugin.start(SimpleNamespace(handlers={}))
         await plugin.demand("s", 10.0, None)
         await plugin.hello("a", serves={"fingerprint": "f"})
-        accepted = await plugin.ready("a", "f", 20.0, 0.1, [], {"best_batch": 1})
+        accepted = await plugin.ready("a", "f", 20.0, 0.1, [], FACTS)
         first = await plugin.watch("s", -1, "", 0.0)
         same = await plugin.watch("s", first["version"], first["incarnation"], 0.0)
         other = await plugin.watch("s", 999, "another", 0.0)
@@ -395,6 +417,6 @@ def test_versions_of_another_coordinator_are_not_trusted():
 
     accepted, first, same, other = asyncio.run(look())
     assert accepted == {}
-    assert [t["address"] for t in first["given"]] == ["a"]
-    assert same["given"] == []
-    assert [t["address"] for t in other["given"]] == ["a"]
+    assert [t["lease"]["teacher"] for t in first["given"]] == ["a"]
+    assert not same["given"]
+    assert [t["lease"]["teacher"] for t in other["given"]] == ["a"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.deployment import DeployedModel, Deployment
 from kdlab.cluster.teachers.probe import difference_of, identity_of, other_data
 from kdlab.data.image_folder import ImageFolder
 from kdlab.errors import TeacherRefused
@@ -29,7 +29,7 @@ def deployed(loaded, spec, **changed):
     return Deployment(
         **{
             "members": (
-                {"model": {"type": "models/patch_net"}, "sha256": "a", "weight": 1.0},
+                DeployedModel(model={"type": "models/patch_net"}, sha256="a", weight=1.0),
             ),
             "teacher": "t",
             "num_classes": 2,
@@ -65,11 +65,11 @@ def test_a_teacher_whose_folder_lacks_one_file_is_refused(folder, tmp_path):
 def test_other_pixels_labels_classes_and_augmentation_are_told_apart(folder):
     data = ImageFolder(root=str(folder), size=8).load()
     same = identity_of(data)
-    assert other_data(same, dict(same)) == ""
-    assert "classes" in other_data(same | {"classes": ["dog", "cat"]}, same)
-    assert "digest" in other_data(same | {"digest": "0"}, same)
-    assert "augments" in other_data(same | {"augment": "0"}, same)
-    assert "other views" in other_data(same | {"views": "0"}, same)
+    assert other_data(same, replace(same)) == ""
+    assert "classes" in other_data(replace(same, classes=("dog", "cat")), same)
+    assert "digest" in other_data(replace(same, digest="0"), same)
+    assert "augments" in other_data(replace(same, augment="0"), same)
+    assert "other views" in other_data(replace(same, views="0"), same)
 
 
 def test_students_of_any_batch_loss_or_inputs_share_a_deployment(folder):
@@ -81,7 +81,7 @@ def test_students_of_any_batch_loss_or_inputs_share_a_deployment(folder):
     for change in ({"batch": 32}, {"by_reference": False}, {"components": cell}):
         assert replace(one, **change).fingerprint == one.fingerprint
     own = {"models/patch_net": {"source": "...", "sha256": "c"}}
-    other_weights = ({**one.members[0], "sha256": "other"},)
+    other_weights = (replace(one.members[0], sha256="other"),)
     for change in ({"components": own}, {"members": other_weights}, {"num_classes": 3}):
         assert replace(one, **change).fingerprint != one.fingerprint
 

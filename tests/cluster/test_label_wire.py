@@ -84,8 +84,7 @@ def answers_of(handler, ids=4):
     async def run():
         async with answering(handler) as port:
             wires = await Wires.open(CONFIG)
-            given = [{"address": "tcp://127.0.0.1:9", "wire_port": port}]
-            wires.follow({"given": given, "gone": {}, "full": True})
+            wires.follow({"tcp://127.0.0.1:9": port}, (), full=True)
             try:
                 return await wires.soft_labels(
                     "tcp://127.0.0.1:9", 0, np.arange(ids, dtype=np.int64), None
@@ -145,8 +144,7 @@ def test_nobody_there_is_unreachable():
         async with answering(echo) as port:
             free = port
         wires = await Wires.open(CONFIG)
-        given = [{"address": "tcp://127.0.0.1:9", "wire_port": free}]
-        wires.follow({"given": given, "gone": {}, "full": True})
+        wires.follow({"tcp://127.0.0.1:9": free}, (), full=True)
         await wires.soft_labels("tcp://127.0.0.1:9", 0, np.arange(2), None)
 
     with pytest.raises(Unreachable, match="no connection to it"):

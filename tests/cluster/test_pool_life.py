@@ -75,10 +75,10 @@ def test_weights_come_from_the_coordinator_and_then_from_teachers(
 ):
     scheduler, add = scheduled
     (member,) = deployment.members
-    gone = member | {"weights": str(tmp_path / "not" / "here")}
+    gone = replace(member, weights=str(tmp_path / "not" / "here"))
     elsewhere = replace(deployment, members=(gone,))
     first_scheduler, address = scheduler(elsewhere)
-    send_weights(address, Path(member["weights"]), member["sha256"], None)
+    send_weights(address, Path(member.weights), member.sha256, None)
     add(address, tmp_path, "first")
     until(lambda: free(address))
     first_scheduler.process.kill()  # with it goes what the run had sent
@@ -88,7 +88,7 @@ def test_weights_come_from_the_coordinator_and_then_from_teachers(
     add(address, tmp_path, "second")  # only the first one has them now
     until(lambda: len(free(address)) == 2)
     fetched = list((tmp_path / "second").rglob("*.safetensors"))
-    assert [file_sha256(path) for path in fetched] == [member["sha256"]]
+    assert [file_sha256(path) for path in fetched] == [member.sha256]
     pool = PoolAddress(address=address, teacher=deployment.teacher, tls=None)
     source, samples, _ = served(pool, epochs=2)
     complete(source, samples, 2)
@@ -121,7 +121,7 @@ def test_exit_codes_tell_a_supervisor_what_happened(scheduled, deployment, tmp_p
 
 def test_other_data_is_refused_or_served_by_value(scheduled, deployment, served, tmp_path):
     scheduler, add = scheduled
-    other = deployment.identity | {"digest": "0" * 16}
+    other = replace(deployment.identity, digest="0" * 16)
     told = replace(deployment, identity=other, or_value=True)
     _, address = scheduler(told)
     add(address, tmp_path, "other")

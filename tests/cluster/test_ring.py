@@ -14,19 +14,19 @@ def test_both_ends_see_the_same_memory():
     ring = Ring.create(LAYOUT)
     other = Ring(LAYOUT, ring.fd)
     for slot in range(3):
-        for i, array in enumerate(ring.slot(slot).values()):
+        for i, array in enumerate(ring.slot(slot)):
             array[...] = slot * 10 + i
     for slot in range(3):
-        values = [float(a.max()) for a in other.slot(slot).values()]
+        values = [float(a.max()) for a in other.slot(slot)]
         assert values == [slot * 10 + i for i in range(5)]
-        assert all(a.min() == a.max() for a in other.slot(slot).values())
+        assert all(a.min() == a.max() for a in other.slot(slot))
 
 
 def test_figures_lie_beside_the_slots():
     ring = Ring.create(LAYOUT)
     ring.figures[:] = np.arange(LAYOUT.figures)
     for slot in range(3):
-        for array in ring.slot(slot).values():
+        for array in ring.slot(slot):
             array[...] = 0
     assert Ring(LAYOUT, ring.fd).figures.tolist() == list(range(LAYOUT.figures))
 
@@ -36,13 +36,13 @@ def test_slots_do_not_overlap_and_are_aligned():
     places = sorted(
         (a.__array_interface__["data"][0], a.nbytes)
         for slot in range(3)
-        for a in ring.slot(slot).values()
+        for a in ring.slot(slot)
     )
     for (start, size), (following, _) in pairwise(places):
         assert start + size <= following
     base = places[0][0]
     assert all((start - base) % 64 == 0 for start, _ in places)
-    assert np.dtype(np.float32) == ring.slot(0)["soft"].dtype
+    assert np.dtype(np.float32) == ring.slot(0).soft.dtype
 
 
 def test_a_ring_that_fits_nowhere_is_refused_with_the_numbers():

@@ -94,7 +94,7 @@ def test_an_ensemble_serves_the_mean_of_its_members(pools, served, deployment, d
     (member,) = deployment.members
     twice = replace(
         deployment,
-        members=(member | {"weight": 1.0}, member | {"weight": 3.0}),
+        members=(replace(member, weight=1.0), replace(member, weight=3.0)),
         teacher="ensemble",
     )
     alone, _, _ = served(pools(deployment, teachers=1), order="strict")
@@ -112,8 +112,8 @@ def test_thresholds_in_bytes_and_in_shares_of_free_memory(pools, served, deploym
     source, _, _ = served(
         pools(deployment), epochs=10, lt=ut / 5, ut=ut, thresholds_in=unit
     )
-    assert 90 <= source._config.rules.ut <= 110
-    assert 15 <= source._config.rules.lt <= 25
+    assert 90 <= source.reader.config.rules.ut <= 110
+    assert 15 <= source.reader.config.rules.lt <= 25
     for epoch in range(10):
         for _ in source.epoch(epoch, ()):
             assert source.figures()["volume"] >= 0
@@ -255,7 +255,7 @@ def test_emulated_teachers_serve_like_real_ones(served, deployment, tmp_path):
     """Forty in one process: joined, leased by rate, counted, and labelled as emulated."""
     pool = EmulatedPool(teachers=40, t_t=200.0).start(deployment, tmp_path / "pool")
     with contextlib.closing(pool):
-        assert len(pool.wait()["teachers"]) == 40
+        assert len(pool.wait().teachers) == 40
         source, samples, events = served(pool, rate=1000.0, epochs=3, settle_s=600.0)
         ids = [(e, b.ids.copy()) for e in range(3) for b in source.epoch(e, ())]
         for epoch in range(3):

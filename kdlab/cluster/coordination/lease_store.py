@@ -19,99 +19,141 @@ import contextlib
 import json
 import logging
 from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
+from kdlab.cluster.coordination.coordinator_messages import (
+    LeasedTeacher,
+    TeacherFacts,
+    told,
+)
 from kdlab.cluster.wires.security import write_private
 from kdlab.config.home import write_whole
 from kdlab.errors import BadInput
+from kdlab.messages import MessageError, plain, typed
+from kdlab.papers.edl_dist.leases import Lease
 
 _TEACHERS, _STUDENTS, _POOL = "teacher", "student", "pool"
 _LOG = logging.getLogger("kdlab")
 _FILE_EVERY_S = 0.2
 
 
-class LeaseStore(Protocol):
-    async def load(self) -> dict[str, dict[str, Any]]:
-        """{"teacher": rows by address, "student": rows by name, "pool": facts}."""
+@dataclass(frozen=True, slots=True)
+class StudentRow:
+    """What a student asked for: the fields of `Demand` that it said itself."""
 
-    def put_teacher(self, address: str, row: dict[str, Any], ttl_s: float) -> None: ...
+    student: str
+    t_s: float
+    since: float
+    at_most: int | None = None
+    priority: float = 1.0
+    floor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRow:
+    """What is served, as `Deployment.to_json` has it, and the newest lease epoch."""
+
+    deployment: Mapping[str, object] | None = None
+    next_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """All that a store has: rows by address, rows by name, and one of the pool."""
+
+    teachers: Mapping[str, LeasedTeacher] = field(default_factory=dict)
+    students: Mapping[str, StudentRow] = field(default_factory=dict)
+    pool: PoolRow | None = None
+
+
+def _read(rows: Mapping[str, Mapping[str, object]]) -> KeptRows:
+    """Rows as they stand in a file or in Redis.
+
+    Raises:
+        MessageError, KeyError: something else stands there.
+    """
+    teachers = typed(dict[str, dict[str, object]], rows[_TEACHERS])
+    return KeptRows(
+        {
+            address: LeasedTeacher(
+                typed(Lease, row),
+                typed(TeacherFacts, row["facts"]) if row["facts"] else None,
+            )
+            for address, row in teachers.items()
+        },
+        typed(dict[str, StudentRow], rows[_STUDENTS]),
+        typed(PoolRow, rows[_POOL]) if rows[_POOL] else None,
+    )
+
+
+def _written(row: LeasedTeacher) -> dict[str, object]:
+    """Flat: the facts stand in the row of the lease."""
+    return {**plain(row.lease), "facts": {} if row.facts is None else told(row.facts)}
+
+
+class LeaseStore:
+    """Keeps nothing beyond the table; the others keep more."""
+
+    async def load(self) -> KeptRows:
+        return KeptRows()
+
+    def put_teacher(self, row: LeasedTeacher) -> None:
+        """For the TTL of its lease."""
 
     def renew_teacher(self, address: str, ttl_s: float) -> None: ...
 
     def drop_teacher(self, address: str) -> None: ...
 
-    def put_student(self, name: str, row: dict[str, Any]) -> None: ...
+    def put_student(self, row: StudentRow) -> None: ...
 
     def drop_student(self, name: str) -> None: ...
 
-    def put_pool(self, facts: dict[str, Any]) -> None:
-        """What is served, and the newest lease epoch."""
+    def put_pool(self, row: PoolRow) -> None: ...
 
     async def close(self) -> None: ...
 
 
-class InMemory:
-    """Keeps nothing beyond the table."""
-
-    async def load(self) -> dict[str, dict[str, Any]]:
-        return {_TEACHERS: {}, _STUDENTS: {}, _POOL: {}}
-
-    def put_teacher(self, address: str, row: dict[str, Any], ttl_s: float) -> None: ...
-
-    def renew_teacher(self, address: str, ttl_s: float) -> None: ...
-
-    def drop_teacher(self, address: str) -> None: ...
-
-    def put_student(self, name: str, row: dict[str, Any]) -> None: ...
-
-    def drop_student(self, name: str) -> None: ...
-
-    def put_pool(self, facts: dict[str, Any]) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-class InFile:
+class InFile(LeaseStore):
     """One JSON file on the scheduler's machine, for this user alone."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._rows: dict[str, dict[str, Any]] = {_TEACHERS: {}, _STUDENTS: {}, _POOL: {}}
+        self._rows: dict[str, dict[str, object]] = {_TEACHERS: {}, _STUDENTS: {}, _POOL: {}}
         self._changed = asyncio.Event()
         self._writer = asyncio.create_task(self._write())
 
-    async def load(self) -> dict[str, dict[str, Any]]:
+    async def load(self) -> KeptRows:
         try:
             text = await asyncio.to_thread(self.path.read_text)
             rows = json.loads(text)
-            self._rows = {kind: dict(rows[kind]) for kind in self._rows}
+            kept = _read(rows)
+            self._rows = {kind: rows[kind] for kind in self._rows}
+            return kept
         except FileNotFoundError:
             pass  # the first start
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, MessageError) as error:
             _LOG.warning("leases in %s cannot be read, begun anew: %s", self.path, error)
-        kept: dict[str, dict[str, Any]] = json.loads(json.dumps(self._rows))
-        return kept
+        return KeptRows()
 
-    def put_teacher(self, address: str, row: dict[str, Any], ttl_s: float) -> None:
-        self._put(_TEACHERS, address, row)
-
-    def renew_teacher(self, address: str, ttl_s: float) -> None: ...
+    def put_teacher(self, row: LeasedTeacher) -> None:
+        self._put(_TEACHERS, row.lease.teacher, _written(row))
 
     def drop_teacher(self, address: str) -> None:
         self._put(_TEACHERS, address, None)
 
-    def put_student(self, name: str, row: dict[str, Any]) -> None:
-        self._put(_STUDENTS, name, row)
+    def put_student(self, row: StudentRow) -> None:
+        self._put(_STUDENTS, row.student, plain(row))
 
     def drop_student(self, name: str) -> None:
         self._put(_STUDENTS, name, None)
 
-    def put_pool(self, facts: dict[str, Any]) -> None:
-        self._rows[_POOL] = facts
+    def put_pool(self, row: PoolRow) -> None:
+        self._rows[_POOL] = plain(row)
         self._changed.set()
 
-    def _put(self, kind: str, name: str, row: dict[str, Any] | None) -> None:
+    def _put(self, kind: str, name: str, row: dict[str, object] | None) -> None:
         if row is None:
             self._rows[kind].pop(name, None)
         else:
@@ -142,7 +184,7 @@ class InFile:
             await self._flush()
 
 
-class InRedis:
+class InRedis(LeaseStore):
     """One Redis; every key begins with `prefix`, so several pools may share it."""
 
     def __init__(self, url: str, prefix: str = "kdlab") -> None:
@@ -163,28 +205,28 @@ class InRedis:
     def _key(self, kind: str, name: str) -> str:
         return f"{self.prefix}:{kind}:{name}"
 
-    async def load(self) -> dict[str, dict[str, Any]]:
+    async def load(self) -> KeptRows:
         """What is there and has not expired.
 
         Raises:
             redis.RedisError: it cannot be reached; the coordinator must not start then.
         """
-        found: dict[str, dict[str, Any]] = {_TEACHERS: {}, _STUDENTS: {}, _POOL: {}}
+        found: dict[str, dict[str, object]] = {_TEACHERS: {}, _STUDENTS: {}, _POOL: {}}
         for kind, rows in found.items():
             start = len(self._key(kind, ""))
             async for key in self.redis.scan_iter(self._key(kind, "*")):
-                text: Any = await self.redis.get(key)
+                text = await self.redis.get(key)
                 if text is not None:  # it may expire between the two calls
-                    self._rows[key] = text
+                    self._rows[key] = str(text)
                     rows[key[start:]] = json.loads(text)
-        found[_POOL] = found[_POOL].get("facts", {})
-        return found
+        pool = typed(dict[str, object], found[_POOL].get("facts", {}))
+        return _read({**found, _POOL: pool})
 
-    def put_teacher(self, address: str, row: dict[str, Any], ttl_s: float) -> None:
+    def put_teacher(self, row: LeasedTeacher) -> None:
         # One command sets value and expiry: no crash leaves an immortal key.
-        key, text = self._key(_TEACHERS, address), json.dumps(row)
+        key, text = self._key(_TEACHERS, row.lease.teacher), json.dumps(_written(row))
         self._rows[key] = text
-        self._queue("SET", key, text, "PX", str(int(1000 * ttl_s)))
+        self._queue("SET", key, text, "PX", str(int(1000 * row.lease.ttl_s)))
 
     def renew_teacher(self, address: str, ttl_s: float) -> None:
         # Not PEXPIRE: a key that expired while Redis was away would stay gone.
@@ -196,14 +238,14 @@ class InRedis:
         self._rows.pop(self._key(_TEACHERS, address), None)
         self._queue("DEL", self._key(_TEACHERS, address))
 
-    def put_student(self, name: str, row: dict[str, Any]) -> None:
-        self._queue("SET", self._key(_STUDENTS, name), json.dumps(row))
+    def put_student(self, row: StudentRow) -> None:
+        self._queue("SET", self._key(_STUDENTS, row.student), json.dumps(plain(row)))
 
     def drop_student(self, name: str) -> None:
         self._queue("DEL", self._key(_STUDENTS, name))
 
-    def put_pool(self, facts: dict[str, Any]) -> None:
-        self._queue("SET", self._key(_POOL, "facts"), json.dumps(facts))
+    def put_pool(self, row: PoolRow) -> None:
+        self._queue("SET", self._key(_POOL, "facts"), json.dumps(plain(row)))
 
     def _queue(self, *command: str) -> None:
         self._writes.pop(command[1], None)  # the newest comes last
@@ -249,7 +291,7 @@ class InRedis:
 def make_store(where: str | None, prefix: str) -> LeaseStore:
     """In memory without a place; redis://..., rediss://... or the path of a file."""
     if where is None:
-        return InMemory()
+        return LeaseStore()
     if where.startswith(("redis://", "rediss://", "unix://")):
         return InRedis(where, prefix)
     return InFile(Path(where))

@@ -9,11 +9,13 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 from kdlab.events.event import Event, parse
 from kdlab.papers.edl_dist import leases, reader_instructions, reader_rules
 from kdlab.papers.edl_dist.in_flight import Part
+
+M = TypeVar("M")
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind
@@ -28,7 +30,7 @@ _KINDS: dict[str, type] = {
 }
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: object) -> object:
     """JSON that `from_plain` makes equal values of."""
     if isinstance(value, Part):
         return {"is": "Part", "of": list(value)}
@@ -46,7 +48,8 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def from_plain(value: Any) -> Any:
+def from_plain(value: object) -> Any:
+    """The inverse of `to_plain`."""
     if isinstance(value, list):
         return [from_plain(v) for v in value]
     if not isinstance(value, dict):
@@ -67,14 +70,14 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", buffering=1, encoding="utf-8")
 
-    def write(self, **entry: Any) -> None:
+    def write(self, **entry: object) -> None:
         self._file.write(json.dumps(entry) + "\n")
 
     def close(self) -> None:
         self._file.close()
 
 
-class Recorded:
+class Recorded(Generic[M]):
     """A machine whose `on_...` calls are written down; everything else passes through.
 
     Args:
@@ -87,24 +90,29 @@ class Recorded:
 
     def __init__(
         self,
-        machine: Any,
+        machine: M,
         path: Path,
         leave_out: Collection[str] = (),
-        state: Callable[[Any], Any] = lambda machine: None,
-        **about: Any,
+        state: Callable[[M], object] = lambda machine: None,
+        **about: object,
     ) -> None:
         self._machine, self._journal = machine, Journal(path)
         self._leave_out, self._state = leave_out, state
         self._journal.write(machine=type(machine).__name__, **about)
 
-    def __getattr__(self, name: str) -> Any:
+    @property
+    def machine(self) -> M:
+        """This, which has all that the machine has."""
+        return cast(M, self)
+
+    def __getattr__(self, name: str) -> object:
         found = getattr(self._machine, name)
         if name.startswith("on_") and name not in self._leave_out:
             return self._recording(name, found)
         return found
 
-    def _recording(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def recorded(*args: Any, **kwargs: Any) -> Any:
+    def _recording(self, name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def recorded(*args: object, **kwargs: object) -> object:
             # Taken before the call: what it is given may be changed by it.
             given = {"args": to_plain(args), "kwargs": to_plain(kwargs)}
             told = call(*args, **kwargs)

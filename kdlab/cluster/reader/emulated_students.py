@@ -8,8 +8,8 @@ students on one machine.
 import asyncio
 import time
 from collections import Counter, deque
+from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
 from kdlab.cluster.wires import security
 from kdlab.cluster.wires.wire import settle
 from kdlab.events.teachers import TeacherLied
+from kdlab.messages import typed
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.edl_dist.in_flight import Part
@@ -57,14 +58,14 @@ class EmulatedStudent:
     ended: deque[float] = field(default_factory=lambda: deque(maxlen=100_000))  # of steps
     said: dict[tuple[Part, tuple[str, int]], bool] = field(default_factory=dict)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    background: set["asyncio.Task[None]"] = field(default_factory=set)
+    background: set["asyncio.Task[object]"] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         config, batch = self.config, self.config.batch
         sizes = [batch] * config.batches
         lt, ut = default_thresholds(batch)
         self.machine = DistilReader(
-            Rules(**{"t_s": config.t_s, "lt": lt, "ut": ut} | config.rules),
+            typed(Rules, {"t_s": config.t_s, "lt": lt, "ut": ut, **config.rules}),
             lambda epoch: sizes,
             epochs=1,
             time=time.monotonic(),
@@ -97,15 +98,15 @@ class EmulatedStudent:
                 case Fail(_, _, why):
                     self.failed = f"no teacher: {why}"
 
-    def tell(self, operation: str, **about: Any) -> None:
+    def tell(self, operation: str, **about: object) -> None:
         self.spawn(self.wires.coordinator(operation, **about))
 
-    def spawn(self, work: Any) -> None:
+    def spawn(self, work: Coroutine[object, None, object]) -> None:
         task = asyncio.ensure_future(work)
         self.background.add(task)
         task.add_done_callback(self.finished)
 
-    def finished(self, task: "asyncio.Task[None]") -> None:
+    def finished(self, task: "asyncio.Task[object]") -> None:
         self.background.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, OSError | TimeoutError):
@@ -181,10 +182,10 @@ def _lost(student: EmulatedStudent) -> int:
 
 
 async def main() -> None:
-    asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    asked: asyncio.Queue[dict[str, object]] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
-    def hear(order: dict[str, Any]) -> None:
+    def hear(order: dict[str, object]) -> None:
         loop.call_soon_threadsafe(asked.put_nowait, order)
 
     config = configured(EmulatedStudentsConfig, hear)

@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -11,11 +11,13 @@ from distributed.core import ConnectionPool
 from numpy.typing import NDArray
 
 from kdlab.cluster.child_configs import WiresConfig
+from kdlab.cluster.coordination.coordinator_messages import PoolChanges, TeacherFacts
 from kdlab.cluster.wires.label_wire import Asker, NotOurs, brief, connect
-from kdlab.cluster.wires.messages import decode, request
+from kdlab.cluster.wires.messages import LabelRequest, decode, request
 from kdlab.cluster.wires.security import connection_arguments
-from kdlab.cluster.wires.wire import call_coordinator, within
-from kdlab.papers.edl_dist.leases import Change
+from kdlab.cluster.wires.wire import CALL_S, call_coordinator, within
+from kdlab.messages import typed
+from kdlab.papers.edl_dist.leases import Change, Lease
 from kdlab.papers.edl_dist.reader_rules import Teacher
 
 _WATCH_S = 2.0
@@ -84,7 +86,8 @@ class Wires:
                 news = await self.coordinator(
                     "watch", version=version, incarnation=incarnation, wait_s=_WATCH_S
                 )
-                if not news["known"]:
+                changes = typed(PoolChanges, news)
+                if not changes.known:
                     await self.coordinator("demand", **how)
                     yield News([], {}, full=False)
                     continue
@@ -93,17 +96,20 @@ class Wires:
                 await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
                 wait_s = min(_LONGEST_S, 2 * wait_s)
                 continue
-            version, incarnation = news["version"], news["incarnation"]
+            version, incarnation = changes.version, changes.incarnation
             wait_s = _AGAIN_S
-            self.follow(news)
-            given = [_teacher_from(facts) for facts in news["given"]]
-            yield News(given, news["gone"], news["full"])
+            known = [(g.lease, g.facts) for g in changes.given if g.facts is not None]
+            ports = {lease.teacher: facts.wire_port for lease, facts in known}
+            self.follow(ports, changes.gone, full=changes.full)
+            given = [_teacher_from(lease, facts) for lease, facts in known]
+            yield News(given, dict(changes.gone), changes.full)
 
-    def follow(self, news: Mapping[str, Any]) -> None:
-        """What the coordinator's watch says: where new teachers are, and who is gone."""
-        given = {facts["address"]: int(facts["wire_port"]) for facts in news["given"]}
-        gone = set(self._ports) - set(given) if news["full"] else set(news["gone"])
-        self.forget(gone - set(given))
+    def follow(
+        self, given: Mapping[str, int], gone: Collection[str], *, full: bool
+    ) -> None:
+        """Where new teachers answer, by address, and who is gone."""
+        old = set(self._ports) if full else set(gone)
+        self.forget(old - set(given))
         self._ports |= given
 
     def forget(self, teachers: Iterable[str]) -> None:
@@ -153,20 +159,16 @@ class Wires:
             Unusable: an error of the teacher, a wrong shape, numbers that are not finite.
         """
         config = self._config
-        asked: dict[str, Any] = {
-            "epoch": epoch,
-            "replies": config.replies,
-            "top_k": config.top_k,
-        }
-        if config.serves is not None:
-            asked["serves"] = config.serves
+        asked = LabelRequest(
+            epoch=epoch, replies=config.replies, top_k=config.top_k, serves=config.serves
+        )
         arrays = request(config.inputs, ids, views)
         try:
             asker = await self._asker(teacher)
         except (OSError, TimeoutError, KeyError) as error:  # KeyError: gone meanwhile
             raise Unreachable(f"no connection to it ({brief(error)})") from error
         try:
-            answer = asker.ask(asked, arrays)
+            answer = asker.ask(asked.header(), arrays)
             said, answered = await within(config.deadline_s, answer)
         except TimeoutError:
             asker.transport.abort()  # it may lead nowhere; the next lease connects anew
@@ -186,7 +188,7 @@ class Wires:
             raise Unusable(trouble)
         return logits
 
-    async def coordinator(self, operation: str, **arguments: Any) -> Any:
+    async def coordinator(self, operation: str, **arguments: object) -> object:
         """One call about this student.
 
         Raises:
@@ -194,21 +196,20 @@ class Wires:
         """
         remote = self._pool(self._config.coordinator)
         return await call_coordinator(
-            remote, operation, student=self._config.student, **arguments
+            remote, operation, CALL_S, student=self._config.student, **arguments
         )
 
 
-def _teacher_from(facts: dict[str, Any]) -> Teacher:
-    """As the coordinator describes it."""
+def _teacher_from(lease: Lease, facts: TeacherFacts) -> Teacher:
     shown = ("name", "pid", "device", "threads", "by_reference")
     return Teacher(
-        address=facts["address"],
-        lease=facts["lease"],
-        t_t=facts["t_t"],
-        best_batch=facts["best_batch"],
-        min_batch=int(facts.get("min_batch", 1)),
-        draining=facts["draining"],
-        facts={k: facts[k] for k in shown if k in facts},
+        address=lease.teacher,
+        lease=lease.epoch,
+        t_t=lease.t_t,
+        best_batch=facts.best_batch,
+        min_batch=facts.min_batch or 1,
+        draining=lease.state == "draining",
+        facts={name: getattr(facts, name) for name in shown},
     )
 
 

@@ -18,10 +18,11 @@ import select
 import socket
 import tempfile
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,16 @@ _TRAINER_WAITS, _READER_WAITS, _SAID = 32, 40, 48
 _QUEUES = 56  # where the queue of filled slots begins; that of freed ones follows
 
 
+class Slot(NamedTuple):
+    """The arrays of one place, at full length."""
+
+    head: NDArray[np.int64]  # epoch, batch, samples
+    ids: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    soft: NDArray[np.float32]
+    views: NDArray[np.uint8]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Shape of a ring: `slots` places for one batch each."""
@@ -48,18 +59,19 @@ class Layout:
     figures: int = 16  # numbers beside the slots, for people
 
     @property
-    def parts(self) -> dict[str, tuple[type, tuple[int, ...]]]:
-        return {
-            "head": (np.int64, (3,)),  # epoch, batch, samples
-            "ids": (np.int64, (self.largest,)),
-            "labels": (np.int64, (self.largest,)),
-            "soft": (np.float32, (self.largest, self.classes)),
-            "views": (np.uint8, (self.largest, *self.shape)),
-        }
+    def parts(self) -> list[tuple[type, tuple[int, ...]]]:
+        """Type and shape of the arrays of a `Slot`."""
+        return [
+            (np.int64, (3,)),
+            (np.int64, (self.largest,)),
+            (np.int64, (self.largest,)),
+            (np.float32, (self.largest, self.classes)),
+            (np.uint8, (self.largest, *self.shape)),
+        ]
 
     @property
     def slot_bytes(self) -> int:
-        return sum(_aligned(_bytes(*part)) for part in self.parts.values())
+        return sum(_aligned(_bytes(*part)) for part in self.parts)
 
     @property
     def words(self) -> int:
@@ -81,7 +93,7 @@ def _aligned(count: int) -> int:
 
 
 class Ring:
-    """The mapped slots; `slot(k)` gives its arrays at full length."""
+    """The mapped slots; `slot(k)` gives the arrays of one."""
 
     def __init__(self, layout: Layout, fd: int) -> None:
         self.layout, self.fd = layout, fd
@@ -114,16 +126,16 @@ class Ring:
             f"({layout.slots}) or train.batch ({layout.largest})."
         )
 
-    def _arrays(self, slot: int) -> dict[str, NDArray[Any]]:
+    def _arrays(self, slot: int) -> Slot:
         offset = slot * self.layout.slot_bytes
-        arrays: dict[str, NDArray[Any]] = {}
-        for name, (dtype, shape) in self.layout.parts.items():
+        arrays: list[NDArray[Any]] = []
+        for dtype, shape in self.layout.parts:
             flat: NDArray[Any] = np.frombuffer(self._map, dtype, prod(shape), offset)
-            arrays[name] = flat.reshape(shape)
+            arrays.append(flat.reshape(shape))
             offset += _aligned(_bytes(dtype, shape))
-        return arrays
+        return Slot(*arrays)
 
-    def slot(self, number: int) -> dict[str, NDArray[Any]]:
+    def slot(self, number: int) -> Slot:
         return self._slots[number]
 
     # The reader's side
@@ -207,7 +219,7 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self._socket, self._buffer = end, b""
 
-    def send(self, message: int | dict[str, Any]) -> bool:
+    def send(self, message: int | Mapping[str, object]) -> bool:
         """False when the other end is gone."""
         try:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
@@ -215,7 +227,7 @@ class Channel:
             return False
         return True
 
-    def receive(self, timeout_s: float) -> int | dict[str, Any] | None:
+    def receive(self, timeout_s: float) -> int | dict[str, object] | None:
         """The next message, or None after the time-out.
 
         Raises:
@@ -232,7 +244,7 @@ class Channel:
                 raise EOFError
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
-        message: int | dict[str, Any] = json.loads(line)
+        message: int | dict[str, object] = json.loads(line)
         return message
 
     def close(self) -> None:

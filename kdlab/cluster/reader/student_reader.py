@@ -15,10 +15,10 @@ import json
 import socket
 import time
 import traceback
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,17 @@ from numpy.typing import NDArray
 from kdlab.cluster import notebook_components
 from kdlab.cluster.child_configs import ReaderConfig
 from kdlab.cluster.coordination.recording import Recorded
+from kdlab.cluster.reader.batches_under_way import BatchesUnderWay
+from kdlab.cluster.reader.reader_messages import (
+    READER_FAILURES,
+    READER_ORDERS,
+    PauseReader,
+    ReaderDefect,
+    ReaderFailure,
+    SetThresholds,
+    StopReader,
+    TeachersMissing,
+)
 from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
 from kdlab.cluster.reader.ring import Ring
 from kdlab.cluster.teachers.probe import difference_of
@@ -85,26 +96,32 @@ _FINISH_EVERY_S = 5.0  # between looks whether the label file is complete
 
 class StudentReader:
     def __init__(self, config: ReaderConfig, samples: PlannedSamples, ring: Ring) -> None:
-        self.config, self.samples, self.ring = config, samples, ring
-        self.labels = _label_file(config, samples)
+        self.config, self.ring = config, ring
+        labels = _label_file(config, samples)
+        self.batches = BatchesUnderWay(samples, config.classes, labels)
         start = config.start
         by_epoch = lru_cache(maxsize=4)(samples.sizes)  # asked for with every part
-        begin: dict[str, Any] = {
-            "epochs": samples.plan.epochs,
-            "epoch": start.epoch,
-            "done": list(start.done),
-            "time": time.monotonic(),
-        }
-        self.machine: Any = DistilReader(
-            config.rules, by_epoch, cached=self._knows, **begin
+        begun = time.monotonic()
+        self.machine = DistilReader(
+            config.rules,
+            by_epoch,
+            epochs=samples.plan.epochs,
+            epoch=start.epoch,
+            done=start.done,
+            time=begun,
+            cached=self.batches.knows,
         )
         if config.record is not None:
-            sizes = [list(by_epoch(start.epoch + later)) for later in (0, 1)]
-            about = begin | {"rules": plain(config.rules), "sizes": sizes}
-            self.machine = Recorded(self.machine, Path(config.record), **about)
-        self.cuts: dict[int, list[NDArray[Any]]] = {}  # epochs under way, cut into batches
-        self.soft: dict[tuple[int, int], NDArray[np.float32]] = {}  # batches under way
-        self.views: dict[tuple[int, int], NDArray[np.uint8]] = {}  # by value: kept
+            self.machine = Recorded(
+                self.machine,
+                Path(config.record),
+                epochs=samples.plan.epochs,
+                epoch=start.epoch,
+                done=list(start.done),
+                time=begun,
+                rules=plain(config.rules),
+                sizes=[list(by_epoch(start.epoch + later)) for later in (0, 1)],
+            ).machine
         self.answer: NDArray[np.float32] | None = None  # the one being passed on
         # Answers that are compared with others: by part, then (teacher, lease).
         self.compared: dict[Part, dict[tuple[str, int], NDArray[np.float32]]] = {}
@@ -112,34 +129,6 @@ class StudentReader:
         self.free_slots = list(range(ring.layout.slots))
         self.filled: dict[int, int] = {}  # slot -> samples, until the trainer frees it
         self.background: set[asyncio.Task[None]] = set()
-
-    # The student's samples
-
-    def _ids(self, epoch: int, batch: int) -> NDArray[Any]:
-        if epoch not in self.cuts:
-            self.cuts[epoch] = self.samples.batches(epoch)
-        return self.cuts[epoch][batch]
-
-    def _epoch_of_view(self, epoch: int) -> int:
-        return epoch if self.labels is None else self.labels.view_of(epoch)
-
-    def _batch_views(self, epoch: int, batch: int) -> NDArray[np.uint8]:
-        """Views of a whole batch, kept until it is delivered: a re-send needs them again."""
-        key = (epoch, batch)
-        if key not in self.views:
-            ids = self._ids(epoch, batch)
-            self.views[key] = self.samples.views(ids, self._epoch_of_view(epoch))
-        return self.views[key]
-
-    def _knows(self, epoch: int, batch: int) -> bool:
-        return self.labels is not None and self.labels.knows(self._ids(epoch, batch), epoch)
-
-    def _soft(self, epoch: int, batch: int) -> NDArray[np.float32]:
-        key = (epoch, batch)
-        if key not in self.soft:
-            shape = (len(self._ids(epoch, batch)), self.config.classes)
-            self.soft[key] = np.empty(shape, np.float32)
-        return self.soft[key]
 
     # Carrying out
 
@@ -165,11 +154,10 @@ class StudentReader:
             case Send(part, teacher, lease):
                 self._spawn(self._ask(part, teacher, lease))
             case Keep(part):
-                self._keep(part)
+                assert self.answer is not None
+                self.batches.put(part, self.answer)
             case TakeCached(part):
-                assert self.labels is not None
-                ids = self._ids(part.epoch, part.batch)
-                self._soft(part.epoch, part.batch)[:] = self.labels.get(ids, part.epoch)
+                self.batches.take_cached(part)
             case Deliver(epoch, batch):
                 self._deliver(epoch, batch)
             case Check(part, teacher, lease, first):
@@ -182,9 +170,7 @@ class StudentReader:
             case Say(event):
                 self._say(event)
             case Fail(unplaced, batches, why):
-                self._emit(
-                    error="teacher_lost", unplaced=unplaced, batches=batches, why=why
-                )
+                self._fail(TeachersMissing(unplaced, batches, why))
             case _:
                 self._spawn(self._report_to_coordinator(instruction))
 
@@ -203,44 +189,21 @@ class StudentReader:
             case Complain(teacher, lease, why):
                 await call("complain", teacher=teacher, lease=lease, why=why)
 
-    def _keep(self, part: Part) -> None:
-        assert self.answer is not None
-        self._soft(part.epoch, part.batch)[part.start : part.stop] = self.answer
-        if self.labels is not None:
-            ids = self._ids(part.epoch, part.batch)[part.start : part.stop]
-            self.labels.put(ids, part.epoch, self.answer)
-
     def _deliver(self, epoch: int, batch: int) -> None:
-        ids, key = self._ids(epoch, batch), (epoch, batch)
-        slot, count = self.free_slots.pop(0), len(ids)
-        arrays = self.ring.slot(slot)
-        arrays["head"][:] = (epoch, batch, count)
-        arrays["ids"][:count] = ids
-        arrays["labels"][:count] = self.samples.labels(ids)
-        arrays["soft"][:count] = self.soft.pop(key)
-        views, place = self.views.pop(key, None), arrays["views"][:count]
-        if views is None:
-            self.samples.views(ids, self._epoch_of_view(epoch), out=place)
-        else:
-            place[:] = views
-        self.filled[slot] = count
+        slot = self.free_slots.pop(0)
+        self.filled[slot] = self.batches.move_to(self.ring.slot(slot), epoch, batch)
         if self.ring.fill(slot):
             self._write(0)
-        for old in [e for e in self.cuts if e < epoch]:
-            del self.cuts[old]
 
     # Wires
 
     async def _ask(self, part: Part, teacher: str, lease: int, check: bool = False) -> None:
         """One request: every way it can end becomes one fact."""
-        rows = slice(part.start, part.stop)
-        key = (part.epoch, part.batch)
-        ids, epoch, views = self._ids(*key)[rows], self._epoch_of_view(part.epoch), None
+        ids = self.batches.ids(part.epoch, part.batch)[part.start : part.stop]
+        views = None
         if self._wants_views(teacher):
-            # A batch that is checked may be delivered already, and its views gone.
-            views = (
-                self.samples.views(ids, epoch) if check else self._batch_views(*key)[rows]
-            )
+            views = self.batches.views(part, keep=not check)
+        epoch = self.batches.view_of(part.epoch)
         try:
             logits = await self.wires.soft_labels(teacher, epoch, ids, views)
         except (Unreachable, Unusable) as error:
@@ -319,13 +282,14 @@ class StudentReader:
             message = json.loads(line)
             if message == 0:
                 self._collect()
-            elif message.get("stop"):
-                return
-            elif "paused" in message:
-                self.machine.on_paused(message["paused"], time.monotonic())
-            elif "thresholds" in message:
-                lt, ut = message["thresholds"]
-                self._do(self.machine.on_thresholds(lt, ut, time.monotonic()))
+                continue
+            match READER_ORDERS.typed(message):
+                case StopReader():
+                    return
+                case PauseReader(paused):
+                    self.machine.on_paused(paused, time.monotonic())
+                case SetThresholds(lt, ut):
+                    self._do(self.machine.on_thresholds(lt, ut, time.monotonic()))
 
     async def _look(self) -> None:
         finish_at = time.monotonic() + _FINISH_EVERY_S
@@ -335,9 +299,9 @@ class StudentReader:
             figures = self.machine.figures()
             for place, name in enumerate(FIGURES):
                 self.ring.figures[place] = figures[name]
-            if self.labels is not None and time.monotonic() > finish_at:
+            if time.monotonic() > finish_at:
                 finish_at = time.monotonic() + _FINISH_EVERY_S
-                self.labels.finish()
+                self.batches.finish()
 
     # Words to the trainer
 
@@ -345,16 +309,19 @@ class StudentReader:
         if isinstance(event, TeachersGone):
             address = self.config.coordinator
             event = replace(event, coordinator=address, join=join_command(address))
-        self._emit(**event.facts())
+        self._emit(event.facts())
 
-    def _emit(self, **message: Any) -> None:
+    def _fail(self, failure: ReaderFailure) -> None:
+        self._emit(READER_FAILURES.plain(failure))
+
+    def _emit(self, message: Mapping[str, object]) -> None:
         self._write(message)
         self.ring.message_sent()
 
-    def _write(self, message: int | dict[str, Any]) -> None:
+    def _write(self, message: int | Mapping[str, object]) -> None:
         self.writer.write(json.dumps(message, default=str).encode() + b"\n")
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[object, None, None]) -> None:
         task = asyncio.ensure_future(work)
         self.background.add(task)  # asyncio itself keeps only a weak reference
         task.add_done_callback(self._finished)
@@ -366,7 +333,7 @@ class StudentReader:
             return  # the coordinator is away; _watch notices and reports
         if error is not None:
             traceback.print_exception(error)
-            self._emit(error="defect", why=repr(error))
+            self._fail(ReaderDefect(repr(error)))
 
     async def run(self, end: socket.socket) -> None:
         """Until the trainer says stop or goes away."""
@@ -377,8 +344,7 @@ class StudentReader:
         await self._listen(stream)
         for task in list(self.background):
             task.cancel()
-        if self.labels is not None:
-            self.labels.finish()
+        self.batches.finish()
         try:
             await self.wires.coordinator("student_gone")
         except (OSError, TimeoutError):
@@ -403,7 +369,7 @@ def main() -> None:
     settle()
     security.use(config.tls)
     notebook_components.accept(config.components)
-    spec = construct(DataSpec, from_dict(config.samples["data"], "the student's data"))
+    spec = construct(DataSpec, from_dict(config.samples.data, "the student's data"))
     samples = described(spec.load(), config.samples)
     ring = Ring(config.layout, config.ring_fd)
     end = socket.socket(fileno=config.socket_fd)

@@ -9,7 +9,7 @@ import os
 import random
 import time
 from collections import deque
-from typing import Any
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import dask
@@ -18,11 +18,19 @@ from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from kdlab.cluster.child_configs import EmulatedTeachersConfig
+from kdlab.cluster.coordination.coordinator_messages import (
+    Published,
+    Refusal,
+    TeacherFacts,
+    Welcome,
+    told,
+)
 from kdlab.cluster.wires import security
 from kdlab.cluster.wires.label_wire import Arrays, Reply, listen, port_of
-from kdlab.cluster.wires.messages import encode, samples_in
+from kdlab.cluster.wires.messages import LabelRequest, encode, samples_in
 from kdlab.cluster.wires.roles import TEACHER, TeacherWorker
-from kdlab.cluster.wires.wire import call_coordinator, settle
+from kdlab.cluster.wires.wire import CALL_S, call_coordinator, settle
+from kdlab.messages import typed
 from kdlab.supervision.children import announce, configured
 
 RENEWALS: deque[float] = deque(maxlen=100_000)  # s, from question to answer
@@ -54,37 +62,40 @@ class EmulatedTeacher(WorkerPlugin):
         if self.wire is not None:
             self.wire.close()
 
-    async def _ask(self, operation: str, **arguments: Any) -> Any:
+    async def _ask(self, operation: str, **arguments: object) -> object:
         return await call_coordinator(
-            self.worker.scheduler, operation, address=self.worker.address, **arguments
+            self.worker.scheduler,
+            operation,
+            CALL_S,
+            address=self.worker.address,
+            **arguments,
         )
 
     async def _join(self) -> None:
         assert self.wire is not None
-        reply = await self._ask("hello")
-        deployment = reply["deployment"]
-        self.classes = int(deployment["num_classes"])
-        self.renew_s = float(reply["renew_s"])
-        refusal = await self._ask(
-            "ready",
-            fingerprint=deployment["fingerprint"],
-            t_t=self.rate,
-            batch_s=min(deployment["batch"], max(1.0, self.rate)) / self.rate,
-            answer=[],
-            facts={
-                "name": f"emulated-{self.number}",
-                "pid": os.getpid(),
-                "device": "emulated",
-                "threads": 0,
-                "best_batch": deployment["batch"],
-                "by_reference": True,
-                "wire_port": port_of(self.wire),
-            },
+        welcome = typed(Welcome, await self._ask("hello"))
+        deployment = typed(Published, welcome.deployment)
+        self.classes, self.renew_s = deployment.num_classes, welcome.renew_s
+        facts = TeacherFacts(
+            name=f"emulated-{self.number}",
+            pid=os.getpid(),
+            device="emulated",
+            threads=0,
+            best_batch=deployment.batch,
+            by_reference=True,
+            wire_port=port_of(self.wire),
         )
-        if refusal:
-            raise ConnectionError(
-                f"emulated teacher {self.number} was refused: {refusal['refused']}"
-            )
+        answered = await self._ask(
+            "ready",
+            fingerprint=deployment.fingerprint,
+            t_t=self.rate,
+            batch_s=min(deployment.batch, max(1.0, self.rate)) / self.rate,
+            answer=[],
+            facts=told(facts),
+        )
+        if answered:
+            why = typed(Refusal, answered).refused
+            raise ConnectionError(f"emulated teacher {self.number} was refused: {why}")
 
     async def _serve(self) -> None:
         """Join, then renew; again after whatever goes wrong."""
@@ -97,7 +108,9 @@ class EmulatedTeacher(WorkerPlugin):
                     await asyncio.sleep(self.renew_s * self.chance.random())
                     due = time.monotonic()
                 begin = time.monotonic()
-                known = await self._ask("renew", t_t=self.rate, answered=self.answered)
+                known = bool(
+                    await self._ask("renew", t_t=self.rate, answered=self.answered)
+                )
                 RENEWALS.append(time.monotonic() - begin)
                 due = max(due + self.renew_s, time.monotonic())
                 await asyncio.sleep(due - time.monotonic())  # one message every renew_s
@@ -105,20 +118,30 @@ class EmulatedTeacher(WorkerPlugin):
                 known = False
                 await asyncio.sleep(0.5)  # between tries
 
-    def infer(self, asked: dict[str, Any], inputs: Arrays, reply: Reply) -> None:
+    def infer(self, asked: dict[str, object], inputs: Arrays, reply: Reply) -> None:
         """Zeros, after the service time of the requests before and of this one."""
         count = samples_in(inputs)
         spread = 1 + self.config.jitter * (2 * self.chance.random() - 1)
         loop = asyncio.get_running_loop()
         self.free_at = max(loop.time(), self.free_at) + spread * count / self.rate
-        loop.call_at(self.free_at, self._answer, count, asked, reply)
+        loop.call_at(self.free_at, self._answer, count, typed(LabelRequest, asked), reply)
 
-    def _answer(self, count: int, asked: dict[str, Any], reply: Reply) -> None:
+    def _answer(self, count: int, asked: LabelRequest, reply: Reply) -> None:
         self.answered += 1
         logits = np.zeros((count, self.classes), np.float32)
         if self.lies and self.chance.random() < self.lies:
             logits[:, 0] = 5.0
-        reply(encode(logits, asked["replies"], asked["top_k"]))
+        reply(encode(logits, asked.replies, asked.top_k))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulationOrder:
+    """What the parent may ask for."""
+
+    join: tuple[float, ...] = ()  # samples/s of each teacher that comes
+    lose: int = 0  # how many end without a word
+    lie: tuple[int, float] | None = None  # who, and the share of wrong answers from now on
+    figures: bool = False  # be told how long renewals took
 
 
 class Host:
@@ -174,15 +197,15 @@ class Host:
             teacher.close()
             self.teachers.pop(number, None)
 
-    def hear(self, order: dict[str, Any]) -> None:
-        for rate in order.get("join", ()):
+    def hear(self, order: EmulationOrder) -> None:
+        for rate in order.join:
             self.join(rate)
-        for _ in range(order.get("lose", 0)):
+        for _ in range(order.lose):
             self.lose()
-        if "lie" in order:
-            number, share = order["lie"]
+        if order.lie is not None:
+            number, share = order.lie
             self.teachers[number].lies = share
-        if "figures" in order:
+        if order.figures:
             self.tell()
 
     def tell(self) -> None:
@@ -194,10 +217,10 @@ class Host:
 
 async def main() -> None:
     loop = asyncio.get_running_loop()
-    orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    orders: asyncio.Queue[EmulationOrder] = asyncio.Queue()
 
-    def hear(order: dict[str, Any]) -> None:
-        loop.call_soon_threadsafe(orders.put_nowait, order)
+    def hear(order: dict[str, object]) -> None:
+        loop.call_soon_threadsafe(orders.put_nowait, typed(EmulationOrder, order))
 
     config = configured(EmulatedTeachersConfig, hear)
     settle()

@@ -120,11 +120,11 @@ class Inference:
         specs = deployment.model_specs()
         each = deployment.answers == "each"
         classes = deployment.num_classes // (len(specs) if each else 1)
-        for spec, path, facts in zip(specs, weights, deployment.members, strict=True):
+        for spec, path, known in zip(specs, weights, deployment.members, strict=True):
             member = spec.build(classes, deployment.shape[0])
-            load_weights(member.net, path, facts["sha256"])
+            load_weights(member.net, path, known.sha256)
             members.append(member)
-        weights_of = [m["weight"] for m in deployment.members]
+        weights_of = [m.weight for m in deployment.members]
         model = SideBySide(members) if each else combined(members, weights_of)
         check_fit(model, deployment.shape, deployment.num_classes, "the teacher")
         model.eval()

@@ -9,8 +9,8 @@ there, whatever the machine.
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,39 +23,50 @@ _NUMBERS = 1024  # of each answer: enough, also where one has a million
 _ALLOWED = 0.05  # of the reference's own size: half precision on other devices stays below
 
 
-def identity_of(data: ImageData) -> dict[str, Any]:
-    """Equal where the same (id, epoch) means the same bytes; plain values.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataIdentity:
+    """Equal where the same (id, epoch) means the same bytes."""
+
+    digest: str
+    images: int
+    classes: tuple[str, ...]
+    augment: str
+    views: str  # hash of the first ones
+
+
+def identity_of(data: ImageData) -> DataIdentity:
+    """What a teacher's data must equal.
 
     The digest is of every pixel and label: a single file more or less shifts the ids of
     all that follow it, and may leave the first views as they are.
     """
     views = np.ascontiguousarray(data.views(data.train[:16], 0))
-    return {
-        "digest": data.digest,
-        "images": len(data.labels),
-        "classes": list(data.classes),
-        "augment": data.augment.fingerprint(),
-        "views": hashlib.sha256(views.tobytes()).hexdigest()[:16],
-    }
+    return DataIdentity(
+        digest=data.digest,
+        images=len(data.labels),
+        classes=data.classes,
+        augment=data.augment.fingerprint(),
+        views=hashlib.sha256(views.tobytes()).hexdigest()[:16],
+    )
 
 
-def other_data(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+def other_data(found: DataIdentity, expected: DataIdentity) -> str:
     """How a teacher's data differ from the student's; empty when they are the same."""
-    if found["classes"] != expected["classes"]:
+    if found.classes != expected.classes:
         return (
-            f"its classes are {_few(found['classes'])} ({len(found['classes'])}), the "
-            f"student's {_few(expected['classes'])} ({len(expected['classes'])})"
+            f"its classes are {_few(found.classes)} ({len(found.classes)}), the "
+            f"student's {_few(expected.classes)} ({len(expected.classes)})"
         )
-    if found["images"] != expected["images"]:
-        return f"it has {found['images']} images, the student {expected['images']}"
-    if found["digest"] != expected["digest"]:
+    if found.images != expected.images:
+        return f"it has {found.images} images, the student {expected.images}"
+    if found.digest != expected.digest:
         return (
-            f"its {found['images']} images or their labels differ (digest "
-            f"{found['digest']}, the student's {expected['digest']})"
+            f"its {found.images} images or their labels differ (digest "
+            f"{found.digest}, the student's {expected.digest})"
         )
-    if found["augment"] != expected["augment"]:
+    if found.augment != expected.augment:
         return "it augments them in another way, or with another version of kdlab"
-    if found["views"] != expected["views"]:
+    if found.views != expected.views:
         return (
             "it makes other views of the same images: another version of kdlab, numpy or "
             "Pillow"
@@ -120,7 +131,9 @@ def disagreement(
     )
 
 
-def _distance(answer: NDArray[Any], reference: NDArray[Any]) -> tuple[float, float]:
+def _distance(
+    answer: NDArray[np.floating], reference: NDArray[np.floating]
+) -> tuple[float, float]:
     """Root mean squares of the difference and of the reference."""
     error = np.sqrt(np.mean((answer - reference) ** 2))
     return float(error), float(np.sqrt(np.mean(reference**2)))

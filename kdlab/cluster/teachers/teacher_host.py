@@ -13,12 +13,12 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from distributed import Client, Worker, WorkerPlugin
+from distributed import Worker, WorkerPlugin
 
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.wires.roles import MEANT_TO_END, TEACHER
-from kdlab.cluster.wires.security import Files, client_security
-from kdlab.cluster.wires.wire import run_isolated
+from kdlab.cluster.wires.security import Files
+from kdlab.cluster.wires.wire import register_plugin
 from kdlab.supervision.children import Child
 
 _TICK_S = 1.0
@@ -87,12 +87,4 @@ class TeacherHost(WorkerPlugin):
 
 def host_teachers(address: str, tls: Files | None, teachers: int, threads: int) -> None:
     """Have every worker of that role keep so many teachers, those that come later too."""
-
-    async def send() -> None:
-        security = None if tls is None else client_security(tls)
-        async with Client(
-            address, asynchronous=True, timeout="10s", security=security
-        ) as client:
-            await client.register_plugin(TeacherHost(teachers, threads, tls))
-
-    run_isolated(send)
+    register_plugin(address, tls, TeacherHost(teachers, threads, tls))

@@ -31,7 +31,7 @@ import hmac
 import json
 import secrets
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
@@ -43,7 +43,8 @@ from kdlab.cluster.wires.security import token
 
 Arrays = dict[str, NDArray[Any]]
 Reply = Callable[[Arrays | Exception], None]
-Handler = Callable[[dict[str, Any], Arrays, Reply], None]
+Handler = Callable[[dict[str, object], Arrays, Reply], None]
+About = list[tuple[str, str, tuple[int, ...]]]  # name, type and shape of each array
 
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"kdl1"
@@ -71,21 +72,21 @@ class _Frames(asyncio.BufferedProtocol):
         self._largest = largest  # bytes of a body
         self._buffer = bytearray(_BUFFER)
         self._end = 0  # bytes of it that are filled
-        self._header: dict[str, Any] = {}
+        self._head: tuple[dict[str, object], About] = ({}, [])
         self._body: bytearray | None = None  # of a frame that is larger than the buffer
         self._got = 0  # bytes of it
         self._token = secret  # both ends prove to know it; None asks for nothing
         self._greeted = self._token is None  # frames may come
         self._nonces = b""
 
-    def on_frame(self, header: dict[str, Any], arrays: Arrays) -> None:
+    def on_frame(self, header: dict[str, object], arrays: Arrays) -> None:
         raise NotImplementedError
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
-    def write(self, header: Mapping[str, Any], arrays: Arrays) -> None:
+    def write(self, header: Mapping[str, object], arrays: Arrays) -> None:
         about = [[name, a.dtype.str, a.shape] for name, a in arrays.items()]
         head = json.dumps({**header, "arrays": about}).encode()
         bodies = [np.ascontiguousarray(a) for a in arrays.values()]
@@ -111,9 +112,9 @@ class _Frames(asyncio.BufferedProtocol):
                 return
             self._got += count
             if self._got == len(self._body):
-                header, body, self._body = self._header, self._body, None
-                self.on_frame(header, _arrays_in(header, body))
-        except (KeyError, TypeError, ValueError) as error:
+                (header, about), body, self._body = self._head, self._body, None
+                self.on_frame(header, _arrays_in(about, body))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             self.on_nonsense(error)
             self.transport.abort()
 
@@ -160,7 +161,8 @@ class _Frames(asyncio.BufferedProtocol):
             if at > self._end:
                 break
             header = json.loads(bytes(view[start + _PREFIX.size : at]))
-            if _bytes_of(header["arrays"]) != body_size:  # before memory is taken for it
+            about: About = header.pop("arrays")  # the next line checks it
+            if _bytes_of(about) != body_size:  # before memory is taken for it
                 raise NotOurs(
                     f"the arrays do not make up the {body_size} bytes of the body"
                 )
@@ -169,15 +171,15 @@ class _Frames(asyncio.BufferedProtocol):
             body[:here] = view[at : at + here]
             start = at + here
             if here < body_size:
-                self._header, self._body, self._got = header, body, here
+                self._head, self._body, self._got = (header, about), body, here
                 break
-            self.on_frame(header, _arrays_in(header, body))
+            self.on_frame(header, _arrays_in(about, body))
         rest = self._end - start
         view[:rest] = bytes(view[start : self._end])
         self._end = rest
 
 
-def _bytes_of(about: Sequence[Any]) -> int:
+def _bytes_of(about: About) -> int:
     """What these arrays take together.
 
     Raises:
@@ -192,11 +194,11 @@ def _bytes_of(about: Sequence[Any]) -> int:
     return total
 
 
-def _arrays_in(header: dict[str, Any], body: bytearray) -> Arrays:
+def _arrays_in(about: About, body: bytearray) -> Arrays:
     """Writeable, over the body's own memory, which they fill."""
     found: Arrays = {}
     at = 0
-    for name, kind, shape in header.pop("arrays"):
+    for name, kind, shape in about:
         found[name] = np.frombuffer(body, kind, prod(shape), at).reshape(shape)
         at += found[name].nbytes
     return found
@@ -207,7 +209,7 @@ class Asker(_Frames):
 
     def __init__(self) -> None:
         super().__init__(lambda: _LARGEST_ANSWER, token())
-        self._open: dict[int, asyncio.Future[tuple[dict[str, Any], Arrays]]] = {}
+        self._open: dict[object, asyncio.Future[tuple[dict[str, object], Arrays]]] = {}
         self._asked = 0
         self._retired = False
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -235,8 +237,8 @@ class Asker(_Frames):
         return not self._retired and not self.transport.is_closing()
 
     def ask(
-        self, header: Mapping[str, Any], arrays: Arrays
-    ) -> "asyncio.Future[tuple[dict[str, Any], Arrays]]":
+        self, header: Mapping[str, object], arrays: Arrays
+    ) -> "asyncio.Future[tuple[dict[str, object], Arrays]]":
         """The answer; ConnectionError when the connection breaks before it.
 
         NotOurs when what comes cannot be read.
@@ -250,7 +252,7 @@ class Asker(_Frames):
         self.write({**header, "number": number}, arrays)
         return future
 
-    def on_frame(self, header: dict[str, Any], arrays: Arrays) -> None:
+    def on_frame(self, header: dict[str, object], arrays: Arrays) -> None:
         future = self._open.pop(header["number"], None)
         if future is not None and not future.done():  # else nobody waits any more
             future.set_result((header, arrays))
@@ -327,14 +329,14 @@ class Answerer(_Frames):
             self._late.cancel()
         return _PROOF
 
-    def on_frame(self, header: dict[str, Any], arrays: Arrays) -> None:
+    def on_frame(self, header: dict[str, object], arrays: Arrays) -> None:
         number = header.pop("number")
         self._open += 1
         if self._open == _MAX_OPEN:
             self.transport.pause_reading()
         self._handler(header, arrays, lambda answer: self._reply(number, answer))
 
-    def _reply(self, number: int, answer: Arrays | Exception) -> None:
+    def _reply(self, number: object, answer: Arrays | Exception) -> None:
         self._open -= 1
         if self.transport.is_closing():
             return  # the reader is gone
@@ -386,11 +388,9 @@ async def connect(host: str, port: int) -> Asker:
     Raises:
         OSError, TimeoutError: nobody answers there, or not with our certificates or token.
     """
-    context = (
-        None if token() else Security().get_connection_args("client").get("ssl_context")
-    )
-    loop = asyncio.get_running_loop()
-    opening = loop.create_connection(Asker, host, port, ssl=context)
+    arguments = Security().get_connection_args("client")
+    context = None if token() else arguments.get("ssl_context")
+    opening = asyncio.get_running_loop().create_connection(Asker, host, port, ssl=context)
     transport, asker = await asyncio.wait_for(opening, _CONNECT_S)
     try:
         await asyncio.wait_for(asker.ready, _CONNECT_S)

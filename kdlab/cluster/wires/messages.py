@@ -7,16 +7,32 @@ mass of the rest.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.cluster.wires.label_wire import Arrays
+from kdlab.messages import MessageError, plain, typed
 from kdlab.soft_labels.compressed import TopK, compress, expand
 
 Inputs = Literal["reference", "value_uint8", "value_float32", "auto"]
 Replies = Literal["full", "half", "top_k"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelRequest:
+    """What is asked for, besides the inputs."""
+
+    epoch: int  # of the views
+    replies: Replies
+    top_k: int = 0  # classes of each label, where that is the form
+    serves: str | None = None  # fingerprint of the teacher that is meant; None is any
+
+    def header(self) -> dict[str, object]:
+        facts: dict[str, object] = plain(self)
+        return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def request(
@@ -30,13 +46,13 @@ def request(
 
 
 def check(
-    asked: Mapping[str, Any],
+    asked: Mapping[str, object],
     inputs: Arrays,
     shape: tuple[int, int, int],
     classes: int,
     most: int,
     images: int | None,
-) -> None:
+) -> LabelRequest:
     """A request that can be answered; whoever sends another one gets it back.
 
     Args:
@@ -50,16 +66,14 @@ def check(
     Raises:
         ValueError: what is wrong with it.
     """
-    epoch = asked.get("epoch")
-    if (
-        type(epoch) is not int
-        or not 0 <= epoch < 2**31
-        or asked.get("replies") not in get_args(Replies)
-    ):
+    try:
+        wanted = typed(LabelRequest, asked)
+    except MessageError as error:
+        raise ValueError(f"a request asks for {dict(asked)!r}") from error
+    if not 0 <= wanted.epoch < 2**31:
         raise ValueError(f"a request asks for {dict(asked)!r}")
-    top_k = asked.get("top_k")
-    if asked["replies"] == "top_k" and not (isinstance(top_k, int) and 0 < top_k < classes):
-        raise ValueError(f"top_k is {top_k!r} of {classes} classes")
+    if wanted.replies == "top_k" and not 0 < wanted.top_k < classes:
+        raise ValueError(f"top_k is {wanted.top_k} of {classes} classes")
     if set(inputs) == {"ids"}:
         fits = inputs["ids"].dtype == np.int64 and inputs["ids"].ndim == 1
     elif set(inputs) == {"views"}:
@@ -80,9 +94,10 @@ def check(
             raise ValueError(
                 f"sample ids from {lowest} to {highest}; the data set has {images} images"
             )
+    return wanted
 
 
-def samples_in(asked: Mapping[str, NDArray[Any]]) -> int:
+def samples_in(asked: Arrays) -> int:
     return len(next(iter(asked.values())))
 
 
@@ -94,7 +109,7 @@ def encode(logits: NDArray[np.float32], replies: Replies, top_k: int) -> Arrays:
         return {"logits": np.ascontiguousarray(logits, dtype)}
 
 
-def decode(answer: Mapping[str, NDArray[Any]], classes: int) -> NDArray[np.float32]:
+def decode(answer: Arrays, classes: int) -> NDArray[np.float32]:
     """(N, classes) float32.
 
     Raises:

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import dask
@@ -162,7 +161,7 @@ def use(files: Files | None) -> None:
     if not files:
         return
     _token = Path(files["token"]).read_bytes() if "token" in files else None
-    settings: dict[str, Any] = {"distributed.comm.require-encryption": True}
+    settings: dict[str, object] = {"distributed.comm.require-encryption": True}
     settings["distributed.comm.tls.ca-file"] = files["ca"]
     for role in ("scheduler", "worker", "client"):
         settings[f"distributed.comm.tls.{role}.cert"] = files["cert"]
@@ -180,9 +179,9 @@ def client_security(files: Files) -> Security:
     )
 
 
-def connection_arguments() -> dict[str, Any]:
+def connection_arguments() -> dict[str, object]:
     """For calls: what `use` set, or nothing."""
-    arguments: dict[str, Any] = Security().get_connection_args("client")
+    arguments: dict[str, object] = Security().get_connection_args("client")
     return arguments
 
 
@@ -195,7 +194,7 @@ def listen_address(host: str, port: int = 0) -> str:
 class NoHttp:
     """Mixed into Dask's servers: no web pages, which anybody could read and some act on."""
 
-    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+    def start_http_server(self, *args: object, **kwargs: object) -> None:
         self.http_application = RoutingApplication([])
         self.http_server = HTTPServer(self.http_application)
         vars(self.http_server)["port"] = 0  # it never listens

@@ -7,13 +7,16 @@ and Dask waits 30 s for a dead host by default.
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import dask
+from distributed import Client
 from distributed.core import rpc
 
 from kdlab.cluster.wires.security import Files, client_security
 from kdlab.errors import SchedulerUnreachable
+
+T = TypeVar("T")
 
 CALL_S = 10.0
 
@@ -40,20 +43,23 @@ def settle() -> None:
     dask.config.set(_SETTINGS)
 
 
-async def within(seconds: float, call: Awaitable[Any]) -> Any:
+async def within(seconds: float, call: Awaitable[T]) -> T:
     return await asyncio.wait_for(call, seconds)
 
 
 async def call_coordinator(
-    remote: Any, operation: str, deadline_s: float = CALL_S, **arguments: Any
-) -> Any:
+    remote: rpc, operation: str, deadline_s: float = CALL_S, **arguments: object
+) -> object:
     """One call to the coordinator in a scheduler, within a deadline.
+
+    What it answers is in kdlab/cluster/coordination/coordinator_messages.py.
 
     Raises:
         OSError, TimeoutError: nobody answers, or the scheduler has no coordinator yet.
     """
     try:
-        return await within(deadline_s, getattr(remote, f"kdlab_{operation}")(**arguments))
+        call: Awaitable[object] = getattr(remote, f"kdlab_{operation}")(**arguments)
+        return await within(deadline_s, call)
     except AttributeError as error:  # Dask's word for an operation nobody registered
         raise ConnectionError("the scheduler is up, its coordinator not yet") from error
 
@@ -64,7 +70,7 @@ def ask(
     *,
     wait_s: float = CALL_S,
     tls: Files | None = None,
-    **arguments: Any,
+    **arguments: object,
 ) -> Any:
     """One call from code that has no event loop.
 
@@ -79,7 +85,7 @@ def ask(
     return _or_unreachable(address, wait_s, once)
 
 
-def _secured(tls: Files | None) -> dict[str, Any]:
+def _secured(tls: Files | None) -> dict[str, object]:
     """Connection arguments for one call; the settings of this process stay as they are."""
     if tls is None:
         return {}
@@ -92,21 +98,35 @@ def check_address(address: str, wait_s: float = 5.0, tls: Files | None = None) -
     Raises:
         SchedulerUnreachable: not within `wait_s`.
     """
-
-    async def once() -> Any:
-        async with rpc(address, timeout=wait_s, **_secured(tls)) as remote:
-            return await within(wait_s, remote.identity())
-
-    _or_unreachable(address, wait_s, once)
+    ask(address, "identity", wait_s=wait_s, tls=tls)
 
 
-def run_isolated(call: Callable[[], Awaitable[Any]]) -> Any:
+def register_plugin(address: str, tls: Files | None, plugin: object) -> dict[str, object]:
+    """Have the scheduler, or all workers, run a plugin; what the scheduler says of itself.
+
+    Raises:
+        OSError, ImportError, TimeoutError: nobody answers, or kdlab is missing there.
+    """
+
+    async def send() -> dict[str, object]:
+        security = None if tls is None else client_security(tls)
+        async with Client(
+            address, asynchronous=True, timeout="10s", security=security
+        ) as client:
+            await client.register_plugin(plugin)
+            said: dict[str, object] = await client.scheduler.identity()
+            return said
+
+    return run_isolated(send)
+
+
+def run_isolated(call: Callable[[], Awaitable[T]]) -> T:
     """Run a coroutine to its end in a thread of its own.
 
     The caller may have a running event loop already, as every notebook cell has.
     """
 
-    async def run() -> Any:
+    async def run() -> T:
         return await call()
 
     settle()
@@ -114,7 +134,7 @@ def run_isolated(call: Callable[[], Awaitable[Any]]) -> Any:
         return executor.submit(asyncio.run, run()).result()
 
 
-def _or_unreachable(address: str, wait_s: float, call: Callable[[], Awaitable[Any]]) -> Any:
+def _or_unreachable(address: str, wait_s: float, call: Callable[[], Awaitable[T]]) -> T:
     try:
         return run_isolated(call)
     except (OSError, TimeoutError, ValueError, TypeError) as error:

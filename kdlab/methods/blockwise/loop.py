@@ -512,7 +512,7 @@ class BlockwiseLoop:
                 facts["blocks"].append(more)
             facts |= {
                 "position": self.position.to_json(),
-                "plan": job.samples.describe()["plan"],
+                "plan": job.samples.plan.facts(),
                 "samples": len(job.samples.plan.ids),
                 "lineage": self.lineage.facts(),
                 "programme": job.programme.facts(),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.deployment import DeployedModel, Deployment
 from kdlab.experiment.pools import Pools
 from kdlab.methods.blockwise.cutting import Cuts
 from kdlab.methods.blockwise.served_prefix import ServedPrefix, width_of
@@ -31,12 +31,12 @@ def prefix_deployment(cuts: Cuts, served: ServedPrefix, pools: Pools) -> Deploym
         width = width_of(cutting.outputs[: served.blocks])
         built = model.build(width, data.shape[0])
         built.net.load_state_dict(whole.net.state_dict())
-    member = {
-        "model": model.to_dict(),
-        "weights": str(teacher.weights),
-        "sha256": teacher.sha256,
-        "weight": 1.0,
-    }
+    member = DeployedModel(
+        model=model.to_dict(),
+        weights=str(teacher.weights),
+        sha256=teacher.sha256,
+        weight=1.0,
+    )
     with torch.inference_mode():
         made = pools.deployment(built.eval(), spec.train.batch, served.source)
     return replace(

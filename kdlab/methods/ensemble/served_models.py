@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from kdlab.cluster import notebook_components
-from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.deployment import DeployedModel, Deployment
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import Pool, deploy
 from kdlab.cluster.teachers.probe import identity_of, probe_images, proof_of
@@ -57,11 +57,13 @@ class ServedModels:
             pool = self._with(self._deployment(models))
             status = pool.wait(self._stop)
             if not self._served:
-                self._emit(PoolReady(address=pool.address, teachers=status["teachers"]))
+                self._emit(
+                    PoolReady(address=pool.address, teachers=status.said_of_teachers())
+                )
             self._emit(
                 ModelsServed(
                     models=[file.worker for file in models],
-                    teachers=len(status["teachers"]),
+                    teachers=len(status.teachers),
                 )
             )
             self._served, self._address = wanted, PoolAddress.of(pool)
@@ -95,13 +97,13 @@ class ServedModels:
         together = hashlib.sha256("+".join(f.sha256 for f in models).encode())
         return Deployment(
             members=tuple(
-                {
-                    "model": self.ensemble_run.model_spec(file.worker).to_dict()
+                DeployedModel(
+                    model=self.ensemble_run.model_spec(file.worker).to_dict()
                     | {"weights": None, "sha256": None},
-                    "weights": file.path,
-                    "sha256": file.sha256,
-                    "weight": 1.0,
-                }
+                    weights=file.path,
+                    sha256=file.sha256,
+                    weight=1.0,
+                )
                 for file in models
             ),
             teacher=together.hexdigest()[:16],

@@ -1,0 +1,172 @@
+"""What teachers, readers and runs tell the coordinator, and what it answers.
+
+Each is a dataclass on both sides and JSON between. Facts that a teacher did not tell are
+left out there, so that rows and events show what is known.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kdlab.messages import plain, typed
+from kdlab.papers.edl_dist.leases import Change, Lease, State
+
+
+def told(value: object) -> dict[str, object]:
+    """A dataclass as JSON, without what is not known."""
+    return {name: fact for name, fact in plain(value).items() if fact is not None}
+
+
+# Of teachers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherFacts:
+    """What a teacher says of itself.
+
+    Attributes:
+        name, pid, device, threads: for people.
+        best_batch, min_batch: samples that it takes at once, at most, and should, at least.
+        by_reference: whether it has loaded the data.
+        weights: sha256 of those it has, which other teachers may fetch.
+        wire_port: where readers ask.
+        chaos: whether it obeys orders to cut its network.
+        answered, queued: requests until now, and those that wait; with each renewal.
+    """
+
+    name: str
+    pid: int
+    device: str
+    threads: int
+    best_batch: int
+    min_batch: int | None = None
+    by_reference: bool
+    weights: tuple[str, ...] | None = None
+    wire_port: int
+    chaos: bool | None = None
+    answered: int | None = None
+    queued: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What is read of a `Deployment` where its models are not loaded."""
+
+    fingerprint: str
+    by_reference: bool = False
+    num_classes: int = 0
+    batch: int = 0
+    reference: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """To a teacher that registers: what to load, and how often to renew its lease."""
+
+    deployment: Mapping[str, object] | None
+    renew_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a teacher may not serve."""
+
+    refused: str
+    retry_s: float | None = None  # after which it may ask again; None is never
+    load: bool = False  # what the pool serves by now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsSource:
+    """Where a teacher gets weights: one of these."""
+
+    peer: tuple[str, int] | None = None  # address and port of a teacher that has them
+    size: int | None = None  # bytes that lie at the coordinator
+    wait_s: float | None = None  # it is busy; ask again after so long
+
+
+# Of readers
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedTeacher:
+    """A lease and what its teacher says of itself; None before it was ready."""
+
+    lease: Lease
+    facts: TeacherFacts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolChanges:
+    """What changed for a student; with `full`, all there is."""
+
+    known: bool  # else its demand is to be said again
+    version: int = -1  # of the table, for the next question
+    incarnation: str = ""  # of the coordinator
+    full: bool = False
+    given: tuple[LeasedTeacher, ...] = ()
+    gone: Mapping[str, Change] = field(default_factory=dict)
+
+
+# Of whoever looks
+
+
+@dataclass(frozen=True, slots=True)
+class StudentStatus:
+    t_s: float
+    rate: float
+    searching: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherStatus:
+    """A teacher as it is seen from outside; what it says of itself stands beside the rest."""
+
+    address: str
+    state: State
+    student: str | None
+    t_t: float
+    silent_s: float
+    facts: TeacherFacts | None = None
+
+    @classmethod
+    def of(cls, lease: Lease, now: float, facts: TeacherFacts | None) -> "TeacherStatus":
+        silent_s = now - lease.renewed_at
+        return cls(lease.teacher, lease.state, lease.student, lease.t_t, silent_s, facts)
+
+    def said(self) -> dict[str, object]:
+        own: dict[str, object] = plain(self)
+        own.pop("facts")
+        return own | ({} if self.facts is None else told(self.facts))
+
+    @classmethod
+    def read(cls, said: Mapping[str, object]) -> "TeacherStatus":
+        facts = typed(TeacherFacts, said) if "wire_port" in said else None
+        return replace(typed(cls, said), facts=facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatus:
+    """All there is to see of a pool."""
+
+    deployed: str
+    expired: int
+    renewals: int
+    students: Mapping[str, StudentStatus]
+    teachers: tuple[TeacherStatus, ...]
+
+    @property
+    def ready(self) -> list[TeacherStatus]:
+        """Those that serve, or could."""
+        return [t for t in self.teachers if t.state != "registered"]
+
+    def said_of_teachers(self) -> list[dict[str, object]]:
+        return [teacher.said() for teacher in self.teachers]
+
+    def said(self) -> dict[str, object]:
+        return {**plain(replace(self, teachers=())), "teachers": self.said_of_teachers()}
+
+    @classmethod
+    def read(cls, said: Mapping[str, object]) -> "PoolStatus":
+        teachers = typed(list[dict[str, object]], said["teachers"])
+        status = typed(cls, {**said, "teachers": ()})
+        return replace(status, teachers=tuple(map(TeacherStatus.read, teachers)))

@@ -1,0 +1,92 @@
+"""Weights that runs send along, for teachers that cannot read their path.
+
+Few teachers are served from here at once, so that leases come first; whoever has the weights
+serves others.
+"""
+
+import asyncio
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kdlab.cluster.coordination.coordinator_messages import WeightsSource
+
+_CHUNK = 1 << 20  # bytes of weights in one answer, so that no renewal waits for more
+_STREAMS = 2  # teachers that get weights from here at once; the others wait, or ask those
+_STREAM_S = 10.0  # without a question: that teacher is taken for gone
+
+
+class WeightsShelf:
+    """Files by their sha256, on the machine of the scheduler."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="kdlab-weights-"))
+        self._streams: dict[str, float] = {}  # teachers that get some: when last
+
+    async def put(self, sha256: str, offset: int, chunk: bytes) -> int:
+        """Take the next piece of a file that a run sends; how much there is of it now."""
+        path = self._path(sha256)
+        have = path.stat().st_size if path.is_file() else 0
+        if offset == have:
+            await asyncio.to_thread(_append, path, chunk)
+            have += len(chunk)
+        return have
+
+    def source(
+        self, address: str, sha256: str, peers: Sequence[tuple[str, int]]
+    ) -> WeightsSource:
+        """Where a teacher gets them.
+
+        Args:
+            address: of the teacher.
+            sha256: of the weights.
+            peers: address and port of the teachers that have them.
+
+        Raises:
+            FileNotFoundError: nobody has them.
+        """
+        if peers:
+            return WeightsSource(peer=random.choice(peers))
+        path = self._path(sha256)
+        if not path.is_file():
+            raise FileNotFoundError(
+                "neither this pool nor a teacher of it has these weights; the run that "
+                "deployed them sends them along while it is up"
+            )
+        now = time.monotonic()
+        self._streams = {a: at for a, at in self._streams.items() if now - at < _STREAM_S}
+        if address not in self._streams and len(self._streams) >= _STREAMS:
+            return WeightsSource(wait_s=0.5)
+        self._streams[address] = now
+        return WeightsSource(size=path.stat().st_size)
+
+    async def piece(self, address: str, sha256: str, offset: int) -> bytes:
+        """One piece of a file."""
+        self._streams[address] = time.monotonic()
+        path = self._path(sha256)
+        piece = await asyncio.to_thread(_piece, path, offset)
+        if offset + len(piece) >= path.stat().st_size:
+            del self._streams[address]
+        return piece
+
+    def _path(self, sha256: str) -> Path:
+        if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+            raise ValueError(f"{sha256[:80]!r} is no sha256")
+        return self.folder / sha256
+
+    async def close(self) -> None:
+        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+
+
+def _append(path: Path, chunk: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(chunk)
+
+
+def _piece(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(_CHUNK)

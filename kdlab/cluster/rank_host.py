@@ -1,0 +1,129 @@
+"""Ranks beside a Dask worker: children of it, that a run elsewhere asks for (hosted_ranks.py).
+
+A keeper that nobody asks for a while ends its ranks: their run is gone.
+"""
+
+import asyncio
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+from distributed import Worker, WorkerPlugin
+
+from kdlab.messages import plain
+from kdlab.supervision.rank_child import LocalRank
+
+_UNASKED_S = 10.0  # after which a keeper ends ranks whose run does not ask any more:
+# before the run takes its host for lost and starts others in their place
+_WATCH_S = 1.0
+_PLUGIN = "kdlab-rank-keeper"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankNews:
+    """What became of a rank since it was last asked for."""
+
+    alive: bool
+    messages: tuple[dict[str, object], ...]
+    exit_code: int | None
+    stopped: bool
+    sign: tuple[int, int, float]  # of life: generation, step, seconds since
+    exit_report: str
+
+
+class RankHost(WorkerPlugin):
+    """Keeps ranks on a Dask worker. Registered by the first run that needs it."""
+
+    name = _PLUGIN
+    idempotent = True  # another run's does not replace it, with the ranks it keeps
+
+    def setup(self, worker: Worker) -> None:
+        self.ranks: dict[str, LocalRank] = {}
+        self.asked: dict[str, float] = {}
+        self.host = urlsplit(worker.address).hostname or "127.0.0.1"
+        worker.handlers |= {
+            "kdlab_rank_start": self.start,
+            "kdlab_rank_send": self.send,
+            "kdlab_rank_end": self.end,
+            "kdlab_rank_news": self.news,
+            "kdlab_rank_port": self.port,
+        }
+        self._watch = asyncio.create_task(self._end_the_forgotten())
+
+    def teardown(self, worker: Worker) -> None:
+        self._watch.cancel()
+        for name in list(self.ranks):
+            self._end(name)
+
+    def start(
+        self, name: str, module: str, config: dict[str, object], log: str, pulse: str
+    ) -> int:
+        """The pid of a new rank."""
+        # gloo listens on one interface: that of the address this worker is known by.
+        environment = {}
+        if (interface := interface_of(self.host)) is not None:
+            environment["GLOO_SOCKET_IFNAME"] = interface
+        rank = LocalRank(module, config, Path(log), Path(pulse), environment)
+        self.ranks[name], self.asked[name] = rank, time.monotonic()
+        return rank.pid
+
+    def send(self, name: str, order: dict[str, object]) -> bool:
+        rank = self.ranks.get(name)
+        return rank is not None and rank.send(**order)
+
+    async def end(self, name: str, kill: bool) -> None:  # by name only
+        rank = self.ranks.get(name)
+        if rank is None:
+            return
+        if kill:
+            rank.kill()
+        else:
+            await asyncio.to_thread(self._end, name)
+
+    def _end(self, name: str) -> None:
+        self.ranks.pop(name).stop()
+
+    def news(self, names: list[str]) -> dict[str, object]:
+        """`RankNews` of each of these that is here."""
+        found: dict[str, object] = {}
+        for name in names:
+            rank = self.ranks.get(name)
+            if rank is None:
+                continue
+            self.asked[name] = time.monotonic()
+            alive = rank.alive()  # asked first: last words are read after it
+            sign = rank.sign()
+            news = RankNews(
+                alive=alive,
+                messages=tuple(rank.messages()),
+                exit_code=rank.exit_code,
+                stopped=alive and rank.is_stopped(),
+                sign=(sign.generation, sign.step, time.monotonic() - sign.time),
+                exit_report="" if alive else rank.exit_report("ended"),
+            )
+            found[name] = plain(news)
+        return found
+
+    def port(self) -> tuple[str, int]:
+        """Where the ranks of a generation can meet: this host, and a port that is free."""
+        with socket.socket() as probe:
+            probe.bind((self.host, 0))
+            return self.host, int(probe.getsockname()[1])
+
+    async def _end_the_forgotten(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            for name, asked in list(self.asked.items()):
+                if name in self.ranks and time.monotonic() - asked > _UNASKED_S:
+                    await asyncio.to_thread(self._end, name)
+
+
+def interface_of(host: str) -> str | None:
+    """The name of this machine's interface with that address."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == host for address in addresses):
+            return str(name)
+    return "lo" if host.startswith("127.") else None

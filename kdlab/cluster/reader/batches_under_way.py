@@ -1,0 +1,96 @@
+"""What a reader keeps of each batch until the trainer has it: ids, views, soft labels."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.cluster.reader.ring import Slot
+from kdlab.data.samples import PlannedSamples
+from kdlab.papers.edl_dist.in_flight import Part
+from kdlab.soft_labels.label_file import GrowingLabels
+
+
+class BatchesUnderWay:
+    """The student's samples, cut into batches.
+
+    Args:
+        samples: that it trains on.
+        classes: numbers of a soft label.
+        labels: keeps soft labels for later epochs; None keeps none.
+    """
+
+    def __init__(
+        self, samples: PlannedSamples, classes: int, labels: GrowingLabels | None
+    ) -> None:
+        self._samples, self._classes, self._labels = samples, classes, labels
+        self._cuts: dict[int, list[NDArray[np.int64]]] = {}  # by epoch
+        self._soft: dict[tuple[int, int], NDArray[np.float32]] = {}
+        self._views: dict[tuple[int, int], NDArray[np.uint8]] = {}  # by value: kept
+
+    def ids(self, epoch: int, batch: int) -> NDArray[np.int64]:
+        if epoch not in self._cuts:
+            self._cuts[epoch] = self._samples.batches(epoch)
+        return self._cuts[epoch][batch]
+
+    def view_of(self, epoch: int) -> int:
+        """The epoch whose views are shown."""
+        return epoch if self._labels is None else self._labels.view_of(epoch)
+
+    def views(self, part: Part, *, keep: bool) -> NDArray[np.uint8]:
+        """Views of a part; with `keep` those of the whole batch, which a re-send needs again.
+
+        A batch that is checked may be delivered already, and its views gone.
+        """
+        rows, key = slice(part.start, part.stop), (part.epoch, part.batch)
+        ids, view = self.ids(*key), self.view_of(part.epoch)
+        if not keep:
+            return self._samples.views(ids[rows], view)
+        if key not in self._views:
+            self._views[key] = self._samples.views(ids, view)
+        return self._views[key][rows]
+
+    def knows(self, epoch: int, batch: int) -> bool:
+        """Whether the soft labels of a batch were kept."""
+        return self._labels is not None and self._labels.knows(
+            self.ids(epoch, batch), epoch
+        )
+
+    def take_cached(self, part: Part) -> None:
+        assert self._labels is not None
+        ids = self.ids(part.epoch, part.batch)
+        self._soft_of(part.epoch, part.batch)[:] = self._labels.get(ids, part.epoch)
+
+    def put(self, part: Part, answer: NDArray[np.float32]) -> None:
+        rows = slice(part.start, part.stop)
+        self._soft_of(part.epoch, part.batch)[rows] = answer
+        if self._labels is not None:
+            ids = self.ids(part.epoch, part.batch)[rows]
+            self._labels.put(ids, part.epoch, answer)
+
+    def _soft_of(self, epoch: int, batch: int) -> NDArray[np.float32]:
+        key = (epoch, batch)
+        if key not in self._soft:
+            shape = (len(self.ids(epoch, batch)), self._classes)
+            self._soft[key] = np.empty(shape, np.float32)
+        return self._soft[key]
+
+    def move_to(self, slot: Slot, epoch: int, batch: int) -> int:
+        """Fill a slot of the ring, and forget the batch; its samples."""
+        ids, key = self.ids(epoch, batch), (epoch, batch)
+        count = len(ids)
+        slot.head[:] = (epoch, batch, count)
+        slot.ids[:count] = ids
+        slot.labels[:count] = self._samples.labels(ids)
+        slot.soft[:count] = self._soft.pop(key)
+        views, place = self._views.pop(key, None), slot.views[:count]
+        if views is None:
+            self._samples.views(ids, self.view_of(epoch), out=place)
+        else:
+            place[:] = views
+        for old in [e for e in self._cuts if e < epoch]:
+            del self._cuts[old]
+        return count
+
+    def finish(self) -> None:
+        """The file of kept soft labels may be complete by now."""
+        if self._labels is not None:
+            self._labels.finish()

@@ -1,0 +1,381 @@
+"""A teacher: a model behind a Dask worker and a wire of its own (label_wire.py).
+
+The handler only queues; one inference thread computes (inference.py). The same thread
+sends the lease renewals, between batches, so a teacher whose inference hangs stops
+looking alive.
+
+Join order is EDL-Dist's (section 3.1): register at the coordinator, deploy the model,
+measure t_t, report ready with a proof that it is the right model, serve.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+from distributed import Worker
+from numpy.typing import NDArray
+
+from kdlab.cluster import notebook_components
+from kdlab.cluster.child_configs import TeacherConfig
+from kdlab.cluster.coordination.coordinator_messages import (
+    Refusal,
+    TeacherFacts,
+    Welcome,
+    told,
+)
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.teachers.inference import Inbox, Inference, Request
+from kdlab.cluster.teachers.weights import forget_other_than, piece_for, weights_for
+from kdlab.cluster.wires.label_wire import Arrays, Reply, listen, port_of
+from kdlab.cluster.wires.messages import check, encode
+from kdlab.cluster.wires.roles import FAILED, REFUSED, WITHDRAWN
+from kdlab.cluster.wires.wire import CALL_S, call_coordinator
+from kdlab.errors import TeacherRefused
+from kdlab.messages import typed
+
+AGAIN_S, LONGEST_S = 0.2, 10.0  # between tries to reach the scheduler
+_QUIET_S = 0.5  # without a request, after goodbye: the readers know
+_DRAIN_S = 10.0  # at most
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a teacher ended; `code` tells a supervisor whether to start it again.
+
+    0 it was told to leave; 1 its inference failed: again; 2 it is not wanted as it is
+    (another model, other data): a person must look; 3 the scheduler was away for too long:
+    again, when that is back.
+    """
+
+    code: int = WITHDRAWN
+    why: str = ""
+
+
+class TeacherServer:
+    def __init__(
+        self, config: TeacherConfig, scratch: Path, say: Callable[[str], None]
+    ) -> None:
+        self.config, self.scratch, self.say = config, scratch, say
+        self.requests = Inbox()
+        self.draining = False
+        self.ready = False
+        self.worker: Worker | None = None  # while there is a connection
+        self.wire: asyncio.Server | None = None
+        self.serving: asyncio.Task[None] | None = None
+        self.closing: asyncio.Task[None] | None = None
+        self.thread: threading.Thread | None = None
+        self.inference: Inference | None = None
+        self.open_requests = 0
+        self.last_activity = 0.0
+        self.ending: Ending | None = None
+        self.renew_s = 1.5  # a quarter of the TTL, told by the coordinator
+        self.dark_until = 0.0  # chaos: until then it is as if its network were cut
+        self.lies = 0.0  # chaos: share of answers that are wrong
+        self.chance = random.Random(0)
+
+    async def on_connected(self, worker: Worker) -> None:
+        self.worker, self.loop = worker, asyncio.get_running_loop()
+        if self.wire is None:
+            # At the address the readers are told: a name may stand for several.
+            host = urlsplit(worker.address).hostname or self.config.host
+            port = self.config.label_port
+            self.wire = await listen(host, self.infer, self._largest_request, port)
+        if self.config.chaos:
+            worker.handlers |= {
+                "kdlab_partition": self.partition,
+                "kdlab_lie": self.lie,
+            }
+        # Loading takes seconds; the worker must answer its scheduler meanwhile.
+        self.serving = asyncio.create_task(self._serve())
+
+    def on_disconnected(self) -> None:
+        self.worker, self.ready = None, False
+        if self.serving is not None:
+            self.serving.cancel()
+
+    def close(self) -> None:
+        self.requests.put(None)  # or the inference thread would keep the process
+        if self.wire is not None:
+            self.wire.close()
+
+    def infer(self, asked: dict[str, object], inputs: Arrays, reply: Reply) -> None:
+        """Logits of a batch, given by value (views) or by reference (ids, epoch)."""
+        inference = self.inference
+        try:
+            if inference is None:
+                raise TeacherRefused("it has not loaded its model yet")
+            if "weights" in asked:
+                reply(piece_for(asked, self._files()))
+                return
+            deployment, data = inference.deployment, inference.data
+            if asked.get("serves", deployment.teacher) != deployment.teacher:
+                raise TeacherRefused(
+                    f"it serves teacher {deployment.teacher} by now, and is asked for "
+                    f"{str(asked['serves'])[:80]}"
+                )
+            wanted = check(
+                asked,
+                inputs,
+                deployment.shape,
+                deployment.num_classes,
+                # A hedge or a check was cut for a teacher that takes more at once.
+                deployment.batch,
+                None if data is None else len(data.labels),
+            )
+        except (TeacherRefused, ValueError) as error:
+            reply(error)
+            return
+
+        def answered(logits: NDArray[np.float32] | Exception) -> None:
+            """In the inference thread."""
+            answer: Arrays | Exception
+            if isinstance(logits, Exception):
+                answer = logits
+            else:
+                if self.lies and self.chance.random() < self.lies:
+                    logits = np.roll(logits, 1, axis=1)
+                try:
+                    answer = encode(logits, wanted.replies, wanted.top_k)
+                except Exception as error:  # a model may answer anything
+                    answer = error
+            self.loop.call_soon_threadsafe(answer_it, answer)
+
+        def answer_it(answer: Arrays | Exception) -> None:
+            left = self.dark_until - time.monotonic()
+            if left > 0:
+                self.loop.call_later(left, answer_it, answer)
+                return
+            self.open_requests -= 1
+            self.last_activity = time.monotonic()
+            reply(answer)
+
+        self.open_requests += 1
+        self.requests.put(
+            Request(
+                wanted.epoch, inputs.get("ids"), inputs.get("views"), answered, inference
+            )
+        )
+
+    def _largest_request(self) -> int:
+        """Bytes: the images of its largest batch as float32, and no more."""
+        if self.inference is None:
+            return 0
+        deployment = self.inference.deployment
+        return 4 * deployment.batch * prod(deployment.shape) + 4096
+
+    async def partition(self, seconds: float) -> None:
+        """Chaos: neither answers nor renewals leave this teacher for so long."""
+        self.dark_until = time.monotonic() + seconds
+
+    async def lie(self, share: float) -> None:
+        """Chaos: so many of its answers are wrong from now on."""
+        self.lies = share
+
+    def _files(self) -> dict[str, Path]:
+        """The weights it has loaded, by sha256."""
+        if self.inference is None:
+            return {}
+        members = self.inference.deployment.members
+        return {
+            m.sha256: path for m, path in zip(members, self.inference.weights, strict=True)
+        }
+
+    async def _serve(self) -> None:
+        """Until the connection is lost: come up, and again whenever that is called for."""
+        wait_s = AGAIN_S
+        while not self.ready and self.ending is None:
+            try:
+                await self._deploy()
+            except (OSError, TimeoutError) as error:  # a busy or a restarted scheduler
+                logging.getLogger("kdlab").warning("not ready yet: %s", error)
+                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
+                wait_s = min(LONGEST_S, 2 * wait_s)
+            except (TeacherRefused, ValueError) as error:
+                self.end(Ending(REFUSED, f"{type(error).__name__}: {error}"))
+            except Exception as error:  # any failure to come up ends this teacher, told why
+                self.end(Ending(FAILED, f"{type(error).__name__}: {error}"))
+        if self.thread is None and self.ready:
+            self.thread = threading.Thread(
+                target=self._compute, name="inference", daemon=True
+            )
+            self.thread.start()
+
+    def end(self, ending: Ending) -> None:
+        if self.ending is None:
+            self.ending = ending
+        if self.worker is not None:  # a task of its own: this one may end with it
+            self.closing = asyncio.create_task(self.worker.close())
+
+    def _compute(self) -> None:
+        try:
+            self._loop()
+        except Exception as error:  # it would hold its connection and never answer
+            why = f"its inference ended: {type(error).__name__}: {error}"
+            self.loop.call_soon_threadsafe(self.end, Ending(FAILED, why))
+
+    async def _ask(
+        self, operation: str, deadline_s: float = CALL_S, **arguments: object
+    ) -> object:
+        """One call about this teacher.
+
+        Raises:
+            OSError, TimeoutError: nobody answers, or there is no coordinator yet.
+        """
+        worker = self.worker
+        if worker is None:
+            raise ConnectionError("the scheduler is gone")
+        return await call_coordinator(
+            worker.scheduler, operation, deadline_s, address=worker.address, **arguments
+        )
+
+    async def _deploy(self) -> None:
+        """Register, load what the pool serves (unless it is loaded), report ready."""
+        self.ready = False  # until it is: a renewal tries again
+        while not self.ready:
+            deployment = await self._join()
+            loaded = self.inference
+            if loaded is None or loaded.deployment.fingerprint != deployment.fingerprint:
+                weights = await weights_for(deployment, self.scratch, self._ask)
+                loaded = await asyncio.to_thread(self._prepare, deployment, weights)
+                forget_other_than(deployment, self.scratch)
+            self.inference = loaded
+            self.ready = await self._report_ready(loaded)
+
+    async def _join(self) -> Deployment:
+        loaded = self.inference.deployment.to_json() if self.inference else None
+        reply = None
+        while reply is None:
+            reply = await self._ask("hello", serves=loaded)
+        welcome = typed(Welcome, reply)
+        self.renew_s = welcome.renew_s
+        return Deployment.from_json(welcome.deployment or {})
+
+    def _prepare(self, deployment: Deployment, weights: list[Path]) -> Inference:
+        notebook_components.accept(deployment.components)
+        own = self.config.sha256
+        served = "+".join(member.sha256 for member in deployment.members)
+        if own is not None and own != served:
+            raise TeacherRefused(
+                f"this teacher was started for model {own[:16]}, the pool serves "
+                f"{deployment.fingerprint}"
+            )
+        inference = Inference(
+            deployment,
+            weights,
+            self.config.threads,
+            self.config.device,
+            self.config.number,
+        )
+        inference.load_data()
+        inference.measure()
+        return inference
+
+    async def _report_ready(self, inference: Inference) -> bool:
+        """Whether it is accepted; else the pool has something else to load by now."""
+        assert self.wire is not None
+        facts = TeacherFacts(
+            name=self.config.name,
+            pid=os.getpid(),
+            device=inference.device,
+            threads=self.config.threads,
+            best_batch=inference.best_batch,
+            min_batch=inference.min_batch,
+            by_reference=inference.data is not None,
+            weights=tuple(self._files()),
+            wire_port=port_of(self.wire),
+            chaos=self.config.chaos,
+        )
+        answer = await asyncio.to_thread(inference.probe)
+        while True:
+            answered = await self._ask(
+                "ready",
+                fingerprint=inference.deployment.fingerprint,
+                t_t=inference.t_t,
+                batch_s=inference.best_batch / inference.t_t,
+                answer=answer,
+                facts=told(facts),
+            )
+            if not answered:
+                break
+            refusal = typed(Refusal, answered)
+            if refusal.load:
+                return False
+            if refusal.retry_s is None:
+                raise TeacherRefused(refusal.refused)
+            self.say(f"waits {refusal.retry_s:.0f} s: {refusal.refused}")
+            await asyncio.sleep(refusal.retry_s)  # the coordinator's back-off itself
+        self.say(
+            f"ready: serves {inference.deployment.describe()} at {inference.t_t:.0f} "
+            f"samples/s in batches of {inference.best_batch}, {inference.device}"
+        )
+        return True
+
+    def _loop(self) -> None:
+        """The inference thread: compute, and renew the lease between batches."""
+        renewed = time.monotonic()
+        while True:
+            taken = self.requests.take(self.renew_s / 2)
+            if taken is None:
+                return
+            if taken:
+                taken[0].by.answer(taken)
+            now = time.monotonic()
+            if (
+                now - renewed >= self.renew_s
+                and not self.draining
+                and now > self.dark_until
+            ):
+                renewed = now
+                asyncio.run_coroutine_threadsafe(self._renew(), self.loop)
+
+    async def _renew(self) -> None:
+        inference = self.inference
+        if not self.ready or self.worker is None:
+            return  # it is coming up already, or the connection is
+        assert inference is not None
+        try:
+            known = await self._ask(
+                "renew",
+                t_t=inference.t_t,
+                answered=inference.answered,
+                queued=self.open_requests,
+            )
+        except (OSError, TimeoutError) as error:
+            logging.getLogger("kdlab").warning("lease not renewed: %s", error)
+            return
+        if not known and not self.draining and self.ready:
+            # It hung and expired, or the pool serves something else now, or the
+            # coordinator was started again.
+            self.ready = False
+            self.serving = asyncio.create_task(self._serve())
+
+    async def withdraw(self) -> None:
+        """Polite leave: goodbye first, then every request that still comes is answered.
+
+        The coordinator tells the readers at once; a request that was on its way then still
+        finds an answer, so nothing has to be sent again.
+        """
+        if self.draining:
+            return
+        self.draining = True
+        with contextlib.suppress(OSError, TimeoutError):
+            await self._ask("leave", deadline_s=2.0)
+        self.last_activity = time.monotonic()
+        deadline = self.last_activity + _DRAIN_S
+        while time.monotonic() < deadline and (
+            self.open_requests or time.monotonic() - self.last_activity < _QUIET_S
+        ):
+            await asyncio.sleep(_QUIET_S / 10)  # between looks at the two facts above
+        answered = self.inference.answered if self.inference else 0
+        self.say(f"withdrawn after {answered} batches")
+        self.end(Ending())
