@@ -29,6 +29,7 @@ from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, figure
 from kdlab.run import Run, load
 from kdlab.train import checkpoint
+from kdlab.train.student_job import StudentFacts
 from kdlab.train.teacher import frozen
 
 _TTL_S = 6.0
@@ -317,13 +318,13 @@ def chaos(say: Callable[[str], None]) -> list[Figure]:
             )
         (folder,) = folders
         spec_hash = json.loads((run.path / "experiment.json").read_text())["spec_hash"]
-        found = checkpoint.load_newest(folder, spec_hash)
+        found = checkpoint.load_newest(folder, spec_hash, StudentFacts)
         assert found is not None
-        lineage = found[1]["lineage"]
+        lineage = found.facts.lineage
     return [
         figure("chaos_events/chaos200", [count], "events", f">= {_CHAOS_EVENTS}"),
-        figure("samples_lost/chaos200", [lineage["lost"]], "samples", "<= 0"),
-        figure("samples_repeated/chaos200", [lineage["repeated"]], "samples", "<= 0"),
-        figure("samples_rolled_back/chaos200", [lineage["rolled_back"]], "samples"),
-        figure("samples_seen/chaos200", [lineage["seen"]], "samples"),
+        figure("samples_lost/chaos200", [lineage.lost], "samples", "<= 0"),
+        figure("samples_repeated/chaos200", [lineage.repeated], "samples", "<= 0"),
+        figure("samples_rolled_back/chaos200", [lineage.rolled_back], "samples"),
+        figure("samples_seen/chaos200", [lineage.seen], "samples"),
     ]

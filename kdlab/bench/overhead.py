@@ -25,7 +25,8 @@ from kdlab.models.model import Normalised
 from kdlab.report.figures import Report, figure, report
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.train.recipe import Recipe, lr_at, make_optimizer
-from kdlab.train.student import StudentJob, StudentLoop
+from kdlab.train.student import StudentLoop
+from kdlab.train.student_job import StudentJob
 
 _IMPORT = (
     "import time; t = time.perf_counter(); import kdlab; print(time.perf_counter() - t)"

@@ -20,7 +20,8 @@ from kdlab.models.model import ModelSpec
 from kdlab.models.patch_net import PatchNet
 from kdlab.soft_labels.source import SourceContext, TeacherPool
 from kdlab.train.recipe import Recipe
-from kdlab.train.student import StudentJob, StudentLoop
+from kdlab.train.student import StudentLoop
+from kdlab.train.student_job import StudentJob
 
 _EPOCHS = 1_000_000  # slices never come to an end
 _MAX_LAYERS = 2048  # of a student that is slow enough for any case

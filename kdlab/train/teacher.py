@@ -37,7 +37,8 @@ from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import StudentResult
-from kdlab.train.student import StudentJob, StudentLoop
+from kdlab.train.student import StudentLoop
+from kdlab.train.student_job import StudentJob
 
 
 @register("train/teacher")

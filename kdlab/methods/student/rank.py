@@ -21,6 +21,7 @@ from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.aggregation.ranks import Ranks, Solo, Together
 from kdlab.train.position import Position
 from kdlab.train.result import MemberResult
+from kdlab.train.student_job import StudentFacts
 
 
 class Rank(RankProcess[GenerationOrder]):
@@ -71,13 +72,14 @@ class Rank(RankProcess[GenerationOrder]):
         """From the newest checkpoint to the end, in a group that is up; rank 0's result."""
         spec, number = self.spec, order.generation
         members = order.names or tuple(f"rank{r}" for r in range(ranks.world))
-        found = checkpoint.load_newest(self.folder / "checkpoints", self.hash)
+        folder = self.folder / "checkpoints"
+        found = checkpoint.load_newest(folder, self.hash, StudentFacts)
         batch = spec.train.batch
         if self.aggregation.on_size_change == "scale_lr":
             batch = max(2, batch * ranks.world // self.aggregation.ranks)
         position = Position()
         if found is not None:
-            position = Position.from_checkpoint(found[1], batch)
+            position = Position.restored(found.facts, batch)
         samples = self.setup.samples(
             self.member,
             RankPart(ranks.rank, self._shares(ranks, device, found, members)),
@@ -131,7 +133,7 @@ class Rank(RankProcess[GenerationOrder]):
         self,
         ranks: Ranks,
         device: torch.device,
-        found: checkpoint.Found | None,
+        found: checkpoint.Found[StudentFacts] | None,
         members: tuple[str, ...],
     ) -> tuple[float, ...]:
         """Share of each rank in a batch; those of the checkpoint while the same ranks train.
@@ -140,7 +142,7 @@ class Rank(RankProcess[GenerationOrder]):
         """
         if self.aggregation.shares == "equal" or ranks.world == 1:
             return (1.0,) * ranks.world
-        saved: dict[str, float] = found[1]["shares"] if found is not None else {}
+        saved = found.facts.shares if found is not None else {}
         if set(saved) == set(members):
             return tuple(saved[name] for name in members)
         if self.rate is None:
