@@ -21,6 +21,7 @@ from torch import nn
 from kdlab.bench.block_workloads import Workload, workload
 from kdlab.data.samples import PlannedSamples
 from kdlab.methods.blockwise import planning
+from kdlab.methods.blockwise.consensus import of_all
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.pairs import BlockPair
@@ -93,7 +94,7 @@ def running(
 ) -> Running:
     """A variant that has not begun, with students of its own."""
     pairs = [BlockPair(p.teacher, copy.deepcopy(p.student), p.loss) for p in cutting.pairs]
-    groups, relay = stage_groups(what.plans), dist.new_group()
+    groups, relay = stage_groups(what.plans), of_all()
     workers, loaders = [], []
     for plan in what.of(rank):
         stage = plan.stages[plan.stage_of(rank)]

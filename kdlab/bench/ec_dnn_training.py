@@ -71,7 +71,7 @@ def _costs(ensemble_run: EnsembleRun, folder: Path) -> MeasuredSeconds:
         worker.model.train()
         for batch in worker.stream.take(source, _STEPS):
             begin = time.process_time()
-            worker.one(batch)
+            worker.sgd.one(batch)
             steps.append(time.process_time() - begin)
     return MeasuredSeconds(
         step_s=float(np.median(steps[5:])),
@@ -87,7 +87,7 @@ def _forward_s(worker: LocalWorker) -> float:
     taken = []
     for _ in range(5):
         begin = time.process_time()
-        worker.probabilities(inputs)
+        worker.sgd.probabilities(inputs)
         taken.append((time.process_time() - begin) / len(inputs))
     torch.manual_seed(0)
     return float(np.median(taken))

@@ -3,7 +3,7 @@
     1: while not converged do                                  -> epochs
     3:   y, input = get_training_sample()                      -> Batch.labels, .views
     4:   soft_labels = get_soft_labels(input)                  -> Batch.soft
-    5:   θ = θ - η ∇ { α φ(y, F(θ, input)) + β ψ(soft_labels, F'(θ, input)) }  -> step
+    5:   θ = θ - η ∇ { α φ(y, F(θ, input)) + β ψ(soft_labels, F'(θ, input)) }  -> student_step.py
     7:   θ = Σ θ_j / N                                         -> aggregation/ranks.py
 
 The loop knows no process and no teacher. The same loop trains the teachers themselves
@@ -36,7 +36,7 @@ from kdlab.train.result import StudentResult
 from kdlab.train.results import Results
 from kdlab.train.step import Descent
 from kdlab.train.student_job import StudentFacts, StudentJob
-from kdlab.train.student_step import StudentStep
+from kdlab.train.student_step import BatchStep
 
 _LOG_EVERY_S = 0.2
 
@@ -60,7 +60,7 @@ class StudentLoop:
             torch.compile(self.model) if recipe.compile else self.model  # type: ignore[arg-type]
         )
         self.descent = Descent(recipe, self.model, run_model, self.device)
-        self.step = StudentStep(job, self.descent)
+        self.step = BatchStep(job, self.descent)
         self.batches = job.samples.plan.batches
         is_master = job.ranks.rank == 0
         self.course = Course(job.samples, job.folder, job.emit, is_master=is_master)

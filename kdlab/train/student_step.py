@@ -14,7 +14,7 @@ from kdlab.train.student_job import StudentJob
 from kdlab.train.sync_norm import leave_alone
 
 
-class StudentStep:
+class BatchStep:
     def __init__(self, job: StudentJob, descent: Descent) -> None:
         self.job, self.descent = job, descent
         self.loss = job.loss  # with the weights and the temperature that it has now
@@ -62,7 +62,7 @@ class StudentStep:
         with torch.random.fork_rng():
             model = leave_alone(copy.deepcopy(self.descent.model)).train()
             own = Descent(self.job.recipe, model, model, self.descent.device)
-            twin = StudentStep(self.job, own)
+            twin = BatchStep(self.job, own)
             twin.loss = self.loss
             for _ in range(3):
                 twin(batch, len(ids))
