@@ -2,17 +2,17 @@
 
 import time
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from kdlab.bench.ec_dnn import MeasuredSeconds
+from kdlab.bench.ec_dnn import BenchedMethod, MeasuredSeconds, TrainedMethod, TrainingConfig
 from kdlab.config.load import spec_hash
 from kdlab.events.event import unheard
 from kdlab.experiment.setup import TrainingSetup
+from kdlab.messages import plain
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.method import Ensemble
 from kdlab.methods.ensemble.model_workers import WorkersHere
@@ -26,13 +26,10 @@ _ROWS = 2048
 
 
 def main() -> None:
-    config = configured(dict[str, Any])
-    variant = config.get("variant") or {
-        "aggregation": {"type": "train/aggregation/none"},
-        "iterations": 1,
-    }
-    own = {"method.compare": {"own": variant}, "method.processes": False}
-    experiment = load(config["experiment"], *config["overrides"], own)
+    config = configured(TrainingConfig)
+    method = config.method or BenchedMethod(name="costs")
+    own = {"method.compare": {"own": method.variant()}, "method.processes": False}
+    experiment = load(config.experiment, *config.overrides, own)
     spec = experiment.spec
     setup = TrainingSetup(
         spec,
@@ -42,25 +39,20 @@ def main() -> None:
         stop=lambda: False,
     )
     member = next(m for m in spec.members() if m.source_name == "own")
-    seed = int(config.get("seed", 0))
     assert isinstance(spec.method, Ensemble)
     ensemble_run = EnsembleRun(
-        spec.method, setup, replace(member, source_name="own", seed=seed)
+        spec.method, setup, replace(member, source_name="own", seed=config.seed)
     )
-    folder = Path(config["folder"])
-    if config["what"] == "costs":
-        announce(done=asdict(_costs(ensemble_run, folder)))
+    folder = config.folder
+    if config.method is None:
+        announce(done=plain(_costs(ensemble_run, folder)))
         return
     processes = WorkersHere(
         lambda number: ensemble_run.worker(number, folder, unheard),
         lambda worker: ensemble_run.source(worker, "bench", None),
     )
     outcome = RoundDriver(ensemble_run.training(folder, unheard), processes).run()
-    facts = {
-        "looks": [asdict(look) for look in outcome.looks],
-        "account": asdict(outcome.account),
-    }
-    announce(done=facts)
+    announce(done=plain(TrainedMethod(outcome.looks, outcome.account)))
 
 
 def _costs(ensemble_run: EnsembleRun, folder: Path) -> MeasuredSeconds:

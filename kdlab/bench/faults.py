@@ -11,8 +11,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, chdir, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -123,28 +123,26 @@ def _resent_after(source: ServedSource, batches: Iterator[None], at: float) -> f
         return figures["resends"] + figures["hedges"] > before
 
     _until(resent, lambda: _take(batches, 5))
-    for entry in _recorded(source):
-        when = _time_of(entry)
-        if when >= at and _sends_again(entry):
-            return when - at
+    for one in _recorded(source):
+        # A loss that leads to sends at once, or a look that sends (a hedge).
+        again = bool(one.sent_to) if one.on == "on_tick" else one.loses
+        if one.time >= at and again:
+            return one.time - at
     raise RuntimeError("the reader's record shows no part that was sent again")
 
 
-def _sends_again(entry: dict[str, Any]) -> bool:
-    """A loss that leads to sends at once, or a look that sends (a hedge)."""
-    kinds = [i["is"] for i in entry["told"] or []]
-    if entry["on"] == "on_tick":
-        return "Send" in kinds
-    return _is_loss(entry)
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What the reader did at an event: the teachers it sent to, and whether it lost one."""
 
-
-def _is_loss(entry: dict[str, Any]) -> bool:
-    said = [i for i in entry["told"] or [] if i["is"] == "Say"]
-    return any(i["of"]["event"]["of"]["event"] == "teacher_lost" for i in said)
+    on: str
+    time: float
+    sent_to: list[str]
+    loses: bool
 
 
 def _losses(source: ServedSource) -> int:
-    return sum(map(_is_loss, _recorded(source)))
+    return sum(one.loses for one in _recorded(source))
 
 
 def _used_after(
@@ -157,11 +155,8 @@ def _used_after(
     address, ready_at = _ready_times(journal)[-1]
 
     def first_send() -> float | None:
-        for entry in _recorded(source):
-            for told in entry["told"] or []:
-                if told["is"] == "Send" and told["of"]["teacher"] == address:
-                    return _time_of(entry)
-        return None
+        found = (one.time for one in _recorded(source) if address in one.sent_to)
+        return next(found, None)
 
     _until(lambda: first_send() is not None, lambda: _take(batches, 20))
     sent_at = first_send()
@@ -174,17 +169,19 @@ def _ready_times(journal: Path) -> list[tuple[str, float]]:
     return [(e["args"][0], e["args"][2]) for e in entries if e.get("on") == "on_ready"]
 
 
-def _recorded(source: ServedSource) -> list[dict[str, Any]]:
-    lines = source.log.with_suffix(".jsonl").read_text().splitlines()
-    whole = [line for line in lines if line.endswith("}")]  # the last may be half there
-    return [entry for line in whole if "on" in (entry := json.loads(line))]
-
-
-def _time_of(entry: dict[str, Any]) -> float:
-    """Every event's time is its last argument, or the keyword."""
-    if "time" in entry["kwargs"]:
-        return float(entry["kwargs"]["time"])
-    return float(entry["args"][-1]) if entry["args"] else -1.0
+def _recorded(source: ServedSource) -> list[_Recorded]:
+    found = []
+    for line in source.log.with_suffix(".jsonl").read_text().splitlines():
+        entry = json.loads(line) if line.endswith("}") else {}  # the last may be half there
+        if "on" not in entry:
+            continue
+        told = entry["told"] or []
+        said = [i["of"]["event"]["of"]["event"] for i in told if i["is"] == "Say"]
+        # Every event's time is its last argument, or the keyword.
+        at = entry["kwargs"].get("time", entry["args"][-1] if entry["args"] else -1.0)
+        sent_to = [i["of"]["teacher"] for i in told if i["is"] == "Send"]
+        found.append(_Recorded(entry["on"], float(at), sent_to, "teacher_lost" in said))
+    return found
 
 
 def _ready(pool: RunningLocalPool) -> int:

@@ -11,10 +11,10 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kdlab.bench.apart import runs_in
 from kdlab.errors import ClusterError
@@ -27,6 +27,9 @@ from kdlab.notebook.watch import Watch
 from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import CDPSession
 
 _SLICE_S = 4.0
 _PATIENCE_S = 120.0
@@ -97,7 +100,7 @@ def _slice(run: Run, read: EventReader, sizes: list[float] | None) -> float:
 
 
 def _counting(sizes: list[float]) -> Callable[..., None]:
-    def send(message: dict[str, Any], buffers: list[bytes]) -> None:
+    def send(message: Mapping[str, object], buffers: list[bytes]) -> None:
         if message["kind"] == "add":
             sizes.append(float(len(json.dumps(message)) + sum(map(len, buffers))))
 
@@ -145,14 +148,14 @@ def _page(say: Callable[[str], None]) -> list[Figure]:
     ]
 
 
-def _metrics(tools: Any) -> dict[str, float]:
+def _metrics(tools: "CDPSession") -> dict[str, float]:
     found = tools.send("Performance.getMetrics")["metrics"]
     return {one["name"]: float(one["value"]) for one in found}
 
 
-def _messages() -> tuple[list[dict[str, Any]], int]:
+def _messages() -> tuple[list[dict[str, object]], int]:
     """What the widget sends: the whole history of a long run, then updates."""
-    sent: list[tuple[dict[str, Any], bytes]] = []
+    sent: list[tuple[Mapping[str, object], bytes]] = []
     watch = Watch()
     widget = CurvesWidget(watch, "", lambda: None)
     widget.send = lambda message, buffers: sent.append((message, buffers[0]))
@@ -165,7 +168,7 @@ def _messages() -> tuple[list[dict[str, Any]], int]:
         watch.see(_step(step))
         widget.add(watch.take_news())
     kept = len(json.dumps(sent[0][0])) + len(sent[0][1])
-    packed = [
+    packed: list[dict[str, object]] = [
         {"message": message, "raw": base64.b64encode(raw).decode()} for message, raw in sent
     ]
     return packed, kept

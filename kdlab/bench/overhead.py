@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -120,7 +119,7 @@ def _bare_rate(recipe: Recipe, model: Normalised, samples: PlannedSamples) -> fl
 
 
 def _import_seconds() -> float:
-    done: Any = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True
     )
     return float(done.stdout)

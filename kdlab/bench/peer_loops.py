@@ -8,7 +8,6 @@ the teacher in the student's process: that is what these libraries offer.
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -193,5 +192,5 @@ def written() -> list[Written]:
 
 
 def _count(text: str) -> int:
-    lines: list[Any] = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in text.splitlines()]
     return sum(bool(line) and not line.startswith("#") for line in lines)

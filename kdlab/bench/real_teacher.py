@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import psutil
 import torch
@@ -195,16 +194,17 @@ def deployment_of_model(
 ) -> Deployment:
     weights = folder / "teacher.safetensors"
     save_file(model.net.state_dict(), weights)
-    member: dict[str, Any] = {
+    sha256 = file_sha256(weights)
+    member = {
         "model": spec.to_dict(),
         "weights": str(weights),
-        "sha256": file_sha256(weights),
+        "sha256": sha256,
         "weight": 1.0,
     }
     return replace(
         deployment_for(samples),
         members=(member,),
-        teacher=member["sha256"][:16],
+        teacher=sha256[:16],
         by_reference=True,
     )
 
