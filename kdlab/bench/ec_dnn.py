@@ -18,10 +18,9 @@ from statistics import fmean
 from typing import Literal, TypeVar
 
 from kdlab.bench.bench_children import BenchJob, results
-from kdlab.methods.ensemble.round_driver import CostTotals
-from kdlab.methods.ensemble.round_errors import RoundErrors
-from kdlab.papers.ec_dnn.metrics import Point, speed, worse_share
+from kdlab.papers.ec_dnn.metrics import speed, worse_share
 from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.report.methods import ErrorCurve
 
 EXPERIMENT = "ec_dnn/cifar10_cpu"
 BUDGET_S = 20.0
@@ -112,14 +111,6 @@ class TrainingConfig:
     experiment: str = EXPERIMENT
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedMethod:
-    """What a training came to: errors at its communications, and what it cost."""
-
-    looks: list[RoundErrors]
-    account: CostTotals
-
-
 def measure(
     repeats: int = 3,
     say: Callable[[str], None] = lambda line: None,
@@ -158,7 +149,7 @@ def _chosen(
     costs: MeasuredSeconds,
     budget_s: float,
     say: Callable[[str], None],
-) -> tuple[dict[str, BenchedMethod], dict[str, TrainedMethod]]:
+) -> tuple[dict[str, BenchedMethod], dict[str, ErrorCurve]]:
     """The settings of each method that are best on validation, with the first seed."""
     plain = costs.iterations(budget_s)
     cases = {
@@ -177,9 +168,9 @@ def _chosen(
     }
     every = [(name, case) for name, own in cases.items() for case in own]
     found = trainings.all([(case, 0) for _, case in every])
-    best: dict[str, tuple[float, BenchedMethod, TrainedMethod]] = {}
+    best: dict[str, tuple[float, BenchedMethod, ErrorCurve]] = {}
     for (name, case), result in zip(every, found, strict=True):
-        last = result.looks[-1]
+        last = result.last
         say(
             f"{case.name}: validation error {last.validation_global:.2f} %, test "
             f"{last.global_:.2f} % (_G) {last.chosen:.2f} % (_L), "
@@ -225,11 +216,9 @@ class _Trainings:
         (found,) = self._results([self._told(None, 0)], MeasuredSeconds)
         return found
 
-    def all(self, cases: Sequence[tuple[BenchedMethod, int]]) -> list[TrainedMethod]:
+    def all(self, cases: Sequence[tuple[BenchedMethod, int]]) -> list[ErrorCurve]:
         """What each came to with its seed, in their order."""
-        return self._results(
-            [self._told(case, seed) for case, seed in cases], TrainedMethod
-        )
+        return self._results([self._told(case, seed) for case, seed in cases], ErrorCurve)
 
     def _told(self, case: BenchedMethod | None, seed: int) -> TrainingConfig:
         self._number += 1
@@ -248,10 +237,10 @@ class _Trainings:
 
 
 def _figures(
-    trained: dict[str, list[TrainedMethod]], chosen: dict[str, BenchedMethod]
+    trained: dict[str, list[ErrorCurve]], chosen: dict[str, BenchedMethod]
 ) -> list[Figure]:
     def last(name: str, key: str) -> list[float]:
-        return [getattr(result.looks[-1], key) for result in trained[name]]
+        return [getattr(result.last, key) for result in trained[name]]
 
     found = [figure("error_pct/s", last("s", "chosen"), "%")]
     for name in ("ec", "ma", "e"):
@@ -266,13 +255,13 @@ def _figures(
         pairs = zip(last(one, key), last(other, key), strict=True)
         label = f"points_better/{one}_{suffix}_than_{other}_{suffix}"
         found.append(figure(label, [b - a for a, b in pairs], "points", ">= 0"))
-    baseline = [_curve(result, "global_") for result in trained["ma"]]
+    baseline = [result.curve("global_") for result in trained["ma"]]
     for name, key, goal in (
         ("ec_g", "global_", ">= 1.9"),
         ("ec_l", "chosen", None),
         ("e_g", "global_", None),
     ):
-        own = [_curve(result, key) for result in trained[name.split("_")[0]]]
+        own = [result.curve(key) for result in trained[name.split("_")[0]]]
         values = [speed(mine, ma) for mine, ma in zip(own, baseline, strict=True)]
         found.append(figure(f"speed/{name}", values, "times", goal))
     found.append(_worse("ensemble", [*trained["ec"], *trained["e"]], "<= 0"))
@@ -292,11 +281,7 @@ def _figures(
     return [*found, figure("beta/ec", [ec.beta[1]], "")]
 
 
-def _curve(result: TrainedMethod, key: str) -> list[Point]:
-    return [Point(look.parallel_s, getattr(look, key)) for look in result.looks]
-
-
-def _worse(name: str, trained: Sequence[TrainedMethod], goal: str | None) -> Figure:
+def _worse(name: str, trained: Sequence[ErrorCurve], goal: str | None) -> Figure:
     """Share of looks whose global model has a larger loss than its models on average."""
     shares = [
         worse_share(

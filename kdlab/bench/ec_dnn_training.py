@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kdlab.bench.ec_dnn import BenchedMethod, MeasuredSeconds, TrainedMethod, TrainingConfig
+from kdlab.bench.ec_dnn import BenchedMethod, MeasuredSeconds, TrainingConfig
 from kdlab.config.load import spec_hash
 from kdlab.events.event import unheard
 from kdlab.experiment.setup import TrainingSetup
@@ -18,6 +18,7 @@ from kdlab.methods.ensemble.method import Ensemble
 from kdlab.methods.ensemble.model_workers import WorkersHere
 from kdlab.methods.ensemble.round_driver import RoundDriver
 from kdlab.methods.ensemble.worker import LocalWorker
+from kdlab.report.methods import ErrorCurve
 from kdlab.run.experiment import load
 from kdlab.supervision.children import announce, configured
 
@@ -52,7 +53,7 @@ def main() -> None:
         lambda worker: ensemble_run.source(worker, "bench", None),
     )
     outcome = RoundDriver(ensemble_run.training(folder, unheard), processes).run()
-    announce(done=plain(TrainedMethod(outcome.looks, outcome.account)))
+    announce(done=plain(ErrorCurve(outcome.looks, outcome.account)))
 
 
 def _costs(ensemble_run: EnsembleRun, folder: Path) -> MeasuredSeconds:

@@ -37,7 +37,7 @@ class Course:
     def go_to(self, found: Found[_At] | None) -> None:
         """Count from where this checkpoint was made; None is the start."""
         if found is not None:
-            self.position = Position.restored(found.facts, self._batch)
+            self.position = found.facts.restored(self._batch)
             counts = found.tensors["lineage.counts"].numpy()
             self.lineage.restore(counts, found.facts.lineage)
         if not self.is_master:

@@ -1,6 +1,6 @@
 """Where a training stands."""
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 
 import numpy as np
 
@@ -9,19 +9,6 @@ from kdlab.train.lineage import LineageCounts
 
 Start = dict[str, int | list[int]]
 """Where a source begins: {"epoch": number, "done": its batches that are finished}."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedPosition:
-    """A `Position` as a checkpoint has it."""
-
-    epoch: int
-    step: int
-    done: list[int]
-    first_sample: int
-    train_seconds: float
-    best_top1: float
-    best_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +27,6 @@ class SavedPlan:
         return cls(**{own.name: getattr(plan, own.name) for own in fields(cls)})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """What the checkpoint of any loop over a plan says."""
-
-    position: SavedPosition
-    plan: SavedPlan
-    samples: int
-    lineage: LineageCounts
-    seed: int
-    spec_hash: str
-
-
 @dataclass(slots=True)
 class Position:
     """All of it is in the checkpoint."""
@@ -64,17 +39,25 @@ class Position:
     best_top1: float = -1.0  # on validation
     best_epoch: int = -1
 
-    def saved(self) -> SavedPosition:
-        return SavedPosition(**asdict(self) | {"done": sorted(self.done)})
 
-    @classmethod
-    def restored(cls, at: Standing, batch: int) -> "Position":
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What the checkpoint of any loop over a plan says."""
+
+    position: Position
+    plan: SavedPlan
+    samples: int
+    lineage: LineageCounts
+    seed: int
+    spec_hash: str
+
+    def restored(self, batch: int) -> Position:
         """The saved position, for batches of a size that may be another one now.
 
         What was trained on of the epoch under way stays done; its rest is cut anew.
         """
-        position = cls(**asdict(at.position) | {"done": set(at.position.done)})
-        before = BatchPlan(ids=np.arange(at.samples), **asdict(at.plan))
+        position = replace(self.position, done=set(self.position.done))
+        before = BatchPlan(ids=np.arange(self.samples), **asdict(self.plan))
         if before.batch != batch and position.done:
             if position.done != set(range(len(position.done))):
                 raise ValueError("batches were done out of order; the rest has no start")

@@ -367,7 +367,7 @@ class StudentLoop:
         facts = StudentFacts(
             optimizer_plain=optimizer.optimizer_plain,
             param_groups=optimizer.param_groups,
-            position=self.position.saved(),
+            position=self.position,
             plan=SavedPlan.of(plan),
             samples=len(plan.ids),
             shares=dict(zip(job.members, job.samples.part.shares, strict=True)),

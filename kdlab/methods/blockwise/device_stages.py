@@ -60,11 +60,6 @@ class DeviceStages:
         """Samples of each batch that is left of the epoch."""
         return [len(ids) for ids in self.loaders[0].ids]
 
-    @property
-    def has_losses(self) -> bool:
-        """Whether steps were done since the last word."""
-        return bool(self._losses)
-
     def mean_losses(self) -> dict[int, float]:
         """Mean loss of each of this device's blocks, over the steps since the last call."""
         steps = max(1, self._course.position.step - self._reported)

@@ -185,8 +185,8 @@ class BlockwiseLoop:
             step += 1
         for one in running:
             next(one, None)  # its last sends leave
-        if self.stages.has_losses:  # of steps after the last report
-            consensus.report(step - 1, self.stages.mean_losses(), _NOTHING)
+        if losses := self.stages.mean_losses():  # of steps after the last report
+            consensus.report(step - 1, losses, _NOTHING)
         for agreed_on in consensus.agreed_at(step + self._lag):
             self._follow(*agreed_on, steps=step)
         return step
@@ -303,7 +303,7 @@ class BlockwiseLoop:
                 blocks.append(more)
             facts = BlockwiseFacts(
                 blocks=blocks,
-                position=self.position.saved(),
+                position=self.position,
                 plan=SavedPlan.of(job.samples.plan),
                 samples=len(job.samples.plan.ids),
                 lineage=self.lineage.totals(),

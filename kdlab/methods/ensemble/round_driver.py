@@ -34,7 +34,7 @@ from kdlab.methods.ensemble.model_workers import (
     WorkerLost,
     WorkerReady,
 )
-from kdlab.methods.ensemble.round_errors import Looks, RoundErrors
+from kdlab.methods.ensemble.round_errors import Looks, RoundReports
 from kdlab.papers.ec_dnn.parallel import Busy, Combining, Network, round_s
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.papers.ec_dnn.rounds import (
@@ -46,25 +46,12 @@ from kdlab.papers.ec_dnn.rounds import (
     Rounds,
     Train,
 )
+from kdlab.report.round_errors import CostTotals, RoundErrors
 from kdlab.soft_labels.source import PoolAddress
 
 _MAX_LOSSES = 3  # of one worker, without anything done in between
+_KEPT = "direction.json"
 _KEPT_ROUNDS = 2  # whose models stay on disk
-
-
-@dataclass(slots=True)
-class CostTotals:
-    """What a training has cost so far. Seconds on machines side by side."""
-
-    parallel_s: float = 0.0
-    communication_s: float = 0.0
-    relabel_s: float = 0.0  # the slowest worker's, of each round
-    compress_s: float = 0.0
-    train_s: float = 0.0
-    fetched_bytes: int = 0
-    samples: int = 0
-    steps: int = 0
-    iterations: int = 0  # local ones of each worker: t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,23 +65,18 @@ class TrainingOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Direction:
-    """A training between two rounds, on disk (direction.json)."""
+class Direction:
+    """A training between two rounds, on disk."""
 
     round: int  # to go on with
     latest: list[ModelFile]
     account: CostTotals
     looks: list[RoundErrors]
 
-
-@dataclass(slots=True)
-class _Round:
-    """What is known of the round under way."""
-
-    trained: dict[int, RoundReport] = field(default_factory=dict)
-    combined: dict[int, RoundReport] = field(default_factory=dict)
-    members: tuple[int, ...] = ()
-    serve_s: float = 0.0  # until a pool served the models; everybody waited
+    @classmethod
+    def read(cls, folder: Path) -> "Direction":
+        """Of a member."""
+        return typed(cls, json.loads((folder / _KEPT).read_text()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +120,8 @@ class RoundDriver:
         self.account, self.looks = CostTotals(), list[RoundErrors]()  # so far
         self.latest: dict[int, ModelFile] = {}  # newest model of each worker
         self._look = Looks(training.folder, training.data, training.combining)
-        self._kept = training.folder / "direction.json"
-        self._round = _Round()
+        self._kept = training.folder / _KEPT
+        self._round = RoundReports()
         self._losses = dict.fromkeys(range(training.workers), 0)  # times lost in a row
         self._final: dict[int, float] = {}  # loss of each on its local data, in the end
         self._kept_at = time.monotonic()
@@ -154,7 +136,7 @@ class RoundDriver:
         """The round to go on with; what was counted before it is known again."""
         if not self._kept.is_file():
             return 0
-        kept = typed(_Direction, json.loads(self._kept.read_text()))
+        kept = Direction.read(self.training.folder)
         self.account, self.looks = kept.account, kept.looks
         self.latest = {file.worker: file for file in kept.latest}
         self.emit(Resumed(epoch=kept.round, step=self.account.steps, rolled_back=0))
@@ -308,11 +290,11 @@ class RoundDriver:
         )
         if number in self._looked_at:
             self._measure(number, own)
-        self._round = _Round()
+        self._round = RoundReports()
         if number in self._keeps or not round_.combines:
             self._keep(following)
 
-    def _time(self, own: _Round, communicates: bool) -> float:
+    def _time(self, own: RoundReports, communicates: bool) -> float:
         """Seconds of this round, on machines side by side."""
         busy = []
         for worker, did in own.trained.items():
@@ -342,15 +324,8 @@ class RoundDriver:
         account.parallel_s += seconds
         return seconds
 
-    def _measure(self, number: int, own: _Round) -> None:
-        found = self._look.look(
-            number,
-            own.members,
-            own.trained,
-            own.combined,
-            iterations=self.account.iterations,
-            parallel_s=self.account.parallel_s,
-        )
+    def _measure(self, number: int, own: RoundReports) -> None:
+        found = self._look.look(number, own, self.account)
         self.looks.append(found)
         self.emit(
             ErrorsMeasured(**asdict(found), diff_lg=found.diff_lg, diff_lc=found.diff_lc)
@@ -359,7 +334,7 @@ class RoundDriver:
     def _keep(self, following: int) -> None:
         """What a resumed run needs; then models of long ago can go."""
         latest = list(self.latest.values())
-        kept = _Direction(following, latest, self.account, self.looks)
+        kept = Direction(following, latest, self.account, self.looks)
         write_json(self._kept, plain(kept))
         for old in sorted((self.training.folder / "rounds").glob("*")):
             if int(old.name) < following - _KEPT_ROUNDS:
