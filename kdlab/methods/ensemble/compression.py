@@ -11,7 +11,7 @@ from kdlab.data.samples import PlannedSamples, Subset
 from kdlab.errors import KdlabError
 from kdlab.losses.local import accelerated_compression
 from kdlab.methods.ensemble.exchange import ModelFile
-from kdlab.methods.ensemble.local_job import LocalJob
+from kdlab.methods.ensemble.local_job import LocalJob, WorkParts
 from kdlab.methods.ensemble.local_sgd import LocalSgd
 from kdlab.methods.ensemble.relabel import Relabelled, relabel, relabel_served
 from kdlab.methods.ensemble.stream import BatchPlace, Stream
@@ -22,18 +22,6 @@ from kdlab.soft_labels.source import Batch, TeacherPool
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.compression.distillation import Distillation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What a reset was made of."""
-
-    samples: int = 0
-    relabel_s: float = 0.0
-    compress_s: float = 0.0
-    fetched_bytes: int = 0
-    ensemble_loss: float | None = None
-    model_losses: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +76,7 @@ def compress(
     round_: Round,
     models: Sequence[ModelFile],
     pool: TeacherPool | None,
-) -> Parts:
+) -> WorkParts:
     """Algorithm 2: relabel, then p iterations on Eq. 6 from the local weights.
 
     Args:
@@ -99,7 +87,7 @@ def compress(
         pool: that serves them; None has them loaded here.
     """
     if not round_.compress_steps:
-        return Parts()
+        return WorkParts()
     job = sgd.job
     stream = trained
     if not compresses_in_line(job.aggregation):
@@ -134,7 +122,7 @@ def compress(
         sgd.alive()
     if stream is trained:
         trained.taken += len(places)
-    return Parts(
+    return WorkParts(
         samples=samples,
         relabel_s=mean.seconds,
         compress_s=sgd.cpu() - busy,

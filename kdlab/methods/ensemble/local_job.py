@@ -59,33 +59,44 @@ class LocalJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundWork:
+class WorkParts:
+    """What a part of a round was made of.
+
+    Attributes:
+        samples: of SGD, in the model now; those before a restart are in it too.
+        relabel_s, compress_s: processor seconds of this process; of relabelling by a pool the
+            seconds it was waited for.
+        fetched_bytes: of models of others, or of the outputs a pool sent instead.
+        ensemble_loss, model_losses: on the relabelled rows, of the ensemble and of each model.
+    """
+
+    samples: int = 0
+    relabel_s: float = 0.0
+    compress_s: float = 0.0
+    fetched_bytes: int = 0
+    ensemble_loss: float | None = None
+    model_losses: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundWork(WorkParts):
     """What a worker did in one part of a round.
 
     Attributes:
         round: its number.
         model: that can be fetched.
         loss: mean training loss of its steps (cross entropy with the true labels).
-        steps, samples: of SGD, in the model now; those before a restart are in it too.
+        steps: of SGD, those before a restart included.
         wall_s: of the part, looks at validation and test not counted.
-        train_s, relabel_s, compress_s: processor seconds of this process; of relabelling by a
-            pool the seconds it was waited for.
-        fetched_bytes: of models of others, or of the outputs a pool sent instead.
-        ensemble_loss, model_losses: on the relabelled rows, of the ensemble and of each model.
+        train_s: processor seconds of this process.
     """
 
     round: int
     model: ModelFile
     loss: float
     steps: int
-    samples: int
     wall_s: float
     train_s: float = 0.0
-    relabel_s: float = 0.0
-    compress_s: float = 0.0
-    fetched_bytes: int = 0
-    ensemble_loss: float | None = None
-    model_losses: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

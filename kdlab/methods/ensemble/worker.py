@@ -12,6 +12,7 @@ from seed, worker and step, so it does not matter where it runs or whether it ca
 import copy
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -25,14 +26,13 @@ from kdlab.events.training import CheckpointSaved
 from kdlab.losses.local import diversity_regularised
 from kdlab.methods.ensemble.compression import (
     MeanOutputs,
-    Parts,
     compress,
     compresses_in_line,
     mean_outputs,
     others_bytes,
 )
 from kdlab.methods.ensemble.exchange import ModelFile, fetch, publish
-from kdlab.methods.ensemble.local_job import LocalFacts, LocalJob, RoundWork
+from kdlab.methods.ensemble.local_job import LocalFacts, LocalJob, RoundWork, WorkParts
 from kdlab.methods.ensemble.local_sgd import LocalSgd
 from kdlab.methods.ensemble.stream import Stream
 from kdlab.papers.ec_dnn.round_schedule import Round
@@ -255,10 +255,10 @@ class LocalWorker:
         self.model.net.load_state_dict(merged)
         if aggregation.optimizer == "reset":
             self.sgd.forget_momentum()
-        parts = Parts(fetched_bytes=others_bytes(self.job, models))
+        parts = WorkParts(fetched_bytes=others_bytes(self.job, models))
         return self._reset(round_, begin, parts)
 
-    def _reset(self, round_: Round, begin: float, parts: Parts) -> RoundWork:
+    def _reset(self, round_: Round, begin: float, parts: WorkParts) -> RoundWork:
         """The new starting point: kept, and published for z-bar."""
         loss = self.sgd.mean_loss()
         self._begins(round_.number + 1, keep=self._keeps)
@@ -267,13 +267,8 @@ class LocalWorker:
             model=publish(self.model.net, self.job.worker, self._path(round_, "reset")),
             loss=loss,
             steps=round_.compress_steps,
-            samples=parts.samples,
             wall_s=self.sgd.clock() - begin,
-            relabel_s=parts.relabel_s,
-            compress_s=parts.compress_s,
-            fetched_bytes=parts.fetched_bytes,
-            ensemble_loss=parts.ensemble_loss,
-            model_losses=parts.model_losses,
+            **asdict(parts),
         )
 
     def _between(self) -> None:
