@@ -18,6 +18,7 @@ import psutil
 from kdlab.bench.real_teacher import deployment_of_model
 from kdlab.bench.scale import StudentsSeen, asked_of, emulated_students
 from kdlab.bench.students import ImageCase, deployment_for, samples_of
+from kdlab.bench.waiting import until
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
 from kdlab.cluster.pool import send_weights, start_scheduler
@@ -234,10 +235,12 @@ def restart(say: Callable[[str], None]) -> list[Figure]:
         )
         back = time.monotonic()
         wanted = 0.9 * sum(n for n, _ in setting.teachers)
-        while (held := _renewed(pool, time.monotonic() - back)) < wanted:
-            if time.monotonic() - back > 60:
-                raise RuntimeError(f"{held} teachers serve a minute after the restart")
-            time.sleep(0.05)  # between looks
+        until(
+            lambda: _renewed(pool, time.monotonic() - back) >= wanted,
+            patience_s=60.0,
+            missing=f"fewer than {wanted:g} teachers serve after the restart",
+            tick_s=0.05,
+        )
         again_s = time.monotonic() - back
         during, seen = pair.rate(15.0)
     say(

@@ -18,6 +18,7 @@ import psutil
 
 from kdlab.bench.real_teacher import deployment_of_model
 from kdlab.bench.students import ImageCase, context, emulated, samples_of
+from kdlab.bench.waiting import until
 from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.data.samples import PlannedSamples
@@ -75,7 +76,7 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
         deployment = deployment_of_model(model, built, samples, folder)
         pool = LocalPool(teachers=4, ttl_s=_TTL_S).start(deployment, folder / "pool")
         stack.callback(pool.close)
-        _until(lambda: _ready(pool) == 4)
+        until(lambda: _ready(pool) == 4)
         spec = Served(lt=256, ut=1024, record=True)
         source = spec.build(context(samples, folder, pool, 1e9, "faults"))
         stack.callback(source.close)
@@ -90,11 +91,11 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
             if number == signal.SIGSTOP:
                 child.process.kill()
         # A hedge came first: what else the stopped one had is sent again when it is lost.
-        _until(lambda: _losses(source) >= len(found), lambda: _take(batches, 5))
+        until(lambda: _losses(source) >= len(found), lambda: _take(batches, 5))
         time.sleep(0.2)  # figures follow with the reader's next look
         before = source.figures()["resends"]
         pool.teachers[2].process.terminate()
-        _until(lambda: not pool.teachers[2].alive(), lambda: _take(batches, 5))
+        until(lambda: not pool.teachers[2].alive(), lambda: _take(batches, 5))
         found["resend_s/sigterm"] = source.figures()["resends"] - before
         pool.add_teacher()
         found["join_to_used_s"] = _used_after(pool, source, batches)
@@ -122,7 +123,7 @@ def _resent_after(source: ServedSource, batches: Iterator[None], at: float) -> f
         figures = source.figures()
         return figures["resends"] + figures["hedges"] > before
 
-    _until(resent, lambda: _take(batches, 5))
+    until(resent, lambda: _take(batches, 5))
     for one in _recorded(source):
         # A loss that leads to sends at once, or a look that sends (a hedge).
         again = bool(one.sent_to) if one.on == "on_tick" else one.loses
@@ -151,14 +152,14 @@ def _used_after(
     """Seconds from a teacher's readiness to the first part that is sent to it."""
     journal = pool.folder / "coordinator.jsonl"
     before = _ready_times(journal)
-    _until(lambda: len(_ready_times(journal)) > len(before), lambda: _take(batches, 5))
+    until(lambda: len(_ready_times(journal)) > len(before), lambda: _take(batches, 5))
     address, ready_at = _ready_times(journal)[-1]
 
     def first_send() -> float | None:
         found = (one.time for one in _recorded(source) if address in one.sent_to)
         return next(found, None)
 
-    _until(lambda: first_send() is not None, lambda: _take(batches, 20))
+    until(lambda: first_send() is not None, lambda: _take(batches, 20))
     sent_at = first_send()
     assert sent_at is not None
     return sent_at - ready_at
@@ -186,17 +187,6 @@ def _recorded(source: ServedSource) -> list[_Recorded]:
 
 def _ready(pool: RunningLocalPool) -> int:
     return len(_ready_times(pool.folder / "coordinator.jsonl"))
-
-
-def _until(
-    condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None
-) -> None:
-    deadline = time.monotonic() + 120.0
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError("what the benchmark waits for did not happen within 120 s")
-        meanwhile()
-        time.sleep(0.01)  # between looks
 
 
 # Memory
@@ -260,11 +250,11 @@ def _failover(run: Run, before: int) -> float:
     def again() -> list[float]:
         return [e.seconds for e in select(run.folder.events, TrainingAgain)]
 
-    _until(lambda: _trains(run, before + 1))
-    _until(lambda: _standby_is_ready(run, before))
+    until(lambda: _trains(run, before + 1))
+    until(lambda: _standby_is_ready(run, before))
     *_, generation = select(run.folder.events, GenerationBegun)
     os.kill(list(generation.pids().values())[before % 2], signal.SIGKILL)
-    _until(lambda: len(again()) > before)
+    until(lambda: len(again()) > before)
     return again()[-1]
 
 

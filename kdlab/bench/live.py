@@ -17,6 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from kdlab.bench.apart import runs_in
+from kdlab.bench.waiting import until
 from kdlab.errors import ClusterError
 from kdlab.events.log import EventReader
 from kdlab.events.runs import MemberStarted
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import CDPSession
 
 _SLICE_S = 4.0
-_PATIENCE_S = 120.0
 _STEPS = 36_000  # two hours at five a second
 _HZ = 10
 _TICK_S = 5.0  # at the page
@@ -58,7 +58,8 @@ def _watched(repeats: int, say: Callable[[str], None]) -> tuple[list[float], lis
         run = load("quickstart", options).start()
         try:
             read = EventReader(run.folder.events)
-            _until_steps(run, read)
+            missing = f"The run to be watched takes no step; see {run.folder.log}."
+            until(lambda: bool(_steps(read)), missing=missing, tick_s=0.1)
             for number in range(repeats):
                 rates = {}
                 for watched in (True, False) if number % 2 else (False, True):
@@ -71,14 +72,8 @@ def _watched(repeats: int, say: Callable[[str], None]) -> tuple[list[float], lis
     return ratios, sizes
 
 
-def _until_steps(run: Run, read: EventReader) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not any(isinstance(event, StepLogged) for event in read()):
-        if time.monotonic() > deadline:
-            raise ClusterError(
-                f"The run to be watched takes no step; see {run.folder.log}."
-            )
-        time.sleep(0.1)  # between looks
+def _steps(read: EventReader) -> list[StepLogged]:
+    return [event for event in read() if isinstance(event, StepLogged)]
 
 
 def _slice(run: Run, read: EventReader, sizes: list[float] | None) -> float:
@@ -90,7 +85,7 @@ def _slice(run: Run, read: EventReader, sizes: list[float] | None) -> float:
         monitor.follow()
     read()  # what was before
     time.sleep(_SLICE_S)
-    steps = [event for event in read() if isinstance(event, StepLogged)]
+    steps = _steps(read)
     if monitor is not None:
         monitor.close()
     if len(steps) < 2:

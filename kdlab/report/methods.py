@@ -17,7 +17,8 @@ from kdlab.report.table import spread
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
+# Of curves beside each other.
+LINES = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def picture(methods: Mapping[str, Sequence[ErrorCurve]], path: Path) -> None:
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for number, (name, courses) in enumerate(methods.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = LINES[number % len(LINES)]
         _draw(left, courses, "parallel_s", name, colour)
         _draw(right, courses, "iterations", name, colour)
     left.set_xlabel("overall time on machines side by side, s")
