@@ -1,6 +1,6 @@
 """Events of blockwise distillation (Pipe-BD)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from kdlab.events.event import Event
 
@@ -29,7 +29,7 @@ class PlanMeasured(
 class TraceRecorded(Event, kind="trace"):
     """What the devices did in the last steps of an epoch."""
 
-    spans: Sequence[Sequence[str | float]]  # device, part, step, begin and end in seconds
+    spans: list[list[str | int | float]]  # device, part, step, begin and end in seconds
 
 
 class ArchitectureFound(

@@ -372,7 +372,7 @@ class BlockRank(RankProcess[GenerationOrder]):
     def _write_trace(self, spans: list[Span]) -> None:
         """For whoever watches after every epoch, as pictures after the first."""
         origin = min((span.begin for span in spans), default=0.0)
-        rows = [
+        rows: list[list[str | int | float]] = [
             [s.device, s.part, s.step, round(s.begin - origin, 5), round(s.end - origin, 5)]
             for s in spans
         ]
