@@ -53,7 +53,7 @@ class StudentsSeen:
     lied_of: list[int]
 
     def steps_per_second(self, before: "StudentsSeen") -> float:
-        """Of all, since then.
+        """Rate of all together, since then.
 
         Raises:
             RuntimeError: some failed.

@@ -75,7 +75,7 @@ class Direction:
 
     @classmethod
     def read(cls, folder: Path) -> "Direction":
-        """Of a member."""
+        """What a member keeps in its folder."""
         return typed(cls, json.loads((folder / _KEPT).read_text()))
 
 
