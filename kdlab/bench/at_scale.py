@@ -11,13 +11,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import psutil
 
 from kdlab.bench.real_teacher import deployment_of_model
-from kdlab.bench.scale import asked_of, emulated_students
+from kdlab.bench.scale import StudentsSeen, asked_of, emulated_students
 from kdlab.bench.students import ImageCase, deployment_for, samples_of
+from kdlab.bench.waiting import until
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
 from kdlab.cluster.pool import send_weights, start_scheduler
@@ -77,7 +78,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 # Simulated
 
 
-def simulated(setting: Setting, **changed: Any) -> PoolOutcome:
+def simulated(setting: Setting) -> PoolOutcome:
     (count, rate), *more = setting.teachers
     case = PoolCase(
         name=setting.name,
@@ -91,7 +92,7 @@ def simulated(setting: Setting, **changed: Any) -> PoolOutcome:
         steps=max(20, round(_SIMULATED_S * setting.demand / setting.batch)),
         order=setting.order,
     )
-    spec = EdlDist(cases=(case,), jitter=_JITTER, best_batch=setting.batch, **changed)
+    spec = EdlDist(cases=(case,), jitter=_JITTER, best_batch=setting.batch)
     return Simulation(spec, case).run()
 
 
@@ -128,22 +129,18 @@ class Pair:
     folder: Path
     began: float
 
-    def looked(self) -> dict[str, Any]:
-        found = asked_of(self.students)
-        if found["failed"]:
-            raise RuntimeError(f"the emulated student failed: {found['failed'][:2]}")
-        return found
+    def looked(self) -> StudentsSeen:
+        return asked_of(self.students, StudentsSeen)
 
-    def rate(self, seconds: float) -> tuple[float, dict[str, Any]]:
+    def rate(self, seconds: float) -> tuple[float, StudentsSeen]:
         """Samples/s trained on in so long, and what was seen last."""
         before = self.looked()
         time.sleep(seconds)  # the time of the measurement
         after = self.looked()
-        steps = sum(after["steps"]) - sum(before["steps"])
-        return self.setting.batch * steps / (after["time"] - before["time"]), after
+        return self.setting.batch * after.steps_per_second(before), after
 
 
-def _up(setting: Setting, stack: ExitStack, **how: Any) -> Pair:
+def _up(setting: Setting, stack: ExitStack, **rules: float) -> Pair:
     samples = samples_of(ImageCase(8, 64, 1))
     deployment = replace(deployment_for(samples), batch=setting.batch)
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -157,15 +154,13 @@ def _up(setting: Setting, stack: ExitStack, **how: Any) -> Pair:
     stack.callback(pool.close)
     pool.wait()
     began = time.monotonic()
-    rules = {"order": setting.order} | how.pop("rules", {})
     students = emulated_students(
         pool,
         samples.classes,
         folder,
         t_s=setting.demand,
         batch=setting.batch,
-        rules=rules,
-        **how,
+        rules={"order": setting.order, **rules},
     )
     stack.callback(students.stop)
     return Pair(setting, pool, students, folder, began)
@@ -176,13 +171,13 @@ def real(setting: Setting, say: Callable[[str], None]) -> list[Figure]:
         pair = _up(setting, stack)
         time.sleep(_WARM_UP_S)
         rate, seen = pair.rate(_MEASURE_S)
-    share, held = rate / setting.demand, sum(seen["held"]) / setting.demand
-    vain = sum(map(in_vain, seen["released"], seen["asked"]))
+    share, held = rate / setting.demand, sum(seen.held) / setting.demand
+    vain = sum(map(in_vain, seen.released, seen.asked))
     reach = min(setting.demand, setting.capacity)
-    settled = settled_at([pair.began, *seen["ended"][0]], setting.batch, reach) - pair.began
+    settled = settled_at([pair.began, *seen.ended[0]], setting.batch, reach) - pair.began
     say(
         f"{setting.name}: {share:.3f} of {setting.demand:g} samples/s, {held:.2f} of it held, "
-        f"settled after {settled:.1f} s, waited {seen['waited_s'][0]:.1f} s"
+        f"settled after {settled:.1f} s, waited {seen.waited_s[0]:.1f} s"
     )
     name = setting.name
     return [
@@ -192,7 +187,7 @@ def real(setting: Setting, say: Callable[[str], None]) -> list[Figure]:
         figure(f"scale/released_in_vain/{name}", [vain], "teachers", "<= 0"),
         figure(
             f"scale/lost_or_repeated/{name}",
-            [seen["lost"] + seen["repeated"]],
+            [seen.lost + seen.repeated],
             "batches",
             "<= 0",
         ),
@@ -211,12 +206,9 @@ def churn(say: Callable[[str], None], seconds: float = 60.0) -> list[Figure]:
             pair.pool.host.send(lose=1, join=[38.0])
             time.sleep(1.0)  # the pace of the churn
         after = pair.looked()
-    steps = sum(after["steps"]) - sum(before["steps"])
-    rate = setting.batch * steps / (after["time"] - before["time"])
-    say(
-        f"churn: {rate:.0f} samples/s, calm {calm:.0f}; {after['resends']} parts sent again"
-    )
-    lost = [after["lost"] + after["repeated"]]
+    rate = setting.batch * after.steps_per_second(before)
+    say(f"churn: {rate:.0f} samples/s, calm {calm:.0f}; {after.resends} parts sent again")
+    lost = [after.lost + after.repeated]
     return [
         figure("scale/churn_over_calm/100x38_by_256", [rate / calm], "ratio", ">= 0.95"),
         figure("scale/churn_lost_or_repeated/100x38_by_256", lost, "batches", "<= 0"),
@@ -243,17 +235,19 @@ def restart(say: Callable[[str], None]) -> list[Figure]:
         )
         back = time.monotonic()
         wanted = 0.9 * sum(n for n, _ in setting.teachers)
-        while (held := _renewed(pool, time.monotonic() - back)) < wanted:
-            if time.monotonic() - back > 60:
-                raise RuntimeError(f"{held} teachers serve a minute after the restart")
-            time.sleep(0.05)  # between looks
+        until(
+            lambda: _renewed(pool, time.monotonic() - back) >= wanted,
+            patience_s=60.0,
+            missing=f"fewer than {wanted:g} teachers serve after the restart",
+            tick_s=0.05,
+        )
         again_s = time.monotonic() - back
         during, seen = pair.rate(15.0)
     say(
         f"scheduler killed, up after {back - killed:.1f} s, teachers serve {again_s:.1f} s "
-        f"later; {during / calm:.2f} of the calm rate, {seen['resends']} parts sent again"
+        f"later; {during / calm:.2f} of the calm rate, {seen.resends} parts sent again"
     )
-    lost = [seen["lost"] + seen["repeated"]]
+    lost = [seen.lost + seen.repeated]
     return [
         figure("scale/restart_s/scheduler", [again_s], "s", "<= 10"),
         figure("scale/restart_rate_over_calm/scheduler", [during / calm], "ratio"),
@@ -335,18 +329,18 @@ def liar(say: Callable[[str], None]) -> list[Figure]:
     """One teacher of four is wrong in 1 of 10 answers; 1 in 20 is computed again."""
     setting = Setting("4x200_by_64", ((4, 200.0),), 700.0, 64)
     with ExitStack() as stack:
-        pair = _up(setting, stack, rules={"check_share": 0.05})
+        pair = _up(setting, stack, check_share=0.05)
         pair.pool.host.send(lie=[1, 0.1])
         deadline = time.monotonic() + 180.0
-        while (seen := pair.looked())["lied_at"][0] is None:
+        while (seen := pair.looked()).lied_at[0] is None:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.5)  # between looks
-    answers = seen["lied_at"][0]
-    of_all = seen["lied_of"][0]
+    answers = seen.lied_at[0]
+    of_all = seen.lied_of[0]
     say(
         f"liar found after {answers} answers of its own, {of_all} of all four; "
-        f"{seen['again'][0]} samples were asked again"
+        f"{seen.again[0]} samples were asked again"
     )
     own = float("inf") if answers is None else answers
     return [

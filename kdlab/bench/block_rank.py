@@ -9,18 +9,20 @@ import copy
 import math
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import psutil
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from kdlab.bench.block_workloads import Workload, workload
+from kdlab.bench.block_workloads import Name, Workload, workload
 from kdlab.data.samples import PlannedSamples
+from kdlab.messages import plain
 from kdlab.methods.blockwise import planning
+from kdlab.methods.blockwise.consensus import of_all
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.pairs import BlockPair
@@ -47,13 +49,68 @@ _FOREVER = 1_000_000
 _AGAIN = 15  # steps of the profile in each round, or whole turns of about so many
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRankConfig:
+    """One device's part of a measurement.
+
+    Attributes:
+        what: times of variants, or the memory that one needs.
+        rank, world, meet_at: in the group of all devices.
+        variants: to be timed.
+        rounds, steps: of slices, and of a slice.
+        warm_up: steps before, not timed.
+        lead: steps a stage may be ahead.
+        profile_s: at most for the profile.
+        programme: whose memory is measured; facts of an `ExecutionPlan`.
+    """
+
+    what: Literal["measure", "memory"]
+    workload: Name
+    rank: int
+    world: int
+    meet_at: str
+    device: str
+    batch: int
+    profile_s: float
+    variants: tuple[Variant, ...] = ()
+    rounds: int = 1
+    steps: int
+    warm_up: int = 0
+    lead: int = 2
+    programme: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTimes:
+    """What one device found.
+
+    Attributes:
+        seconds: of a step of each variant, in each round.
+        predicted: the same by the planner.
+        parts: seconds of a step by part, of each variant.
+        bound_over_dp: how many times DP the planner's bound is.
+        programmes: facts of what each variant carried out.
+    """
+
+    seconds: dict[Variant, list[float]]
+    predicted: dict[Variant, list[float]]
+    parts: dict[Variant, dict[str, float]]
+    bound_over_dp: float
+    programmes: dict[Variant, dict[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class NeededMemory:
+    mb: float
+
+
 @dataclass(slots=True)
 class Running:
     """One variant on this device: its workers, in step with each other."""
 
     workers: list[Worker]
     loaders: list[Loader]
-    steps: Iterator[Any]
+    steps: Iterator[object]
     ahead: int  # steps the first stages may be ahead of the last
 
     def advance(self, steps: int) -> None:
@@ -93,7 +150,7 @@ def running(
 ) -> Running:
     """A variant that has not begun, with students of its own."""
     pairs = [BlockPair(p.teacher, copy.deepcopy(p.student), p.loss) for p in cutting.pairs]
-    groups, relay = stage_groups(what.plans), dist.new_group()
+    groups, relay = stage_groups(what.plans), of_all()
     workers, loaders = [], []
     for plan in what.of(rank):
         stage = plan.stages[plan.stage_of(rank)]
@@ -127,14 +184,14 @@ def profile_of(
     of: Workload,
     cutting: Cutting,
     samples: PlannedSamples,
-    config: dict[str, Any],
+    config: BlockRankConfig,
     *,
     steps: int = 100,
     max_s: float = math.inf,
     paths: Paths | None,
 ) -> Profile:
     """Measured by all ranks at the same time, as a run does."""
-    device, batch = torch.device(config["device"]), config["batch"]
+    device, batch = torch.device(config.device), config.batch
     loader = Loader(samples, cutting.student, device)
     loader.begin(0, 0)
     views = loader(0, 0, batch)
@@ -142,7 +199,7 @@ def profile_of(
     blocks = profiled(
         cutting.pairs,
         views,
-        feasible_rows(batch, config["world"]),
+        feasible_rows(batch, config.world),
         steps=steps,
         optimizer=lambda block: make_optimizer(of.recipe, block),
         max_s=max_s,
@@ -156,18 +213,16 @@ def profile_of(
     return planning.gathered(blocks, planning.kind_of(device), link, load_s)
 
 
-def measure(config: dict[str, Any]) -> dict[str, Any]:
+def measure(config: BlockRankConfig) -> SliceTimes:
     """Seconds per step of every variant in every round, and what they are made of."""
-    rank, batch, steps = config["rank"], config["batch"], config["steps"]
-    device = torch.device(config["device"])
-    of = workload(config["workload"])
+    rank, batch, steps = config.rank, config.batch, config.steps
+    device = torch.device(config.device)
+    of = workload(config.workload)
     cutting, samples = of.cutting(device), of.samples(batch)
     paths = paths_of(cutting.student)
-    profile = profile_of(
-        of, cutting, samples, config, max_s=config["profile_s"], paths=paths
-    )
-    costs = StageCosts(profile, batch, lead=config["lead"])
-    names: tuple[Variant, ...] = tuple(config["variants"])
+    profile = profile_of(of, cutting, samples, config, max_s=config.profile_s, paths=paths)
+    costs = StageCosts(profile, batch, lead=config.lead)
+    names = config.variants
     programmes = {name: made(name, costs) for name in names}
     variants = {
         name: running(what, of, cutting, samples, rank, device)
@@ -178,10 +233,10 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
     order = list(names)
     for one in variants.values():
         # Filled: each stage finds its next input there when a slice begins.
-        one.advance(config["warm_up"] + one.ahead)
+        one.advance(config.warm_up + one.ahead)
         for worker in one.workers:
             worker.spans.clear()
-    for number in range(config["rounds"]):
+    for number in range(config.rounds):
         # Beside the steps it speaks of: a host drifts by tens of percent within minutes.
         beside = profile_of(of, cutting, samples, config, steps=_AGAIN, paths=paths)
         now = StageCosts(beside, batch)
@@ -195,14 +250,14 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
             found[name].append(took[name] / (2 * steps))
         if rank == 0:
             shown = ", ".join(f"{n} {1e3 * found[n][-1]:.0f}" for n in order)
-            announce(say=f"round {number + 1}/{config['rounds']}: ms per step: {shown}")
-    return {
-        "seconds": found,
-        "predicted": predicted,
-        "parts": {name: _parts(one) for name, one in variants.items()},
-        "bound_over_dp": costs.data_parallel_s() / costs.ideal_s(),
-        "programmes": {name: what.facts() for name, what in programmes.items()},
-    }
+            announce(say=f"round {number + 1}/{config.rounds}: ms per step: {shown}")
+    return SliceTimes(
+        seconds=found,
+        predicted=predicted,
+        parts={name: _parts(one) for name, one in variants.items()},
+        bound_over_dp=costs.data_parallel_s() / costs.ideal_s(),
+        programmes={name: what.facts() for name, what in programmes.items()},
+    )
 
 
 def _parts(one: Running) -> dict[str, float]:
@@ -224,18 +279,18 @@ def _timed(work: Callable[[], None]) -> float:
     return time.perf_counter() - begin
 
 
-def memory(config: dict[str, Any]) -> dict[str, Any]:
-    """What this device needs in some steps of one variant, in MB.
+def memory(config: BlockRankConfig) -> NeededMemory:
+    """What this device needs in some steps of one variant.
 
     Its own blocks' weights, and what the steps add to a process that has built the models:
     optimiser, gradients, activations, buffers.
     """
-    rank, batch = config["rank"], config["batch"]
-    device = torch.device(config["device"])
-    of = workload(config["workload"])
-    cutting, samples = of.cutting(device), of.samples(batch)
-    what = ExecutionPlan.from_facts(config["programme"])
-    one = running(what, of, cutting, samples, rank, device)
+    device = torch.device(config.device)
+    of = workload(config.workload)
+    cutting, samples = of.cutting(device), of.samples(config.batch)
+    assert config.programme is not None
+    what = ExecutionPlan.from_facts(config.programme)
+    one = running(what, of, cutting, samples, config.rank, device)
     own = {
         id(p): p.numel() * p.element_size()
         for worker in one.workers
@@ -249,23 +304,22 @@ def memory(config: dict[str, Any]) -> dict[str, Any]:
         for p in (*student.parameters(), *student.buffers())
     }
     before = psutil.Process().memory_info().rss
-    one.advance(config["steps"])
+    one.advance(config.steps)
     dist.barrier()
     if device.type == "cuda":
-        return {"mb": torch.cuda.max_memory_allocated() / 1e6}
+        return NeededMemory(torch.cuda.max_memory_allocated() / 1e6)
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"mb": (peak - before + sum(own.values())) / 1e6}
+    return NeededMemory((peak - before + sum(own.values())) / 1e6)
 
 
 def main() -> None:
-    config = configured(dict[str, Any])
+    config = configured(BlockRankConfig)
     keep_freed_memory()
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", config["meet_at"], rank=config["rank"], world_size=config["world"]
+        "gloo", config.meet_at, rank=config.rank, world_size=config.world
     )
-    work = {"measure": measure, "memory": memory}[config["what"]]
-    announce(done=work(config))
+    announce(done=plain(measure(config) if config.what == "measure" else memory(config)))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -15,13 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Literal, TypeVar
 
-from kdlab.errors import ClusterError
-from kdlab.messages import typed
-from kdlab.papers.ec_dnn.metrics import Point, speed, worse_share
+from kdlab.bench.bench_children import BenchJob, results
+from kdlab.papers.ec_dnn.metrics import speed, worse_share
 from kdlab.report.figures import Figure, Report, figure, report
-from kdlab.supervision.children import Child
+from kdlab.report.methods import ErrorCurve
 
 EXPERIMENT = "ec_dnn/cifar10_cpu"
 BUDGET_S = 20.0
@@ -38,7 +37,7 @@ EC_TRIED = (
     (100, 0.0, 0.5, (1.0, 1.0)),
 )
 _PATIENCE_S = 1200.0
-_NONE = "train/aggregation/none"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +56,59 @@ class MeasuredSeconds:
         return max(1, int(budget_s / each))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchedMethod:
-    """A method with its settings."""
+    """A method with its settings.
+
+    Attributes:
+        name: for people.
+        aggregation: of kdlab/train/aggregation.
+        iterations: local ones.
+        workers: None takes as many as the experiment has.
+        tau: iterations between communications; None does without them.
+        alpha: of Eq. 5.
+        p: share of the local data that is compressed on.
+        beta: of Eq. 6, at the start and later.
+    """
 
     name: str
-    variant: dict[str, Any]
+    aggregation: Literal["none", "model_average", "ensemble"] = "none"
+    iterations: int = 1
+    workers: int | None = None
+    tau: int | None = None
+    alpha: float = 0.0
+    p: float = 0.0
+    beta: tuple[float, float] = (0.0, 0.0)
+
+    def variant(self) -> dict[str, object]:
+        """What `method.compare` has of it."""
+        aggregation: dict[str, object] = {"type": f"train/aggregation/{self.aggregation}"}
+        if self.tau is not None:
+            aggregation["tau"] = self.tau
+        if self.aggregation == "ensemble":
+            aggregation["diversity_weight"] = self.alpha
+            aggregation["compression"] = {
+                "type": "train/compression/distillation",
+                "p_fraction": self.p,
+                "weight": self.beta[0],
+                "risen_weight": self.beta[1],
+            }
+        found: dict[str, object] = {
+            "aggregation": aggregation,
+            "iterations": self.iterations,
+        }
+        return found if self.workers is None else found | {"workers": self.workers}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingConfig:
+    """What a process trains; without a method it measures what a step and a row cost."""
+
+    overrides: list[str]
+    folder: Path
+    method: BenchedMethod | None
+    seed: int
+    experiment: str = EXPERIMENT
 
 
 def measure(
@@ -81,63 +127,60 @@ def measure(
     """
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        jobs = _Jobs(Path(folder), list(overrides))
-        (found,) = jobs.all([{"what": "costs"}])
-        costs = MeasuredSeconds(**found)
+        trainings = _Trainings(Path(folder), list(overrides))
+        costs = trainings.costs()
         say(
             f"a step takes {1e3 * costs.step_s:.1f} ms, a row forward "
             f"{1e6 * costs.row_s:.0f} us"
         )
-        chosen, first = _chosen(jobs, costs, budget_s, say)
+        chosen, first = _chosen(trainings, costs, budget_s, say)
         seeds = range(1, repeats)
-        others = jobs.all([_job(case, seed) for seed in seeds for case in chosen.values()])
-        results = {name: [first[name]] for name in chosen}
+        others = trainings.all([(case, seed) for seed in seeds for case in chosen.values()])
+        trained = {name: [first[name]] for name in chosen}
         for k in range(len(seeds)):
             for n, name in enumerate(chosen):
-                results[name].append(others[k * len(chosen) + n])
+                trained[name].append(others[k * len(chosen) + n])
     say(f"done in {time.monotonic() - begin:.0f} s")
-    return report("ec_dnn", _figures(results, chosen))
+    return report("ec_dnn", _figures(trained, chosen))
 
 
 def _chosen(
-    jobs: "_Jobs", costs: MeasuredSeconds, budget_s: float, say: Callable[[str], None]
-) -> tuple[dict[str, BenchedMethod], dict[str, dict[str, Any]]]:
+    trainings: "_Trainings",
+    costs: MeasuredSeconds,
+    budget_s: float,
+    say: Callable[[str], None],
+) -> tuple[dict[str, BenchedMethod], dict[str, ErrorCurve]]:
     """The settings of each method that are best on validation, with the first seed."""
     plain = costs.iterations(budget_s)
     cases = {
-        "s": [BenchedMethod("s", _contender({"type": _NONE}, plain, workers=1))],
-        "e": [BenchedMethod("e", _contender({"type": _NONE}, plain))],
+        "s": [BenchedMethod(name="s", iterations=plain, workers=1)],
+        "e": [BenchedMethod(name="e", iterations=plain)],
         "ma": [
             BenchedMethod(
-                f"ma tau {tau}",
-                _contender(
-                    {"type": "train/aggregation/model_average", "tau": min(tau, plain)},
-                    plain,
-                ),
+                name=f"ma tau {tau}",
+                aggregation="model_average",
+                iterations=plain,
+                tau=min(tau, plain),
             )
             for tau in MA_TAUS
         ],
         "ec": [_ec(costs, budget_s, *tried) for tried in EC_TRIED],
     }
     every = [(name, case) for name, own in cases.items() for case in own]
-    found = jobs.all([_job(case, 0) for _, case in every])
-    best: dict[str, tuple[float, BenchedMethod, dict[str, Any]]] = {}
+    found = trainings.all([(case, 0) for _, case in every])
+    best: dict[str, tuple[float, BenchedMethod, ErrorCurve]] = {}
     for (name, case), result in zip(every, found, strict=True):
-        last = result["looks"][-1]
+        last = result.last
         say(
-            f"{case.name}: validation error {last['validation_global']:.2f} %, test "
-            f"{last['global_']:.2f} % (_G) {last['chosen']:.2f} % (_L), "
-            f"{last['iterations']} iterations, {last['parallel_s']:.1f} s"
+            f"{case.name}: validation error {last.validation_global:.2f} %, test "
+            f"{last.global_:.2f} % (_G) {last.chosen:.2f} % (_L), "
+            f"{last.iterations} iterations, {last.parallel_s:.1f} s"
         )
-        if name not in best or last["validation_global"] < best[name][0]:
-            best[name] = last["validation_global"], case, result
+        if name not in best or last.validation_global < best[name][0]:
+            best[name] = last.validation_global, case, result
     return {n: case for n, (_, case, _) in best.items()}, {
         n: result for n, (_, _, result) in best.items()
     }
-
-
-def _contender(aggregation: dict[str, Any], iterations: int, **rest: Any) -> dict[str, Any]:
-    return {"aggregation": aggregation, "iterations": iterations} | rest
 
 
 def _ec(
@@ -150,87 +193,54 @@ def _ec(
 ) -> BenchedMethod:
     iterations = costs.iterations(budget_s, diversity=alpha, p=p)
     tau = min(tau, max(1, iterations // 2))  # two rounds at least
-    compression = {
-        "type": "train/compression/distillation",
-        "p_fraction": p,
-        "weight": beta[0],
-        "risen_weight": beta[1],
-    }
-    aggregation = {
-        "type": "train/aggregation/ensemble",
-        "tau": tau,
-        "diversity_weight": alpha,
-        "compression": compression,
-    }
-    name = f"ec tau {tau} alpha {alpha:g} p {p:g} beta {beta[0]:g}, {beta[1]:g}"
-    return BenchedMethod(name, _contender(aggregation, iterations))
+    return BenchedMethod(
+        name=f"ec tau {tau} alpha {alpha:g} p {p:g} beta {beta[0]:g}, {beta[1]:g}",
+        aggregation="ensemble",
+        iterations=iterations,
+        tau=tau,
+        alpha=alpha,
+        p=p,
+        beta=beta,
+    )
 
 
-def _job(case: BenchedMethod, seed: int) -> dict[str, Any]:
-    return {"what": "train", "variant": case.variant, "seed": seed}
-
-
-class _Jobs:
+class _Trainings:
     """Trainings as processes, as many at a time as there are cores."""
 
     def __init__(self, folder: Path, overrides: list[str]) -> None:
-        self.folder, self.overrides, self.number = folder, overrides, 0
+        self.folder, self.overrides = folder, overrides
+        self._number = 0  # of the newest
 
-    def all(self, configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What each came to, in their order."""
-        found: dict[int, dict[str, Any]] = {}
-        waiting, running = list(enumerate(configs)), dict[int, Child]()
-        deadline = time.monotonic() + _PATIENCE_S * max(1, len(configs))
-        try:
-            while len(found) < len(configs):
-                while waiting and len(running) < max(1, min(2, os.cpu_count() or 1)):
-                    at, config = waiting.pop(0)
-                    running[at] = self._started(config)
-                for at, child in list(running.items()):
-                    result = _result(child)
-                    if result is not None:
-                        found[at] = result
-                        running.pop(at).stop()
-                if time.monotonic() > deadline:
-                    raise ClusterError("the trainings of this benchmark take far too long")
-                time.sleep(0.1)  # between looks at pipes
-        finally:
-            for child in running.values():
-                child.stop()
-        return [found[at] for at in range(len(configs))]
+    def costs(self) -> MeasuredSeconds:
+        """What a step and a row cost here."""
+        (found,) = self._results([self._told(None, 0)], MeasuredSeconds)
+        return found
 
-    def _started(self, config: dict[str, Any]) -> Child:
-        self.number += 1
-        own = self.folder / f"{self.number}"
+    def all(self, cases: Sequence[tuple[BenchedMethod, int]]) -> list[ErrorCurve]:
+        """What each came to with its seed, in their order."""
+        return self._results([self._told(case, seed) for case, seed in cases], ErrorCurve)
+
+    def _told(self, case: BenchedMethod | None, seed: int) -> TrainingConfig:
+        self._number += 1
+        own = self.folder / f"{self._number}"
         own.mkdir()
-        shared = {
-            "experiment": EXPERIMENT,
-            "overrides": self.overrides,
-            "folder": str(own),
-        }
-        return Child(
-            "kdlab.bench.ec_dnn_training",
-            shared | config,
-            own / "training.log",
-            environment={"OMP_NUM_THREADS": "1"},
-        )
+        return TrainingConfig(overrides=self.overrides, folder=own, method=case, seed=seed)
 
-
-def _result(child: Child) -> dict[str, Any] | None:
-    alive = child.alive()  # asked first: its last words are read below
-    for message in child.messages():
-        if "done" in message:
-            return typed(dict[str, Any], message["done"])
-    if not alive:
-        raise ClusterError(child.exit_report("ended before it was done"))
-    return None
+    def _results(self, told: Sequence[TrainingConfig], kind: type[T]) -> list[T]:
+        jobs = [
+            BenchJob("kdlab.bench.ec_dnn_training", one, one.folder / "training.log")
+            for one in told
+        ]
+        cores = max(1, min(2, os.cpu_count() or 1))
+        patience_s = _PATIENCE_S * max(1, len(jobs))
+        return results(jobs, kind, at_once=cores, patience_s=patience_s)
 
 
 def _figures(
-    results: dict[str, list[dict[str, Any]]], chosen: dict[str, BenchedMethod]
+    trained: dict[str, list[ErrorCurve]], chosen: dict[str, BenchedMethod]
 ) -> list[Figure]:
     def last(name: str, key: str) -> list[float]:
-        return [result["looks"][-1][key] for result in results[name]]
+        return [getattr(result.last, key) for result in trained[name]]
 
     found = [figure("error_pct/s", last("s", "chosen"), "%")]
     for name in ("ec", "ma", "e"):
@@ -245,46 +255,38 @@ def _figures(
         pairs = zip(last(one, key), last(other, key), strict=True)
         label = f"points_better/{one}_{suffix}_than_{other}_{suffix}"
         found.append(figure(label, [b - a for a, b in pairs], "points", ">= 0"))
-    baseline = [_curve(result, "global_") for result in results["ma"]]
+    baseline = [result.curve("global_") for result in trained["ma"]]
     for name, key, goal in (
         ("ec_g", "global_", ">= 1.9"),
         ("ec_l", "chosen", None),
         ("e_g", "global_", None),
     ):
-        own = [_curve(result, key) for result in results[name.split("_")[0]]]
+        own = [result.curve(key) for result in trained[name.split("_")[0]]]
         values = [speed(mine, ma) for mine, ma in zip(own, baseline, strict=True)]
         found.append(figure(f"speed/{name}", values, "times", goal))
-    found.append(_worse("ensemble", [*results["ec"], *results["e"]], "<= 0"))
-    found.append(_worse("model_average", results["ma"], None))
+    found.append(_worse("ensemble", [*trained["ec"], *trained["e"]], "<= 0"))
+    found.append(_worse("model_average", trained["ma"], None))
     for name, case in chosen.items():
-        tau = case.variant["aggregation"].get("tau")
-        if tau is not None:
-            found.append(figure(f"tau/{name}", [tau], "iterations"))
+        if case.tau is not None:
+            found.append(figure(f"tau/{name}", [case.tau], "iterations"))
         found.append(figure(f"parallel_s/{name}", last(name, "parallel_s"), "s"))
         found.append(figure(f"iterations/{name}", last(name, "iterations"), "iterations"))
-        accounts = [result["account"] for result in results[name]]
+        accounts = [result.account for result in trained[name]]
         for part in ("relabel_s", "communication_s"):
-            found.append(figure(f"{part}/{name}", [a[part] for a in accounts], "s"))
-    aggregation = chosen["ec"].variant["aggregation"]
-    compression = aggregation["compression"]
-    found.append(figure("alpha/ec", [aggregation["diversity_weight"]], ""))
-    found.append(figure("p/ec", [compression["p_fraction"]], "share"))
-    return [*found, figure("beta/ec", [compression["risen_weight"]], "")]
+            values = [getattr(account, part) for account in accounts]
+            found.append(figure(f"{part}/{name}", values, "s"))
+    ec = chosen["ec"]
+    found.append(figure("alpha/ec", [ec.alpha], ""))
+    found.append(figure("p/ec", [ec.p], "share"))
+    return [*found, figure("beta/ec", [ec.beta[1]], "")]
 
 
-def _curve(result: dict[str, Any], key: str) -> list[Point]:
-    return [Point(look["parallel_s"], look[key]) for look in result["looks"]]
-
-
-def _worse(name: str, results: Sequence[dict[str, Any]], goal: str | None) -> Figure:
+def _worse(name: str, trained: Sequence[ErrorCurve], goal: str | None) -> Figure:
     """Share of looks whose global model has a larger loss than its models on average."""
     shares = [
         worse_share(
-            [
-                fmean(look["local_losses"]) + 1e-5 - look["global_loss"]
-                for look in result["looks"]
-            ]
+            [fmean(look.local_losses) + 1e-5 - look.global_loss for look in result.looks]
         )
-        for result in results
+        for result in trained
     ]
     return figure(f"worse_than_locals_share/{name}", shares, "share", goal)

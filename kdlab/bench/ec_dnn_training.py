@@ -2,21 +2,22 @@
 
 import time
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from kdlab.bench.ec_dnn import MeasuredSeconds
+from kdlab.bench.ec_dnn import BenchedMethod, MeasuredSeconds, TrainingConfig
 from kdlab.events.event import unheard
 from kdlab.experiment.setup import TrainingSetup
+from kdlab.messages import plain
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.method import Ensemble
 from kdlab.methods.ensemble.model_workers import WorkersHere
 from kdlab.methods.ensemble.round_driver import RoundDriver
 from kdlab.methods.ensemble.worker import LocalWorker
+from kdlab.report.methods import ErrorCurve
 from kdlab.run.experiment import load
 from kdlab.supervision.children import announce, configured
 
@@ -25,35 +26,27 @@ _ROWS = 2048
 
 
 def main() -> None:
-    config = configured(dict[str, Any])
-    variant = config.get("variant") or {
-        "aggregation": {"type": "train/aggregation/none"},
-        "iterations": 1,
-    }
-    own = {"method.compare": {"own": variant}, "method.processes": False}
-    experiment = load(config["experiment"], *config["overrides"], own)
+    config = configured(TrainingConfig)
+    method = config.method or BenchedMethod(name="costs")
+    own = {"method.compare": {"own": method.variant()}, "method.processes": False}
+    experiment = load(config.experiment, *config.overrides, own)
     spec = experiment.spec
     setup = TrainingSetup(spec)
     member = next(m for m in spec.members() if m.source_name == "own")
-    seed = int(config.get("seed", 0))
     assert isinstance(spec.method, Ensemble)
     ensemble_run = EnsembleRun(
-        spec.method, setup, replace(member, source_name="own", seed=seed)
+        spec.method, setup, replace(member, source_name="own", seed=config.seed)
     )
-    folder = Path(config["folder"])
-    if config["what"] == "costs":
-        announce(done=asdict(_costs(ensemble_run, folder)))
+    folder = config.folder
+    if config.method is None:
+        announce(done=plain(_costs(ensemble_run, folder)))
         return
     processes = WorkersHere(
         lambda number: ensemble_run.worker(number, folder, unheard),
         lambda worker: ensemble_run.source(worker, "bench", None),
     )
     outcome = RoundDriver(ensemble_run.training(folder, unheard), processes).run()
-    facts = {
-        "looks": [asdict(look) for look in outcome.looks],
-        "account": asdict(outcome.account),
-    }
-    announce(done=facts)
+    announce(done=plain(ErrorCurve(outcome.looks, outcome.account)))
 
 
 def _costs(ensemble_run: EnsembleRun, folder: Path) -> MeasuredSeconds:
@@ -64,7 +57,7 @@ def _costs(ensemble_run: EnsembleRun, folder: Path) -> MeasuredSeconds:
         worker.model.train()
         for batch in worker.stream.take(source, _STEPS):
             begin = time.process_time()
-            worker.one(batch)
+            worker.sgd.one(batch)
             steps.append(time.process_time() - begin)
     return MeasuredSeconds(
         step_s=float(np.median(steps[5:])),
@@ -80,7 +73,7 @@ def _forward_s(worker: LocalWorker) -> float:
     taken = []
     for _ in range(5):
         begin = time.process_time()
-        worker.probabilities(inputs)
+        worker.sgd.probabilities(inputs)
         taken.append((time.process_time() - begin) / len(inputs))
     torch.manual_seed(0)
     return float(np.median(taken))

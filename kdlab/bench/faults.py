@@ -11,13 +11,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, chdir, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from kdlab.bench.real_teacher import deployment_of_model
 from kdlab.bench.students import ImageCase, context, emulated, samples_of
+from kdlab.bench.waiting import until
 from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.data.samples import PlannedSamples
@@ -29,6 +30,7 @@ from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, figure
 from kdlab.run import Run, load
 from kdlab.train import checkpoint
+from kdlab.train.student_job import StudentFacts
 from kdlab.train.teacher import frozen
 
 _TTL_S = 6.0
@@ -74,7 +76,7 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
         deployment = deployment_of_model(model, built, samples, folder)
         pool = LocalPool(teachers=4, ttl_s=_TTL_S).start(deployment, folder / "pool")
         stack.callback(pool.close)
-        _until(lambda: _ready(pool) == 4)
+        until(lambda: _ready(pool) == 4)
         spec = Served(lt=256, ut=1024, record=True)
         source = spec.build(context(samples, folder, pool, 1e9, "faults"))
         stack.callback(source.close)
@@ -89,11 +91,11 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
             if number == signal.SIGSTOP:
                 child.process.kill()
         # A hedge came first: what else the stopped one had is sent again when it is lost.
-        _until(lambda: _losses(source) >= len(found), lambda: _take(batches, 5))
+        until(lambda: _losses(source) >= len(found), lambda: _take(batches, 5))
         time.sleep(0.2)  # figures follow with the reader's next look
         before = source.figures()["resends"]
         pool.teachers[2].process.terminate()
-        _until(lambda: not pool.teachers[2].alive(), lambda: _take(batches, 5))
+        until(lambda: not pool.teachers[2].alive(), lambda: _take(batches, 5))
         found["resend_s/sigterm"] = source.figures()["resends"] - before
         pool.add_teacher()
         found["join_to_used_s"] = _used_after(pool, source, batches)
@@ -121,29 +123,27 @@ def _resent_after(source: ServedSource, batches: Iterator[None], at: float) -> f
         figures = source.figures()
         return figures["resends"] + figures["hedges"] > before
 
-    _until(resent, lambda: _take(batches, 5))
-    for entry in _recorded(source):
-        when = _time_of(entry)
-        if when >= at and _sends_again(entry):
-            return when - at
+    until(resent, lambda: _take(batches, 5))
+    for one in _recorded(source):
+        # A loss that leads to sends at once, or a look that sends (a hedge).
+        again = bool(one.sent_to) if one.on == "on_tick" else one.loses
+        if one.time >= at and again:
+            return one.time - at
     raise RuntimeError("the reader's record shows no part that was sent again")
 
 
-def _sends_again(entry: dict[str, Any]) -> bool:
-    """A loss that leads to sends at once, or a look that sends (a hedge)."""
-    kinds = [i["is"] for i in entry["told"] or []]
-    if entry["on"] == "on_tick":
-        return "Send" in kinds
-    return _is_loss(entry)
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What the reader did at an event: the teachers it sent to, and whether it lost one."""
 
-
-def _is_loss(entry: dict[str, Any]) -> bool:
-    said = [i for i in entry["told"] or [] if i["is"] == "Say"]
-    return any(i["of"]["event"]["of"]["event"] == "teacher_lost" for i in said)
+    on: str
+    time: float
+    sent_to: list[str]
+    loses: bool
 
 
 def _losses(source: ServedSource) -> int:
-    return sum(map(_is_loss, _recorded(source)))
+    return sum(one.loses for one in _recorded(source))
 
 
 def _used_after(
@@ -152,17 +152,14 @@ def _used_after(
     """Seconds from a teacher's readiness to the first part that is sent to it."""
     journal = pool.folder / "coordinator.jsonl"
     before = _ready_times(journal)
-    _until(lambda: len(_ready_times(journal)) > len(before), lambda: _take(batches, 5))
+    until(lambda: len(_ready_times(journal)) > len(before), lambda: _take(batches, 5))
     address, ready_at = _ready_times(journal)[-1]
 
     def first_send() -> float | None:
-        for entry in _recorded(source):
-            for told in entry["told"] or []:
-                if told["is"] == "Send" and told["of"]["teacher"] == address:
-                    return _time_of(entry)
-        return None
+        found = (one.time for one in _recorded(source) if address in one.sent_to)
+        return next(found, None)
 
-    _until(lambda: first_send() is not None, lambda: _take(batches, 20))
+    until(lambda: first_send() is not None, lambda: _take(batches, 20))
     sent_at = first_send()
     assert sent_at is not None
     return sent_at - ready_at
@@ -173,32 +170,23 @@ def _ready_times(journal: Path) -> list[tuple[str, float]]:
     return [(e["args"][0], e["args"][2]) for e in entries if e.get("on") == "on_ready"]
 
 
-def _recorded(source: ServedSource) -> list[dict[str, Any]]:
-    lines = source.log.with_suffix(".jsonl").read_text().splitlines()
-    whole = [line for line in lines if line.endswith("}")]  # the last may be half there
-    return [entry for line in whole if "on" in (entry := json.loads(line))]
-
-
-def _time_of(entry: dict[str, Any]) -> float:
-    """Every event's time is its last argument, or the keyword."""
-    if "time" in entry["kwargs"]:
-        return float(entry["kwargs"]["time"])
-    return float(entry["args"][-1]) if entry["args"] else -1.0
+def _recorded(source: ServedSource) -> list[_Recorded]:
+    found = []
+    for line in source.log.with_suffix(".jsonl").read_text().splitlines():
+        entry = json.loads(line) if line.endswith("}") else {}  # the last may be half there
+        if "on" not in entry:
+            continue
+        told = entry["told"] or []
+        said = [i["of"]["event"]["of"]["event"] for i in told if i["is"] == "Say"]
+        # Every event's time is its last argument, or the keyword.
+        at = entry["kwargs"].get("time", entry["args"][-1] if entry["args"] else -1.0)
+        sent_to = [i["of"]["teacher"] for i in told if i["is"] == "Send"]
+        found.append(_Recorded(entry["on"], float(at), sent_to, "teacher_lost" in said))
+    return found
 
 
 def _ready(pool: RunningLocalPool) -> int:
     return len(_ready_times(pool.folder / "coordinator.jsonl"))
-
-
-def _until(
-    condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None
-) -> None:
-    deadline = time.monotonic() + 120.0
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError("what the benchmark waits for did not happen within 120 s")
-        meanwhile()
-        time.sleep(0.01)  # between looks
 
 
 # Memory
@@ -262,11 +250,11 @@ def _failover(run: Run, before: int) -> float:
     def again() -> list[float]:
         return [e.seconds for e in select(run.folder.events, TrainingAgain)]
 
-    _until(lambda: _trains(run, before + 1))
-    _until(lambda: _standby_is_ready(run, before))
+    until(lambda: _trains(run, before + 1))
+    until(lambda: _standby_is_ready(run, before))
     *_, generation = select(run.folder.events, GenerationBegun)
     os.kill(list(generation.pids().values())[before % 2], signal.SIGKILL)
-    _until(lambda: len(again()) > before)
+    until(lambda: len(again()) > before)
     return again()[-1]
 
 
@@ -317,13 +305,13 @@ def chaos(say: Callable[[str], None]) -> list[Figure]:
             )
         (folder,) = folders
         spec_hash = json.loads((run.path / "experiment.json").read_text())["spec_hash"]
-        found = checkpoint.load_newest(folder, spec_hash)
+        found = checkpoint.load_newest(folder, spec_hash, StudentFacts)
         assert found is not None
-        lineage = found[1]["lineage"]
+        lineage = found.facts.lineage
     return [
         figure("chaos_events/chaos200", [count], "events", f">= {_CHAOS_EVENTS}"),
-        figure("samples_lost/chaos200", [lineage["lost"]], "samples", "<= 0"),
-        figure("samples_repeated/chaos200", [lineage["repeated"]], "samples", "<= 0"),
-        figure("samples_rolled_back/chaos200", [lineage["rolled_back"]], "samples"),
-        figure("samples_seen/chaos200", [lineage["seen"]], "samples"),
+        figure("samples_lost/chaos200", [lineage.lost], "samples", "<= 0"),
+        figure("samples_repeated/chaos200", [lineage.repeated], "samples", "<= 0"),
+        figure("samples_rolled_back/chaos200", [lineage.rolled_back], "samples"),
+        figure("samples_seen/chaos200", [lineage.seen], "samples"),
     ]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kdlab.bench.real_teacher import deployment_of_model
 from kdlab.bench.slices import TimedTraining
-from kdlab.bench.students import context, loop_of
+from kdlab.bench.students import ENDLESS, context, loop_of
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.served import Served
 from kdlab.config import Range
@@ -184,7 +184,8 @@ class _Row:
 
     def _loop(self, samples: PlannedSamples, folder: Path) -> StudentLoop:
         model = self.settings.student.model
-        return loop_of(model, samples, folder, threads=self.threads, device=self.student)
+        recipe = replace(ENDLESS, threads=self.threads, device=self.student)
+        return loop_of(model, samples, folder, recipe=recipe)
 
 
 def _loaded(model: Normalised, device: Device) -> LoadedTeacher:

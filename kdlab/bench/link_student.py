@@ -1,9 +1,8 @@
 """The student's side of `kdlab bench links`, in a network namespace of its own."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
@@ -20,6 +19,7 @@ from kdlab.bench.students import (
 from kdlab.cluster.pool import start_scheduler, wait_for_teacher
 from kdlab.cluster.served import Served
 from kdlab.cluster.wires.messages import Inputs
+from kdlab.messages import plain
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.children import announce, configured
@@ -38,6 +38,21 @@ class LinkStudentConfig:
     ways: tuple[Inputs, ...]
     repeats: int
     folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class OverLink:
+    """What one way of inputs has over a link: a value for each repeat.
+
+    Attributes:
+        ratios: of the rate of training with true labels alone.
+        bytes: of a sample.
+        mbit_per_s: both ways.
+    """
+
+    ratios: list[float] = field(default_factory=list)
+    bytes: list[float] = field(default_factory=list)
+    mbit_per_s: list[float] = field(default_factory=list)
 
 
 def main() -> None:
@@ -59,9 +74,9 @@ def main() -> None:
             "alone", loop_of(spec, samples, place.folder), NoTeacher().build(place)
         )
         alone.advance(_WARM_UP)
-        found: dict[str, Any] = {}
+        found: dict[Inputs, OverLink] = {}
         for way in config.ways:
-            own: dict[str, list[float]] = {"ratios": [], "bytes": [], "mbit_per_s": []}
+            own = found[way] = OverLink()
             for repeat in range(config.repeats):
                 label = f"{way}{repeat}"
                 here = context(samples, folder / label, pool, rate, label)
@@ -81,11 +96,10 @@ def main() -> None:
                 finally:
                     source.close()
                 after = seconds_of(alone, _ALONE)
-                own["ratios"].append(0.5 * (before + after) / took)
-                own["bytes"].append(carried / (_SERVED * _CASE.batch))
-                own["mbit_per_s"].append(8e-6 * carried / wall)
-            found[way] = own
-        announce(**found)
+                own.ratios.append(0.5 * (before + after) / took)
+                own.bytes.append(carried / (_SERVED * _CASE.batch))
+                own.mbit_per_s.append(8e-6 * carried / wall)
+        announce(**plain(found))
     finally:
         scheduler.stop()
 

@@ -8,12 +8,12 @@ inputs as its overhead (sections 4.4 and 5) and references as the way out of it.
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from kdlab.bench.link_student import LinkStudentConfig
+from kdlab.bench.link_student import LinkStudentConfig, OverLink
 from kdlab.bench.network import FAR, NEAR, MachineLink, delayed_by, linked, require
 from kdlab.cluster.child_configs import EmulatedTeachersConfig
 from kdlab.cluster.wires.messages import Inputs
+from kdlab.messages import typed
 from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.supervision.children import Child
 
@@ -44,15 +44,15 @@ def measure(repeats: int = 3, say: Callable[[str], None] = lambda line: None) ->
             own = found[way]
             label = f"{way}/{link.name}"
             figures += [
-                figure(f"of_n_training/{label}", own["ratios"], "ratio", _GOALS.get(way)),
-                figure(f"bytes_per_sample/{label}", own["bytes"], "bytes"),
-                figure(f"mbit_per_s/{label}", own["mbit_per_s"], "Mbit/s"),
+                figure(f"of_n_training/{label}", own.ratios, "ratio", _GOALS.get(way)),
+                figure(f"bytes_per_sample/{label}", own.bytes, "bytes"),
+                figure(f"mbit_per_s/{label}", own.mbit_per_s, "Mbit/s"),
             ]
-            say(f"{label}: {own['ratios'][0]:.3f} of N-training")
+            say(f"{label}: {own.ratios[0]:.3f} of N-training")
     return report("links", figures)
 
 
-def _over(link: MachineLink, repeats: int) -> dict[str, Any]:
+def _over(link: MachineLink, repeats: int) -> dict[Inputs, OverLink]:
     with linked(link) as (near, far), tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         config = LinkStudentConfig(host=NEAR, ways=WAYS, repeats=repeats, folder=place)
@@ -71,7 +71,7 @@ def _over(link: MachineLink, repeats: int) -> dict[str, Any]:
                 place / "teachers.log",
                 within=far,
             )
-            return student.answer(_PATIENCE_S)
+            return typed(dict[Inputs, OverLink], student.answer(_PATIENCE_S))
         finally:
             if teachers is not None:
                 teachers.stop()

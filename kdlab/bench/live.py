@@ -11,12 +11,13 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kdlab.bench.apart import runs_in
+from kdlab.bench.waiting import until
 from kdlab.errors import ClusterError
 from kdlab.events.log import EventReader
 from kdlab.events.runs import MemberStarted
@@ -28,8 +29,10 @@ from kdlab.report.figures import Figure, Report, figure, report
 from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run
 
+if TYPE_CHECKING:
+    from playwright.sync_api import CDPSession
+
 _SLICE_S = 4.0
-_PATIENCE_S = 120.0
 _STEPS = 36_000  # two hours at five a second
 _HZ = 10
 _TICK_S = 5.0  # at the page
@@ -55,7 +58,8 @@ def _watched(repeats: int, say: Callable[[str], None]) -> tuple[list[float], lis
         run = load("quickstart", options).start()
         try:
             read = EventReader(run.folder.events)
-            _until_steps(run, read)
+            missing = f"The run to be watched takes no step; see {run.folder.log}."
+            until(lambda: bool(_steps(read)), missing=missing, tick_s=0.1)
             for number in range(repeats):
                 rates = {}
                 for watched in (True, False) if number % 2 else (False, True):
@@ -68,14 +72,8 @@ def _watched(repeats: int, say: Callable[[str], None]) -> tuple[list[float], lis
     return ratios, sizes
 
 
-def _until_steps(run: Run, read: EventReader) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not any(isinstance(event, StepLogged) for event in read()):
-        if time.monotonic() > deadline:
-            raise ClusterError(
-                f"The run to be watched takes no step; see {run.folder.log}."
-            )
-        time.sleep(0.1)  # between looks
+def _steps(read: EventReader) -> list[StepLogged]:
+    return [event for event in read() if isinstance(event, StepLogged)]
 
 
 def _slice(run: Run, read: EventReader, sizes: list[float] | None) -> float:
@@ -87,7 +85,7 @@ def _slice(run: Run, read: EventReader, sizes: list[float] | None) -> float:
         monitor.follow()
     read()  # what was before
     time.sleep(_SLICE_S)
-    steps = [event for event in read() if isinstance(event, StepLogged)]
+    steps = _steps(read)
     if monitor is not None:
         monitor.close()
     if len(steps) < 2:
@@ -97,7 +95,7 @@ def _slice(run: Run, read: EventReader, sizes: list[float] | None) -> float:
 
 
 def _counting(sizes: list[float]) -> Callable[..., None]:
-    def send(message: dict[str, Any], buffers: list[bytes]) -> None:
+    def send(message: Mapping[str, object], buffers: list[bytes]) -> None:
         if message["kind"] == "add":
             sizes.append(float(len(json.dumps(message)) + sum(map(len, buffers))))
 
@@ -145,14 +143,14 @@ def _page(say: Callable[[str], None]) -> list[Figure]:
     ]
 
 
-def _metrics(tools: Any) -> dict[str, float]:
+def _metrics(tools: "CDPSession") -> dict[str, float]:
     found = tools.send("Performance.getMetrics")["metrics"]
     return {one["name"]: float(one["value"]) for one in found}
 
 
-def _messages() -> tuple[list[dict[str, Any]], int]:
+def _messages() -> tuple[list[dict[str, object]], int]:
     """What the widget sends: the whole history of a long run, then updates."""
-    sent: list[tuple[dict[str, Any], bytes]] = []
+    sent: list[tuple[Mapping[str, object], bytes]] = []
     watch = Watch()
     widget = CurvesWidget(watch, "", lambda: None)
     widget.send = lambda message, buffers: sent.append((message, buffers[0]))
@@ -165,7 +163,7 @@ def _messages() -> tuple[list[dict[str, Any]], int]:
         watch.see(_step(step))
         widget.add(watch.take_news())
     kept = len(json.dumps(sent[0][0])) + len(sent[0][1])
-    packed = [
+    packed: list[dict[str, object]] = [
         {"message": message, "raw": base64.b64encode(raw).decode()} for message, raw in sent
     ]
     return packed, kept

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -25,7 +24,8 @@ from kdlab.models.model import Normalised
 from kdlab.report.figures import Report, figure, report
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.train.recipe import Recipe, lr_at, make_optimizer
-from kdlab.train.student import StudentJob, StudentLoop
+from kdlab.train.student import StudentLoop
+from kdlab.train.student_job import StudentJob
 
 _IMPORT = (
     "import time; t = time.perf_counter(); import kdlab; print(time.perf_counter() - t)"
@@ -119,7 +119,7 @@ def _bare_rate(recipe: Recipe, model: Normalised, samples: PlannedSamples) -> fl
 
 
 def _import_seconds() -> float:
-    done: Any = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True
     )
     return float(done.stdout)

@@ -8,7 +8,7 @@ the teacher in the student's process: that is what these libraries offer.
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -99,19 +99,24 @@ def with_timm(teacher: Normalised, student: Normalised) -> Step:
     return step
 
 
-def with_torchdistill(teacher: Normalised, student: Normalised) -> Step:
-    """Torchdistill's KD, stepped without its data loader.
+def _find_torchdistill() -> None:
+    """Refuse with advice where it is missing.
 
     Raises:
         BadInput: it is not installed.
     """
-    try:
-        from torchdistill.core.distillation import DistillationBox
-    except ImportError as error:
+    if find_spec("torchdistill") is None:
         raise BadInput(
             "bench peers compares with torchdistill, which is not installed: "
             "pip install 'kdlab[peers]'"
-        ) from error
+        )
+
+
+def with_torchdistill(teacher: Normalised, student: Normalised) -> Step:
+    """Torchdistill's KD, stepped without its data loader."""
+    _find_torchdistill()
+    from torchdistill.core.distillation import DistillationBox
+
     # begin
     # Its KDLoss weighs the hard loss by alpha and the soft one by (1 - alpha) T^2.
     hooked = {
@@ -193,5 +198,5 @@ def written() -> list[Written]:
 
 
 def _count(text: str) -> int:
-    lines: list[Any] = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in text.splitlines()]
     return sum(bool(line) and not line.startswith("#") for line in lines)

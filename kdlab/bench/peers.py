@@ -10,7 +10,7 @@ import copy
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
@@ -31,7 +31,7 @@ from kdlab.bench.peer_loops import (
 )
 from kdlab.bench.real_teacher import deployment_of_model
 from kdlab.bench.slices import BUFFER, TimedTraining, compare, ratios
-from kdlab.bench.students import context, loop_of
+from kdlab.bench.students import ENDLESS, context, loop_of
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.served import Served
 from kdlab.data.digits import Digits
@@ -163,7 +163,7 @@ class PeerStage:
         loop = loop_of(
             STUDENT, self.samples, self.folder / name,
             Hinton(temperature=TEMPERATURE, hard_weight=HARD, soft_weight=SOFT),
-            lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY,
+            replace(ENDLESS, lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY),
         )  # fmt: skip
         self.models[name] = loop.model
         return loop

@@ -14,21 +14,31 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 
-from kdlab.bench.block_rank import VARIANTS, Variant
+from kdlab.bench.bench_children import BenchJob, results
+from kdlab.bench.block_rank import (
+    VARIANTS,
+    BlockRankConfig,
+    NeededMemory,
+    SliceTimes,
+    Variant,
+)
+from kdlab.bench.block_workloads import Name
 from kdlab.bench.parts import measured
-from kdlab.errors import ClusterError
-from kdlab.messages import typed
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import dynamic
 from kdlab.report.figures import Figure, Report, figure
-from kdlab.supervision.children import Child
 
-WORKLOADS = ("compression", "nas")
+T = TypeVar("T")
+Plans = dict[Name, dict[Variant, dict[str, object]]]
+"""What each variant of a workload carries out, where that was measured already."""
+
+WORKLOADS: tuple[Name, ...] = ("compression", "nas")
 DEVICES = 2
 BATCH = 32
 BATCHES = (8, 16, 32, 64)
@@ -36,10 +46,7 @@ PROFILE_S = 15.0
 # Steps of a slice, and how far a stage may be ahead. A supernet's steps differ by their paths,
 # and devices wait for each other at a slice's end and where one is further ahead than the
 # lead: in short slices one always has drawn more work.
-SLICES: dict[str, dict[str, int]] = {
-    "compression": {"steps": 2, "lead": 2},
-    "nas": {"steps": 8, "lead": 8},
-}
+SLICES: dict[Name, int] = {"compression": 2, "nas": 8}
 _PATIENCE_S = 1800.0
 
 
@@ -49,7 +56,7 @@ def measure(
     only: Collection[str] = (),
 ) -> Report:
     """All figures, or those of some parts; `repeats` rounds for each ratio."""
-    plans: dict[str, Any] = {}
+    plans: Plans = {}
     parts = {
         "compression": lambda: speed("compression", repeats, say, plans),
         "nas": lambda: speed("nas", repeats, say, plans),
@@ -61,28 +68,21 @@ def measure(
 
 
 def speed(
-    workload: str, rounds: int, say: Callable[[str], None], plans: dict[str, Any]
+    workload: Name, rounds: int, say: Callable[[str], None], plans: Plans
 ) -> list[Figure]:
-    results = _ranks(
-        "measure",
-        workload,
-        say,
-        variants=VARIANTS,
-        rounds=_rounds(workload, rounds),
-        warm_up=2,
-        **SLICES[workload],
-    )
-    plans[workload] = results[0]["programmes"]
-    return _speed_figures(workload, results)
+    told = replace(_told(workload), variants=VARIANTS, rounds=_rounds(workload, rounds))
+    times = _ranks(SliceTimes, replace(told, warm_up=2), say)
+    plans[workload] = times[0].programmes
+    return _speed_figures(workload, times)
 
 
-def _rounds(workload: str, repeats: int) -> int:
+def _rounds(workload: Name, repeats: int) -> int:
     """Long slices are fewer."""
-    return repeats if SLICES[workload]["steps"] < 4 else max(2, repeats // 2)
+    return repeats if SLICES[workload] < 4 else max(2, repeats // 2)
 
 
-def _speed_figures(workload: str, results: list[dict[str, Any]]) -> list[Figure]:
-    seconds = results[0]["seconds"]  # barrier to barrier: the same at every rank
+def _speed_figures(workload: str, times: list[SliceTimes]) -> list[Figure]:
+    seconds = times[0].seconds  # barrier to barrier: the same at every rank
     pipe = seconds["tr_dpu_ahd"]
     ideal = [s / DEVICES for s in seconds["ideal"]]
 
@@ -90,7 +90,7 @@ def _speed_figures(workload: str, results: list[dict[str, Any]]) -> list[Figure]
         return [b / o for b, o in zip(base, own, strict=True)]
 
     over_dp = over(seconds["dp"], pipe)
-    bound = results[0]["bound_over_dp"]
+    bound = times[0].bound_over_dp
     nas = workload == "nas"
     found = [
         figure(f"of_ideal/{workload}", over(ideal, pipe), "ratio", ">= 0.93"),
@@ -108,32 +108,30 @@ def _speed_figures(workload: str, results: list[dict[str, Any]]) -> list[Figure]
             ">= 0.9" if nas else None,
         ),
         figure(f"bound_over_dp/{workload}", [bound], "times"),
-        _predicted(workload, "tr_dpu_ahd", results, goal=True),
+        _predicted(workload, "tr_dpu_ahd", times, goal=True),
     ]
-    found += [
-        _predicted(workload, name, results)
-        for name in ("dp", "ls", "tr", "tr_dpu", "tr_ir")
-    ]
+    others: tuple[Variant, ...] = ("dp", "ls", "tr", "tr_dpu", "tr_ir")
+    found += [_predicted(workload, name, times) for name in others]
     for name in VARIANTS:
         own = seconds[name] if name != "ideal" else ideal
         found.append(figure(f"step_ms/{workload}/{name}", [1e3 * s for s in own], "ms"))
         if name not in ("dp", "ideal"):
             label = f"speed_over_dp/{workload}/{name}"
             found.append(figure(label, over(seconds["dp"], own), "times"))
-        for part in sorted({part for one in results for part in one["parts"][name]}):
-            each = [1e3 * one["parts"][name].get(part, 0.0) for one in results]
+        for part in sorted({part for one in times for part in one.parts[name]}):
+            each = [1e3 * one.parts[name].get(part, 0.0) for one in times]
             found.append(figure(f"part_ms/{workload}/{name}/{part}", each, "ms"))
     return found
 
 
 def _predicted(
-    workload: str, name: str, results: list[dict[str, Any]], *, goal: bool = False
+    workload: str, name: Variant, times: list[SliceTimes], *, goal: bool = False
 ) -> Figure:
     """The planner's step time over the measured one; 1 is right, whichever side it is off.
 
     By a short profile of the same round: what is tested is the cost model, not the host.
     """
-    pairs = zip(results[0]["predicted"][name], results[0]["seconds"][name], strict=True)
+    pairs = zip(times[0].predicted[name], times[0].seconds[name], strict=True)
     values = [predicted / measured for predicted, measured in pairs]
     label = f"predicted_over_measured/{workload}"
     made = figure(label if goal else f"{label}/{name}", values, "ratio")
@@ -145,46 +143,37 @@ def _predicted(
 
 def batches(rounds: int, say: Callable[[str], None]) -> list[Figure]:
     found = []
+    own: tuple[Variant, ...] = ("tr_dpu", "tr_dpu_ahd")
     for workload in WORKLOADS:
         for batch in BATCHES:
-            results = _ranks(
-                "measure", workload, say, batch=batch, warm_up=1, **SLICES[workload],
+            told = replace(
+                _told(workload),
+                variants=("dp", *own),
+                batch=batch,
+                warm_up=1,
                 rounds=_rounds(workload, rounds),
-                variants=("dp", "tr_dpu", "tr_dpu_ahd"), profile_s=PROFILE_S / 2,
-            )  # fmt: skip
-            seconds = results[0]["seconds"]
-            for name in ("tr_dpu", "tr_dpu_ahd"):
+                profile_s=PROFILE_S / 2,
+            )
+            seconds = _ranks(SliceTimes, told, say)[0].seconds
+            for name in own:
                 values = [d / o for d, o in zip(seconds["dp"], seconds[name], strict=True)]
                 label = f"speed_over_dp_at_batch/{workload}/{name}/{batch}"
                 found.append(figure(label, values, "times"))
     return found
 
 
-def memory(say: Callable[[str], None], plans: dict[str, Any]) -> list[Figure]:
+def memory(say: Callable[[str], None], plans: Plans) -> list[Figure]:
     """Each variant in processes of its own, since a process does not give memory back."""
     found: list[Figure] = []
     for workload in WORKLOADS:
         known = plans.get(workload)
         if known is None:
-            results = _ranks(
-                "measure",
-                workload,
-                say,
-                variants=VARIANTS[:-1],
-                rounds=1,
-                steps=1,
-                warm_up=0,
-                lead=SLICES[workload]["lead"],
-            )
-            known = results[0]["programmes"]
+            told = replace(_told(workload), variants=VARIANTS[:-1], steps=1)
+            known = _ranks(SliceTimes, told, say)[0].programmes
         largest: dict[Variant, float] = {}
         for name in VARIANTS[:-1]:
-            each = [
-                one["mb"]
-                for one in _ranks(
-                    "memory", workload, say, programme=known[name], variants=(), steps=4
-                )
-            ]
+            told = replace(_told(workload), what="memory", programme=known[name], steps=4)
+            each = [one.mb for one in _ranks(NeededMemory, told, say)]
             largest[name] = max(each)
             found.append(figure(f"memory_mb/{workload}/{name}", each, "MB"))
             say(f"memory {workload} {name}: {', '.join(f'{mb:.0f} MB' for mb in each)}")
@@ -221,46 +210,35 @@ def planner() -> list[Figure]:
     return found
 
 
-def _ranks(
-    what: str, workload: str, say: Callable[[str], None], **config: Any
-) -> list[dict[str, Any]]:
+def _told(workload: Name) -> BlockRankConfig:
+    """What all ranks are told alike."""
+    return BlockRankConfig(
+        what="measure",
+        workload=workload,
+        rank=0,
+        world=DEVICES,
+        meet_at="",
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        batch=BATCH,
+        profile_s=PROFILE_S,
+        steps=SLICES[workload],
+        lead=SLICES[workload],
+    )
+
+
+def _ranks(kind: type[T], told: BlockRankConfig, say: Callable[[str], None]) -> list[T]:
     """What each of the ranks found; they are processes of their own."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    shared = {
-        "what": what,
-        "workload": workload,
-        "world": DEVICES,
-        "batch": BATCH,
-        "device": device,
-        "profile_s": PROFILE_S,
-    } | config
     with tempfile.TemporaryDirectory() as folder:
-        meeting = {"meet_at": f"file://{folder}/meet"}
-        children = [
-            Child(
-                "kdlab.bench.block_rank",
-                shared | meeting | {"rank": rank},
-                Path(folder) / f"rank{rank}.log",
-                environment={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-            )
-            for rank in range(DEVICES)
+        meet_at = f"file://{folder}/meet"
+        ranks = [replace(told, rank=rank, meet_at=meet_at) for rank in range(DEVICES)]
+        jobs = [
+            BenchJob("kdlab.bench.block_rank", one, Path(folder) / f"rank{one.rank}.log")
+            for one in ranks
         ]
-        try:
-            return [_done(child, say, workload) for child in children]
-        finally:
-            for child in children:
-                child.stop()
-
-
-def _done(child: Child, say: Callable[[str], None], workload: str) -> dict[str, Any]:
-    deadline = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline:
-        alive = child.alive()  # asked first: its last words are read below
-        for message in child.messages():
-            if "done" in message:
-                return typed(dict[str, Any], message["done"])
-            say(f"{workload} {message['say']}")
-        if not alive:
-            raise ClusterError(child.exit_report("ended before it was done"))
-        time.sleep(0.05)  # between looks at a pipe
-    raise ClusterError(child.exit_report(f"was not done within {_PATIENCE_S:.0f} s"))
+        return results(
+            jobs,
+            kind,
+            at_once=DEVICES,
+            patience_s=_PATIENCE_S,
+            say=lambda line: say(f"{told.workload} {line}"),
+        )

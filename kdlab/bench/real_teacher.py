@@ -13,7 +13,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -50,10 +50,11 @@ from kdlab.report.figures import Figure, figure
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.remembered import Remembered
-from kdlab.soft_labels.source import LoadedTeacher, SourceContext
+from kdlab.soft_labels.source import LoadedTeacher, SoftLabelSource, SourceContext
 from kdlab.supervision.children import Child
 from kdlab.train.teacher import frozen
 
+Beside = Callable[[], AbstractContextManager[None]]
 CASES = (ImageCase(32, 40, 5), ImageCase(32, 64, 80))
 
 
@@ -84,12 +85,13 @@ def _case(case: ImageCase, rounds: int, say: Callable[[str], None]) -> list[Figu
         served = Served(lt=12 * case.batch, ut=BUFFER * case.batch).build(built("served"))
         stack.callback(served.close)
         online = InProcess().build(_online(model, samples, folder))
-        alone, busy = NoTeacher().build(built("alone")), NoTeacher().build(built("busy"))
-        memory = Remembered().build(built("memory"))
         steps = max(6, round(SLICE_MS / case.step_ms))
-        served_v = TimedTraining(
-            "served", loop_of(spec, samples, folder / "served"), served
-        )
+
+        def timed(name: str, source: SoftLabelSource, beside: Beside) -> TimedTraining:
+            loop = loop_of(spec, samples, folder / name)
+            return TimedTraining(name, loop, source, beside)
+
+        served_v = timed("served", served, nullcontext)
         helpers = [psutil.Process(pid) for pid in (served.reader.pid, pool.teachers[0].pid)]
         spent, share = _helpers_spend(served_v, helpers, steps)
         neighbour = _neighbour(teacher_spec, samples, share, folder)
@@ -99,49 +101,50 @@ def _case(case: ImageCase, rounds: int, say: Callable[[str], None]) -> list[Figu
         def beside() -> AbstractContextManager[None]:
             return going(neighbour.pid)
 
-        alone_v = TimedTraining(
-            "n_training", loop_of(spec, samples, folder / "alone"), alone
-        )
-        busy_v = TimedTraining(
-            "busy", loop_of(spec, samples, folder / "busy"), busy, beside
-        )
-        memory_v = TimedTraining(
-            "memory", loop_of(spec, samples, folder / "memory"), memory, beside
-        )
-        online_v = TimedTraining(
-            "online", loop_of(spec, samples, folder / "online"), online
-        )
+        variants = {
+            "n_training": timed(
+                "n_training", NoTeacher().build(built("alone")), nullcontext
+            ),
+            "busy": timed("busy", NoTeacher().build(built("busy")), beside),
+            "memory": timed("memory", Remembered().build(built("memory")), beside),
+            "served": served_v,
+            "online": timed("online", online, nullcontext),
+        }
         compare(
-            [alone_v, busy_v, memory_v, served_v, online_v],
+            list(variants.values()),
             rounds=rounds,
             steps=steps,
             warm_up=BUFFER + 10,
             say=lambda line: say(f"real teacher {case.name} {line}"),
         )
-    step_s = 1 / median(busy_v.rates)
-    limit = (step_s + teacher_s) / max(step_s, teacher_s)
     label = f"{case.step_ms:g}ms"
-    gains = [gain / limit for gain in ratios(served_v, online_v)]
     return [
-        figure(
-            f"served_over_n_training/real_teacher/{label}",
-            ratios(served_v, busy_v),
-            "ratio",
-            ">= 0.97",
-        ),
-        figure(f"control/busy_neighbour/{label}", ratios(busy_v, alone_v), "ratio"),
-        figure(f"control/soft_loss/{label}", ratios(memory_v, busy_v), "ratio"),
-        figure(
-            f"served_over_memory/real_teacher/{label}", ratios(served_v, memory_v), "ratio"
-        ),
-        figure(f"gain_over_online_of_limit/{label}", gains, "ratio"),
-        figure(f"gain_over_online/{label}", ratios(served_v, online_v), "times"),
-        figure(f"teacher_ms/{label}", [1000 * teacher_s], "ms"),
+        *_figures(variants, teacher_s, label),
         figure(f"helpers_share_of_a_core/{label}", [share], "cores"),
         *(
             figure(f"{who}_cpu_ms_per_batch/real_teacher/{label}", [1000 * seconds], "ms")
             for who, seconds in zip(("reader", "teacher"), spent, strict=True)
         ),
+    ]
+
+
+def _figures(v: dict[str, TimedTraining], teacher_s: float, label: str) -> list[Figure]:
+    served, busy = v["served"], v["busy"]
+    step_s = 1 / median(busy.rates)
+    limit = (step_s + teacher_s) / max(step_s, teacher_s)
+    over_online = ratios(served, v["online"])
+    gains = [gain / limit for gain in over_online]
+    over_busy, over_memory = ratios(served, busy), ratios(served, v["memory"])
+    beside, soft_loss = ratios(busy, v["n_training"]), ratios(v["memory"], busy)
+    name = f"real_teacher/{label}"
+    return [
+        figure(f"served_over_n_training/{name}", over_busy, "ratio", ">= 0.97"),
+        figure(f"control/busy_neighbour/{label}", beside, "ratio"),
+        figure(f"control/soft_loss/{label}", soft_loss, "ratio"),
+        figure(f"served_over_memory/{name}", over_memory, "ratio"),
+        figure(f"gain_over_online_of_limit/{label}", gains, "ratio"),
+        figure(f"gain_over_online/{label}", over_online, "times"),
+        figure(f"teacher_ms/{label}", [1000 * teacher_s], "ms"),
     ]
 
 

@@ -4,9 +4,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import psutil
 
@@ -14,6 +14,7 @@ from kdlab.bench.slices import cpu_seconds
 from kdlab.bench.students import ImageCase, deployment_for, samples_of
 from kdlab.cluster.child_configs import EmulatedStudentsConfig
 from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
+from kdlab.messages import typed
 from kdlab.report.figures import Figure, figure
 from kdlab.supervision.children import Child
 
@@ -22,6 +23,51 @@ _T_T, _BATCH, _BEST_BATCH = 2.0, 32, 8  # a teacher's samples/s; samples of a ba
 _T_S = 36.0  # samples/s of a student: 18 of its 19 teachers
 _WARM_UP_S, _MEASURE_S = 25.0, 30.0
 _FEW = 32  # teachers of a small pool: what one more costs is the difference
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudentsSeen:
+    """What emulated students say of themselves (kdlab/cluster/reader/emulated_students.py).
+
+    Lists have a value for each of them, but for `failed`: the words of those that did.
+    """
+
+    time: float
+    steps: list[int]
+    teachers: list[int]
+    connections: int
+    failed: list[str]
+    held: list[float]
+    waited_s: list[float]
+    asked: list[list[float]]
+    released: list[list[float]]
+    ended: list[list[float]]
+    lost: int
+    repeated: int
+    resends: int
+    lied_at: list[int | None]
+    again: list[int]
+    lied_of: list[int]
+
+    def steps_per_second(self, before: "StudentsSeen") -> float:
+        """Rate of all together, since then.
+
+        Raises:
+            RuntimeError: some failed.
+        """
+        if self.failed:
+            raise RuntimeError(f"emulated students failed: {self.failed[:3]}")
+        return (sum(self.steps) - sum(before.steps)) / (self.time - before.time)
+
+
+@dataclass(frozen=True, slots=True)
+class Renewals:
+    """Seconds that renewals of leases took since the last question, sorted."""
+
+    renewals: list[float]
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
@@ -47,28 +93,45 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _students(pool: RunningEmulatedPool, classes: int, folder: Path) -> Child:
-    rules = {"settle_s": 12.0, "wait_s": 120.0, "give_up_s": 120.0}
-    how = {"students": STUDENTS, "t_s": _T_S, "batch": _BATCH, "rules": rules}
-    return emulated_students(pool, classes, folder, deadline_s=120.0, **how)
+    return emulated_students(
+        pool,
+        classes,
+        folder,
+        students=STUDENTS,
+        t_s=_T_S,
+        batch=_BATCH,
+        rules={"settle_s": 12.0, "wait_s": 120.0, "give_up_s": 120.0},
+        deadline_s=120.0,
+    )
 
 
 def emulated_students(
-    pool: RunningEmulatedPool, classes: int, folder: Path, **how: Any
+    pool: RunningEmulatedPool,
+    classes: int,
+    folder: Path,
+    *,
+    t_s: float,
+    batch: int,
+    rules: dict[str, object],
+    students: int = 1,
+    deadline_s: float = 30.0,
 ) -> Child:
-    """A process of them, on a pool that is up; `how` replaces what a run would have."""
-    facts = {
-        "student": "emulated-student",
-        "coordinator": pool.address,
-        "tls": pool.tls,
-        "students": 1,
-        "batches": 1_000_000,
-        "classes": classes,
-        "replies": "full",
-        "top_k": 1,
-        "inputs": "reference",
-        "deadline_s": 30.0,
-    }
-    config = EmulatedStudentsConfig(**facts | how)
+    """A process of them, on a pool that is up; see `EmulatedStudentsConfig`."""
+    config = EmulatedStudentsConfig(
+        student="emulated-student",
+        coordinator=pool.address,
+        tls=pool.tls,
+        students=students,
+        batch=batch,
+        batches=1_000_000,
+        classes=classes,
+        replies="full",
+        top_k=1,
+        inputs="reference",
+        deadline_s=deadline_s,
+        t_s=t_s,
+        rules=rules,
+    )
     child = Child("kdlab.cluster.reader.emulated_students", config, folder / "students.log")
     child.answer(60.0)
     return child
@@ -82,18 +145,15 @@ def _measure(
     say: Callable[[str], None],
 ) -> list[Figure]:
     scheduler = psutil.Process(pool.scheduler.pid)
-    asked_of(pool.host)  # what was before does not count
-    before, cpu = asked_of(students), cpu_seconds(scheduler)
+    asked_of(pool.host, Renewals)  # what was before does not count
+    before, cpu = asked_of(students, StudentsSeen), cpu_seconds(scheduler)
     time.sleep(_MEASURE_S)  # the time of the measurement
-    after, share = asked_of(students), (cpu_seconds(scheduler) - cpu)
-    seconds = after["time"] - before["time"]
-    renewals = asked_of(pool.host)["renewals"]
-    steps = sum(after["steps"]) - sum(before["steps"])
-    if after["failed"]:
-        raise RuntimeError(f"emulated students failed: {after['failed'][:3]}")
-    rate = _BATCH * steps / seconds / STUDENTS
+    after, share = asked_of(students, StudentsSeen), (cpu_seconds(scheduler) - cpu)
+    seconds = after.time - before.time
+    renewals = asked_of(pool.host, Renewals).renewals
+    rate = _BATCH * after.steps_per_second(before) / STUDENTS
     say(
-        f"{len(renewals) / seconds:.0f} renewals/s, {sum(after['teachers'])} teachers held, "
+        f"{len(renewals) / seconds:.0f} renewals/s, {sum(after.teachers)} teachers held, "
         f"{rate:.1f} samples/s each student"
     )
     label = f"{TEACHERS}x{STUDENTS}"
@@ -105,16 +165,16 @@ def _measure(
         figure(f"coordinator_core_share/{label}", [share / seconds], "cores", "<= 0.3"),
         figure(f"student_samples_per_second/{label}", [rate], "samples/s"),
         figure(f"student_rate_over_t_s/{label}", [rate / _T_S], "ratio"),
-        figure(f"connections/{label}", [after["connections"]], "connections"),
-        figure(f"teachers_held/{label}", [sum(after["teachers"])], "teachers"),
+        figure(f"connections/{label}", [after.connections], "connections"),
+        figure(f"teachers_held/{label}", [sum(after.teachers)], "teachers"),
         figure(f"start_s/{label}", [up_s], "s"),
         figure("emulated_teacher_mb", [each_mb], "MB"),
     ]
 
 
-def asked_of(child: Child) -> dict[str, Any]:
+def asked_of(child: Child, kind: type[T]) -> T:
     child.send(figures=True)
-    return child.answer(60.0)
+    return typed(kind, child.answer(60.0))
 
 
 def _mb(pid: int) -> float:

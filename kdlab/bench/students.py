@@ -3,9 +3,8 @@
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,10 +19,21 @@ from kdlab.models.model import ModelSpec
 from kdlab.models.patch_net import PatchNet
 from kdlab.soft_labels.source import SourceContext, TeacherPool
 from kdlab.train.recipe import Recipe
-from kdlab.train.student import StudentJob, StudentLoop
+from kdlab.train.student import StudentLoop
+from kdlab.train.student_job import StudentJob
 
 _EPOCHS = 1_000_000  # slices never come to an end
 _MAX_LAYERS = 2048  # of a student that is slow enough for any case
+# A training that neither evaluates nor saves.
+ENDLESS = Recipe(
+    epochs=_EPOCHS,
+    schedule="constant",
+    lr=1e-4,
+    threads=1,
+    device="cpu",
+    evaluate_every=_EPOCHS,
+    checkpoint_every_s=1e9,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +64,13 @@ def loop_of(
     samples: PlannedSamples,
     folder: Path,
     loss: LossSpec | None = None,
-    **recipe: Any,
+    recipe: Recipe = ENDLESS,
 ) -> StudentLoop:
-    """A loop without end that neither evaluates nor saves; `recipe` changes its recipe."""
+    """A loop without end, with batches of the samples' plan."""
     torch.manual_seed(0)
-    fields: dict[str, Any] = {
-        "epochs": _EPOCHS,
-        "batch": samples.plan.batch,
-        "schedule": "constant",
-        "lr": 1e-4,
-        "threads": 1,
-        "device": "cpu",
-        "evaluate_every": _EPOCHS,
-        "checkpoint_every_s": 1e9,
-    }
     return StudentLoop(
         StudentJob(
-            recipe=Recipe(**fields | recipe),
+            recipe=replace(recipe, batch=samples.plan.batch),
             model_spec=spec,
             model=spec.build(samples.classes, samples.data.shape[0]),
             samples=samples,

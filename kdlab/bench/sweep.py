@@ -9,7 +9,6 @@ The same sweep is carried out by one worker and by two, in turns.
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any
 
 from kdlab.bench.apart import runs_in
 from kdlab.cluster.wires.wire import ask
@@ -22,13 +21,14 @@ from kdlab.tuning.checked import CheckedSweep
 
 _TRIALS = 12
 _PATIENCE_S = 20.0
-_SWEEP: dict[str, Any] = {
+_OVERRIDES = {
+    "teacher_pool": {"type": "cluster/emulated_pool", "teachers": 2, "t_t": 700},
+    "soft_labels": {"type": "cluster/served", "lt": 64, "ut": 512, "at_most": 1},
+    "train.epochs": 12,
+}
+_SWEEP: dict[str, object] = {
     "experiment": "smoke/served",
-    "overrides": {
-        "teacher_pool": {"type": "cluster/emulated_pool", "teachers": 2, "t_t": 700},
-        "soft_labels": {"type": "cluster/served", "lt": 64, "ut": 512, "at_most": 1},
-        "train.epochs": 12,
-    },
+    "overrides": _OVERRIDES,
     "space": {
         "loss.temperature": {"low": 1, "high": 8, "log": True},
         "train.lr": {"low": 0.01, "high": 0.2, "log": True},
@@ -53,8 +53,8 @@ def measure(
         for number in range(repeats):
             seconds = {}
             for jobs in (1, 2) if number % 2 else (2, 1):
-                seconds[jobs], found = _executed(jobs, trials, f"r{number}-j{jobs}")
-                overhead.append(found["driver_ms_per_trial"])
+                seconds[jobs], driver_ms = _executed(jobs, trials, f"r{number}-j{jobs}")
+                overhead.append(driver_ms)
             efficiency.append(seconds[1] / (2 * seconds[2]))
             each.append(seconds[1] / trials)
             freed += _freed(f"pruned{number}")
@@ -73,8 +73,8 @@ def measure(
     )
 
 
-def _executed(jobs: int, trials: int, study: str) -> tuple[float, dict[str, Any]]:
-    """Seconds from the first trial's beginning to the last one's end; the result."""
+def _executed(jobs: int, trials: int, study: str) -> tuple[float, float]:
+    """Seconds from the first trial's beginning to the last one's end; ms of the driver."""
     tree = _SWEEP | {"jobs": jobs, "trials": trials}
     sweep = CheckedSweep(from_dict(tree, "bench")).start(study)
     sweep.wait()
@@ -84,7 +84,7 @@ def _executed(jobs: int, trials: int, study: str) -> tuple[float, dict[str, Any]
     ended = [e.time for e in events if isinstance(e, TrialDone)]
     if result["trials"]["complete"] != trials:
         raise ClusterError(f"Only {result['trials']} ended well; see {sweep.path}.")
-    return max(ended) - min(begun), result
+    return max(ended) - min(begun), float(result["driver_ms_per_trial"])
 
 
 def _freed(study: str) -> list[float]:
@@ -93,7 +93,7 @@ def _freed(study: str) -> list[float]:
         "jobs": 1,
         "trials": 3,
         "defaults": False,
-        "overrides": _SWEEP["overrides"] | {"train.epochs": 500},
+        "overrides": _OVERRIDES | {"train.epochs": 500},
         "pruner": {"name": "threshold", "lower": 101.0, "n_warmup_steps": 1},
     }
     sweep = CheckedSweep(from_dict(tree, "bench")).start(study)

@@ -7,12 +7,12 @@ process's sockets carried, measured at the loopback device of this machine.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import median
-from typing import Any
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from kdlab.bench.students import ImageCase, emulated, samples_of
 from kdlab.cluster.child_configs import WiresConfig
@@ -20,6 +20,7 @@ from kdlab.cluster.reader.reader_wires import Wires
 from kdlab.cluster.wires.messages import Inputs
 from kdlab.cluster.wires.wire import ask, settle
 from kdlab.data.samples import PlannedSamples
+from kdlab.messages import typed
 from kdlab.report.figures import Figure, Report, figure, report
 
 WAYS: tuple[Inputs, ...] = ("reference", "value_uint8", "value_float32")
@@ -49,16 +50,16 @@ def measure(repeats: int = 5, say: Callable[[str], None] = lambda line: None) ->
 
 
 async def _measure(
-    samples: PlannedSamples, facts: dict[str, Any], repeats: int
+    samples: PlannedSamples, facts: Mapping[str, object], repeats: int
 ) -> dict[str, tuple[list[float], list[float], list[float]]]:
     """Ways take turns within each repeat, so that a drift of the machine meets all."""
     found: dict[str, tuple[list[float], list[float], list[float]]] = {
         way: ([], [], []) for way in WAYS
     }
     wires = {way: await Wires.open(_config(samples, way)) for way in WAYS}
-    ids, teacher = samples.batches(0)[0], facts["address"]
+    ids, teacher = samples.batches(0)[0], str(facts["address"])
     for way in WAYS:
-        wires[way].follow({teacher: facts["wire_port"]}, (), full=True)
+        wires[way].follow({teacher: typed(int, facts["wire_port"])}, (), full=True)
         await _request(wires[way], teacher, samples, ids, way)  # connections are made
     for _ in range(repeats):
         for way in WAYS:
@@ -83,7 +84,7 @@ async def _measure(
 
 
 async def _request(
-    wires: Wires, teacher: str, samples: PlannedSamples, ids: Any, way: Inputs
+    wires: Wires, teacher: str, samples: PlannedSamples, ids: NDArray[np.int64], way: Inputs
 ) -> None:
     views = None if way == "reference" else samples.views(ids, 0)
     answer = await wires.soft_labels(teacher, 0, ids, views)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import psutil
 
@@ -32,7 +31,7 @@ SPEED = 5.5 / 14.0  # of the slower rank: TFLOPS of a P4 over those of a V100
 _PERIOD_S = 0.003  # short beside a step: a slower device is not away, it is slow
 _TIMED_STEPS = 60
 _PATIENCE_S = 120.0
-_BASE: Mapping[str, Any] = {
+_BASE: Mapping[str, object] = {
     "data": {"type": "data/synthetic", "samples": 20_000, "size": 32, "channels": 1},
     "student": {"type": "models/patch_net", "patch": 4, "depth": 12, "width": 128},
     "train.batch": 128,
@@ -40,7 +39,7 @@ _BASE: Mapping[str, Any] = {
     "train.log_every_steps": 5,
     "tracking.enabled": False,
 }
-_SERVED: Mapping[str, Any] = {
+_SERVED: Mapping[str, object] = {
     "soft_labels": {"type": "cluster/served", "lt": 2048, "ut": 8192},
     "teacher_pool": {"type": "cluster/emulated_pool", "teachers": 4, "t_t": 100_000},
     "teacher": {"use": "teachers/digits_tiny"},
@@ -89,7 +88,7 @@ class _Measured:
     slow_rows: float  # the second rank's part of a batch
 
 
-def _trained(shares: str, overrides: dict[str, Any]) -> _Measured:
+def _trained(shares: str, overrides: dict[str, object]) -> _Measured:
     """A run, once it trains."""
     if shares != "alone":
         overrides["aggregation"] = {

@@ -1,7 +1,6 @@
 """Events of blockwise distillation (Pipe-BD)."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from kdlab.events.event import Event
 
@@ -9,7 +8,7 @@ from kdlab.events.event import Event
 class PlanChosen(Event, kind="plan", line="{table}"):
     """What each device does, planned from the profile (Pipe-BD, section V)."""
 
-    programme: Mapping[str, Any]
+    programme: Mapping[str, object]
     table: str
     ideal_s: Mapping[str, float]  # of a step, by part of the work, perfectly divided
 
@@ -30,7 +29,7 @@ class PlanMeasured(
 class TraceRecorded(Event, kind="trace"):
     """What the devices did in the last steps of an epoch."""
 
-    spans: list[list[Any]]  # device, part, step, begin and end in seconds
+    spans: list[list[str | int | float]]  # device, part, step, begin and end in seconds
 
 
 class ArchitectureFound(
@@ -38,7 +37,7 @@ class ArchitectureFound(
 ):
     """The best path through a supernet, and its file is written."""
 
-    choices: list[Any]  # of each place
+    choices: list[object]  # of each place
 
 
 class WholeStudentStarted(

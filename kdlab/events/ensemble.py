@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
 
 from kdlab.events.event import Event
 
@@ -57,7 +56,7 @@ class WorkerDone(Event, kind="worker_done", spread="work"):
 
     worker: int
     what: str  # train or combine
-    work: Mapping[str, Any] = field(
+    work: Mapping[str, object] = field(
         default_factory=dict
     )  # losses, counts and seconds of it
 

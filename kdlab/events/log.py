@@ -56,7 +56,7 @@ class MemberLog:
         self.log.emit(event.of(self.member))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value.item() if hasattr(value, "item") else str(value)
 
 

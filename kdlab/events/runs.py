@@ -15,11 +15,11 @@ class RunStarted(Event, kind="run_started"):
     spec: Mapping[str, Any]  # the resolved spec
     spec_hash: str
     members: list[str]  # names of all trainings of the run
-    machine: Mapping[str, Any]
+    machine: Mapping[str, object]
     versions: Mapping[str, str]  # of Python, kdlab and its libraries
     git: str | None  # commit of the working folder
     thresholds: list[float | None]  # lt and ut, in samples
-    dataset: Mapping[str, Any]  # name, digest, classes, shape, counts of images
+    dataset: Mapping[str, object]  # name, digest, classes, shape, counts of images
     tracking_uri: str | None  # of MLflow; None: it is not tracked
 
     def text(self) -> str:
@@ -85,4 +85,4 @@ class TeacherReady(
     epoch: int  # they are from
     train_seconds: float
     samples_per_second: float
-    test: Mapping[str, Any]  # all that was counted on the test images
+    test: Mapping[str, object]  # all that was counted on the test images

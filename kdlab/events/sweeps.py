@@ -26,14 +26,14 @@ class SweepStarted(Event, kind="sweep_started"):
 class Calibrated(Event, kind="calibrated", line="measured on this machine: {set}"):
     """What a simulated sweep needs to know of this machine."""
 
-    set: Mapping[str, Any]
+    set: Mapping[str, object]
 
 
 class TrialStarted(Event, kind="trial_started"):
     """A trial was given to a worker."""
 
     number: int
-    values: Mapping[str, Any]  # that the sampler chose
+    values: Mapping[str, object]  # that the sampler chose
     run: str | None  # its folder; None: simulated
     why: str  # suggested, enqueued, default, ...
     worker: int | None
@@ -68,7 +68,7 @@ class TrialDone(Event, kind="trial_done"):
     ended: int  # trials so far
     of_trials: int
     run: str | None
-    set: Mapping[str, Any]
+    set: Mapping[str, object]
     values_found: Mapping[str, float | None] | None = None  # of a complete one, by metric
     feasible: bool | None = None  # whether it keeps the constraints
     epoch: int | None = None  # of a pruned one
@@ -93,7 +93,7 @@ class RealRunStarted(Event, kind="real_run", line="a real run: {run}"):
     """The best of a simulated sweep is run on this machine."""
 
     run: str
-    set: Mapping[str, Any]
+    set: Mapping[str, object]
 
 
 class SweepDone(Event, kind="sweep_done"):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
 
 from kdlab.events.event import Event
 
@@ -17,7 +16,7 @@ class PoolReady(Event, kind="pool_ready", line="teachers are ready at {address}"
     """At least one teacher serves."""
 
     address: str  # of the scheduler
-    teachers: Sequence[Mapping[str, Any]]  # what each says of itself
+    teachers: Sequence[Mapping[str, object]]  # what each says of itself
 
 
 class Scheduled(
@@ -47,7 +46,9 @@ class TeacherJoined(
     t_t: float  # samples/s, as it measured
     device: str | None = None
     pid: int | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)  # whatever else it says of itself
+    more: Mapping[str, object] = field(
+        default_factory=dict
+    )  # whatever else it says of itself
 
 
 class TeacherLeft(Event, kind="teacher_left", line="{teacher} left gracefully"):

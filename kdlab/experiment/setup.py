@@ -19,7 +19,8 @@ from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.evaluate import evaluate
-from kdlab.train.student import StudentJob, StudentLoop
+from kdlab.train.student import StudentLoop
+from kdlab.train.student_job import StudentJob
 from kdlab.train.teacher import PreparedTeachers, prepare
 
 

@@ -6,12 +6,11 @@ Neural Networks" (arXiv:1706.04599), section 2, equation 3.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Probabilities = NDArray[Any]  # (samples, classes), rows that sum to 1
+Probabilities = NDArray[np.float64]  # (samples, classes), rows that sum to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,7 @@ class Bin:
 
 
 def reliability(
-    probabilities: Probabilities, labels: NDArray[Any], bins: int = 15
+    probabilities: Probabilities, labels: NDArray[np.float64], bins: int = 15
 ) -> list[Bin]:
     """Intervals [k/bins, (k+1)/bins), the last with 1; empty ones are left out.
 
@@ -46,7 +45,7 @@ def reliability(
 
 
 def expected_calibration_error(
-    probabilities: Probabilities, labels: NDArray[Any], bins: int = 15
+    probabilities: Probabilities, labels: NDArray[np.float64], bins: int = 15
 ) -> float:
     """Mean distance of confidence and accuracy over the samples, in percent (Eq. 3)."""
     found = reliability(probabilities, labels, bins)
@@ -68,7 +67,7 @@ class ClassAgreement:
 def agreement(
     student: Probabilities,
     teacher: Probabilities,
-    labels: NDArray[Any],
+    labels: NDArray[np.float64],
     classes: Sequence[str],
 ) -> list[ClassAgreement]:
     """A row for each class that has samples."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from kdlab.report.round_errors import RoundErrors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -10,30 +12,13 @@ if TYPE_CHECKING:
 _WORSE, _BETTER = "#c0392b", "#2471a3"  # than the local models are on average
 
 
-class ErrorPoint(Protocol):
-    """What is drawn of a `RoundErrors` (kdlab/methods/ensemble/round_driver.py)."""
-
-    @property
-    def parallel_s(self) -> float: ...
-    @property
-    def locals(self) -> list[float]: ...
-    @property
-    def global_(self) -> float: ...
-    @property
-    def chosen(self) -> float: ...
-    @property
-    def diff_lg(self) -> float: ...
-    @property
-    def diff_lc(self) -> float | None: ...
-
-
-def local_curves(looks: Sequence[ErrorPoint], folder: Path, title: str) -> None:
+def local_curves(looks: Sequence[RoundErrors], folder: Path, title: str) -> None:
     """Writes curves.png (Fig. 4) and histograms.png (Figs 1 to 3)."""
     _curves(looks, folder / "curves.png", title)
     _histograms(looks, folder / "histograms.png", title)
 
 
-def _curves(looks: Sequence[ErrorPoint], path: Path, title: str) -> None:
+def _curves(looks: Sequence[RoundErrors], path: Path, title: str) -> None:
     from matplotlib.figure import Figure  # 1 s
 
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -55,7 +40,7 @@ def _curves(looks: Sequence[ErrorPoint], path: Path, title: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _histograms(looks: Sequence[ErrorPoint], path: Path, title: str) -> None:
+def _histograms(looks: Sequence[RoundErrors], path: Path, title: str) -> None:
     from matplotlib.figure import Figure  # 1 s
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")

@@ -4,63 +4,66 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kdlab.papers.ec_dnn.metrics import Point, better_than_locals, speed, worse_share
+from kdlab.papers.ec_dnn.metrics import Point, speed, worse_share
+from kdlab.report.page import markdown_table
+from kdlab.report.round_errors import CostTotals, RoundErrors
 from kdlab.report.table import spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
+# Of curves beside each other.
+LINES = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorCurve:
     """One training of one method, as its direction.json has it.
 
-    looks: what was seen at communications (`kdlab/methods/ensemble/round_driver.py`).
-    account: what it cost, in seconds on machines side by side.
+    looks: what was seen at communications.
+    account: what it cost.
     """
 
-    looks: Sequence[Mapping[str, Any]]
-    account: Mapping[str, Any]
+    looks: Sequence[RoundErrors]
+    account: CostTotals
 
     def curve(self, key: str) -> list[Point]:
         """Error against overall time; `global_` or `chosen` (_L)."""
-        return [Point(look["parallel_s"], look[key]) for look in self.looks]
+        return [Point(look.parallel_s, getattr(look, key)) for look in self.looks]
 
     @property
-    def last(self) -> Mapping[str, Any]:
+    def last(self) -> RoundErrors:
         return self.looks[-1]
 
     def differences(self) -> list[float]:
         """Diff_LG (Eq. 7) at every look."""
-        return [better_than_locals(look["locals"], look["global_"]) for look in self.looks]
+        return [look.diff_lg for look in self.looks]
 
 
 def rows(
     methods: Mapping[str, Sequence[ErrorCurve]], baseline: str = "ma_dnn"
-) -> list[dict[str, Any]]:
+) -> list[dict[str, str]]:
     """A row for each method; speed is against the global model of `baseline`, if it is there."""
     found = []
     for name, courses in methods.items():
-        row: dict[str, Any] = {
+        row = {
             "method": name,
-            "error _L": spread([c.last["chosen"] for c in courses], 2),
-            "error _G": spread([c.last["global_"] for c in courses], 2),
+            "error _L": spread([c.last.chosen for c in courses], 2),
+            "error _G": spread([c.last.global_ for c in courses], 2),
             "Diff_LG": f"{fmean(fmean(c.differences()) for c in courses):+.2f}",
             "worse": f"{fmean(worse_share(c.differences()) for c in courses):.0%}",
-            "iterations": str(courses[0].last["iterations"]),
-            "time s": f"{fmean(c.account['parallel_s'] for c in courses):.1f}",
+            "iterations": str(courses[0].last.iterations),
+            "time s": f"{fmean(c.account.parallel_s for c in courses):.1f}",
         }
         for part in ("communication", "relabel", "compress"):
-            row[f"{part} s"] = f"{fmean(c.account[f'{part}_s'] for c in courses):.1f}"
-        row["MB fetched"] = (
-            f"{fmean(c.account['fetched_bytes'] for c in courses) / 1e6:.1f}"
-        )
+            spent = fmean(getattr(c.account, f"{part}_s") for c in courses)
+            row[f"{part} s"] = f"{spent:.1f}"
+        row["MB fetched"] = f"{fmean(c.account.fetched_bytes for c in courses) / 1e6:.1f}"
         if baseline in methods:
             pairs = zip(courses, methods[baseline], strict=True)
             each = [speed(c.curve("global_"), b.curve("global_")) for c, b in pairs]
@@ -69,13 +72,11 @@ def rows(
     return found
 
 
-def markdown(table: Sequence[Mapping[str, Any]]) -> str:
+def markdown(table: Sequence[Mapping[str, str]]) -> str:
     """With what the columns mean, for a file that stands alone."""
     names = list(table[0])
     lines = [
-        f"| {' | '.join(names)} |",
-        f"|{' --- |' * len(names)}",
-        *(f"| {' | '.join(str(row[name]) for name in names)} |" for row in table),
+        markdown_table(names, [[row[name] for name in names] for row in table]),
         "",
         "Test errors in percent at the end: `_L` of the local model with the smallest training",
         "loss (before the last average of weights), `_G` of the global model. `Diff_LG`: mean of",
@@ -94,7 +95,7 @@ def picture(methods: Mapping[str, Sequence[ErrorCurve]], path: Path) -> None:
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for number, (name, courses) in enumerate(methods.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = LINES[number % len(LINES)]
         _draw(left, courses, "parallel_s", name, colour)
         _draw(right, courses, "iterations", name, colour)
     left.set_xlabel("overall time on machines side by side, s")
@@ -110,8 +111,9 @@ def _draw(
     """Seeds look at the same iterations; one that lost a look is cut there."""
     count = min(len(course.looks) for course in courses)
 
-    def mean(key: str) -> Any:
-        return np.mean([[look[key] for look in c.looks[:count]] for c in courses], axis=0)
+    def mean(key: str) -> NDArray[np.float64]:
+        each = [[getattr(look, key) for look in c.looks[:count]] for c in courses]
+        return np.asarray(np.mean(each, axis=0))
 
     axes.plot(mean(along), mean("global_"), color=colour, label=name)
     axes.plot(mean(along), mean("chosen"), color=colour, linestyle="--", linewidth=1)

@@ -1,7 +1,8 @@
 """A run in the terminal: one live block, or plain lines where there is no terminal."""
 
 import sys
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -23,14 +24,30 @@ def people() -> Console:
     return Console(file=sys.stdout, force_jupyter=False) if console.is_jupyter else console
 
 
+@dataclass(slots=True)
+class _Now:
+    """Where a training stands, for people: epochs count from 1."""
+
+    member: str | None = None
+    of_epoch: int = 0
+    step: int = 0
+    of_steps: int = 0
+    loss: float | None = None
+    top1: float | None = None  # percent, on validation
+    samples_per_second: float = 0.0
+    volume: float | None = None  # unused soft labels and requests in flight
+    teachers: float = 0
+    resends: float = 0
+
+
 class Progress:
     """Feed it events with `see`. A block where it is a terminal, else lines."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or people()
-        self.live: Live | None = None
-        self.now: dict[str, Any] = {}
-        self.thresholds: list[Any] = [None, None]
+        self.live: Live | None = None  # the block
+        self.now = _Now()
+        self.thresholds: list[float | None] = [None, None]  # lt and ut, in samples
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -48,23 +65,35 @@ class Progress:
             case RunStarted():
                 self.thresholds = event.thresholds
             case MemberStarted():
-                self.now = {"member": event.member}
+                self.now = _Now(event.member)
             case StepLogged():
-                # People count epochs from 1.
-                self.now |= event.facts() | {"of_epoch": event.epoch + 1}
+                self._see_step(event)
             case PoolStarting() | TeacherTraining():  # what was before is over
-                self.now = {}
+                self.now = _Now()
                 if self.live is not None:
                     self.live.update(Spinner("dots", event.text()))
             case TeachersGone():  # no step follows that would say it
-                self.now["teachers"] = 0
+                self.now.teachers = 0
             case EpochDone():
-                self.now |= event.facts() | {"of_epoch": event.epoch}
+                now, now.member = self.now, event.member
+                now.of_epoch, now.step = event.epoch, event.step
+                now.samples_per_second = event.samples_per_second
+                if event.validation_top1 is not None:
+                    now.top1 = event.validation_top1
                 self._say_epoch(event)
         if not isinstance(event, _SEEN_OTHERWISE) and (line := event.text()):
             self._say(line)
-        if self.live is not None and self.now.get("step"):
+        if self.live is not None and self.now.step:
             self.live.update(self._block())
+
+    def _see_step(self, event: StepLogged) -> None:
+        now, figures = self.now, event.figures
+        now.member, now.of_epoch = event.member, event.epoch + 1
+        now.step, now.of_steps, now.loss = event.step, event.of_steps, event.loss
+        now.samples_per_second = event.samples_per_second
+        now.volume = figures.get("volume", now.volume)
+        now.teachers = figures.get("teachers", now.teachers)
+        now.resends = figures.get("resends", now.resends)
 
     def _say(self, line: str) -> None:
         # Text, not markup: names from configs must not be read as colours.
@@ -82,32 +111,29 @@ class Progress:
 
     def _block(self) -> Group:
         now = self.now
-        top1 = now.get("validation_top1")
         words = [
-            str(now["member"]),
-            f"epoch {now['of_epoch']}",
+            str(now.member),
+            f"epoch {now.of_epoch}",
             _loss(now).strip() or "loss -",
-            "top-1 -" if top1 is None else f"top-1 {top1:.2f} %",
-            f"{now['samples_per_second']:.0f} samples/s",
+            "top-1 -" if now.top1 is None else f"top-1 {now.top1:.2f} %",
+            f"{now.samples_per_second:.0f} samples/s",
         ]
-        parts: list[Any] = [Text("  ".join(words))]
-        if now.get("of_steps"):
-            share = now["step"] / now["of_steps"]
-            parts.append(Text(f"steps  [{_bar(share)}] {now['step']} of {now['of_steps']}"))
-        if "volume" in now:
-            parts += [self._volume(now), self._teachers(now)]
+        parts = [Text("  ".join(words))]
+        if now.of_steps:
+            share = now.step / now.of_steps
+            parts.append(Text(f"steps  [{_bar(share)}] {now.step} of {now.of_steps}"))
+        if now.volume is not None:
+            parts.append(self._volume(now.volume))
+            said = f"alive {now.teachers:.0f}  batches re-sent {now.resends:.0f}"
+            parts.append(Text(f"teachers {said}"))
         return Group(*parts)
 
-    def _volume(self, now: dict[str, Any]) -> Text:
+    def _volume(self, volume: float) -> Text:
         """Unused soft labels and requests in flight, with the lower threshold marked."""
         lt, ut = (bound or 0 for bound in self.thresholds)
         size = max(1, ut)
-        bar = _bar(now["volume"] / size, mark=lt / size)
-        return Text(f"volume [{bar}] {now['volume']:.0f} of {ut:g} (lt {lt:g})")
-
-    def _teachers(self, now: dict[str, Any]) -> Text:
-        alive, again = now.get("teachers", 0), now.get("resends", 0)
-        return Text(f"teachers alive {alive:.0f}  batches re-sent {again:.0f}")
+        bar = _bar(volume / size, mark=lt / size)
+        return Text(f"volume [{bar}] {volume:.0f} of {ut:g} (lt {lt:g})")
 
 
 def _bar(share: float, mark: float | None = None, width: int = 40) -> str:
@@ -119,6 +145,6 @@ def _bar(share: float, mark: float | None = None, width: int = 40) -> str:
     return "".join(cells)
 
 
-def _loss(now: dict[str, Any]) -> str:
+def _loss(now: _Now) -> str:
     """Empty before the first step of a session (a run resumed at the end of an epoch)."""
-    return f"  loss {now['loss']:.4f}" if "loss" in now else ""
+    return "" if now.loss is None else f"  loss {now.loss:.4f}"

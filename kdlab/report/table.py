@@ -36,21 +36,22 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [list(head), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return _aligned(lines, left=1)
 
 
 def text_table_left(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """All columns aligned to the left, for words."""
-    lines = [list(head), *map(list, rows)]
+    return _aligned([list(head), *map(list, rows)], left=len(head))
+
+
+def _aligned(lines: Sequence[Sequence[str]], left: int) -> str:
+    """The first `left` columns to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
         for line in lines
     )
 

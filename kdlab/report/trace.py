@@ -3,13 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from kdlab.papers.pipe_bd.relay import Part, Span
 from kdlab.report.timeline import COLOURS
 
 
-def chrome_trace(spans: Sequence[Span]) -> dict[str, Any]:
+def chrome_trace(spans: Sequence[Span]) -> dict[str, object]:
     """For chrome://tracing or Perfetto: microseconds from the first span on."""
     origin = min((span.begin for span in spans), default=0.0)
     devices = sorted({span.device for span in spans})

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from kdlab.report.methods import LINES
 from kdlab.reproduce.measurement import Measured, Points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = {"published": "#5d6d7e", "simulated": "#2471a3", "measured": "#c0392b"}
-_LINES = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
 
 
 class RowWords(Protocol):
@@ -123,8 +123,10 @@ def _bars(axes: "Axes", rows: Sequence[FoundRow]) -> None:
     axes.margins(x=0.1)
 
 
-def in_digits(value: float) -> str:
-    """In four digits, or all of them before the point."""
+def in_digits(value: float | None) -> str:
+    """In four digits, or all of them before the point; None is nothing."""
+    if value is None:
+        return ""
     return f"{value:.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
@@ -151,7 +153,7 @@ def _curves(title: str, panels: Mapping[str, Mapping[str, Points]], path: Path) 
     figure.suptitle(title)
     every: Any = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     for axes, (panel, curves) in zip(every, panels.items(), strict=True):
-        for (name, points), colour in zip(curves.items(), _LINES, strict=False):
+        for (name, points), colour in zip(curves.items(), LINES, strict=False):
             xs, ys = zip(*points, strict=True)
             axes.plot(xs, ys, color=colour, label=name)
         axes.set_title(panel, loc="left", fontsize="medium")

@@ -209,8 +209,8 @@ def cells(facts: Mapping[str, Any]) -> list[list[str]]:
             [
                 row["row"],
                 row["quantity"],
-                _number(row["published"]),
-                _number(row["simulated"]),
+                in_digits(row["published"]),
+                in_digits(row["simulated"]),
                 row["is"] or "",
                 "" if off is None else f"{off:+.1f} %",
                 _spread(row),
@@ -227,15 +227,9 @@ def _spread(row: Mapping[str, Any]) -> str:
     if row["std"] is not None and is_mean(row["quantity"]):
         return f"{row['mean']:.2f} ± {row['std']:.2f}"
     if row["low"] == row["high"]:
-        return _number(row["measured"])
-    low, high = (_number(float(f"{row[key]:.3g}")) for key in ("low", "high"))
-    return f"{_number(row['measured'])}, {low} to {high}"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return in_digits(value)
+        return in_digits(row["measured"])
+    low, high = (in_digits(float(f"{row[key]:.3g}")) for key in ("low", "high"))
+    return f"{in_digits(row['measured'])}, {low} to {high}"
 
 
 def _rounded(value: float | None) -> float | None:

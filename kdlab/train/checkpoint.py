@@ -9,8 +9,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Generic, Protocol, TypeVar, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,12 +19,47 @@ from torch import Tensor, nn
 
 from kdlab.config.home import write_json
 from kdlab.errors import CheckpointError
+from kdlab.messages import MessageError, plain, typed
 from kdlab.models.model import file_sha256
-from kdlab.train.recipe import Stepper
+from kdlab.train.recipe import OptimizerState, Stepper
 
 KEEP = 2
 FORMAT = 1  # of a checkpoint's folder; one of another format is refused
 _FENCE = "fence.json"
+
+
+class OfSpec(Protocol):
+    """What any loop says in its checkpoint beside tensors: a dataclass."""
+
+    @property
+    def spec_hash(self) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerFacts:
+    """What is no tensor of an optimiser: single values by "parameter.name", and its groups."""
+
+    optimizer_plain: dict[str, object]
+    param_groups: list[dict[str, object]]
+
+
+Facts = TypeVar("Facts", bound=OfSpec)
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[Facts]):
+    """A checkpoint that was loaded, and notes on newer ones that are damaged."""
+
+    tensors: dict[str, Tensor]
+    facts: Facts
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    sha256: str
+    spec_hash: str
+    format: int = FORMAT  # those of 0.1 do not say theirs
 
 
 def raise_fence(folder: Path) -> int:
@@ -57,7 +93,7 @@ def save(
     folder: Path,
     step: int,
     tensors: dict[str, Tensor],
-    facts: dict[str, Any],
+    facts: OfSpec,
     fence: int = 0,
 ) -> Path:
     """Write one checkpoint and remove the oldest beyond two.
@@ -76,9 +112,8 @@ def save(
     state = temporary / "state.safetensors"
     save_file({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, state)
     meta = temporary / "state.json"
-    meta.write_text(
-        json.dumps(facts | {"format": FORMAT, "step": step, "sha256": file_sha256(state)})
-    )
+    head = {"format": FORMAT, "step": step, "sha256": file_sha256(state)}
+    meta.write_text(json.dumps(plain(facts) | head))
     for path in (state, meta):
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -90,15 +125,13 @@ def save(
     return final
 
 
-Found = tuple[dict[str, Tensor], dict[str, Any], list[str]]
-
-
 def load_newest(
     folder: Path,
     spec_hash: str,
-    fits: Callable[[dict[str, Any]], bool] = lambda facts: True,
-) -> Found | None:
-    """The newest complete checkpoint: tensors, facts, and notes on damaged ones.
+    kind: type[Facts],
+    fits: Callable[[Facts], bool] = lambda facts: True,
+) -> Found[Facts] | None:
+    """The newest complete checkpoint, with facts of this kind.
 
     `fits` may pass over those that are too new.
 
@@ -108,29 +141,30 @@ def load_newest(
     notes: list[str] = []
     for path in reversed(_steps(folder)):
         try:
-            facts = json.loads((path / "state.json").read_text())
-            if file_sha256(path / "state.safetensors") != facts["sha256"]:
+            saved = json.loads((path / "state.json").read_text())
+            head = typed(_Head, saved)
+            if file_sha256(path / "state.safetensors") != head.sha256:
                 raise ValueError("the tensors differ from their recorded hash")
             tensors = load_file(path / "state.safetensors")
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, MessageError) as error:
             notes.append(
                 f"checkpoint {path.name} is damaged ({error}); using the one before"
             )
             continue
-        if facts.get("format", FORMAT) != FORMAT:  # those of 0.1 do not say theirs
+        if head.format != FORMAT:
             raise CheckpointError(
-                f"{path} has checkpoint format {facts['format']}, this kdlab reads {FORMAT}. "
+                f"{path} has checkpoint format {head.format}, this kdlab reads {FORMAT}. "
                 "Resume with the version that wrote it, or start a new run."
             )
-        if facts["spec_hash"] != spec_hash:
+        if head.spec_hash != spec_hash:
             raise CheckpointError(
-                f"{path} was written for spec {facts['spec_hash']}, this run has "
+                f"{path} was written for spec {head.spec_hash}, this run has "
                 f"{spec_hash}. A resumed run must have the spec it was started with; "
                 "start a new run for another one."
             )
-        if not fits(facts):
-            continue
-        return tensors, facts, notes
+        facts = typed(kind, saved)
+        if fits(facts):
+            return Found(tensors, facts, notes)
     return None
 
 
@@ -144,26 +178,27 @@ def newest_step(folder: Path) -> int:
     return int(steps[-1].name.removeprefix("step_")) if steps else 0
 
 
-def pack(model: nn.Module, optimizer: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def pack(model: nn.Module, optimizer: Stepper) -> tuple[dict[str, Tensor], OptimizerFacts]:
     """Model, optimiser and random state as flat tensors and plain facts."""
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
-    state = optimizer.state_dict()
-    plain: dict[str, Any] = {}
+    state = cast(OptimizerState, optimizer.state_dict())
+    single: dict[str, object] = {}
     for index, values in state["state"].items():
         for key, value in values.items():
             if isinstance(value, Tensor):
                 tensors[f"optimizer.{index}.{key}"] = value
             else:
-                plain[f"{index}.{key}"] = value
+                single[f"{index}.{key}"] = value
     tensors["random.cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["random.cuda"] = torch.cuda.get_rng_state()
-    return tensors, {"optimizer_plain": plain, "param_groups": state["param_groups"]}
+    groups = state["param_groups"]
+    return tensors, OptimizerFacts(optimizer_plain=single, param_groups=groups)
 
 
 def unpack(
     tensors: dict[str, Tensor],
-    facts: dict[str, Any],
+    facts: OptimizerFacts,
     model: nn.Module,
     optimizer: Stepper,
     rank: int = 0,
@@ -173,14 +208,12 @@ def unpack(
     A rank that was there when it was saved goes on with its own random numbers.
     """
     model.load_state_dict(_below(tensors, "model."))
-    state: dict[int, dict[str, Any]] = {}
-    for name, value in _below(tensors, "optimizer.").items():
+    state: dict[int, dict[str, object]] = {}
+    values: dict[str, object] = {**_below(tensors, "optimizer."), **facts.optimizer_plain}
+    for name, value in values.items():
         index, _, key = name.partition(".")
         state.setdefault(int(index), {})[key] = value
-    for name, plain in facts["optimizer_plain"].items():
-        index, _, key = name.partition(".")
-        state.setdefault(int(index), {})[key] = plain
-    optimizer.load_state_dict({"state": state, "param_groups": facts["param_groups"]})
+    optimizer.load_state_dict({"state": state, "param_groups": facts.param_groups})
     own = tensors.get(f"random.rank.{rank}")
     if own is not None:
         torch.set_rng_state(own)

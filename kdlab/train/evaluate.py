@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ class Accuracy:
 def evaluate(
     model: nn.Module,
     data: ImageData,
-    ids: NDArray[Any],
+    ids: NDArray[np.int64],
     batch: int = 256,
     alive: Callable[[], None] = lambda: None,
 ) -> Accuracy:

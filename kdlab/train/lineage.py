@@ -9,10 +9,19 @@ import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineageCounts:
+    """Samples, as `Lineage` counts them."""
+
+    seen: int
+    lost: int
+    repeated: int
+    rolled_back: int
 
 
 @dataclass(slots=True)
@@ -45,18 +54,18 @@ class Lineage:
         self.repeated += int(counts.sum() - used.sum())
         self.counts[:] = 0
 
-    def facts(self) -> dict[str, int]:
-        return {
-            "seen": self.seen,
-            "lost": self.lost,
-            "repeated": self.repeated,
-            "rolled_back": self.rolled_back,
-        }
+    def totals(self) -> LineageCounts:
+        return LineageCounts(
+            seen=self.seen,
+            lost=self.lost,
+            repeated=self.repeated,
+            rolled_back=self.rolled_back,
+        )
 
-    def restore(self, counts: NDArray[Any], facts: dict[str, int]) -> None:
+    def restore(self, counts: NDArray[np.int32], totals: LineageCounts) -> None:
         self.counts[:] = counts
-        self.seen, self.lost = facts["seen"], facts["lost"]
-        self.repeated, self.rolled_back = facts["repeated"], facts["rolled_back"]
+        self.seen, self.lost = totals.seen, totals.lost
+        self.repeated, self.rolled_back = totals.repeated, totals.rolled_back
 
 
 class Odometer:

@@ -1,9 +1,30 @@
 """Where a training stands."""
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+
+import numpy as np
 
 from kdlab.data.plan import BatchPlan
+from kdlab.train.lineage import LineageCounts
+
+Start = dict[str, int | list[int]]
+"""Where a source begins: {"epoch": number, "done": its batches that are finished}."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlan:
+    """A `BatchPlan` as a checkpoint has it: without its ids."""
+
+    batch: int
+    seed: int
+    epochs: int
+    smallest: int
+    first_epoch: int
+    first_sample: int
+
+    @classmethod
+    def of(cls, plan: BatchPlan) -> "SavedPlan":
+        return cls(**{own.name: getattr(plan, own.name) for own in fields(cls)})
 
 
 @dataclass(slots=True)
@@ -18,18 +39,25 @@ class Position:
     best_top1: float = -1.0  # on validation
     best_epoch: int = -1
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"done": sorted(self.done)}
 
-    @classmethod
-    def from_checkpoint(cls, facts: dict[str, Any], batch: int) -> "Position":
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What the checkpoint of any loop over a plan says."""
+
+    position: Position
+    plan: SavedPlan
+    samples: int
+    lineage: LineageCounts
+    seed: int
+    spec_hash: str
+
+    def restored(self, batch: int) -> Position:
         """The saved position, for batches of a size that may be another one now.
 
         What was trained on of the epoch under way stays done; its rest is cut anew.
         """
-        saved = dict(facts["position"])
-        position = cls(**saved | {"done": set(saved["done"])})
-        before = BatchPlan(**facts["plan"] | {"ids": range(facts["samples"])})
+        position = replace(self.position, done=set(self.position.done))
+        before = BatchPlan(ids=np.arange(self.samples), **asdict(self.plan))
         if before.batch != batch and position.done:
             if position.done != set(range(len(position.done))):
                 raise ValueError("batches were done out of order; the rest has no start")

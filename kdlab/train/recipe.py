@@ -1,9 +1,9 @@
 """How a model is trained: everything about optimisation, nothing about teachers."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal, Protocol, TypedDict
 
 import torch
 from torch import nn
@@ -75,18 +75,25 @@ class Recipe(Spec):
         return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+class OptimizerState(TypedDict):
+    """What `state_dict` of torch's optimisers has: by number of the parameter, and groups."""
+
+    state: dict[int, dict[str, object]]
+    param_groups: list[dict[str, object]]
+
+
 class Stepper(Protocol):
     """What a loop asks of an optimiser; torch's are such."""
 
-    param_groups: list[dict[str, Any]]
+    param_groups: list[dict[str, object]]
 
     def zero_grad(self, set_to_none: bool = True) -> None: ...
 
-    def step(self) -> Any: ...
+    def step(self) -> object: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> Mapping[str, object]: ...
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state_dict: dict[str, object]) -> None: ...
 
 
 def lr_at(recipe: Recipe, epoch: float, steps_per_epoch: int) -> float:

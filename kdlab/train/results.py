@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import load_file
 
@@ -42,8 +41,8 @@ class Results:
     alive: Callable[[], None] = lambda: None
     last_validation: float = float("nan")
 
-    def validate(self, position: Position, *, is_last: bool) -> dict[str, Any]:
-        """At the end of an epoch, before it is counted: percent, and the best is kept."""
+    def validate(self, position: Position, *, is_last: bool) -> Accuracy:
+        """At the end of an epoch, before it is counted; the best is kept."""
         found = evaluate(
             self.model, self.data, self.data.validation, self.batch, self.alive
         )
@@ -52,7 +51,7 @@ class Results:
             self._keep_best(position, float("nan"))
         elif found.top1 > position.best_top1:
             self._keep_best(position, found.top1)
-        return {"validation_top1": found.top1, "validation_top5": found.top5}
+        return found
 
     def _keep_best(self, position: Position, top1: float) -> None:
         position.best_top1, position.best_epoch = top1, position.epoch + 1
@@ -98,7 +97,10 @@ class Results:
             figures=figures,
             model_path=str(path),
             best_path=str(best_path),
-            **lineage.facts(),
+            seen=lineage.seen,
+            lost=lineage.lost,
+            repeated=lineage.repeated,
+            rolled_back=lineage.rolled_back,
         )
 
     def _test(self, model: Normalised) -> Accuracy:

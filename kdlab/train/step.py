@@ -1,7 +1,6 @@
 """One step of any training: forward in the recipe's precision, backward, clip, update."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +34,7 @@ class Descent:
             scores: Tensor = self.run_model(views)
         return scores.float()
 
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def _autocast(self) -> AbstractContextManager[object]:
         kind = _KINDS.get(self.recipe.precision)
         return torch.autocast(self.device.type, dtype=kind) if kind else nullcontext()
 

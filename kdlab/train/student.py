@@ -3,78 +3,42 @@
     1: while not converged do                                  -> epochs
     3:   y, input = get_training_sample()                      -> Batch.labels, .views
     4:   soft_labels = get_soft_labels(input)                  -> Batch.soft
-    5:   θ = θ - η ∇ { α φ(y, F(θ, input)) + β ψ(soft_labels, F'(θ, input)) }  -> _step
+    5:   θ = θ - η ∇ { α φ(y, F(θ, input)) + β ψ(soft_labels, F'(θ, input)) }  -> student_step.py
     7:   θ = Σ θ_j / N                                         -> aggregation/ranks.py
 
 The loop knows no process and no teacher. The same loop trains the teachers themselves
 (without soft labels), the N-training and Online baselines, and served students.
 """
 
-import copy
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from kdlab.control.cadence import Cadence, logging
 from kdlab.control.loop_control import LoopControl
 from kdlab.control.request import ControlRequest
-from kdlab.control.steering import Steering, settings_of, with_settings
-from kdlab.data.samples import PlannedSamples
+from kdlab.control.steering import settings_of, with_settings
 from kdlab.errors import BadInput, ClusterError, KdlabError, RunStopped
-from kdlab.events.event import Emit
 from kdlab.events.general import Note, Warned
-from kdlab.events.training import (
-    CheckpointSaved,
-    EpochDone,
-    Resumed,
-    Steered,
-    StepLogged,
-)
-from kdlab.losses.soft_loss import LossSpec
+from kdlab.events.training import CheckpointSaved, Steered, StepLogged
 from kdlab.models.memory import keep_freed_memory
-from kdlab.models.model import ModelSpec, Normalised
 from kdlab.soft_labels.source import Batch, SoftLabelSource, Steerable
 from kdlab.train import checkpoint
-from kdlab.train.aggregation.ranks import Agreed, GenerationEnds, Ranks, Solo
+from kdlab.train.aggregation.ranks import Agreed, GenerationEnds
 from kdlab.train.alive import alive
-from kdlab.train.lineage import Lineage, Odometer
-from kdlab.train.position import Position
-from kdlab.train.recipe import Recipe, lr_at
+from kdlab.train.course import Course
+from kdlab.train.evaluate import Accuracy
+from kdlab.train.lineage import Lineage
+from kdlab.train.position import Position, SavedPlan, Start
 from kdlab.train.result import StudentResult
 from kdlab.train.results import Results
 from kdlab.train.step import Descent
-from kdlab.train.sync_norm import leave_alone
+from kdlab.train.student_job import StudentFacts, StudentJob
+from kdlab.train.student_step import BatchStep
 
 _LOG_EVERY_S = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudentJob:
-    """What to train, on what, and where to write."""
-
-    recipe: Recipe
-    model_spec: ModelSpec
-    model: Normalised
-    samples: PlannedSamples
-    loss: LossSpec | None  # None: true labels only, whatever the source says
-    seed: int
-    folder: Path
-    spec_hash: str
-    emit: Emit
-    stop: Callable[[], bool] = lambda: False
-    ranks: Ranks = field(default_factory=Solo)
-    members: tuple[str, ...] = ("alone",)  # names of the ranks, in their order
-    fence: int = 0  # of this generation of ranks: what an earlier one saves is refused
-    leave: Callable[[], bool] = lambda: False  # save and end this generation
-    pulse: Callable[[int], None] = lambda step: None  # a sign of life
-    steering: Steering = field(default_factory=lambda: Steering(None, ""))
 
 
 class StudentLoop:
@@ -96,16 +60,15 @@ class StudentLoop:
             torch.compile(self.model) if recipe.compile else self.model  # type: ignore[arg-type]
         )
         self.descent = Descent(recipe, self.model, run_model, self.device)
+        self.step = BatchStep(job, self.descent)
         self.batches = job.samples.plan.batches
-        data = job.samples.data
-        self.position = Position()
-        self.lineage = Lineage.start(len(data.labels), data.train)
-        self.odometer = Odometer(job.folder / "odometer")
-        self.source: SoftLabelSource | None = None
+        is_master = job.ranks.rank == 0
+        self.course = Course(job.samples, job.folder, job.emit, is_master=is_master)
+        self.source: SoftLabelSource | None = None  # that it trains from
+        # This rank's share of a batch.
         self._part = job.samples.part.shares[job.samples.part.rank] / sum(
             job.samples.part.shares
         )
-        self.loss = job.loss
         self.control = LoopControl(
             job.steering,
             settings_of(job.loss),
@@ -116,17 +79,18 @@ class StudentLoop:
             pulse=job.pulse,
             is_first=self.is_master,
         )
-        self._thresholds: dict[str, float] = {}
+        self._thresholds: dict[str, float] = {}  # that its source was given last
         self._compiles = True  # the first step
+        # When it logged and saved, and when it is to again.
         self.logs = logging(_LOG_EVERY_S, recipe.log_every_steps)
         self.saves = Cadence(recipe.checkpoint_every_s, recipe.checkpoint_every_steps)
         self._done_samples = 0  # of this epoch
-        self._clock = time.perf_counter()
-        self._last_loss = float("nan")
+        self._clock = time.perf_counter()  # training time counts from there
+        self._last_loss = float("nan")  # mean of the steps before the last look
         self.results = Results(
             self.model,
             job.model_spec,
-            data,
+            job.samples.data,
             job.folder,
             recipe.evaluate_batch,
             alive=lambda: job.pulse(self.position.step),
@@ -137,46 +101,36 @@ class StudentLoop:
     def resume(self) -> bool:
         """Go to the newest checkpoint, if there is one."""
         folder = self.job.folder / "checkpoints"
-        return self.go_to(checkpoint.load_newest(folder, self.job.spec_hash))
+        newest = checkpoint.load_newest(folder, self.job.spec_hash, StudentFacts)
+        return self.go_to(newest)
 
-    def go_to(self, found: checkpoint.Found | None) -> bool:
+    def go_to(self, found: checkpoint.Found[StudentFacts] | None) -> bool:
         """Go to a checkpoint that was loaded; False for None, which is the start."""
-        job, master = self.job, self.job.ranks.rank == 0
-        if found is None:
-            if master:
-                self.lineage.rolled_back = self.odometer.roll_back(0)
-            return False
-        tensors, facts, notes = found
-        descent = self.descent
-        checkpoint.unpack(tensors, facts, self.model, descent.optimizer, job.ranks.rank)
-        descent.scaler.load_state_dict(facts["scaler"])
-        self.position = Position.from_checkpoint(facts, job.samples.plan.batch)
+        if found is not None:
+            facts, optimizer = found.facts, self.descent.optimizer
+            rank = self.job.ranks.rank
+            checkpoint.unpack(found.tensors, facts, self.model, optimizer, rank)
+            self.descent.scaler.load_state_dict(facts.scaler)
+        self.course.go_to(found)
         self.saves.done(self.position.step)
-        self.lineage.restore(tensors["lineage.counts"].numpy(), facts["lineage"])
-        if not master:  # the counts of all ranks go on in the master's
-            self.lineage.counts[:] = 0
-            return True
-        undone = max(0, self.odometer.value - self.lineage.seen)
-        self.lineage.rolled_back = self.odometer.roll_back(self.lineage.seen)
-        for note in notes:
-            job.emit(Warned(message=note))
-        job.emit(
-            Resumed(
-                epoch=self.position.epoch,
-                step=self.position.step,
-                rolled_back=undone,
-            )
-        )
-        return True
+        return found is not None
 
-    def start(self) -> dict[str, Any]:
+    def start(self) -> Start:
         """What a source must know to begin: the epoch and its finished batches."""
         return {"epoch": self.position.epoch, "done": sorted(self.position.done)}
 
     @property
+    def position(self) -> Position:
+        return self.course.position
+
+    @property
+    def lineage(self) -> Lineage:
+        return self.course.lineage
+
+    @property
     def is_master(self) -> bool:
         """Rank 0 evaluates, saves and reports (EDL-Dist 3.4: chosen before training)."""
-        return self.job.ranks.rank == 0
+        return self.course.is_master
 
     def measure_rate(self, seconds: float = 0.5) -> float:
         """t_s of EDL-Dist: samples/s when soft labels are free (section 3.2).
@@ -184,28 +138,7 @@ class StudentLoop:
         Trains a copy on one batch with made-up soft labels; leaves no trace in the model,
         the optimiser or the random state.
         """
-        samples = self.job.samples
-        ids = samples.batches(0)[0]
-        views = torch.from_numpy(samples.views(ids, 0))
-        labels = torch.from_numpy(samples.labels(ids))
-        soft = torch.zeros((len(ids), samples.classes))
-        batch = Batch(0, ids, views, labels, soft)
-        kept = self.descent
-        with torch.random.fork_rng():
-            model = leave_alone(copy.deepcopy(self.model))
-            self.descent = Descent(self.job.recipe, model, model, self.device)
-            try:
-                model.train()
-                for _ in range(3):
-                    self._step(batch, len(ids))
-                steps, begin = 0, time.perf_counter()
-                while steps < 5 or time.perf_counter() - begin < seconds:
-                    samples.views(ids, 0)  # preparing views is part of the student's work
-                    float(self._step(batch, len(ids)))
-                    steps += 1
-                return steps * len(ids) / (time.perf_counter() - begin)
-            finally:
-                self.descent = kept
+        return self.step.measured_rate(seconds)
 
     # Training
 
@@ -270,7 +203,7 @@ class StudentLoop:
         self._done_samples += of_rows
         self.lineage.trained(batch.ids, of_rows)
         if self.is_master:
-            self.odometer.value = self.lineage.seen
+            self.course.odometer.value = self.lineage.seen
         job.pulse(position.step)
         job.ranks.after_step(loss, len(batch.ids) / of_rows, self._request())
         if self.logs.due(position.step):
@@ -321,7 +254,7 @@ class StudentLoop:
 
     def _apply(self, agreed: ControlRequest) -> None:
         if self.control.apply(agreed):
-            self.loss = with_settings(self.job.loss, self.control.settings)
+            self.step.loss = with_settings(self.job.loss, self.control.settings)
 
     def _pause(self) -> None:
         """It is no training time."""
@@ -345,27 +278,9 @@ class StudentLoop:
         self._clock = time.perf_counter()
 
     def _step(self, batch: Batch, of_rows: int) -> Tensor:
-        """Line 5. Returns this rank's mean loss, still on the device."""
-        recipe, ranks = self.job.recipe, self.job.ranks
         epoch = self.position.epoch + self._done_samples / len(self.job.samples.plan.ids)
-        views = batch.views.to(self.device, non_blocking=True)
-        labels = batch.labels.to(self.device, non_blocking=True)
-        loss = self._loss(self.descent.scores(views), labels, batch.soft)
-        lr = self.control.lr_factor * ranks.lr_scale * lr_at(recipe, epoch, self.batches)
-        self.descent(ranks.weigh(loss, len(labels), of_rows), lr)
-        return loss.detach()
-
-    def _loss(self, scores: Tensor, labels: Tensor, soft: Tensor | None) -> Tensor:
-        """α φ + β ψ; plain φ without a teacher. In float32 whatever the precision."""
-        hard = cross_entropy(
-            scores, labels, label_smoothing=self.job.recipe.label_smoothing
-        )
-        spec = self.loss
-        if spec is None or soft is None:
-            return hard
-        teacher = soft.to(self.device, torch.float32, non_blocking=True)
-        soft = spec.soft(scores, teacher, labels)
-        return torch.add(spec.hard_weight * hard, soft, alpha=spec.soft_weight)
+        factor = self.control.lr_factor
+        return self.step(batch, of_rows, epoch=epoch, lr_factor=factor)
 
     # Reporting and saving
 
@@ -415,27 +330,16 @@ class StudentLoop:
             self._log()
         counts = job.ranks.sum_counts(torch.from_numpy(self.lineage.counts))
         self.lineage.finish_epoch(counts.numpy())
-        facts: dict[str, Any] = {}
+        seen: Accuracy | None = None
         if (position.epoch + 1) % job.recipe.evaluate_every == 0 or self._is_last():
             job.ranks.average_buffers(self.model, self._part)
             if self.is_master:
-                facts = self.results.validate(position, is_last=self._is_last())
+                seen = self.results.validate(position, is_last=self._is_last())
         position.epoch += 1
         position.first_sample = 0
         position.done.clear()
-        if not self.is_master:
-            return
-        job.emit(
-            EpochDone(
-                epoch=position.epoch,
-                of_epochs=job.recipe.epochs,
-                step=position.step,
-                samples_per_second=self.lineage.seen / max(1e-9, position.train_seconds),
-                samples_lost=self.lineage.lost,
-                samples_repeated=self.lineage.repeated,
-                **facts,
-            )
-        )
+        if self.is_master:
+            self.course.epoch_done(job.recipe.epochs, seen)
 
     def _is_last(self) -> bool:
         return self.position.epoch + 1 == self.job.recipe.epochs
@@ -456,21 +360,23 @@ class StudentLoop:
         self.saves.done(self.position.step)
         if not self.is_master:
             return
-        tensors, facts = checkpoint.pack(self.model, self.descent.optimizer)
+        tensors, optimizer = checkpoint.pack(self.model, self.descent.optimizer)
         tensors |= {f"random.rank.{r}": state for r, state in enumerate(random_states)}
         tensors |= {f"random.cuda.{r}": state for r, state in enumerate(cuda)}
         tensors["lineage.counts"] = counts
-        facts |= {
-            "position": self.position.to_json(),
-            "plan": job.samples.plan.facts(),
-            "samples": len(plan.ids),
-            "shares": dict(zip(job.members, job.samples.part.shares, strict=True)),
-            "fence": job.fence,
-            "lineage": self.lineage.facts(),
-            "scaler": self.descent.scaler.state_dict(),
-            "seed": job.seed,
-            "spec_hash": job.spec_hash,
-        }
+        facts = StudentFacts(
+            optimizer_plain=optimizer.optimizer_plain,
+            param_groups=optimizer.param_groups,
+            position=self.position,
+            plan=SavedPlan.of(plan),
+            samples=len(plan.ids),
+            shares=dict(zip(job.members, job.samples.part.shares, strict=True)),
+            fence=job.fence,
+            lineage=self.lineage.totals(),
+            scaler=self.descent.scaler.state_dict(),
+            seed=job.seed,
+            spec_hash=job.spec_hash,
+        )
         folder = job.folder / "checkpoints"
         path = checkpoint.save(folder, self.position.step, tensors, facts, fence=job.fence)
         job.emit(CheckpointSaved(step=self.position.step, path=str(path)))
@@ -479,5 +385,5 @@ class StudentLoop:
         """Test the last and the best weights and export them; the master's work."""
         assert self.source is not None
         result = self.results.finish(self.position, self.lineage, self.source.figures())
-        self.odometer.close()
+        self.course.odometer.close()
         return result

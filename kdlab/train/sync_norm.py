@@ -23,13 +23,13 @@ class GroupBatchNorm(nn.BatchNorm2d):
     so that a state goes into either.
     """
 
-    group: Any = None
+    group: dist.ProcessGroup | None = None
     alone = False  # for a copy that only one device computes with
     drop: nn.Module
     act: nn.Module
 
     @classmethod
-    def of(cls, norm: nn.BatchNorm2d, group: Any) -> "GroupBatchNorm":
+    def of(cls, norm: nn.BatchNorm2d, group: dist.ProcessGroup | None) -> "GroupBatchNorm":
         """The same parameters and buffers."""
         made = cls(
             norm.num_features,
@@ -91,7 +91,7 @@ class _Normalised(Function):
         weight: Tensor | None,
         bias: Tensor | None,
         eps: float,
-        group: Any,
+        group: dist.ProcessGroup | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         channels = input.shape[1]
         mean, variance = torch.batch_norm_update_stats(input, None, None, 0.0)
@@ -141,7 +141,7 @@ def leave_alone(module: nn.Module) -> nn.Module:
     return module
 
 
-def synchronise(module: nn.Module, group: Any) -> nn.Module:
+def synchronise(module: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
     """The module with every batch norm taken over the group; parameters stay the same.
 
     Raises:

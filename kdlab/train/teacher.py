@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,8 @@ from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import StudentResult
-from kdlab.train.student import StudentJob, StudentLoop
+from kdlab.train.student import StudentLoop
+from kdlab.train.student_job import StudentJob
 
 
 @register("train/teacher")
@@ -266,7 +267,7 @@ def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
     write_json(folder / "facts.json", _facts(result))  # last: its presence means complete
 
 
-def _facts(result: StudentResult) -> dict[str, Any]:
+def _facts(result: StudentResult) -> dict[str, object]:
     return {
         "validation_top1": result.validation_best,
         "test_top1": result.best.top1,

@@ -20,7 +20,7 @@ _PLAIN = st.none() | st.booleans() | st.integers(-9, 9) | _TEXT
 def _dictionaries(hint):
     """JSON knows no other mappings."""
     keys, values = typing.get_args(hint)
-    values = _PLAIN if values is typing.Any else st.from_type(values)
+    values = _PLAIN if values in (typing.Any, object) else st.from_type(values)
     return st.dictionaries(st.from_type(keys), values, max_size=2)
 
 
@@ -50,7 +50,7 @@ def _open_fields(kind):
     return {
         name: st.just([[0, "load", 1]])
         for name, hint in hints.items()
-        if "Any" in str(hint) and typing.get_origin(hint) is list
+        if "object" in str(hint) and typing.get_origin(hint) is list
     }
 
 

@@ -1,10 +1,22 @@
 import json
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 from kdlab.errors import CheckpointError
 from kdlab.train import checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    spec_hash: str = "h"
+    step: int = 0  # `save` says it
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfOptimizer(checkpoint.OptimizerFacts):
+    spec_hash: str = "h"
 
 
 def trained(optimizer_class, **options):
@@ -24,11 +36,11 @@ def trained(optimizer_class, **options):
 def test_a_restored_state_goes_on_exactly(tmp_path, kind, options):
     net, optimizer = trained(kind, **options)
     tensors, facts = checkpoint.pack(net, optimizer)
-    checkpoint.save(tmp_path, 3, tensors, facts | {"spec_hash": "h"})
+    checkpoint.save(tmp_path, 3, tensors, OfOptimizer(**vars(facts)))
     expected = [torch.randn(2) for _ in range(2)]
     net2, optimizer2 = trained(kind, **options)
-    loaded, facts, notes = checkpoint.load_newest(tmp_path, "h")
-    checkpoint.unpack(loaded, facts, net2, optimizer2)
+    found = checkpoint.load_newest(tmp_path, "h", OfOptimizer)
+    checkpoint.unpack(found.tensors, found.facts, net2, optimizer2)
     assert [torch.equal(a, torch.randn(2)) for a in expected] == [True, True]
     for model, opt in ((net, optimizer), (net2, optimizer2)):
         torch.manual_seed(1)
@@ -37,16 +49,16 @@ def test_a_restored_state_goes_on_exactly(tmp_path, kind, options):
         opt.step()
     for a, b in zip(net.state_dict().values(), net2.state_dict().values(), strict=True):
         assert torch.equal(a, b)
-    assert notes == []
+    assert found.notes == []
 
 
 def save(folder, step):
-    checkpoint.save(folder, step, {"x": torch.tensor([float(step)])}, {"spec_hash": "h"})
+    checkpoint.save(folder, step, {"x": torch.tensor([float(step)])}, Told())
 
 
 def newest(folder):
-    tensors, facts, notes = checkpoint.load_newest(folder, "h")
-    return facts["step"], float(tensors["x"]), notes
+    found = checkpoint.load_newest(folder, "h", Told)
+    return found.facts.step, float(found.tensors["x"]), found.notes
 
 
 def test_keeps_two_and_loads_the_newest(tmp_path):
@@ -92,7 +104,7 @@ def test_a_half_written_one_is_not_seen(tmp_path):
 def test_another_spec_is_refused(tmp_path):
     save(tmp_path, 1)
     with pytest.raises(CheckpointError, match="written for spec h"):
-        checkpoint.load_newest(tmp_path, "other")
+        checkpoint.load_newest(tmp_path, "other", Told)
 
 
 def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path):
@@ -101,25 +113,24 @@ def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path):
     about = tmp_path / "step_000000002" / "state.json"
     about.write_text(json.dumps(json.loads(about.read_text()) | {"format": 7}))
     with pytest.raises(CheckpointError, match="checkpoint format 7, this kdlab reads 1"):
-        checkpoint.load_newest(tmp_path, "h")
+        checkpoint.load_newest(tmp_path, "h", Told)
 
 
 def test_none_is_none(tmp_path):
-    assert checkpoint.load_newest(tmp_path / "nothing", "h") is None
+    assert checkpoint.load_newest(tmp_path / "nothing", "h", Told) is None
 
 
 def test_a_generation_that_was_given_up_as_lost_saves_nothing(tmp_path):
     """The defect B9: a host that was cut off wrote into the folder of those after it."""
     old = checkpoint.raise_fence(tmp_path)
-    checkpoint.save(tmp_path, 1, {"x": torch.zeros(1)}, {"spec_hash": "h"}, fence=old)
+    checkpoint.save(tmp_path, 1, {"x": torch.zeros(1)}, Told(), fence=old)
     new = checkpoint.raise_fence(tmp_path)
     assert new > old
     half = tmp_path / f".step_000000009.{new}.1"  # the others are just writing it
     half.mkdir()
     with pytest.raises(CheckpointError, match="given up as lost"):
-        checkpoint.save(tmp_path, 2, {"x": torch.ones(1)}, {"spec_hash": "h"}, fence=old)
+        checkpoint.save(tmp_path, 2, {"x": torch.ones(1)}, Told(), fence=old)
     assert half.is_dir()
-    tensors, _, _ = checkpoint.load_newest(tmp_path, "h")
-    assert tensors["x"] == 0
-    checkpoint.save(tmp_path, 2, {"x": torch.ones(1)}, {"spec_hash": "h"}, fence=new)
-    assert checkpoint.load_newest(tmp_path, "h")[0]["x"] == 1
+    assert checkpoint.load_newest(tmp_path, "h", Told).tensors["x"] == 0
+    checkpoint.save(tmp_path, 2, {"x": torch.ones(1)}, Told(), fence=new)
+    assert checkpoint.load_newest(tmp_path, "h", Told).tensors["x"] == 1

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -15,7 +16,12 @@ def test_counts_what_was_lost_and_repeated():
     lineage.trained(np.array([2, 3]))
     lineage.trained(np.array([9]))  # not a training sample at all
     lineage.finish_epoch()
-    assert lineage.facts() == {"seen": 5, "lost": 1, "repeated": 2, "rolled_back": 0}
+    assert asdict(lineage.totals()) == {
+        "seen": 5,
+        "lost": 1,
+        "repeated": 2,
+        "rolled_back": 0,
+    }
 
 
 def test_a_clean_epoch_counts_nothing_and_the_next_starts_afresh():

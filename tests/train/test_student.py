@@ -15,7 +15,8 @@ from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.scripted import Scripted
 from kdlab.soft_labels.source import SourceContext
 from kdlab.train.recipe import Recipe
-from kdlab.train.student import StudentJob, StudentLoop
+from kdlab.train.student import StudentLoop
+from kdlab.train.student_job import StudentJob
 
 SPEC = CifarResNet(depth=8, width=(4, 4, 8, 8))
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -11,6 +11,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from kdlab.messages import plain, typed
 from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.stage import Worker
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
@@ -35,7 +36,7 @@ class Gathering:
     programme: ExecutionPlan
     norm: Literal["sync", "local"]
     rank: int
-    talk: Any
+    talk: dist.ProcessGroup
 
     @torch.no_grad()
     def collect(self) -> None:
@@ -48,15 +49,16 @@ class Gathering:
             if self.rank == owner:
                 tensors, facts = self.packed(block)
                 self._send(to_bytes(tensors))
-                self._send(json.dumps(facts).encode())
+                self._send(json.dumps(plain(facts)).encode())
             elif self.rank == 0:
                 tensors = from_bytes(self._receive(owner))
-                facts = json.loads(self._receive(owner))
+                said = json.loads(self._receive(owner))
+                facts = typed(checkpoint.OptimizerFacts, said)
                 checkpoint.unpack(
                     tensors, facts, pair.student, self.optimizers[block], rank=-1
                 )
 
-    def packed(self, block: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def packed(self, block: int) -> tuple[dict[str, Tensor], checkpoint.OptimizerFacts]:
         """A block's student and optimiser, without the random state."""
         tensors, facts = checkpoint.pack(self.pairs[block].student, self.optimizers[block])
         kept = {k: v for k, v in tensors.items() if not k.startswith("random.")}

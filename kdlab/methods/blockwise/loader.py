@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -23,7 +23,7 @@ class Loader:
         self.samples, self.device = samples, device
         self.mean, self.std = model.mean.to(device), model.std.to(device)
         self.epoch = 0
-        self.ids: list[Any] = []
+        self.ids: list[NDArray[np.int64]] = []
         self.first = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._next: tuple[tuple[int, int, int, int], Future[Tensor]] | None = None
@@ -47,7 +47,7 @@ class Loader:
             self._next = ahead, self._thread.submit(self._views, ids)
         return (views.to(self.device, non_blocking=True).float() - self.mean) / self.std
 
-    def _views(self, ids: NDArray[Any]) -> Tensor:
+    def _views(self, ids: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(self.samples.views(ids, self.epoch))
 
     def served(self) -> Sequence[Tensor]:

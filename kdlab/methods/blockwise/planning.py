@@ -16,14 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
+import msgspec
 import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from kdlab.errors import BadInput
+from kdlab.methods.blockwise.consensus import from_all, from_first
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile
 
 _LINK_BYTES = (4_096, 4_194_304)
@@ -44,27 +45,34 @@ class Identity:
     batch: int
 
 
-def identity(model: Mapping[str, Any], batch: int, threads: int | None) -> Identity:
+@dataclass(frozen=True, slots=True)
+class _KeptProfile:
+    """A `Profile` on disk: without memory, which every session asks for anew."""
+
+    identity: Identity
+    types: Mapping[str, Sequence[Block]]
+    devices: tuple[str, ...]
+    link: DeviceLink
+    load_s: float
+
+
+def identity(model: Mapping[str, object], batch: int, threads: int | None) -> Identity:
     """Here and now; `model` is whatever the cost of the blocks depends on."""
     devices = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     here = [platform.machine(), psutil.cpu_count(), devices, torch.__version__, threads]
     return Identity(_hash(here), _hash(dict(model)), batch)
 
 
-def _hash(facts: Any) -> str:
+def _hash(facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def write_profile(profile: Profile, of: Identity, path: Path) -> None:
     """As JSON, for people and for `method.profile`."""
-    facts = {
-        "identity": asdict(of),
-        "types": {name: [asdict(b) for b in own] for name, own in profile.types.items()},
-        "devices": list(profile.devices),
-        "link": asdict(profile.link),
-        "load_s": profile.load_s,
-    }
-    path.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    kept = _KeptProfile(
+        of, profile.types, tuple(profile.devices), profile.link, profile.load_s
+    )
+    path.write_text(json.dumps(asdict(kept), indent=1), encoding="utf-8")
 
 
 def read_profile(path: Path, of: Identity, *, any_machine: bool = False) -> Profile:
@@ -75,51 +83,32 @@ def read_profile(path: Path, of: Identity, *, any_machine: bool = False) -> Prof
     """
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
-        found = Identity(**facts["identity"])
-        profile = Profile(
-            types={
-                name: [_block(block) for block in own]
-                for name, own in facts["types"].items()
-            },
-            devices=tuple(facts["devices"]),
-            link=DeviceLink(**facts["link"]),
-            load_s=facts["load_s"],
-        )
+        kept = msgspec.convert(facts, _KeptProfile, str_keys=True)
     except OSError as error:
         raise BadInput(
             f"There is no profile at {path} ({error.strerror}). Set method.profile to null to "
             "measure one; every run keeps its own as profile.json."
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise BadInput(f"{path} is no profile of kdlab: {error!r}.") from error
     for what in ("model", "batch") if any_machine else ("machine", "model", "batch"):
-        was, now = getattr(found, what), getattr(of, what)
+        was, now = getattr(kept.identity, what), getattr(of, what)
         if was != now:
             raise BadInput(
                 f"{path} was measured on another {what} ({was}, here {now}); its times mean "
                 "nothing for this run. Set method.profile to null to measure again."
             )
-    return profile
-
-
-def _block(facts: Mapping[str, Any]) -> Block:
-    def by_rows(values: Mapping[str, float]) -> dict[int, float]:
-        return {int(rows): float(seconds) for rows, seconds in values.items()}
-
-    times = {name: by_rows(facts[name]) for name in ("teacher_s", "student_s")}
-    return Block(**dict(facts) | times)
+    return Profile(
+        types=kept.types, devices=kept.devices, link=kept.link, load_s=kept.load_s
+    )
 
 
 def gathered(own: Sequence[Block], kind: str, link: DeviceLink, load_s: float) -> Profile:
     """The profile of all ranks of the default group; every rank must call this."""
-    mine = (kind, [asdict(block) for block in own], load_s)
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
+    everyone = from_all((kind, list(own), load_s))
     kinds = [kind for kind, _, _ in everyone]
     types = {
-        name: _middle(
-            [[Block(**b) for b in blocks] for k, blocks, _ in everyone if k == name]
-        )
+        name: _middle([blocks for k, blocks, _ in everyone if k == name])
         for name in dict.fromkeys(kinds)
     }
     return Profile(
@@ -157,16 +146,11 @@ def measured_link(device: torch.device) -> DeviceLink:
         return DeviceLink(overlap=overlap)
     small, large = (_there_and_back(size, device) for size in _LINK_BYTES)
     meet_s = _meeting_s(device)
-    found: list[Any] = [None]
-    if dist.get_rank() == 0:
-        rate = (_LINK_BYTES[1] - _LINK_BYTES[0]) / max(1e-9, large - small)
-        latency = max(0.0, small - _LINK_BYTES[0] / rate)
-        found = [
-            DeviceLink(bytes_per_s=rate, latency_s=latency, overlap=overlap, meet_s=meet_s)
-        ]
-    dist.broadcast_object_list(found, 0)
-    link: DeviceLink = found[0]
-    return link
+    rate = (_LINK_BYTES[1] - _LINK_BYTES[0]) / max(1e-9, large - small)
+    latency = max(0.0, small - _LINK_BYTES[0] / rate)
+    return from_first(
+        DeviceLink(bytes_per_s=rate, latency_s=latency, overlap=overlap, meet_s=meet_s)
+    )
 
 
 def _meeting_s(device: torch.device) -> float:

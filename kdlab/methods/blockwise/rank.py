@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,9 +26,11 @@ from kdlab.events.blockwise import (
 from kdlab.events.general import Note, Warned
 from kdlab.experiment.rank_process import RankProcess, main
 from kdlab.methods.blockwise import planning
+from kdlab.methods.blockwise.consensus import from_all, from_first
 from kdlab.methods.blockwise.cutting import Cutting
+from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
 from kdlab.methods.blockwise.loader import Loader
-from kdlab.methods.blockwise.loop import BlockwiseJob, BlockwiseLoop
+from kdlab.methods.blockwise.loop import BlockwiseLoop
 from kdlab.methods.blockwise.method import Blockwise
 from kdlab.methods.blockwise.profiling import feasible_rows, paths_of, profiled
 from kdlab.methods.blockwise.served_prefix import (
@@ -55,6 +57,7 @@ from kdlab.report.plan_table import plan_table
 from kdlab.soft_labels.source import SoftLabelSource, SourceContext
 from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
+from kdlab.train.position import Start
 from kdlab.train.recipe import make_optimizer
 from kdlab.train.result import MemberResult
 
@@ -98,7 +101,9 @@ class BlockRank(RankProcess[GenerationOrder]):
         number, rank = order.generation, order.rank
         self.beat(number, 0)
         report = self.report(rank)
-        found = checkpoint.load_newest(self.folder / "checkpoints", self.hash)
+        found = checkpoint.load_newest(
+            self.folder / "checkpoints", self.hash, BlockwiseFacts
+        )
         chosen = self._programme(order, cutting, device)
         samples = self.setup.samples(self.member, smallest=smallest_batch(chosen))
         loop = BlockwiseLoop(
@@ -163,13 +168,13 @@ class BlockRank(RankProcess[GenerationOrder]):
             )
             if self.method.serves(self.plan):
                 supply = self._supply(order, cutting, profile, device)
-        shared: list[Any] = [None]
+        chosen: ExecutionPlan | NoPlan | None = None
         if order.rank == 0:  # one plans for all: another's memory may look different
-            shared = [self._planned(profile, supply, path, cutting)]
-        dist.broadcast_object_list(shared, 0)
-        if "refused" in shared[0]:
-            raise BadInput(shared[0]["refused"])
-        return ExecutionPlan.from_facts(shared[0])
+            chosen = self._planned(profile, supply, path, cutting)
+        chosen = from_first(chosen)
+        if not isinstance(chosen, ExecutionPlan):
+            raise BadInput(str(chosen))
+        return chosen
 
     def _planned(
         self,
@@ -177,14 +182,17 @@ class BlockRank(RankProcess[GenerationOrder]):
         supply: PoolSupply | None,
         path: Path,
         cutting: Cutting,
-    ) -> dict[str, Any]:
-        """Facts of the programme, or why there is none."""
+    ) -> ExecutionPlan | NoPlan:
+        """The plan, or why there is none."""
         if profile is None:
-            kept: dict[str, Any] = json.loads(path.read_text())["programme"]
-            return kept
-        sync = self.method.bn == "sync"
-        known: dict[str, Any] = {"sync_norms": sync, "lead": self.method.lead}
-        costs = StageCosts(profile, self.spec.train.batch, **known)
+            return ExecutionPlan.from_facts(json.loads(path.read_text())["programme"])
+        costs_of = partial(
+            StageCosts,
+            batch=self.spec.train.batch,
+            sync_norms=self.method.bn == "sync",
+            lead=self.method.lead,
+        )
+        costs = costs_of(profile)
         decoupled, prefix = self.method.decoupled, self.method.prefix
         try:
             if prefix is not None and supply is not None:
@@ -195,16 +203,15 @@ class BlockRank(RankProcess[GenerationOrder]):
             else:
                 chosen = programme(self.plan, costs, decoupled=decoupled)
         except NoPlan as error:
-            return {"refused": str(error)}
+            return error
         if chosen.served and supply is not None:
-            served = served_profile(profile, supply)
-            costs = StageCosts(served, self.spec.train.batch, **known)
+            costs = costs_of(served_profile(profile, supply))
         table = plan_table(chosen, costs, cutting.student_cuts)
         ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
         plan = PlanChosen(programme=chosen.facts(), table=table, ideal_s=ideal)
         write_json(path, {k: plan[k] for k in ("programme", "table", "ideal_s")})
         self.log.emit(plan)
-        return chosen.facts()
+        return chosen
 
     def _with_memory(
         self, profile: Profile, device: torch.device, local_world: int
@@ -212,9 +219,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         """With what each device says it has, or what all are allowed."""
         allowed = self.method.memory_gb
         own = memory_of(allowed, device, local_world)
-        everyone: list[Any] = [None] * len(profile.devices)
-        dist.all_gather_object(everyone, own)
-        return replace(profile, memory_bytes=tuple(everyone))
+        return replace(profile, memory_bytes=tuple(from_all(own)))
 
     @property
     def plan(self) -> PlanName:
@@ -291,7 +296,7 @@ class BlockRank(RankProcess[GenerationOrder]):
             epochs = -(-MEASURED // batches)
             samples = self.setup.samples(self.member, epochs=epochs)
             rate = batch / StageCosts(profile, batch).ideal_s()
-            start = {"epoch": 0, "done": []}
+            start: Start = {"epoch": 0, "done": []}
             shapes = cutting.outputs[: prefix.blocks]
             with closing(self._opened(order, samples, start, rate, cutting)) as source:
                 return measured_supply(source, samples, shapes, device)
@@ -302,7 +307,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         self,
         order: GenerationOrder,
         samples: PlannedSamples,
-        start: dict[str, Any],
+        start: Start,
         rate: float,
         cutting: Cutting,
     ) -> SoftLabelSource:
@@ -367,7 +372,7 @@ class BlockRank(RankProcess[GenerationOrder]):
     def _write_trace(self, spans: list[Span]) -> None:
         """For whoever watches after every epoch, as pictures after the first."""
         origin = min((span.begin for span in spans), default=0.0)
-        rows = [
+        rows: list[list[str | int | float]] = [
             [s.device, s.part, s.step, round(s.begin - origin, 5), round(s.end - origin, 5)]
             for s in spans
         ]

@@ -12,7 +12,7 @@ expected of it, so that a cheaper block wins against one that is hardly better
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Range, Spec
 from kdlab.errors import ModelError
 from kdlab.methods.blockwise.pairs import BlockLoss, BlockPair
 from kdlab.models.proxyless import MixedBlock, mixed_blocks
-from kdlab.train.recipe import Recipe, Stepper, make_optimizer
+from kdlab.train.recipe import OptimizerState, Recipe, Stepper, make_optimizer
 
 Round = Literal["weights", "architecture"]
 
@@ -64,7 +64,7 @@ class Alternating:
         alphas = [p for p in block.parameters() if id(p) in own]
         self._alphas = torch.optim.Adam(alphas, lr=search.lr, betas=(0.0, 0.999))
         # The loop sets learning rates of these; Adam keeps its own.
-        self.param_groups: list[dict[str, Any]] = self._weights.param_groups
+        self.param_groups: list[dict[str, object]] = self._weights.param_groups
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._weights.zero_grad(set_to_none)
@@ -79,19 +79,20 @@ class Alternating:
         for block, share in zip(self._mixed, before, strict=True):
             block.keep_share(share)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> OptimizerState:
         """Both, one behind the other."""
-        weights, alphas = self._weights.state_dict(), self._alphas.state_dict()
-        shift = _count(weights)
+        weights = cast(OptimizerState, self._weights.state_dict())
+        alphas = cast(OptimizerState, self._alphas.state_dict())
+        shift = _count(weights["param_groups"])
         return {
             "state": weights["state"] | {shift + k: v for k, v in alphas["state"].items()},
             "param_groups": [*weights["param_groups"], *alphas["param_groups"]],
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        *groups, last = state_dict["param_groups"]
-        shift = _count({"param_groups": groups})
-        state = state_dict["state"]
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        both = cast(OptimizerState, state_dict)
+        *groups, last = both["param_groups"]
+        shift, state = _count(groups), both["state"]
         self._weights.load_state_dict(
             {
                 "state": {k: v for k, v in state.items() if k < shift},
@@ -107,8 +108,9 @@ class Alternating:
         self.param_groups = self._weights.param_groups
 
 
-def _count(state: dict[str, Any]) -> int:
-    return sum(len(group["params"]) for group in state["param_groups"])
+def _count(groups: Sequence[dict[str, object]]) -> int:
+    """Parameters in these groups."""
+    return sum(len(cast(list[int], group["params"])) for group in groups)
 
 
 class _Only(nn.Module):

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from statistics import median
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kdlab.config import Fault, Range
@@ -21,6 +22,7 @@ from kdlab.models.model import Normalised
 from kdlab.papers.pipe_bd.served_prefix import PoolSupply
 from kdlab.papers.pipe_bd.stages import Stage
 from kdlab.soft_labels.source import Batch, SoftLabelSource, SourceSpec
+from kdlab.train.position import Start
 
 MEASURED = 24  # batches taken from a pool to know its rate
 _UNCOUNTED = 8  # of them, which may have lain ready
@@ -43,8 +45,8 @@ class ServedPrefix(Spec):
         yield from (fault.under("source") for fault in self.source.output_faults())
 
 
-Open = Callable[[PlannedSamples, dict[str, Any]], SoftLabelSource]
-"""Opens a source of these samples, from {"epoch", "done"} on."""
+Open = Callable[[PlannedSamples, Start], SoftLabelSource]
+"""Opens a source of these samples."""
 
 
 def width_of(shapes: Sequence[Sequence[int]]) -> int:
@@ -80,11 +82,11 @@ class PrefixLoader:
         own = RankPart(stage.devices.index(device), tuple(map(float, stage.rows)))
         self._own = replace(samples, part=own)
         self._open = opened
-        self.source: SoftLabelSource | None = None
+        self.source: SoftLabelSource | None = None  # from the first epoch on
         self._batches: Iterator[Batch] = iter(())
         self._place = (-1, 0)  # epoch and batch that it gives next
         self.epoch = self.first = 0
-        self.ids: list[Any] = []
+        self.ids: list[NDArray[np.int64]] = []
         self.outputs: list[Tensor] = []
 
     def begin(self, epoch: int, first: int) -> None:
@@ -124,7 +126,9 @@ class PrefixLoader:
             self.source.close()
 
 
-def split(soft: Tensor, shapes: Sequence[tuple[int, ...]], memory: Any) -> list[Tensor]:
+def split(
+    soft: Tensor, shapes: Sequence[tuple[int, ...]], memory: torch.device
+) -> list[Tensor]:
     """(N, D) as one tensor for each shape, in memory of its own."""
     parts = soft.split([prod(shape) for shape in shapes], dim=1)
     return [

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -65,7 +65,7 @@ class StageJob:
     before_block: Callable[[int, int, int], None] | None = None
     clip_norm: float | None = None
     norm: Literal["sync", "local"] = "sync"
-    relay: Any = None
+    relay: dist.ProcessGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,13 @@ class _Rows:
 class _Buffers:
     """What is under way, by step: tensors must live until then."""
 
-    receives: dict[int, tuple[Tensor, list[Any]]] = field(default_factory=dict)
-    sends: dict[int, list[Any]] = field(default_factory=dict)
+    receives: dict[int, "_UnderWay"] = field(default_factory=dict)
+    sends: dict[int, "_UnderWay"] = field(default_factory=dict)
+
+
+_UnderWay = tuple[Tensor, list[dist.Work | None]]
+Groups = Mapping[tuple[int, ...], dist.ProcessGroup]
+"""Process groups by their devices."""
 
 
 class Worker:
@@ -95,7 +100,7 @@ class Worker:
         plan: Plan,
         device: int,
         job: StageJob,
-        groups: Mapping[tuple[int, ...], Any],
+        groups: Groups,
         shape: Sequence[int],
     ) -> None:
         """A device that has not begun.
@@ -104,7 +109,7 @@ class Worker:
             plan: for all.
             device: this one's number, which is its rank.
             job: models and data.
-            groups: process groups by their devices, as `stage_groups` makes them.
+            groups: as `stage_groups` makes them.
             shape: of one row of what this stage receives; ignored by the first.
         """
         number = plan.stage_of(device)
@@ -194,7 +199,8 @@ class Worker:
                 _wait(works)
                 self._input = received.to(self.memory)
             case relay.AwaitSends(step):
-                _wait(self._kept.sends.pop(step))
+                _, works = self._kept.sends.pop(step)
+                _wait(works)
             case relay.TeacherForward():
                 self._teacher()
             case relay.SendOutput(step):
@@ -245,12 +251,12 @@ class Worker:
         """Line 11, while the student works. The targets are never written again."""
         rows = self.rows(step)
         output = self._targets[-1].contiguous().to(self.wire)
-        works: list[Any] = [output]  # alive until it has left
+        works = []
         for t in rows.outgoing:
             part = output[t.start - rows.start : t.stop - rows.start]
             tag = _tag(step, self.plan.lead)
             works.append(dist.isend(part, t.receiver, group=self.job.relay, tag=tag))
-        self._kept.sends[step] = works
+        self._kept.sends[step] = output, works  # alive until it has left
 
     def _student(self, step: int) -> None:
         """Lines 12 and 13 for each of its blocks; each has a graph of its own."""
@@ -308,7 +314,7 @@ class Worker:
             at += gradient.numel()
 
 
-def stage_groups(plans: Sequence[Plan]) -> dict[tuple[int, ...], Any]:
+def stage_groups(plans: Sequence[Plan]) -> Groups:
     """A process group for each set of devices that share a stage.
 
     Every rank must call this, at the same time, with the same plans.
@@ -316,7 +322,8 @@ def stage_groups(plans: Sequence[Plan]) -> dict[tuple[int, ...], Any]:
     shared = dict.fromkeys(
         stage.devices for plan in plans for stage in plan.stages if len(stage.devices) > 1
     )
-    return {devices: dist.new_group(list(devices)) for devices in shared}
+    made = {devices: dist.new_group(list(devices)) for devices in shared}
+    return {d: own for d, own in made.items() if isinstance(own, dist.ProcessGroup)}
 
 
 def _tag(step: int, lead: int) -> int:
@@ -324,7 +331,7 @@ def _tag(step: int, lead: int) -> int:
     return step % (lead + 2)
 
 
-def _wait(works: Sequence[Any]) -> None:
+def _wait(works: Sequence[dist.Work | None]) -> None:
     for work in works:
-        if not isinstance(work, Tensor):
-            work.wait()
+        assert work is not None  # this process belongs to the group
+        work.wait()

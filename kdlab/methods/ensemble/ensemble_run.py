@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import yaml
@@ -19,9 +19,10 @@ from kdlab.events.teachers import TeacherLost, TeachersGone
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.methods.ensemble.exchange import ModelFile
+from kdlab.methods.ensemble.local_job import LocalJob, Opened
 from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
 from kdlab.methods.ensemble.variant import Variant, combining_of, relabel_of, timetable_of
-from kdlab.methods.ensemble.worker import LocalJob, LocalWorker, Opened
+from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.ensemble import combined
 from kdlab.models.model import (
     ModelSpec,
@@ -44,6 +45,7 @@ from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.compression.kind import CompressionSpec
 from kdlab.train.evaluate import Accuracy, evaluate
+from kdlab.train.position import Start
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 
@@ -188,7 +190,7 @@ class EnsembleRun:
                 emit(event)
 
         def opened(
-            pool: TeacherPool, samples: PlannedSamples, start: dict[str, Any], outputs: int
+            pool: TeacherPool, samples: PlannedSamples, start: Start, outputs: int
         ) -> SoftLabelSource:
             assert self.relabels is not None
             own.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,5 @@
 """`method: {type: methods/ensemble}`: several local models that become one."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun, check
 from kdlab.methods.ensemble.model_workers import ModelWorkers, WorkersHere
 from kdlab.methods.ensemble.processes import Processes
-from kdlab.methods.ensemble.round_driver import RoundDriver
+from kdlab.methods.ensemble.round_driver import Direction, RoundDriver
 from kdlab.methods.ensemble.served_models import ServedModels
 from kdlab.methods.ensemble.variant import Variant, name_of, relabel_of
 from kdlab.models.model import ModelSpec, check_fit
@@ -223,9 +222,9 @@ class Ensemble(MethodSpec):
         """comparison.png and comparison.md over the variants, if there are several."""
         courses: dict[str, list[ErrorCurve]] = {}
         for member in spec.members():
-            kept = json.loads((run.member(member.name) / "direction.json").read_text())
+            kept = Direction.read(run.member(member.name))
             own = courses.setdefault(member.source_name, [])
-            own.append(ErrorCurve(kept["looks"], kept["account"]))
+            own.append(ErrorCurve(kept.looks, kept.account))
         if len(courses) < 2:
             return []
         picture(courses, run.path / "comparison.png")

@@ -8,14 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.data.images import ImageData
 from kdlab.methods.ensemble.exchange import ModelFile
-from kdlab.methods.ensemble.worker import LocalWorker, RoundWork
+from kdlab.methods.ensemble.local_job import RoundWork
+from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.papers.ec_dnn.round_schedule import Round
 from kdlab.soft_labels.source import PoolAddress, SoftLabelSource
 
@@ -94,14 +95,14 @@ def execute(worker: LocalWorker, order: RoundOrder, source: SoftLabelSource) -> 
         done = worker.combine(order.round, order.models, order.keep, order.pool)
     if order.look is not None:
         look(worker, Path(order.look))
-    loss = worker.train_loss() if order.final else None
+    loss = worker.sgd.train_loss() if order.final else None
     return RoundReport(order.worker, order.what, done, loss)
 
 
 def look(worker: LocalWorker, path: Path) -> None:
     """Write what its model says of all images that are looked at."""
     data = worker.job.samples.data
-    said = worker.probabilities(data.inputs[looked_at(data)]).numpy()
+    said = worker.sgd.probabilities(data.inputs[looked_at(data)]).numpy()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".half")
     with temporary.open("wb") as file:
@@ -109,7 +110,7 @@ def look(worker: LocalWorker, path: Path) -> None:
     temporary.rename(path)
 
 
-def looked_at(data: ImageData) -> NDArray[Any]:
+def looked_at(data: ImageData) -> NDArray[np.int64]:
     """Validation images first, then test images."""
     return np.concatenate([data.validation, data.test])
 

@@ -46,7 +46,7 @@ class LocalModelRank(RankProcess[RoundOrder]):
         return self._worker
 
     def _waits(self) -> bool:
-        self.beat(1, self._worker.steps if self._worker else 0)
+        self.beat(1, self._worker.sgd.steps if self._worker else 0)
         return self.stops()
 
 

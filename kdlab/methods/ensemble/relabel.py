@@ -7,7 +7,6 @@ and the sums, whatever their number (section 4.2).
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from kdlab.methods.ensemble.exchange import ModelFile, fetch
 from kdlab.methods.ensemble.stream import BatchPlace
 from kdlab.models.model import Normalised
 from kdlab.soft_labels.source import SoftLabelSource
+from kdlab.train.position import Start
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ def relabel_served(
     places: Sequence[BatchPlace],
     samples: PlannedSamples,
     models: int,
-    opened: Callable[[PlannedSamples, dict[str, Any], int], SoftLabelSource],
+    opened: Callable[[PlannedSamples, Start, int], SoftLabelSource],
     alive: Callable[[], None] = lambda: None,
 ) -> Relabelled:
     """The same from a pool that answers with the logits of each model side by side.
@@ -95,7 +95,7 @@ def relabel_served(
         places: batches of the plan, one after the other.
         samples: they are of.
         models: how many answer.
-        opened: a source of these samples, from {"epoch", "done"} on, with so many outputs
+        opened: a source of these samples, from that batch on, with so many outputs
             for each.
         alive: called between batches.
 
@@ -113,8 +113,8 @@ def relabel_served(
     rows = [int(s) for s in np.cumsum([0, *sizes[:-1]])]
     mean = torch.zeros((sum(sizes), samples.classes))
     losses = [0.0] * models  # sums
-    start, outputs = {"epoch": first.epoch, "done": done}, models * samples.classes
-    with closing(opened(asked, start, outputs)) as source:
+    start: Start = {"epoch": first.epoch, "done": done}
+    with closing(opened(asked, start, models * samples.classes)) as source:
         batches = (
             batch
             for epoch in range(first.epoch, last.epoch + 1)
@@ -138,13 +138,15 @@ def relabel_served(
     return Relabelled(mean, model_losses, log_loss(mean, labels), rows)
 
 
-def _ids(places: Sequence[BatchPlace]) -> NDArray[Any]:
+def _ids(places: Sequence[BatchPlace]) -> NDArray[np.int64]:
     return np.concatenate([place.ids for place in places])
 
 
-def _chunks(places: Sequence[BatchPlace], batch: int) -> list[tuple[int, NDArray[Any]]]:
+def _chunks(
+    places: Sequence[BatchPlace], batch: int
+) -> list[tuple[int, NDArray[np.int64]]]:
     """Large pieces of one epoch each: views depend on it."""
-    found: list[tuple[int, NDArray[Any]]] = []
+    found: list[tuple[int, NDArray[np.int64]]] = []
     for epoch in dict.fromkeys(place.epoch for place in places):
         ids = _ids([place for place in places if place.epoch == epoch])
         found += [(epoch, ids[at : at + batch]) for at in range(0, len(ids), batch)]
@@ -153,7 +155,7 @@ def _chunks(places: Sequence[BatchPlace], batch: int) -> list[tuple[int, NDArray
 
 def _probabilities(
     model: Normalised,
-    chunks: Sequence[tuple[int, NDArray[Any]]],
+    chunks: Sequence[tuple[int, NDArray[np.int64]]],
     samples: PlannedSamples,
     alive: Callable[[], None],
 ) -> Tensor:

@@ -11,11 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from kdlab.config.home import write_json
 from kdlab.data.images import ImageData
@@ -29,8 +24,7 @@ from kdlab.events.ensemble import (
 )
 from kdlab.events.event import Emit
 from kdlab.events.training import Resumed
-from kdlab.losses.local import log_loss
-from kdlab.messages import typed
+from kdlab.messages import plain, typed
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.model_workers import (
     Event,
@@ -39,9 +33,8 @@ from kdlab.methods.ensemble.model_workers import (
     RoundReport,
     WorkerLost,
     WorkerReady,
-    looked_at,
 )
-from kdlab.papers.ec_dnn import metrics
+from kdlab.methods.ensemble.round_errors import Looks, RoundReports
 from kdlab.papers.ec_dnn.parallel import Busy, Combining, Network, round_s
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.papers.ec_dnn.rounds import (
@@ -53,69 +46,12 @@ from kdlab.papers.ec_dnn.rounds import (
     Rounds,
     Train,
 )
+from kdlab.report.round_errors import CostTotals, RoundErrors
 from kdlab.soft_labels.source import PoolAddress
 
 _MAX_LOSSES = 3  # of one worker, without anything done in between
+_KEPT = "direction.json"
 _KEPT_ROUNDS = 2  # whose models stay on disk
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundErrors:
-    """Errors in percent on test images, at a communication.
-
-    Attributes:
-        round: its number.
-        iterations: local ones of a worker until then.
-        parallel_s: overall time on machines side by side (4.3).
-        locals: error of each local model, before anything is combined.
-        global_: of the global model.
-        compressed: of each local model after its reset; empty without one.
-        chosen: error of the local model with the smallest training loss (_L).
-        validation_locals, validation_global: the same on validation images.
-        local_losses, global_loss: mean cross entropy on test images; by Eq. 3 an ensemble's
-            is never above the mean of its models'.
-        models: K' workers.
-    """
-
-    round: int
-    iterations: int
-    parallel_s: float
-    locals: list[float]
-    global_: float
-    compressed: list[float]
-    chosen: float
-    validation_locals: list[float]
-    validation_global: float
-    local_losses: list[float]
-    global_loss: float
-    models: list[int]
-
-    @property
-    def diff_lg(self) -> float:
-        """Eq. 7."""
-        return metrics.better_than_locals(self.locals, self.global_)
-
-    @property
-    def diff_lc(self) -> float | None:
-        """Eq. 8; None where nothing was compressed."""
-        if len(self.compressed) != len(self.locals):
-            return None
-        return metrics.compression_gain(self.locals, self.compressed)
-
-
-@dataclass(slots=True)
-class CostTotals:
-    """What a training has cost so far. Seconds on machines side by side."""
-
-    parallel_s: float = 0.0
-    communication_s: float = 0.0
-    relabel_s: float = 0.0  # the slowest worker's, of each round
-    compress_s: float = 0.0
-    train_s: float = 0.0
-    fetched_bytes: int = 0
-    samples: int = 0
-    steps: int = 0
-    iterations: int = 0  # local ones of each worker: t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,14 +64,19 @@ class TrainingOutcome:
     account: CostTotals
 
 
-@dataclass(slots=True)
-class _Round:
-    """What is known of the round under way."""
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """A training between two rounds, on disk."""
 
-    trained: dict[int, RoundReport] = field(default_factory=dict)
-    combined: dict[int, RoundReport] = field(default_factory=dict)
-    members: tuple[int, ...] = ()
-    serve_s: float = 0.0  # until a pool served the models; everybody waited
+    round: int  # to go on with
+    latest: list[ModelFile]
+    account: CostTotals
+    looks: list[RoundErrors]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Direction":
+        """What a member keeps in its folder."""
+        return typed(cls, json.loads((folder / _KEPT).read_text()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,12 +117,13 @@ class RoundDriver:
     def __init__(self, training: Training, workers: ModelWorkers) -> None:
         self.training, self.workers = training, workers
         self.timetable, self.emit = training.timetable, training.emit
-        self.account, self.looks = CostTotals(), list[RoundErrors]()
-        self.latest: dict[int, ModelFile] = {}
-        self._kept = training.folder / "direction.json"
-        self._round = _Round()
-        self._losses = dict.fromkeys(range(training.workers), 0)
-        self._final: dict[int, float] = {}
+        self.account, self.looks = CostTotals(), list[RoundErrors]()  # so far
+        self.latest: dict[int, ModelFile] = {}  # newest model of each worker
+        self._look = Looks(training.folder, training.data, training.combining)
+        self._kept = training.folder / _KEPT
+        self._round = RoundReports()
+        self._losses = dict.fromkeys(range(training.workers), 0)  # times lost in a row
+        self._final: dict[int, float] = {}  # loss of each on its local data, in the end
         self._kept_at = time.monotonic()
         self._keeps: set[int] = set()  # rounds after which all is kept
         number = len(self.timetable.rounds)
@@ -189,19 +131,16 @@ class RoundDriver:
         self._looked_at = {r for r in range(number) if (number - 1 - r) % every == 0}
         first, latest = self._resume(), tuple(sorted(self.latest))
         self.machine = Rounds(training.workers, self.timetable.rounds, first, latest)
-        self.labels = training.data.labels[looked_at(training.data)]
 
     def _resume(self) -> int:
         """The round to go on with; what was counted before it is known again."""
         if not self._kept.is_file():
             return 0
-        kept = json.loads(self._kept.read_text())
-        self.account = CostTotals(**kept["account"])
-        self.looks = [RoundErrors(**look) for look in kept["looks"]]
-        self.latest = {f.worker: f for f in typed(list[ModelFile], kept["latest"])}
-        first = int(kept["round"])
-        self.emit(Resumed(epoch=first, step=self.account.steps, rolled_back=0))
-        return first
+        kept = Direction.read(self.training.folder)
+        self.account, self.looks = kept.account, kept.looks
+        self.latest = {file.worker: file for file in kept.latest}
+        self.emit(Resumed(epoch=kept.round, step=self.account.steps, rolled_back=0))
+        return kept.round
 
     def run(self) -> TrainingOutcome:
         """To the end.
@@ -257,7 +196,7 @@ class RoundDriver:
         self.account.samples += done.samples
         self.account.steps += done.steps
         self.account.fetched_bytes += done.fetched_bytes
-        facts = done.facts()
+        facts = asdict(done)
         del facts["model"]
         self.emit(WorkerDone(worker=did.worker, what=did.what, work=facts))
 
@@ -298,7 +237,7 @@ class RoundDriver:
             pool = self.training.serve(models)
             self._round.serve_s += time.perf_counter() - begin
         if number in self._looked_at:
-            look = str(self._look_path(number, worker, what))
+            look = str(self._look.path(number, worker, what))
         self.workers.send(
             RoundOrder(
                 what=what,
@@ -310,14 +249,6 @@ class RoundDriver:
                 keep=number in self._keeps or not round_.combines,
                 pool=pool,
             )
-        )
-
-    def _look_path(self, number: int, worker: int, what: str) -> Path:
-        return (
-            self.training.folder
-            / "rounds"
-            / f"{number:05d}"
-            / f"worker-{worker}.{what}.npy"
         )
 
     def _decide_to_keep(self, number: int) -> None:
@@ -358,12 +289,12 @@ class RoundDriver:
             )
         )
         if number in self._looked_at:
-            self._look(number, own)
-        self._round = _Round()
+            self._measure(number, own)
+        self._round = RoundReports()
         if number in self._keeps or not round_.combines:
             self._keep(following)
 
-    def _time(self, own: _Round, communicates: bool) -> float:
+    def _time(self, own: RoundReports, communicates: bool) -> float:
         """Seconds of this round, on machines side by side."""
         busy = []
         for worker, did in own.trained.items():
@@ -393,73 +324,18 @@ class RoundDriver:
         account.parallel_s += seconds
         return seconds
 
-    def _look(self, number: int, own: _Round) -> None:
-        """Errors of all models, from what the workers wrote."""
-        members = own.members
-        answers = {k: self._probabilities(number, k, "train") for k in members}
-        after = {k: self._probabilities(number, k, "combine") for k in own.combined}
-        if self.training.combining == "model_average" and after:
-            whole = after[min(after)]
-        else:
-            whole = np.mean(list(answers.values()), axis=0)
-        compressed = after if self.training.combining == "ensemble" else {}
-        # The running mean of its steps; in the end, that of its whole local data.
-        final = {
-            k: did.done.loss if did.train_loss is None else did.train_loss
-            for k, did in own.trained.items()
-        }
-        chosen = min(final, key=lambda k: (final[k], k))
-        local = {k: self._errors(p) for k, p in answers.items()}
-        both = self._errors(whole)
-        found = RoundErrors(
-            round=number,
-            iterations=self.account.iterations,
-            parallel_s=self.account.parallel_s,
-            locals=[test for _, test in local.values()],
-            global_=both[1],
-            compressed=[self._errors(p)[1] for p in compressed.values()],
-            chosen=local[chosen][1] if chosen in local else both[1],
-            validation_locals=[validation for validation, _ in local.values()],
-            validation_global=both[0],
-            local_losses=[self._loss(p) for p in answers.values()],
-            global_loss=self._loss(whole),
-            models=list(members),
-        )
+    def _measure(self, number: int, own: RoundReports) -> None:
+        found = self._look.look(number, own, self.account)
         self.looks.append(found)
         self.emit(
             ErrorsMeasured(**asdict(found), diff_lg=found.diff_lg, diff_lc=found.diff_lc)
         )
-        for path in (self.training.folder / "rounds" / f"{number:05d}").glob("*.npy"):
-            path.unlink()
-
-    def _probabilities(self, number: int, worker: int, what: str) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = np.load(self._look_path(number, worker, what))
-        return found
-
-    def _errors(self, probabilities: NDArray[Any]) -> tuple[float, float]:
-        """(validation, test) in percent."""
-        wrong = probabilities.argmax(1) != self.labels
-        count = len(self.training.data.validation)
-        parts = wrong[:count], wrong[count:]
-        validation, test = (100.0 * p.mean() if len(p) else float("nan") for p in parts)
-        return float(validation), float(test)
-
-    def _loss(self, probabilities: NDArray[Any]) -> float:
-        count = len(self.training.data.validation)
-        answers = torch.from_numpy(np.asarray(probabilities[count:]))
-        return log_loss(answers, torch.from_numpy(self.labels[count:]))
 
     def _keep(self, following: int) -> None:
         """What a resumed run needs; then models of long ago can go."""
-        write_json(
-            self._kept,
-            {
-                "round": following,
-                "latest": [asdict(f) for f in self.latest.values()],
-                "account": asdict(self.account),
-                "looks": [asdict(look) for look in self.looks],
-            },
-        )
+        latest = list(self.latest.values())
+        kept = Direction(following, latest, self.account, self.looks)
+        write_json(self._kept, plain(kept))
         for old in sorted((self.training.folder / "rounds").glob("*")):
             if int(old.name) < following - _KEPT_ROUNDS:
                 shutil.rmtree(old)

@@ -3,10 +3,10 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kdlab.cluster import notebook_components
 from kdlab.cluster.deployment import DeployedModel, Deployment
@@ -119,14 +119,14 @@ class ServedModels:
         )
 
     @torch.inference_mode()
-    def _answers(self, models: Sequence[ModelFile]) -> np.ndarray[Any, Any]:
+    def _answers(self, models: Sequence[ModelFile]) -> NDArray[np.float32]:
         """Right ones to the probe images, one model after the other."""
         images = torch.from_numpy(probe_images(self.ensemble_run.setup.data.shape))
         device = self.ensemble_run.recipe.chosen_device()
         each = [
             self.ensemble_run.loaded(f)(images.to(device)).float().cpu() for f in models
         ]
-        found: np.ndarray[Any, Any] = torch.cat(each, dim=1).numpy()
+        found: NDArray[np.float32] = torch.cat(each, dim=1).numpy()
         return found
 
     def close(self) -> None:

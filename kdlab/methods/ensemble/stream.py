@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.data.samples import PlannedSamples
 from kdlab.soft_labels.source import Batch, SoftLabelSource
+from kdlab.train.position import Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class BatchPlace:
 
     epoch: int
     index: int
-    ids: NDArray[Any]
+    ids: NDArray[np.int64]
 
 
 class Stream:
@@ -30,7 +31,7 @@ class Stream:
     def __init__(self, samples: PlannedSamples, taken: int = 0) -> None:
         self.samples, self.taken = samples, taken
         self._epoch = -1
-        self._batches: list[NDArray[Any]] = []
+        self._batches: list[NDArray[np.int64]] = []
         self._source: SoftLabelSource | None = None
         self._from_source: Iterator[Batch] = iter(())
         self._next = -1  # batch the source will give
@@ -45,7 +46,7 @@ class Stream:
             self._epoch, self._batches = epoch, self.samples.batches(epoch)
         return BatchPlace(epoch, index, self._batches[index])
 
-    def start(self) -> dict[str, Any]:
+    def start(self) -> Start:
         """What a source must know to begin here."""
         epoch, index = divmod(self.taken, self.samples.plan.batches)
         return {"epoch": epoch, "done": list(range(index))}

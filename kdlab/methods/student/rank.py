@@ -14,13 +14,15 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.rank_process import RankProcess, main
 from kdlab.models.model import parameters
 from kdlab.papers.shares import shared_rows
-from kdlab.soft_labels.source import SourceContext
+from kdlab.soft_labels.source import SoftLabelSource, SourceContext
 from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.all_reduce import AllReduce
 from kdlab.train.aggregation.ranks import Ranks, Solo, Together
 from kdlab.train.position import Position
 from kdlab.train.result import MemberResult
+from kdlab.train.student import StudentLoop
+from kdlab.train.student_job import StudentFacts
 
 
 class Rank(RankProcess[GenerationOrder]):
@@ -71,13 +73,14 @@ class Rank(RankProcess[GenerationOrder]):
         """From the newest checkpoint to the end, in a group that is up; rank 0's result."""
         spec, number = self.spec, order.generation
         members = order.names or tuple(f"rank{r}" for r in range(ranks.world))
-        found = checkpoint.load_newest(self.folder / "checkpoints", self.hash)
+        folder = self.folder / "checkpoints"
+        found = checkpoint.load_newest(folder, self.hash, StudentFacts)
         batch = spec.train.batch
         if self.aggregation.on_size_change == "scale_lr":
             batch = max(2, batch * ranks.world // self.aggregation.ranks)
         position = Position()
         if found is not None:
-            position = Position.from_checkpoint(found[1], batch)
+            position = found.facts.restored(batch)
         samples = self.setup.samples(
             self.member,
             RankPart(ranks.rank, self._shares(ranks, device, found, members)),
@@ -107,31 +110,35 @@ class Rank(RankProcess[GenerationOrder]):
         self.beat(number, loop.position.step)
         if self.rate is None:
             self.rate = loop.measure_rate()
-        source = self.member.source.build(
+        with closing(self._opened(order, loop)) as source:
+            loop.train(source)
+            if not loop.is_master:
+                return None
+            return MemberResult.of(loop.finish(), parameters=parameters(loop.model))
+
+    def _opened(self, order: GenerationOrder, loop: StudentLoop) -> SoftLabelSource:
+        """The soft labels of this rank's rows, from where the loop stands."""
+        number, rank = order.generation, loop.job.ranks.rank
+        return self.member.source.build(
             SourceContext(
-                samples=samples,
-                student=f"{self.run.run_id}/{self.member.name}/rank{ranks.rank}.{number}",
-                folder=self.folder / f"rank{ranks.rank}" if ranks.rank else self.folder,
+                samples=loop.job.samples,
+                student=f"{self.run.run_id}/{self.member.name}/rank{rank}.{number}",
+                folder=self.folder / f"rank{rank}" if rank else self.folder,
                 load_teacher=self.setup.load_teacher,
                 pool=order.pool,
-                report=report,
+                report=loop.job.emit,
                 stop=lambda: self._waits(number, loop.position.step),
                 student_rate=lambda: self.rate or 1.0,
                 start=loop.start(),
                 in_group=True,
             )
         )
-        with closing(source):
-            loop.train(source)
-            if not loop.is_master:
-                return None
-            return MemberResult.of(loop.finish(), parameters=parameters(loop.model))
 
     def _shares(
         self,
         ranks: Ranks,
         device: torch.device,
-        found: checkpoint.Found | None,
+        found: checkpoint.Found[StudentFacts] | None,
         members: tuple[str, ...],
     ) -> tuple[float, ...]:
         """Share of each rank in a batch; those of the checkpoint while the same ranks train.
@@ -140,7 +147,7 @@ class Rank(RankProcess[GenerationOrder]):
         """
         if self.aggregation.shares == "equal" or ranks.world == 1:
             return (1.0,) * ranks.world
-        saved: dict[str, float] = found[1]["shares"] if found is not None else {}
+        saved = found.facts.shares if found is not None else {}
         if set(saved) == set(members):
             return tuple(saved[name] for name in members)
         if self.rate is None:

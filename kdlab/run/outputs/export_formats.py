@@ -18,6 +18,7 @@ from kdlab.events.log import select
 from kdlab.events.runs import RunStarted
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import spec_of
+from kdlab.messages import typed
 from kdlab.models.cost import cost_of
 from kdlab.models.exported import load_exported
 from kdlab.models.model import Normalised
@@ -177,7 +178,8 @@ class Beside:
         (begun, *_) = select(self.run.events, RunStarted)
         teachers = self._teachers() if was_taught(self.run) else None
         data = begun.dataset
-        return costs_beside(self.student, teachers, data["classes"], data["shape"])
+        classes, shape = typed(int, data["classes"]), typed(list[int], data["shape"])
+        return costs_beside(self.student, teachers, classes, shape)
 
     def _teachers(self) -> PreparedTeachers | None:
         try:

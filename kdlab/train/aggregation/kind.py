@@ -1,7 +1,6 @@
 """The base of all aggregations."""
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 from kdlab.config.spec import Spec
 
@@ -13,4 +12,4 @@ class AggregationSpec(Spec, ABC):
         return None
 
     @abstractmethod
-    def build(self) -> Any: ...
+    def build(self) -> object: ...

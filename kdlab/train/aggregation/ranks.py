@@ -11,7 +11,7 @@ waits for it.
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -119,7 +119,7 @@ class Together:
     ) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device, self.lr_scale, self.sync_norms = device, lr_scale, sync_norms
-        self._under_way: deque[tuple[Any, Tensor]] = deque()
+        self._under_way: deque[tuple[dist.Work, Tensor]] = deque()
         self._losses: list[Tensor] = []
         self._shown = 0  # of those under way: their losses were handed out already
 

@@ -1,7 +1,7 @@
 """The base of all compressions."""
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Any
+from typing import Annotated
 
 from kdlab.config.spec import Range, Spec
 from kdlab.papers.ec_dnn.round_schedule import StepWeight
@@ -23,4 +23,4 @@ class CompressionSpec(Spec, ABC):
         """Beta of Eq. 6 by compression."""
 
     @abstractmethod
-    def build(self) -> Any: ...
+    def build(self) -> object: ...

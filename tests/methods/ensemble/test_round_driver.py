@@ -14,9 +14,10 @@ from kdlab.data.shards import Shards
 from kdlab.errors import KdlabError
 from kdlab.events.event import parse
 from kdlab.methods.ensemble.exchange import ModelFile, fetch, publish
+from kdlab.methods.ensemble.local_job import LocalJob
 from kdlab.methods.ensemble.model_workers import WorkerLost, WorkersHere
 from kdlab.methods.ensemble.round_driver import RoundDriver, Training
-from kdlab.methods.ensemble.worker import LocalJob, LocalWorker
+from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.patch_net import PatchNet
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule, StepWeight
 from kdlab.soft_labels.none import NoTeacherSource
@@ -337,7 +338,7 @@ def test_relabelling_does_not_touch_the_workers_own_model(digits, tmp_path):
     before = copy.deepcopy(workers[0].model.net.state_dict())
     quiet = RoundSchedule(iterations=10, tau=5, compresses=True, p_iterations=1)
     zero = quiet.rounds[0].__class__(0, 5, compress_steps=1, compression_weight=0.0)
-    workers[0].descent.optimizer.param_groups[0]["lr"] = 0.0
-    workers[0]._lr = lambda: 0.0
+    workers[0].sgd.descent.optimizer.param_groups[0]["lr"] = 0.0
+    workers[0].sgd._lr = lambda: 0.0
     workers[0].combine(zero, [d.model for d in done])
     assert apart(before, dict(workers[0].model.net.state_dict())) == 0

@@ -1,0 +1,159 @@
+"""What a worker does with the models of the others: their mean outputs, and Algorithm 2."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from kdlab.data.plan import BatchPlan
+from kdlab.data.samples import PlannedSamples, Subset
+from kdlab.errors import KdlabError
+from kdlab.losses.local import accelerated_compression
+from kdlab.methods.ensemble.exchange import ModelFile
+from kdlab.methods.ensemble.local_job import LocalJob, WorkParts
+from kdlab.methods.ensemble.local_sgd import LocalSgd
+from kdlab.methods.ensemble.relabel import Relabelled, relabel, relabel_served
+from kdlab.methods.ensemble.stream import BatchPlace, Stream
+from kdlab.methods.ensemble.variant import relabel_of
+from kdlab.papers.ec_dnn.metrics import check_ensemble
+from kdlab.papers.ec_dnn.round_schedule import Round
+from kdlab.soft_labels.source import Batch, TeacherPool
+from kdlab.train.aggregation.ensemble import EnsembleAggregation
+from kdlab.train.aggregation.kind import AggregationSpec
+from kdlab.train.compression.distillation import Distillation
+
+
+@dataclass(frozen=True, slots=True)
+class MeanOutputs:
+    """Mean outputs of several models, and what they cost.
+
+    Attributes:
+        made: the outputs.
+        seconds: of this processor, or of waiting for a pool.
+        fetched_bytes: of others' models, or of the outputs that a pool sent instead.
+    """
+
+    made: Relabelled
+    seconds: float
+    fetched_bytes: int
+
+
+def mean_outputs(
+    sgd: LocalSgd,
+    places: Sequence[BatchPlace],
+    samples: PlannedSamples,
+    models: Sequence[ModelFile],
+    pool: TeacherPool | None,
+) -> MeanOutputs:
+    """What these models say on average, from a pool or computed here."""
+    job = sgd.job
+    if pool is None:
+        busy, rows = sgd.cpu(), job.recipe.evaluate_batch
+        made = relabel(places, samples, models, job.scratch, rows, sgd.alive)
+        return MeanOutputs(made, sgd.cpu() - busy, others_bytes(job, models))
+    assert job.opened is not None
+    begin, opened = sgd.clock(), partial(job.opened, pool)
+    made = relabel_served(places, samples, len(models), opened, sgd.alive)
+    seconds, spec = sgd.clock() - begin, relabel_of(job.aggregation)
+    assert spec is not None
+    sent = spec.bytes_per_output * made.mean.numel() * len(models)
+    return MeanOutputs(made, seconds, sent)
+
+
+def others_bytes(job: LocalJob, models: Sequence[ModelFile]) -> int:
+    return sum(f.bytes for f in models if f.worker != job.worker)
+
+
+def compresses_in_line(aggregation: AggregationSpec) -> bool:
+    """Whether compressing takes its batches from the stream of training."""
+    return isinstance(aggregation, EnsembleAggregation) and aggregation.compresses_in_line
+
+
+def compress(
+    sgd: LocalSgd,
+    trained: Stream,
+    round_: Round,
+    models: Sequence[ModelFile],
+    pool: TeacherPool | None,
+) -> WorkParts:
+    """Algorithm 2: relabel, then p iterations on Eq. 6 from the local weights.
+
+    Args:
+        sgd: of the local model.
+        trained: its stream of batches; some are taken where compressing goes on in it.
+        round_: of the timetable.
+        models: of all.
+        pool: that serves them; None has them loaded here.
+    """
+    if not round_.compress_steps:
+        return WorkParts()
+    job = sgd.job
+    stream = trained
+    if not compresses_in_line(job.aggregation):
+        stream = _stream_apart(job, round_)
+    places = stream.ahead(round_.compress_steps)
+    mean = mean_outputs(sgd, places, stream.samples, models, pool)
+    made = mean.made
+    try:
+        check_ensemble(made.loss, made.model_losses)
+    except ValueError as error:
+        raise KdlabError(
+            f"Round {round_.number}, worker {job.worker}: {error}. Its pseudo labels "
+            "do not belong to its images; nothing was trained on them. This is a defect "
+            "of kdlab, or of a model that puts out no class scores."
+        ) from error
+    busy, samples = sgd.cpu(), 0
+    sgd.model.train()
+    for number, place in enumerate(places):
+        ids = place.ids
+        views = torch.from_numpy(job.samples.views(ids, place.epoch))
+        labels = torch.from_numpy(job.samples.labels(ids))
+        pseudo = made.of(number, len(ids)).to(sgd.device)
+        sgd.one(
+            Batch(place.index, ids, views, labels, None),
+            partial(
+                accelerated_compression,
+                pseudo=pseudo,
+                weight=round_.compression_weight,
+            ),
+        )
+        samples += len(ids)
+        sgd.alive()
+    if stream is trained:
+        trained.taken += len(places)
+    return WorkParts(
+        samples=samples,
+        relabel_s=mean.seconds,
+        compress_s=sgd.cpu() - busy,
+        fetched_bytes=mean.fetched_bytes,
+        ensemble_loss=made.loss,
+        model_losses=tuple(made.model_losses),
+    )
+
+
+def _stream_apart(job: LocalJob, round_: Round) -> Stream:
+    """Batches to compress on, of a part of the local data.
+
+    With all of it they go on where training stopped: a compression is training with one
+    more term.
+    """
+    aggregation, samples = job.aggregation, job.samples
+    assert isinstance(aggregation, EnsembleAggregation)
+    assert isinstance(aggregation.compression, Distillation)
+    spec = aggregation.compression
+    number = round_.number if spec.subset == "drawn" else 0
+    own = samples.plan.ids
+    count = max(min(samples.plan.batch, len(own)), round(spec.mu * len(own)))
+    subset = Subset(job.seed + 7919 * (job.worker + 1), number, count)
+    plan = BatchPlan(
+        subset.of(own),
+        batch=samples.plan.batch,
+        seed=job.seed + job.worker,
+        epochs=round_.compress_steps,
+        smallest=samples.plan.smallest,
+    )
+    apart = replace(samples, plan=plan, subset=subset)
+    # Views of its own: epochs that local training never comes to.
+    first = (round_.number + 1) * 10**6
+    return Stream(apart, first * plan.batches)

@@ -1,0 +1,187 @@
+"""SGD of one local model: its steps, and what happens between them."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from kdlab.control.cadence import logging
+from kdlab.control.loop_control import LoopControl, alone
+from kdlab.control.request import ControlRequest
+from kdlab.control.steering import settings_of, with_settings
+from kdlab.errors import KdlabError, RunStopped
+from kdlab.events.ensemble import LocalStep
+from kdlab.events.training import CheckpointSaved
+from kdlab.losses.local import log_loss
+from kdlab.methods.ensemble.local_job import LocalJob
+from kdlab.models.memory import keep_freed_memory
+from kdlab.soft_labels.source import Batch
+from kdlab.train.recipe import lr_at
+from kdlab.train.step import Descent
+
+_LOG_EVERY_S = 0.5
+
+Save = Callable[[], None]
+
+
+class LocalSgd:
+    """Steps count in all rounds; their losses are those since the last word."""
+
+    def __init__(self, job: LocalJob) -> None:
+        keep_freed_memory()
+        self.job = job
+        if job.recipe.threads is not None:
+            torch.set_num_threads(job.recipe.threads)
+        self.device = torch.device(job.recipe.chosen_device())
+        self.model = job.model.to(self.device)
+        self.descent = Descent(job.recipe, self.model, self.model, self.device)
+        self.steps = 0  # compressing ones included
+        self._losses: list[Tensor] = []
+        self._stood_s = self._stood_cpu_s = 0.0  # in pauses
+        self.source: object = None  # of its batches, which rests in pauses
+        self.loss = job.loss  # with the weights and the temperature that it has now
+        self.control = LoopControl(
+            job.steering,
+            settings_of(job.loss),
+            step=lambda: self.steps,
+            emit=lambda event: job.emit(replace(event, worker=job.worker)),
+            stop=job.stop,
+            pulse=job.pulse,
+        )
+        self.logs = logging(_LOG_EVERY_S, job.recipe.log_every_steps, self.clock)
+
+    def forget_momentum(self) -> None:
+        self.descent = Descent(self.job.recipe, self.model, self.model, self.device)
+
+    def one(
+        self, batch: Batch, loss_of: Callable[[Tensor, Tensor], Tensor] = cross_entropy
+    ) -> None:
+        """A step; without a loss of its own one of plain local training."""
+        self._seed()
+        views = batch.views.to(self.device)
+        labels = batch.labels.to(self.device)
+        scores = self.descent.scores(views)
+        loss = loss_of(scores, labels)
+        self.descent(loss, self._lr())
+        self.steps += 1
+        # Not the objective: that of Eq. 5 is smallest for the model that differs most.
+        self._losses.append(cross_entropy(scores.detach().float(), labels))
+
+    def _seed(self) -> None:
+        """Dropout depends on seed, worker and step alone."""
+        key = repr((self.job.seed, self.job.worker, self.steps)).encode()
+        torch.manual_seed(int.from_bytes(blake2b(key, digest_size=7).digest()))
+
+    def _lr(self) -> float:
+        """The schedule runs over all steps, those of compressions included."""
+        recipe, batches = self.job.recipe, self.job.samples.plan.batches
+        done = self.steps / max(1, self.job.timetable.steps)
+        factor = self.job.steering.lr_factor
+        return factor * lr_at(recipe, done * recipe.epochs, batches)
+
+    def alive(self, save: Save | None = None) -> None:
+        """Between batches; with `save` the state may be kept now.
+
+        Raises:
+            RunStopped: the user asked; the newest state is kept.
+        """
+        self.job.pulse(self.steps)
+        self.job.steering.look()
+        self._apply(self.control.wanted_settings())
+        if self.job.steering.paused and not self.job.stop():
+            self._pause(save)
+        if self.job.stop():
+            if save is not None:
+                save()
+            raise RunStopped(f"stopped by the user after step {self.steps}")
+
+    def clock(self) -> float:
+        """Seconds, those in pauses left out."""
+        return time.perf_counter() - self._stood_s
+
+    def cpu(self) -> float:
+        """Processor seconds, those in pauses left out."""
+        return time.process_time() - self._stood_cpu_s
+
+    def _apply(self, agreed: ControlRequest) -> None:
+        """For the next step on, whatever the other local models have come to."""
+        if self.control.apply(agreed):
+            self.loss = with_settings(self.job.loss, self.control.settings)
+
+    def _pause(self, save: Save | None) -> None:
+        """It is no training time."""
+
+        def act(now: ControlRequest) -> None:
+            self._apply(now)
+            if now.save and save is not None:
+                save()
+                self.job.emit(CheckpointSaved(step=self.steps, worker=self.job.worker))
+            elif now.save:  # when it may
+                self.job.steering.wants_checkpoint = True
+
+        begin, busy = time.perf_counter(), time.process_time()
+        self.control.pause(self.source, agree=alone, act=act)
+        self._stood_s += time.perf_counter() - begin
+        self._stood_cpu_s += time.process_time() - busy
+
+    def log(self, round_: int) -> None:
+        self.refuse_bad_loss()
+        self.job.emit(
+            LocalStep(
+                worker=self.job.worker,
+                round=round_,
+                step=self.steps,
+                of_steps=self.job.timetable.steps,
+                loss=float(self._losses[-1]) if self._losses else None,
+                samples_per_second=self.logs.rate(self.steps) * self.job.samples.plan.batch,
+            )
+        )
+        self.logs.done(self.steps)
+
+    def refuse_bad_loss(self) -> None:
+        if self._losses and not math.isfinite(float(self._losses[-1])):
+            raise KdlabError(
+                f"The loss of worker {self.job.worker} is {float(self._losses[-1])} near step "
+                f"{self.steps}. Training cannot go on from here. Lower train.lr "
+                f"({self.job.recipe.lr:g}), or aggregation.diversity_weight."
+            )
+
+    def mean_loss(self) -> float:
+        """Mean loss of the steps since the last call."""
+        if not self._losses:
+            return float("nan")
+        mean = float(torch.stack(self._losses).mean())
+        self._losses = []
+        return mean
+
+    # What the model says
+
+    @torch.inference_mode()
+    def probabilities(self, inputs: NDArray[np.uint8]) -> Tensor:
+        """(n, C) of unaugmented images, for everybody who wants to know how good it is."""
+        self.model.eval()
+        found = []
+        for views in _pieces(inputs, self.job.recipe.evaluate_batch):
+            self.job.pulse(self.steps)
+            on_device = torch.from_numpy(views).to(self.device)
+            found.append(self.model(on_device).float().softmax(1).cpu())
+        return torch.cat(found)
+
+    def train_loss(self, most: int = 5000) -> float:
+        """Mean cross entropy on its local data, unaugmented; of so many images at most."""
+        data, ids = self.job.samples.data, self.job.samples.plan.ids[:most]
+        return log_loss(
+            self.probabilities(data.inputs[ids]), torch.from_numpy(data.labels[ids])
+        )
+
+
+def _pieces(inputs: NDArray[np.uint8], rows: int) -> Iterator[NDArray[np.uint8]]:
+    for start in range(0, len(inputs), rows):
+        yield inputs[start : start + rows]

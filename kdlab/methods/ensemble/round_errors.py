@@ -1,0 +1,100 @@
+"""How good all models are at a communication: errors as EC-DNN counts them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kdlab.data.images import ImageData
+from kdlab.losses.local import log_loss
+from kdlab.methods.ensemble.model_workers import RoundReport, looked_at
+from kdlab.papers.ec_dnn.parallel import Combining
+from kdlab.report.round_errors import CostTotals, RoundErrors
+
+
+@dataclass(slots=True)
+class RoundReports:
+    """What is known of the round under way."""
+
+    trained: dict[int, RoundReport] = field(default_factory=dict)
+    combined: dict[int, RoundReport] = field(default_factory=dict)
+    members: tuple[int, ...] = ()
+    serve_s: float = 0.0  # until a pool served the models; everybody waited
+
+
+class Looks:
+    """From what the workers wrote of the images that are looked at.
+
+    Args:
+        folder: of the member.
+        data: with these images.
+        combining: how the global model is made.
+    """
+
+    def __init__(self, folder: Path, data: ImageData, combining: Combining) -> None:
+        self.folder, self.data, self.combining = folder, data, combining
+        self._labels = data.labels[looked_at(data)]
+
+    def path(self, number: int, worker: int, what: str) -> Path:
+        """Where a worker is to write what its model says."""
+        return self.folder / "rounds" / f"{number:05d}" / f"worker-{worker}.{what}.npy"
+
+    def look(self, number: int, own: RoundReports, account: CostTotals) -> RoundErrors:
+        """Errors of all models; what the workers wrote is gone then.
+
+        Args:
+            number: of the round.
+            own: what all reported of it.
+            account: until then.
+        """
+        answers = {k: self._said(number, k, "train") for k in own.members}
+        after = {k: self._said(number, k, "combine") for k in own.combined}
+        if self.combining == "model_average" and after:
+            whole = after[min(after)]
+        else:
+            whole = np.mean(list(answers.values()), axis=0)
+        compressed = after if self.combining == "ensemble" else {}
+        # The running mean of its steps; in the end, that of its whole local data.
+        final = {
+            k: did.done.loss if did.train_loss is None else did.train_loss
+            for k, did in own.trained.items()
+        }
+        chosen = min(final, key=lambda k: (final[k], k))
+        local = {k: self._errors(p) for k, p in answers.items()}
+        both = self._errors(whole)
+        found = RoundErrors(
+            round=number,
+            iterations=account.iterations,
+            parallel_s=account.parallel_s,
+            locals=[test for _, test in local.values()],
+            global_=both[1],
+            compressed=[self._errors(p)[1] for p in compressed.values()],
+            chosen=local[chosen][1] if chosen in local else both[1],
+            validation_locals=[validation for validation, _ in local.values()],
+            validation_global=both[0],
+            local_losses=[self._loss(p) for p in answers.values()],
+            global_loss=self._loss(whole),
+            models=list(own.members),
+        )
+        for path in (self.folder / "rounds" / f"{number:05d}").glob("*.npy"):
+            path.unlink()
+        return found
+
+    def _said(self, number: int, worker: int, what: str) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = np.load(self.path(number, worker, what))
+        return found
+
+    def _errors(self, probabilities: NDArray[np.float32]) -> tuple[float, float]:
+        """(validation, test) in percent."""
+        wrong = probabilities.argmax(1) != self._labels
+        count = len(self.data.validation)
+        parts = wrong[:count], wrong[count:]
+        validation, test = (100.0 * p.mean() if len(p) else float("nan") for p in parts)
+        return float(validation), float(test)
+
+    def _loss(self, probabilities: NDArray[np.float32]) -> float:
+        count = len(self.data.validation)
+        answers = torch.from_numpy(np.asarray(probabilities[count:]))
+        return log_loss(answers, torch.from_numpy(self._labels[count:]))

@@ -1,0 +1,64 @@
+"""What a training of several local models says of itself: errors, and what they cost."""
+
+from dataclasses import dataclass
+
+from kdlab.papers.ec_dnn import metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundErrors:
+    """Errors in percent on test images, at a communication.
+
+    Attributes:
+        round: its number.
+        iterations: local ones of a worker until then.
+        parallel_s: overall time on machines side by side (4.3).
+        locals: error of each local model, before anything is combined.
+        global_: of the global model.
+        compressed: of each local model after its reset; empty without one.
+        chosen: error of the local model with the smallest training loss (_L).
+        validation_locals, validation_global: the same on validation images.
+        local_losses, global_loss: mean cross entropy on test images; by Eq. 3 an ensemble's
+            is never above the mean of its models'.
+        models: K' workers.
+    """
+
+    round: int
+    iterations: int
+    parallel_s: float
+    locals: list[float]
+    global_: float
+    compressed: list[float]
+    chosen: float
+    validation_locals: list[float]
+    validation_global: float
+    local_losses: list[float]
+    global_loss: float
+    models: list[int]
+
+    @property
+    def diff_lg(self) -> float:
+        """Eq. 7."""
+        return metrics.better_than_locals(self.locals, self.global_)
+
+    @property
+    def diff_lc(self) -> float | None:
+        """Eq. 8; None where nothing was compressed."""
+        if len(self.compressed) != len(self.locals):
+            return None
+        return metrics.compression_gain(self.locals, self.compressed)
+
+
+@dataclass(slots=True)
+class CostTotals:
+    """What a training has cost so far. Seconds on machines side by side."""
+
+    parallel_s: float = 0.0
+    communication_s: float = 0.0
+    relabel_s: float = 0.0  # the slowest worker's, of each round
+    compress_s: float = 0.0
+    train_s: float = 0.0
+    fetched_bytes: int = 0
+    samples: int = 0
+    steps: int = 0
+    iterations: int = 0  # local ones of each worker: t

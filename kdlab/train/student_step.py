@@ -1,0 +1,74 @@
+"""Line 5 of Algorithm 2 of EDL-Dist: one step of a student on one batch."""
+
+import copy
+import time
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from kdlab.soft_labels.source import Batch
+from kdlab.train.recipe import lr_at
+from kdlab.train.step import Descent
+from kdlab.train.student_job import StudentJob
+from kdlab.train.sync_norm import leave_alone
+
+
+class BatchStep:
+    def __init__(self, job: StudentJob, descent: Descent) -> None:
+        self.job, self.descent = job, descent
+        self.loss = job.loss  # with the weights and the temperature that it has now
+
+    def __call__(
+        self, batch: Batch, of_rows: int, *, epoch: float = 0.0, lr_factor: float = 1.0
+    ) -> Tensor:
+        """This rank's mean loss, still on the device.
+
+        Args:
+            batch: this rank's rows.
+            of_rows: rows of all ranks together.
+            epoch: that are over, this one's share included.
+            lr_factor: on top of the schedule.
+        """
+        recipe, ranks, device = self.job.recipe, self.job.ranks, self.descent.device
+        views = batch.views.to(device, non_blocking=True)
+        labels = batch.labels.to(device, non_blocking=True)
+        loss = self._loss(self.descent.scores(views), labels, batch.soft)
+        batches = self.job.samples.plan.batches
+        lr = lr_factor * ranks.lr_scale * lr_at(recipe, epoch, batches)
+        self.descent(ranks.weigh(loss, len(labels), of_rows), lr)
+        return loss.detach()
+
+    def _loss(self, scores: Tensor, labels: Tensor, soft: Tensor | None) -> Tensor:
+        """α φ + β ψ; plain φ without a teacher. In float32 whatever the precision."""
+        hard = cross_entropy(
+            scores, labels, label_smoothing=self.job.recipe.label_smoothing
+        )
+        spec = self.loss
+        if spec is None or soft is None:
+            return hard
+        teacher = soft.to(self.descent.device, torch.float32, non_blocking=True)
+        soft = spec.soft(scores, teacher, labels)
+        return torch.add(spec.hard_weight * hard, soft, alpha=spec.soft_weight)
+
+    def measured_rate(self, seconds: float) -> float:
+        """Samples/s of a copy, on one batch with made-up soft labels."""
+        samples = self.job.samples
+        ids = samples.batches(0)[0]
+        views = torch.from_numpy(samples.views(ids, 0))
+        labels = torch.from_numpy(samples.labels(ids))
+        soft = torch.zeros((len(ids), samples.classes))
+        batch = Batch(0, ids, views, labels, soft)
+        with torch.random.fork_rng():
+            model = leave_alone(copy.deepcopy(self.descent.model)).train()
+            own = Descent(self.job.recipe, model, model, self.descent.device)
+            twin = BatchStep(self.job, own)
+            twin.loss = self.loss
+            for _ in range(3):
+                twin(batch, len(ids))
+            steps, begin = 0, time.perf_counter()
+            while steps < 5 or time.perf_counter() - begin < seconds:
+                samples.views(ids, 0)  # preparing views is part of the student's work
+                float(twin(batch, len(ids)))
+                steps += 1
+            return steps * len(ids) / (time.perf_counter() - begin)
