@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from kdlab.bench.apart import runs_in
+from kdlab.cluster.wires.security import remembered
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.load import from_dict
 from kdlab.errors import ClusterError, SchedulerUnreachable
@@ -112,10 +113,11 @@ def _freed(study: str) -> list[float]:
 def _until_gone(address: str, student: str) -> float:
     """When the pool has no such student any more; seconds since 1970."""
     deadline = time.time() + _PATIENCE_S
+    tls = remembered(address)
     try:
-        while (
-            student in ask(address, "kdlab_status")["students"] and time.time() < deadline
-        ):
+        while student in ask(address, "kdlab_status", tls=tls)["students"]:
+            if time.time() > deadline:
+                break
             time.sleep(0.02)  # between looks
     except SchedulerUnreachable:  # after the last trial the pool itself goes
         return time.time()

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from kdlab.bench.students import ImageCase, emulated, samples_of
 from kdlab.cluster.child_configs import WiresConfig
 from kdlab.cluster.reader.reader_wires import Wires
+from kdlab.cluster.wires import security
 from kdlab.cluster.wires.messages import Inputs
+from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import ask, settle
 from kdlab.data.samples import PlannedSamples
 from kdlab.messages import typed
@@ -35,8 +37,8 @@ def measure(repeats: int = 5, say: Callable[[str], None] = lambda line: None) ->
     for size, batch in SIZES.items():
         samples = samples_of(ImageCase(size, batch, 1, batches=8))
         with emulated(samples, teachers=1, t_t=1e7, jitter=0.0) as pool:
-            (teacher,) = ask(pool.address, "kdlab_status")["teachers"]
-            found = asyncio.run(_measure(samples, teacher, repeats))
+            (teacher,) = ask(pool.address, "kdlab_status", tls=pool.tls)["teachers"]
+            found = asyncio.run(_measure(samples, teacher, repeats, pool.tls))
         for way in WAYS:
             times, overlapped, carried = found[way]
             label = f"{way}/{size}"
@@ -50,13 +52,17 @@ def measure(repeats: int = 5, say: Callable[[str], None] = lambda line: None) ->
 
 
 async def _measure(
-    samples: PlannedSamples, facts: Mapping[str, object], repeats: int
+    samples: PlannedSamples,
+    facts: Mapping[str, object],
+    repeats: int,
+    tls: Files | None,
 ) -> dict[str, tuple[list[float], list[float], list[float]]]:
     """Ways take turns within each repeat, so that a drift of the machine meets all."""
     found: dict[str, tuple[list[float], list[float], list[float]]] = {
         way: ([], [], []) for way in WAYS
     }
-    wires = {way: await Wires.open(_config(samples, way)) for way in WAYS}
+    security.use(tls)
+    wires = {way: await Wires.open(_config(samples, way, tls)) for way in WAYS}
     ids, teacher = samples.batches(0)[0], str(facts["address"])
     for way in WAYS:
         wires[way].follow({teacher: typed(int, facts["wire_port"])}, (), full=True)
@@ -91,7 +97,7 @@ async def _request(
     assert answer.dtype == np.float32
 
 
-def _config(samples: PlannedSamples, way: Inputs) -> WiresConfig:
+def _config(samples: PlannedSamples, way: Inputs, tls: Files | None) -> WiresConfig:
     return WiresConfig(
         classes=samples.classes,
         replies="full",
@@ -101,7 +107,7 @@ def _config(samples: PlannedSamples, way: Inputs) -> WiresConfig:
         t_s=1.0,
         coordinator="",
         student="bench",
-        tls=None,
+        tls=tls,
     )
 
 

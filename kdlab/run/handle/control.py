@@ -5,12 +5,12 @@ Bad orders are found here, by the same rules as a spec, and never reach the run.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, get_args, get_origin, get_type_hints
 
 from kdlab.config import Range
 from kdlab.config.check import construct
 from kdlab.config.folders import nearest
 from kdlab.config.load import from_dict
+from kdlab.config.spec import ranges_of
 from kdlab.control import orders
 from kdlab.control.steering import LR_FACTOR, settings_of
 from kdlab.errors import BadInput
@@ -87,11 +87,13 @@ def knobs(run: RunFolder) -> list[Knob]:
     ranges = {LR_FACTOR: _LR}
     for name in values:
         if name != LR_FACTOR:
-            ranges[name] = _range(type(spec.loss), name.removeprefix("loss."))
+            ranges[name] = ranges_of(type(spec.loss)).get(
+                name.removeprefix("loss."), Range()
+            )
     if spec.method.steers_thresholds and now is not None:
         for name, value in source.adjustable(spec.train.batch).items():
             values[f"soft_labels.{name}"] = value
-            ranges[f"soft_labels.{name}"] = _range(type(source), name)
+            ranges[f"soft_labels.{name}"] = ranges_of(type(source)).get(name, Range())
     values |= _set_so_far(run)
     return [Knob(name, values[name], allowed) for name, allowed in ranges.items()]
 
@@ -143,10 +145,3 @@ def _check_teacher(run: RunFolder, pool: str | None, event: str, name: str | Non
         )
     if event != "add_teacher" and not name:
         raise BadInput(f"{event} needs the name of a teacher, such as teacher-0.")
-
-
-def _range(kind: type, field: str) -> Range:
-    """The range of a field; one without limits where it has none."""
-    hint = get_type_hints(kind, include_extras=True)[field]
-    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return next((extra for extra in extras if isinstance(extra, Range)), Range())

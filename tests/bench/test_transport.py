@@ -1,0 +1,16 @@
+import pytest
+
+from kdlab.bench import transport
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_transport_bench_measures_each_way_at_each_size(kdlab_home, elsewhere):
+    """It asked the pool without its certificates once, and nothing could be measured."""
+    found = transport.measure(1)
+    figures = {f["name"]: f["value"] for f in found["figures"]}
+    for size, pixels in ((32, 3 * 32 * 32), (224, 3 * 224 * 224)):
+        assert figures[f"bytes_per_sample/reference/{size}"] < 1000
+        assert figures[f"bytes_per_sample/value_uint8/{size}"] > pixels
+        assert figures[f"bytes_per_sample/value_float32/{size}"] > 4 * pixels
+    assert all(value > 0 for value in figures.values())
