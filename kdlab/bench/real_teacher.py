@@ -43,8 +43,9 @@ from kdlab.bench.students import (
 from kdlab.cluster.deployment import DeployedModel, Deployment
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.served import Served
+from kdlab.config.seal import file_sha256
 from kdlab.data.samples import PlannedSamples
-from kdlab.models.model import ModelSpec, Normalised, file_sha256
+from kdlab.models.model import ModelSpec, Normalised
 from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, figure
 from kdlab.soft_labels.in_process import InProcess

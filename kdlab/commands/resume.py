@@ -14,6 +14,11 @@ def options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the source of components that came from a notebook cell",
     )
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="where all checkpoints of a training are damaged, put them aside and begin it anew",
+    )
     parser.add_argument("--detach", action="store_true", help="start it and return")
     json_flag(parser)
 
@@ -21,4 +26,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 def do(arguments: argparse.Namespace) -> int:
     from kdlab.run.handle.run import resume
 
-    return start_run(lambda: resume(arguments.run, arguments.trust_components), arguments)
+    return start_run(
+        lambda: resume(arguments.run, arguments.trust_components, arguments.anew), arguments
+    )

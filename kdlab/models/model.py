@@ -1,6 +1,5 @@
 """The base of all models: architecture, weights, and the normalisation it was made for."""
 
-import hashlib
 import json
 import pickle
 from abc import ABC, abstractmethod
@@ -15,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from kdlab.config.home import write_json, write_whole
+from kdlab.config.seal import file_sha256
 from kdlab.config.spec import Range, Spec
 from kdlab.errors import ModelError, WeightsError
 
@@ -163,11 +163,6 @@ def _difference(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> st
 
 def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def export(

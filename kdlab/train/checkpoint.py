@@ -1,14 +1,16 @@
 """Everything needed to go on exactly: safetensors for tensors, JSON for the rest.
 
-A checkpoint is a folder `step_<n>` that is renamed into place when it is complete and
-on disk. The JSON holds the hash of the tensors, so a damaged one is recognised and the
-one before it is used.
+A checkpoint is a folder `step_<n>` that is sealed (config/seal.py) and renamed into place
+when it is complete and on disk. A damaged one is recognised, whatever is damaged in it, and
+the one before it is used. Where all are damaged nothing begins anew without being told to.
 """
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
@@ -18,13 +20,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from kdlab.config.home import write_json
+from kdlab.config.seal import Damaged, check, seal, sealed
 from kdlab.errors import CheckpointError
 from kdlab.messages import MessageError, plain, typed
-from kdlab.models.model import file_sha256
 from kdlab.train.recipe import OptimizerState, Stepper
 
 KEEP = 2
-FORMAT = 1  # of a checkpoint's folder; one of another format is refused
+FORMAT = 2  # of a checkpoint's folder; one of another format is refused
 _FENCE = "fence.json"
 
 
@@ -57,9 +59,8 @@ class Found(Generic[Facts]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    sha256: str
     spec_hash: str
-    format: int = FORMAT  # those of 0.1 do not say theirs
+    format: int
 
 
 def raise_fence(folder: Path) -> int:
@@ -76,7 +77,15 @@ def raise_fence(folder: Path) -> int:
 
 def _fence(folder: Path) -> int:
     path = folder / _FENCE
-    return int(json.loads(path.read_text())["number"]) if path.is_file() else 0
+    if not path.is_file():
+        return 0
+    try:
+        return int(json.loads(path.read_text())["number"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}). It tells which generation of ranks may save; "
+            "when no other process trains this run, delete it and resume."
+        ) from error
 
 
 def _check_fence(folder: Path, number: int) -> None:
@@ -112,11 +121,9 @@ def save(
     state = temporary / "state.safetensors"
     save_file({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, state)
     meta = temporary / "state.json"
-    head = {"format": FORMAT, "step": step, "sha256": file_sha256(state)}
-    meta.write_text(json.dumps(plain(facts) | head))
-    for path in (state, meta):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+    meta.write_text(json.dumps(plain(facts) | {"step": step}))
+    head = _Head(spec_hash=facts.spec_hash, format=FORMAT)
+    seal(temporary, (state.name, meta.name), plain(head))
     _check_fence(folder, fence)  # as late as can be: another may have begun
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
@@ -136,20 +143,15 @@ def load_newest(
     `fits` may pass over those that are too new.
 
     Raises:
-        CheckpointError: it was written for another spec, or by another version of kdlab.
+        CheckpointError: it was written for another spec, or by another version of kdlab; or
+            there are checkpoints, and all are damaged.
     """
-    notes: list[str] = []
+    damaged: dict[Path, str] = {}
     for path in reversed(_steps(folder)):
         try:
-            saved = json.loads((path / "state.json").read_text())
-            head = typed(_Head, saved)
-            if file_sha256(path / "state.safetensors") != head.sha256:
-                raise ValueError("the tensors differ from their recorded hash")
-            tensors = load_file(path / "state.safetensors")
-        except (OSError, ValueError, MessageError) as error:
-            notes.append(
-                f"checkpoint {path.name} is damaged ({error}); using the one before"
-            )
+            head = typed(_Head, _checked(path))
+        except (Damaged, MessageError) as error:
+            damaged[path] = str(error)
             continue
         if head.format != FORMAT:
             raise CheckpointError(
@@ -162,20 +164,84 @@ def load_newest(
                 f"{spec_hash}. A resumed run must have the spec it was started with; "
                 "start a new run for another one."
             )
-        facts = typed(kind, saved)
+        facts = typed(kind, json.loads((path / "state.json").read_text()))
         if fits(facts):
-            return Found(tensors, facts, notes)
+            tensors = load_file(path / "state.safetensors")
+            return Found(tensors, facts, _notes(damaged, _step_of(path)))
+    if damaged:
+        listed = "".join(f"\n  {path.name}: {why}" for path, why in damaged.items())
+        raise CheckpointError(
+            f"No checkpoint in {folder} can be used:{listed}\n"
+            f"Nothing was trained: to begin anew would lose {_step_of(next(iter(damaged)))} "
+            "steps without a word. If that is what you want: kdlab resume RUN --anew (the "
+            "damaged checkpoints are kept beside the new ones)."
+        )
     return None
 
 
+def _checked(path: Path) -> dict[str, object]:
+    """The facts of a checkpoint's seal.
+
+    Raises:
+        Damaged: a file of it is not what it was.
+        CheckpointError: it has no seal, since an earlier version wrote it.
+    """
+    if not sealed(path) and (path / "state.json").is_file():
+        with contextlib.suppress(ValueError):
+            if "sha256" in json.loads((path / "state.json").read_text("utf-8", "replace")):
+                raise CheckpointError(
+                    f"{path} has checkpoint format 1, this kdlab reads {FORMAT}. Resume with "
+                    "the version that wrote it, or start a new run."
+                )
+    return check(path, hashes=True)
+
+
+def _notes(damaged: Mapping[Path, str], used: int) -> list[str]:
+    """A line for each newer checkpoint that could not be used, with what that costs."""
+    return [
+        f"checkpoint {path.name} is damaged ({why}); going on from step {used}: "
+        f"{_step_of(path) - used} steps are trained again"
+        for path, why in damaged.items()
+    ]
+
+
 def _steps(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("step_*") if path.is_dir())
+    return sorted(
+        path
+        for path in folder.glob("step_*")
+        if path.is_dir() and path.name.removeprefix("step_").isdecimal()
+    )
 
 
 def newest_step(folder: Path) -> int:
     """Step of the newest checkpoint; 0 when there is none."""
     steps = _steps(folder)
-    return int(steps[-1].name.removeprefix("step_")) if steps else 0
+    return _step_of(steps[-1]) if steps else 0
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step_"))
+
+
+def set_aside(folder: Path) -> list[Path]:
+    """Put away the checkpoints of a training of which none can be used; where they are now."""
+    steps = _steps(folder)
+    if not steps or any(_usable(path) for path in steps):
+        return []
+    kept = []
+    for path in steps:
+        aside = path.with_name(f"damaged_{path.name}.{int(time.time())}")
+        path.rename(aside)
+        kept.append(aside)
+    return kept
+
+
+def _usable(path: Path) -> bool:
+    try:
+        check(path, hashes=True)
+    except Damaged:
+        return False
+    return True
 
 
 def pack(model: nn.Module, optimizer: Stepper) -> tuple[dict[str, Tensor], OptimizerFacts]:

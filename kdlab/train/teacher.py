@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from kdlab.config import Fault, Range, register, registry
 from kdlab.config.home import home, locked, write_json
 from kdlab.config.registry import component_names
+from kdlab.config.seal import file_sha256
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.data.images import DataSpec, ImageData
 from kdlab.data.samples import planned
@@ -29,7 +30,6 @@ from kdlab.models.model import (
     ModelSpec,
     Normalised,
     check_fit,
-    file_sha256,
     load_weights,
 )
 from kdlab.models.pixel_mean import fit_pixel_mean

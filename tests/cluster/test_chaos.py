@@ -15,8 +15,8 @@ from tests_support import trained_ids, until
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.teachers.probe import probe_images
 from kdlab.cluster.wires.wire import ask
+from kdlab.config.seal import file_sha256
 from kdlab.errors import ClusterError, NoTeacherLeft, SchedulerUnreachable
-from kdlab.models.model import file_sha256
 
 pytestmark = pytest.mark.slow
 

@@ -20,9 +20,9 @@ from kdlab.cluster.notebook_components import accept
 from kdlab.cluster.wires import label_wire, security
 from kdlab.cluster.wires.wire import ask
 from kdlab.config import registry
+from kdlab.config.seal import file_sha256
 from kdlab.errors import NoTeacherLeft
 from kdlab.experiment.chaos_targets import OwnTargets
-from kdlab.models.model import file_sha256
 
 pytestmark = pytest.mark.slow
 

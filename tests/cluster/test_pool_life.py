@@ -14,8 +14,8 @@ from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.pool import send_weights, start_scheduler
 from kdlab.cluster.remote_pool import RemotePool
 from kdlab.cluster.wires.wire import ask
+from kdlab.config.seal import file_sha256
 from kdlab.errors import NoTeacherLeft
-from kdlab.models.model import file_sha256
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.children import Child
 

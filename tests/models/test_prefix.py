@@ -6,9 +6,10 @@ from safetensors.torch import save_file
 
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
+from kdlab.config.seal import file_sha256
 from kdlab.errors import ModelError
 from kdlab.models.blocks import cut
-from kdlab.models.model import ModelSpec, file_sha256, load_weights
+from kdlab.models.model import ModelSpec, load_weights
 from kdlab.models.prefix import Prefix
 from kdlab.models.torchvision import TorchvisionModel
 

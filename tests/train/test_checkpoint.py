@@ -1,8 +1,13 @@
 import json
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests_support import examples
 
 from kdlab.errors import CheckpointError
 from kdlab.train import checkpoint
@@ -107,13 +112,88 @@ def test_another_spec_is_refused(tmp_path):
         checkpoint.load_newest(tmp_path, "other", Told)
 
 
-def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path):
+def test_one_of_another_format_is_refused_and_not_taken_for_damaged(tmp_path, monkeypatch):
     save(tmp_path, 1)
-    save(tmp_path, 2)
-    about = tmp_path / "step_000000002" / "state.json"
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"format": 7}))
-    with pytest.raises(CheckpointError, match="checkpoint format 7, this kdlab reads 1"):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "FORMAT", 7)
+        save(tmp_path, 2)
+    with pytest.raises(CheckpointError, match="checkpoint format 7, this kdlab reads 2"):
         checkpoint.load_newest(tmp_path, "h", Told)
+
+
+def test_one_of_the_version_before_is_refused_and_not_taken_for_damaged(tmp_path):
+    save(tmp_path, 1)
+    path = tmp_path / "step_000000001"
+    (path / "meta.json").unlink()
+    (path / "state.json").write_text('{"format": 1, "spec_hash": "h", "sha256": "x"}')
+    with pytest.raises(CheckpointError, match="checkpoint format 1, this kdlab reads 2"):
+        checkpoint.load_newest(tmp_path, "h", Told)
+
+
+def damage(draw, folder):
+    """Something else in one of its files."""
+    path = folder / draw(st.sampled_from(["state.safetensors", "state.json", "meta.json"]))
+    raw = path.read_bytes()
+    at = draw(st.integers(0, len(raw) - 1))
+    path.write_bytes(
+        draw(
+            st.sampled_from(
+                [
+                    raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :],  # one digit is another
+                    raw[:at] + bytes([raw[at] ^ 0x80]) + raw[at + 1 :],
+                    raw[:at],
+                    raw[:at] + bytes(len(raw) - at),
+                    raw[:at] + raw[at + 1 :],
+                ]
+            )
+        )
+    )
+
+
+@settings(deadline=None, max_examples=examples(1000))
+@given(st.data())
+def test_any_damage_is_noticed_and_the_one_before_is_used(data):
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        save(folder, 100)
+        save(folder, 150)
+        damage(data.draw, folder / "step_000000150")
+        step, value, notes = newest(folder)
+        assert (step, value) in ((100, 100.0), (150, 150.0))
+        if step == 150:  # white space of JSON says nothing
+            assert notes == []
+            text = (folder / "step_000000150" / "meta.json").read_text()
+            assert json.loads(text)["facts"] == {"spec_hash": "h", "format": 2}
+        else:
+            assert "step_000000150 is damaged" in notes[0]
+            assert "going on from step 100: 50 steps are trained again" in notes[0]
+
+
+def test_where_all_are_damaged_nothing_begins_anew_without_being_told(tmp_path):
+    for step in (100, 150):
+        save(tmp_path, step)
+        (tmp_path / f"step_000000{step}" / "state.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"would lose 150 steps(.|\n)*--anew"):
+        newest(tmp_path)
+    kept = checkpoint.set_aside(tmp_path)
+    assert len(kept) == 2
+    assert all(path.is_dir() for path in kept)
+    assert checkpoint.load_newest(tmp_path, "h", Told) is None  # it begins anew
+
+
+def test_what_can_be_used_is_not_set_aside(tmp_path):
+    save(tmp_path, 100)
+    save(tmp_path, 150)
+    (tmp_path / "step_000000150" / "state.json").write_text("{}")
+    assert checkpoint.set_aside(tmp_path) == []
+    assert newest(tmp_path)[0] == 100
+
+
+def test_a_fence_that_cannot_be_read_names_what_to_do(tmp_path):
+    checkpoint.raise_fence(tmp_path)
+    (tmp_path / "fence.json").write_text("x")
+    with pytest.raises(CheckpointError, match="delete it and resume"):
+        save(tmp_path, 1)
 
 
 def test_none_is_none(tmp_path):

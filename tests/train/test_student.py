@@ -116,6 +116,32 @@ def test_a_resumed_training_equals_an_uninterrupted_one(samples, tmp_path, stop_
     assert result.validation_best == expected.validation_best
 
 
+@pytest.mark.parametrize("file", ["state.safetensors", "state.json", "meta.json"])
+def test_from_a_damaged_checkpoint_it_goes_on_exactly_from_the_one_before(
+    samples, tmp_path, file
+):
+    whole, record = make(samples, tmp_path / "whole")
+    whole.run(source(samples, tmp_path))
+    often = {"checkpoint_every_steps": 6}
+    loop, first = make(samples, tmp_path / "cut", Recorder(stop_after=8), **often)
+    with pytest.raises(RunStopped):
+        loop.run(source(samples, tmp_path))
+    newest = max((tmp_path / "cut" / "checkpoints").glob("step_*")) / file
+    raw = bytearray(newest.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    newest.write_bytes(raw)
+    again, second = make(samples, tmp_path / "cut", **often)
+    assert again.resume()
+    result = again.run(source(samples, tmp_path))
+    (warned,) = [e for e in second.events if e["event"] == "warning"]
+    assert "is damaged" in warned["message"]
+    assert "3 steps are trained again" in warned["message"]
+    assert min(second.losses()) == 7
+    assert first.losses() | second.losses() == record.losses()
+    assert (result.seen, result.lost, result.repeated) == (720, 0, 0)
+    assert result.rolled_back == 3 * 50
+
+
 def test_what_a_crash_undid_is_counted_apart(samples, tmp_path):
     """The process dies after step 7; the last checkpoint is of step 4."""
 

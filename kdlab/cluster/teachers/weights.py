@@ -14,8 +14,8 @@ from kdlab.cluster.coordination.coordinator_messages import WeightsSource
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.wires.label_wire import Arrays, connect
 from kdlab.cluster.wires.wire import CALL_S, within
+from kdlab.config.seal import file_sha256
 from kdlab.messages import MessageError, plain, typed
-from kdlab.models.model import file_sha256
 
 _PIECE = 1 << 20  # bytes of weights in one answer
 

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kdlab.config.home import write_whole
+from kdlab.config.seal import file_sha256
 from kdlab.errors import WeightsError
-from kdlab.models.model import file_sha256
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from kdlab.experiment.folder import RunFolder, RunStatus
 from kdlab.run.handle.result import Result
 from kdlab.run.handle.run_list import RunList
 from kdlab.run.handle.watched import PATIENCE_S, Components, Watched, spawn, viewers
+from kdlab.train import checkpoint
 
 if TYPE_CHECKING:
     from kdlab.run.experiment import Experiment
@@ -88,8 +89,13 @@ def made(
     return run, components
 
 
-def resume(run_id: str, trust_components: bool = False) -> "Run":
+def resume(run_id: str, trust_components: bool = False, anew: bool = False) -> "Run":
     """Go on from the newest checkpoint of a run that was stopped, failed or lost.
+
+    Args:
+        run_id: as `attach` takes it.
+        trust_components: run the source of components that came from a notebook cell.
+        anew: where all checkpoints of a training are damaged, put them aside and begin it anew.
 
     Raises:
         BadInput: it runs already, or is finished.
@@ -111,6 +117,9 @@ def resume(run_id: str, trust_components: bool = False) -> "Run":
         f"Run {run.run_id} is going already; watch it with: kdlab attach {run.run_id}"
     )
     with run.held(busy, PATIENCE_S):
+        if anew:
+            for folder in run.path.glob("members/**/checkpoints"):
+                checkpoint.set_aside(folder)
         run.write_status(state="starting", created=time.time(), pid=None, error=None)
     spawn(run, components)
     return Run(run)
