@@ -21,7 +21,7 @@ from kdlab.config.spec import POSITIVE, SHARE
 from kdlab.errors import ClusterError
 from kdlab.supervision.children import Child
 
-_START_S = 60.0
+_START_S = 600.0  # a machine may be busy; one that has ended is seen at once
 
 
 @register("cluster/emulated_pool")

@@ -15,16 +15,19 @@ from urllib.parse import urlsplit
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.limits import free_memory, usable_cores
 from kdlab.cluster.pool import PoolSpec, start_scheduler, status_of, wait_for_teacher
 from kdlab.cluster.wires.roles import MEANT_TO_END
 from kdlab.cluster.wires.security import Files, Tls, own_files, remember
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.errors import ClusterError, SchedulerUnreachable
+from kdlab.errors import BadInput, ClusterError, SchedulerUnreachable
 from kdlab.papers.edl_dist.pool_size import PoolLevel, PoolSize
 from kdlab.supervision.children import Child
 
-_START_S = 60.0
+_TEACHER_BYTES = 350e6  # of a teacher's process, torch included, at least
+_PER_CORE = 16  # teachers: more would do nothing but take turns
+_AT_ONCE = 4  # teachers that start at the same time
 _TICK_S = 0.5
 _LONGEST_BACK_S = 60.0  # until a teacher that dies again and again is started once more
 
@@ -42,6 +45,7 @@ class LocalPool(PoolSpec):
         was told to leave or refused; and so is a scheduler that dies.
     threads: CPU threads of each teacher.
     ttl_s: a teacher silent for longer is given up (EDL's value is 6 s).
+    start_s: so long the scheduler and the first teacher may take to come up.
     tls: certificates of your own for all traffic of the pool; null makes them for each run,
         and a token for the soft labels. Nobody else on this machine can connect.
     store: redis://... keeps the leases in a Redis; null is a file in the run's folder.
@@ -56,6 +60,7 @@ class LocalPool(PoolSpec):
     threads: Annotated[int, Range(ge=1)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     ttl_s: Annotated[float, POSITIVE] = 6.0
+    start_s: Annotated[float, POSITIVE] = 600.0
     tls: Tls | None = None
     store: str | None = None
     chaos: bool = False
@@ -68,6 +73,23 @@ class LocalPool(PoolSpec):
                 "teachers",
                 f"is {self.teachers}, must lie between least ({self.least}) and most "
                 f"({self.most})",
+            )
+
+    def check(self) -> None:
+        """Whether this machine has room for its teachers.
+
+        Raises:
+            BadInput: it has not.
+        """
+        wanted = max(self.teachers, self.most or 0)
+        by_cores, free = _PER_CORE * usable_cores(), free_memory()
+        by_memory = int(0.9 * free / _TEACHER_BYTES)
+        if wanted > min(by_cores, by_memory):
+            raise BadInput(
+                f"teacher_pool: {wanted:,} teachers are more than this machine can hold: at most "
+                f"{by_cores} share {usable_cores()} cores ({_PER_CORE} each), and {by_memory} fit "
+                f"into {free / 1e9:.1f} GB of free memory. Nothing was started. Ask for fewer; to "
+                "try out larger pools use teacher_pools/emulated or kdlab simulate."
             )
 
     def start(self, deployment: Deployment, folder: Path) -> "RunningLocalPool":
@@ -88,13 +110,15 @@ class RunningLocalPool:
         self._replaced: set[int] = set()  # pids of the dead that were seen to
         self._back_at: list[float] = []  # when teachers that died come back
         self._deaths = 0  # in a row, without one that became ready meanwhile
+        # Starting takes much memory and all cores: the others come as these are ready.
+        self._still_to_start = max(0, spec.teachers - _AT_ONCE)
         try:
-            for _ in range(spec.teachers):
+            for _ in range(spec.teachers - self._still_to_start):
                 self.add_teacher()
         except BaseException:
             self.close()
             raise
-        if spec.most is not None or spec.replace_lost:
+        if spec.most is not None or spec.replace_lost or self._still_to_start:
             self._keeper = threading.Thread(
                 target=self._keep, name="pool-keeper", daemon=True
             )
@@ -108,6 +132,7 @@ class RunningLocalPool:
             tls=self.tls,
             store=self.spec.store,
             port=port,
+            start_s=self.spec.start_s,
         )
 
     def add_teacher(self) -> Child:
@@ -135,7 +160,9 @@ class RunningLocalPool:
     def wait(self, stop: Callable[[], bool] = lambda: False) -> PoolStatus:
         if self.spec.teachers == 0:  # they come when a student searches
             return status_of(self.address, self.tls)
-        return wait_for_teacher(self.address, _START_S, self._hopeless, stop, tls=self.tls)
+        return wait_for_teacher(
+            self.address, self.spec.start_s, self._hopeless, stop, tls=self.tls
+        )
 
     def _hopeless(self) -> None:
         if not any(child.alive() for child in self.teachers):
@@ -149,12 +176,26 @@ class RunningLocalPool:
             machine = PoolSize(spec.least, spec.most, spec.idle_s)
         while not self._closing.wait(_TICK_S):
             try:
+                if self._still_to_start:
+                    self._start_more()
                 if spec.replace_lost:
                     self._replace()
                 if machine is not None:
                     self._resize(machine)
             except (SchedulerUnreachable, ClusterError) as error:
                 logging.getLogger("kdlab").warning("pool: %s", error)
+
+    def _start_more(self) -> None:
+        """Of those that were asked for: as many as the ready ones make room for.
+
+        Raises:
+            SchedulerUnreachable: it is being started again.
+        """
+        alive = sum(child.alive() for child in self.teachers)
+        starting = alive - len(status_of(self.address, self.tls).ready)
+        for _ in range(min(self._still_to_start, max(0, _AT_ONCE - starting))):
+            self._still_to_start -= 1
+            self.add_teacher()
 
     def _replace(self) -> None:
         """What died comes back, later each time it dies again.

@@ -23,7 +23,7 @@ from kdlab.errors import (
 )
 from kdlab.supervision.children import Child
 
-_SCHEDULER_START_S = 60.0
+_SCHEDULER_START_S = 600.0  # a machine may be busy; one that has ended is seen at once
 _CHUNK = 4 << 20  # bytes of weights in one message to the coordinator
 
 
@@ -137,6 +137,7 @@ def start_scheduler(
     store: str | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
+    start_s: float = _SCHEDULER_START_S,
 ) -> tuple[Child, str]:
     """A scheduler with the coordinator in it, and its address.
 
@@ -149,6 +150,7 @@ def start_scheduler(
             `folder`.
         host: to listen on; another than loopback is for networks that one has made.
         port: where one was that this one replaces; 0 is any that is free.
+        start_s: so long it may take to come up.
     """
     config = SchedulerConfig(
         host=host,
@@ -166,7 +168,7 @@ def start_scheduler(
         "kdlab.cluster.coordination.scheduler_process", config, folder / "scheduler.log"
     )
     try:
-        return scheduler, str(scheduler.answer(_SCHEDULER_START_S)["address"])
+        return scheduler, str(scheduler.answer(start_s)["address"])
     except BaseException:
         scheduler.stop()
         raise

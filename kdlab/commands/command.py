@@ -128,11 +128,18 @@ def start_run(start: Callable[[], "Run"], arguments: argparse.Namespace) -> int:
     return report_run(run, as_json=arguments.json)
 
 
+def tell_tracking(run: "Watched") -> None:
+    """Whether MLflow has it."""
+    if run.status.tracking:
+        say(f"MLflow: {run.status.tracking}")
+    elif (run.status.result or {}).get("tracking_uri"):
+        say("Compare in MLflow: kdlab ui")
+
+
 def report_run(run: "Run", *, as_json: bool) -> int:
     """What came of it. Raises RunFailed or RunStopped with the reason."""
     result = run.result
     show(f"\n{run.table()}\n", result, as_json=as_json)
-    if result["tracking_uri"]:
-        say("Compare in MLflow: kdlab ui")
+    tell_tracking(run)
     say(f"Student: {result['run_dir']}/members  ·  kdlab export {run.id}")
     return 0

@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from kdlab.commands.command import json_flag, say, started, tell
+from kdlab.commands.command import json_flag, say, started, tell, tell_tracking
 
 ABOUT = "search keys of an experiment with Optuna"
 
@@ -51,8 +51,7 @@ def do(arguments: argparse.Namespace) -> int:
         return 130
     result = sweep.result  # raises with the reason
     tell(f"\n{sweep.outcome}\n", as_json=arguments.json)
-    if result["tracking_uri"]:
-        say("Compare in MLflow: kdlab ui")
+    tell_tracking(sweep)
     say(f"Pictures: {sweep.path}/figures  ·  optuna-dashboard {result['storage']}")
     if arguments.save:
         for path in sweep.save(arguments.save):

@@ -24,14 +24,14 @@ import yaml
 
 from kdlab.config.folders import nearest
 from kdlab.config.home import locked, runs_folder, write_json
-from kdlab.errors import BadInput, NotFoundError
+from kdlab.errors import BadInput, KdlabError, NotFoundError
 from kdlab.events.log import select
 from kdlab.events.runs import RunStarted
-from kdlab.messages import plain, typed
+from kdlab.messages import MessageError, plain, typed
 
 FORMAT = 2  # of the folder with its spec, events and checkpoints; kdlab 0.1 wrote format 1
 UNDER_WAY = ("starting", "running")
-ENDED = ("finished", "failed", "stopped", "lost")
+ENDED = ("finished", "failed", "stopped", "lost", "unreadable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +40,14 @@ class RunStatus:
 
     Attributes:
         state: one of UNDER_WAY or ENDED; or `prepared`, for ranks that torchrun starts; or
-            `pool`, of a folder that holds no more than a pool.
+            `pool`, of a folder that holds no more than a pool. `unreadable` says that the file
+            is damaged, and that the log does not tell how it ended.
         created: when it was started or resumed last.
         pid, process_started: of its process; the time tells it from a reused pid.
         begin, ended: of its work.
         seconds: that all its processes took which have ended.
         exit_code, error, result: of what has ended.
+        tracking: why MLflow was not written; None where it was, or was not asked for.
     """
 
     state: str | None = None
@@ -58,6 +60,7 @@ class RunStatus:
     exit_code: int | None = None
     error: str | None = None
     result: Mapping[str, object] | None = None
+    tracking: str | None = None
 
     def alive(self) -> bool:
         """Whether the process lives."""
@@ -114,7 +117,22 @@ class RunFolder:
         return self.path / "members" / name
 
     def origin(self) -> RunOrigin:
-        return typed(RunOrigin, _read(self.path / "experiment.json"))
+        """What it was made of.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        try:
+            return typed(RunOrigin, _read(self.path / "experiment.json"))
+        except (OSError, ValueError, MessageError) as error:
+            raise self._unreadable("experiment.json", error) from error
+
+    def _unreadable(self, file: str, error: Exception) -> BadInput:
+        return BadInput(
+            f"Run {self.run_id} cannot be read: {file} in {self.path} is damaged ({error}). "
+            "Its log, students and checkpoints are as they were; other runs are not concerned. "
+            "Put the file back, or start a new run."
+        )
 
     def write_origin(self, experiment: str, spec_hash: str) -> None:
         origin = RunOrigin(
@@ -123,13 +141,28 @@ class RunFolder:
         write_json(self.path / "experiment.json", plain(origin))
 
     def components(self) -> dict[str, dict[str, str]]:
-        """Components of notebook cells that it needs: source and hash of each, by name."""
-        return typed(dict[str, dict[str, str]], _read(self.path / "components.json"))
+        """Components of notebook cells that it needs: source and hash of each, by name.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        try:
+            return typed(dict[str, dict[str, str]], _read(self.path / "components.json"))
+        except (OSError, ValueError, MessageError) as error:
+            raise self._unreadable("components.json", error) from error
 
     def resolved(self) -> dict[str, Any]:
-        """The resolved spec, as it was written."""
-        text = (self.path / "spec.yaml").read_text(encoding="utf-8")
-        tree: dict[str, Any] = yaml.safe_load(text)
+        """The resolved spec, as it was written.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        try:
+            tree = yaml.safe_load((self.path / "spec.yaml").read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise self._unreadable("spec.yaml", error) from error
+        if not isinstance(tree, dict):
+            raise self._unreadable("spec.yaml", ValueError("it holds no spec"))
         return tree
 
     def check_format(self) -> None:
@@ -153,12 +186,42 @@ class RunFolder:
         )
 
     def raw_status(self) -> RunStatus:
-        return typed(RunStatus, _read(self.path / "status.json"))
+        """As written; where the file is damaged, as the log tells."""
+        try:
+            status = typed(RunStatus, _read(self.path / "status.json"))
+            if status.state == "finished" and status.result is None:
+                raise ValueError("it is finished, and has no result")
+        except (OSError, ValueError, MessageError) as error:
+            return self._status_of_log(error)
+        return status
+
+    def _status_of_log(self, error: Exception) -> RunStatus:
+        made = self.path.stat().st_mtime
+        why = f"status.json in {self.path} is damaged: {error}"
+        try:
+            *_, done = select(self.events, "run_done", "sweep_done")
+        except (ValueError, OSError, KdlabError):
+            return RunStatus(state="unreadable", created=made, exit_code=1, error=why)
+        state = str(done["state"])
+        code = {"finished": 0, "stopped": 130}.get(state, 1)
+        result, error_text = done.get("result"), done.get("error")
+        return RunStatus(
+            state=state,
+            created=made,
+            ended=done.time,
+            exit_code=code,
+            result=result if isinstance(result, Mapping) else None,
+            error=None if error_text is None else str(error_text),
+        )
 
     def write_status(self, **facts: object) -> None:
         """Fields of `RunStatus`; what is not named stays."""
         path = self.path / "status.json"
-        write_json(path, _read(path) | facts)
+        try:
+            before = _read(path)
+        except (OSError, ValueError):  # damaged: what is known from here on is right
+            before = {}
+        write_json(path, before | facts)
 
     def status(self) -> RunStatus:
         """As written, but a run whose process is gone without a word is "lost"."""
@@ -218,7 +281,9 @@ def all_folders() -> list[RunFolder]:
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        data: dict[str, object] = json.loads(path.read_text())
+        data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
+    if not isinstance(data, dict):
+        raise ValueError("it holds no object")
     return data

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from kdlab.errors import ClusterError
 from kdlab.messages import plain, typed
+from kdlab.supervision import lifeline
 from kdlab.supervision.fork_server import ForkedProcess, forked
 
 T = TypeVar("T")
@@ -53,7 +54,7 @@ class Child:
         with log.open("ab") as file:
             made = None if within else _forked(module, file.fileno(), everything, fds)
             self.process = made or subprocess.Popen(
-                [*within, sys.executable, "-m", module],
+                [*within, sys.executable, "-m", "kdlab.supervision", module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
@@ -206,6 +207,7 @@ def configured(
     threading.Thread(
         target=_follow_parent, args=(on_order,), name="lifeline", daemon=True
     ).start()
+    lifeline.follow_yourself()
     return config
 
 

@@ -119,7 +119,7 @@ def test_a_soft_stop_saves_and_a_resume_is_exact(elsewhere):
 
 def test_what_an_earlier_session_did_is_not_shown_again(tmp_path):
     folder = RunFolder(tmp_path)
-    folder.write_status(state="finished")
+    folder.write_status(state="finished", result={})
     log = EventLog(folder.events)
     log.emit(Note(message="before"))
     since = time.time()
@@ -134,7 +134,7 @@ def test_what_an_earlier_session_did_is_not_shown_again(tmp_path):
 def test_waiting_in_a_notebook_shows_lines_unless_it_is_live(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("kdlab.run.handle.watched.in_a_notebook", lambda: True)
     folder = RunFolder(tmp_path)
-    folder.write_status(state="finished")
+    folder.write_status(state="finished", result={})
     EventLog(folder.events).emit(Note(message="something happened"))
     run = Run(folder).wait()
     assert "something happened" in "".join(capsys.readouterr())

@@ -78,7 +78,7 @@ def made(
     if path is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         path = runs_folder() / f"{stamp}-{secrets.token_hex(2)}"
-    path.mkdir(parents=True)
+    path.mkdir(parents=True, mode=0o700)  # a spec may hold addresses with passwords
     run = RunFolder(path)
     resolved = experiment.resolved
     (path / "spec.yaml").write_text(yaml_text.dump(resolved), encoding="utf-8")
@@ -156,7 +156,8 @@ class Run(Watched):
         Raises:
             RunFailed, RunStopped, NotFoundError: it has none, and why.
         """
-        return Result(self._result_or_raise())
+        found = Result(self._result_or_raise())
+        return Result(found | {"tracking_error": self.status.tracking})
 
     def _why_no_result(self, status: RunStatus) -> str:
         if status.state == "stopped":

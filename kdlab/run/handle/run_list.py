@@ -1,8 +1,10 @@
 """Runs as a table: `kdlab runs`, `kdlab.runs()`."""
 
+import html
 import time
 from typing import TYPE_CHECKING
 
+from kdlab.errors import BadInput
 from kdlab.report import page
 from kdlab.report.table import text_table_left
 
@@ -17,10 +19,24 @@ class RunList(list["Run"]):
     """Runs, which show themselves as a table."""
 
     def __repr__(self) -> str:
-        return text_table_left(_RUNS, self._rows()) if self else _NO_RUNS
+        return (
+            "\n".join([text_table_left(_RUNS, self._rows()), *self._notes()])
+            if self
+            else _NO_RUNS
+        )
 
     def _repr_html_(self) -> str:
-        return page.table(_RUNS, self._rows()) if self else _NO_RUNS
+        notes = "".join(f"<div>{html.escape(note)}</div>" for note in self._notes())
+        return page.table(_RUNS, self._rows()) + notes if self else _NO_RUNS
+
+    def _notes(self) -> list[str]:
+        """A line for each run that is not in MLflow, or cannot be read."""
+        statuses = [(run, run.status) for run in self]
+        return [
+            f"{run.id}: {status.tracking or status.error}"
+            for run, status in statuses
+            if status.tracking or status.state == "unreadable"
+        ]
 
     def _rows(self) -> list[list[str]]:
         return [_row(run) for run in self]
@@ -31,12 +47,19 @@ def _row(run: "Run") -> list[str]:
     result = status.result or {}
     return [
         run.id,
-        str(run.folder.origin().experiment),
+        _experiment(run),
         str(status.state),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(status.created)),
         _number(result.get("student_top1"), 2),
         _number(result.get("wall_seconds"), 0),
     ]
+
+
+def _experiment(run: "Run") -> str:
+    try:
+        return str(run.folder.origin().experiment)
+    except BadInput:
+        return "unreadable"
 
 
 def _number(value: object, digits: int) -> str:

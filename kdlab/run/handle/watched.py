@@ -105,6 +105,8 @@ class Watched:
         words = self._why_no_result(status)
         if status.state == "stopped":
             raise RunStopped(words)
+        if status.state == "unreadable":
+            raise RunFailed(f"{self.name} cannot be read: {status.error}")
         if status.state in ("failed", "lost"):
             failure = RunFailed(words)
             failure.exit_code = status.exit_code or 1  # 2: its input was wrong

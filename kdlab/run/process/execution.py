@@ -85,7 +85,13 @@ def execute(
         result = plain(work.main())
         write_json(folder.path / "result.json", result)
         work.end("finished", result=result)
-        folder.write_status(state="finished", exit_code=0, result=result, ended=time.time())
+        folder.write_status(
+            state="finished",
+            exit_code=0,
+            result=result,
+            ended=time.time(),
+            tracking=work.tracker.trouble,
+        )
         return 0
     except RunStopped as error:
         state, code, message = "stopped", error.exit_code, str(error)
@@ -104,7 +110,9 @@ def execute(
             message = f"The disk did not take what was written: {error}. {work.go_on()}"
     if work is not None:
         _write(lambda: work.end(state, error=message))
-    facts = {"ended": time.time(), **_seconds(work)}
+    facts: dict[str, object] = {"ended": time.time(), **_seconds(work)}
+    if work is not None:
+        facts["tracking"] = work.tracker.trouble
     _write(lambda: folder.write_status(state=state, exit_code=code, error=message, **facts))
     return code
 

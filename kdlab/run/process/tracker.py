@@ -23,20 +23,35 @@ class Tracker:
     def __init__(self, emit: Emit, late: str) -> None:
         self._emit, self._late = emit, late
         self._child: Child | None = None
+        self._log = Path()  # of the process
+        self.trouble: str | None = None  # why MLflow was not written, or not to the end
 
     def start(self, module: str, folder: Path) -> None:
         """Have this module write what happens in the folder."""
+        self._log = folder / "tracking.log"
         try:
-            self._child = Child(module, Followed(folder=folder), folder / "tracking.log")
+            self._child = Child(module, Followed(folder=folder), self._log)
         except (OSError, ClusterError) as error:  # tracking never stops a training
-            self._emit(Warned(message=f"MLflow is not written: {error}"))
+            self._failed(f"MLflow is not written: {error}")
+
+    def _failed(self, why: str) -> None:
+        self.trouble = why
+        self._emit(Warned(message=why))
 
     def finish(self) -> None:
         """After the last event: it gets what it has not got yet."""
         if self._child is None:
             return
         try:
-            self._child.process.wait(_PATIENCE_S)
+            code = self._child.process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self._emit(Warned(message=self._late))
+            self._failed(self._late)
+        else:
+            if code:
+                how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+                self._failed(
+                    f"MLflow was not written to the end: its process ended {how} (see "
+                    f"{self._log}). The training is not concerned; `kdlab runs --sync` writes "
+                    "the rest"
+                )
         self._child.stop()

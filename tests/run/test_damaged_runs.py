@@ -1,0 +1,114 @@
+"""A run whose files are damaged is named, and hurts no other run and no command."""
+
+import contextlib
+import stat
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests_support import examples
+
+import kdlab
+from kdlab.errors import BadInput, KdlabError, RunFailed
+from kdlab.events.log import EventLog
+from kdlab.events.runs import RunDone
+from kdlab.experiment.folder import all_folders
+from kdlab.run.handle.run import made
+
+FILES = ("status.json", "experiment.json", "spec.yaml", "components.json", "events.jsonl")
+
+
+@pytest.fixture
+def two(elsewhere):
+    """Folders of a run that is whole, and of one that will be damaged; both finished."""
+    folders = []
+    for _ in range(2):
+        folder, _ = made(kdlab.load("smoke/none"), "starting")
+        result = {"student_top1": 12.5, "wall_seconds": 3.0}
+        log = EventLog(folder.events)
+        log.emit(RunDone(state="finished", result=result))
+        log.close()
+        folder.write_status(state="finished", exit_code=0, result=result)
+        folders.append(folder)
+    return folders
+
+
+def test_a_new_run_is_for_its_owner_alone(two):
+    assert stat.S_IMODE(two[0].path.stat().st_mode) == 0o700
+
+
+def test_a_status_that_cannot_be_read_is_told_by_the_log(two):
+    (two[1].path / "status.json").write_text("{")
+    status = two[1].status()
+    assert (status.state, status.exit_code) == ("finished", 0)
+    assert status.result["student_top1"] == 12.5
+
+
+def test_a_run_that_cannot_be_read_is_listed_as_such(two, kdlab_cli):
+    whole, damaged = two
+    (damaged.path / "status.json").write_text('{"state": 3}')
+    damaged.events.unlink()
+    code, out, err = kdlab_cli("runs")
+    assert code == 0
+    assert "unreadable" in out
+    assert whole.run_id in out
+    assert f"{damaged.run_id}: status.json in" in out
+    with pytest.raises(RunFailed, match=r"status\.json in .* is damaged"):
+        _ = kdlab.attach(damaged.run_id).result
+    assert kdlab.attach(whole.run_id).result["student_top1"] == 12.5
+    for words in (["stop", damaged.run_id], ["resume", damaged.run_id]):
+        code, _, err = kdlab_cli(*words)
+        assert (code, "Traceback" in err) in ((0, False), (2, False))
+    damaged.write_status(state="running")  # its own process lives, and goes on
+    assert damaged.raw_status().state == "running"
+
+
+def test_what_it_was_made_of_is_named_when_damaged(two):
+    for name in ("experiment.json", "spec.yaml", "components.json"):
+        text = (two[1].path / name).read_text()
+        (two[1].path / name).write_text("{[")
+        read = {
+            "experiment.json": two[1].origin,
+            "spec.yaml": two[1].resolved,
+            "components.json": two[1].components,
+        }[name]
+        with pytest.raises(BadInput, match=f"{name} in .* is damaged"):
+            read()
+        (two[1].path / name).write_text(text)
+
+
+@settings(
+    deadline=None,
+    max_examples=examples(300),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.data())
+def test_whatever_is_damaged_no_command_fails_for_another_run(two, kdlab_cli, data):
+    whole, damaged = two
+    path = damaged.path / data.draw(st.sampled_from(FILES))
+    raw = path.read_bytes()
+    try:
+        at = data.draw(st.integers(0, len(raw) - 1))
+        other = data.draw(
+            st.one_of(st.binary(max_size=6), st.just(b"\xff"), st.just(b"[]"))
+        )
+        path.write_bytes(raw[:at] + other + raw[at + data.draw(st.integers(0, 40)) :])
+        code, out, _ = kdlab_cli("runs")
+        assert (code, whole.run_id in out, damaged.run_id in out) == (0, True, True)
+        assert len(all_folders()) == 2
+        assert kdlab.attach(whole.run_id).result["student_top1"] == 12.5
+        run = kdlab.attach(damaged.run_id)
+        assert run.id in repr(kdlab.runs())
+        with contextlib.suppress(KdlabError):  # names it; anything else is a traceback
+            _ = run.result
+    finally:
+        path.write_bytes(raw)
+
+
+def test_a_tracking_that_failed_is_said(two, kdlab_cli):
+    why = "MLflow was not written to the end: its process ended by signal 9"
+    two[1].write_status(tracking=why)
+    _, out, _ = kdlab_cli("runs")
+    assert f"{two[1].run_id}: {why}" in out
+    assert kdlab.attach(two[1].run_id).result["tracking_error"] == why
+    assert kdlab.attach(two[0].run_id).result["tracking_error"] is None
