@@ -18,17 +18,17 @@ from torch import Tensor
 from kdlab.config import Range, register
 from kdlab.config.home import locked
 from kdlab.errors import CacheError, RunStopped
+from kdlab.events.general import Warned
 from kdlab.events.training import CacheStarted, CacheWritten
 from kdlab.soft_labels.compressed import compress, lost_nats
 from kdlab.soft_labels.label_file import (
     LabelMeta,
     arrays,
-    complete,
     meta_for,
     own_folder,
     read,
     read_meta,
-    refuse_other,
+    usable,
     write_meta,
 )
 from kdlab.soft_labels.source import (
@@ -80,9 +80,9 @@ class Cached(SourceSpec):
         wanted = meta_for(samples, teacher.fingerprint, self.views, self.top_k)
         folder = Path(self.path).expanduser() if self.path else own_folder(wanted)
         with locked(folder.with_suffix(".lock")):
-            if complete(folder):
-                refuse_other(folder, wanted)
-            else:
+            if not usable(
+                folder, wanted, lambda line: context.report(Warned(message=line))
+            ):
                 self._write(folder, wanted, samples, teacher, context)
         return CachedSource(samples, folder, wanted.views)
 

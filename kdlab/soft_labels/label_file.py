@@ -1,14 +1,17 @@
 """The Offline format: soft labels of some views of each sample, as files.
 
 A label belongs to a view, and a view to (sample id, augmentation seed). What a file was
-written for stands in its meta.json, which comes last: its presence means complete. A
-served run may fill one as it goes (`GrowingLabels`); when every label is there it has
-become an ordinary Offline cache. NumPy only, since the reader process imports no torch.
+written for stands in its seal (config/seal.py), which comes last: its presence means complete,
+and its hashes that the labels are those that were written. A served run may fill one as it
+goes (`GrowingLabels`), a checksum for each label; when every label is there it has become an
+ordinary Offline cache. NumPy only, since the reader process imports no torch.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+import logging
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,9 +19,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.config.home import home, locked, write_json
+from kdlab.config.home import home, locked
+from kdlab.config.seal import META, Damaged, check, seal, sealed
 from kdlab.errors import CacheError
-from kdlab.messages import plain, typed
+from kdlab.messages import MessageError, plain, typed
 from kdlab.soft_labels.compressed import TopK, expand
 
 if TYPE_CHECKING:  # it imports torch
@@ -58,14 +62,32 @@ def own_folder(meta: LabelMeta) -> Path:
     return home() / "soft_labels" / hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def complete(folder: Path) -> bool:
-    return (folder / "meta.json").is_file()
+def usable(folder: Path, meta: LabelMeta, say: Callable[[str], None]) -> bool:
+    """Whether a complete file is there, as it was written; a damaged one is named and removed.
+
+    Args:
+        folder: of the file.
+        meta: what the labels must depend on.
+        say: gets a line where it is damaged.
+
+    Raises:
+        CacheError: it was written for something else.
+    """
+    if not sealed(folder):
+        return False
+    try:
+        _refuse_other(folder, check(folder, hashes=False), plain(meta))
+        check(folder, hashes=True)
+    except Damaged as error:
+        say(f"The soft labels in {folder} are damaged ({error}); they are made again.")
+        (folder / META).unlink()
+        return False
+    return True
 
 
-def refuse_other(folder: Path, meta: LabelMeta) -> None:
-    """Raise CacheError when a file was written for something else."""
-    found: dict[str, object] = json.loads((folder / "meta.json").read_text())
-    wanted: dict[str, object] = plain(meta)
+def _refuse_other(
+    folder: Path, found: Mapping[str, object], wanted: Mapping[str, object]
+) -> None:
     unlike = [
         f"  {key}: the cache has {found.get(key)!r}, this run needs {wanted.get(key)!r}"
         for key in sorted({*found, *wanted})
@@ -80,12 +102,21 @@ def refuse_other(folder: Path, meta: LabelMeta) -> None:
 
 
 def read_meta(folder: Path) -> LabelMeta:
-    return typed(LabelMeta, json.loads((folder / "meta.json").read_text()))
+    """What a complete file is of.
+
+    Raises:
+        CacheError: it is damaged.
+    """
+    try:
+        return typed(LabelMeta, check(folder, hashes=False))
+    except (Damaged, MessageError) as error:
+        raise CacheError(f"The soft labels in {folder} are damaged: {error}") from error
 
 
 def write_meta(folder: Path, meta: LabelMeta) -> None:
     """The last of all: its presence means complete."""
-    write_json(folder / "meta.json", plain(meta))
+    names = ("logits",) if meta.top_k is None else ("values", "classes", "tail")
+    seal(folder, [f"{name}.npy" for name in names], plain(meta))
 
 
 def arrays(
@@ -95,7 +126,7 @@ def arrays(
     meta: LabelMeta,
     mode: Literal["r", "r+", "w+"],
 ) -> dict[str, Stored]:
-    """The label arrays, memory-mapped; "w+" makes new ones."""
+    """The label arrays, memory-mapped; "w+" makes new files, whoever reads the old ones."""
     views, k = meta.views, meta.top_k
     shapes: dict[str, tuple[type, tuple[int, ...]]] = (
         {"logits": (np.float16, (views, count, classes))}
@@ -106,6 +137,9 @@ def arrays(
             "tail": (np.float16, (views, count)),
         }
     )
+    if mode == "w+":
+        for name in shapes:
+            (folder / f"{name}.npy").unlink(missing_ok=True)
     return {
         name: np.lib.format.open_memmap(
             folder / f"{name}.npy", mode=mode, dtype=dtype, shape=shape
@@ -130,7 +164,8 @@ class GrowingLabels:
     """A label file that several readers fill while they train; float16, all classes.
 
     Rows are written more than once only with the same labels, so no lock is needed: the
-    label first, then its mark in `known`.
+    label first, then its checksum in `known`, where 0 is a label that is not there. One whose
+    checksum does not fit counts as not there.
     """
 
     def __init__(
@@ -139,16 +174,17 @@ class GrowingLabels:
         self.folder, self.meta, self.ids, self.classes = folder, meta, ids, classes
         known = folder / "known.npy"
         with locked(folder.with_suffix(".lock")):
-            if complete(folder):
-                refuse_other(folder, meta)
-            elif not known.is_file():
+            say = logging.getLogger("kdlab").warning
+            done = usable(folder, meta, lambda line: say("%s", line))
+            shape = (meta.views, len(ids))
+            if not done and not _is_growing(folder, shape, classes):
                 folder.mkdir(parents=True, exist_ok=True)
                 arrays(folder, len(ids), classes, meta, "w+")
-                np.save(known, np.zeros((meta.views, len(ids)), np.uint8))
-        self._complete = complete(folder)
-        mode: Literal["r", "r+"] = "r" if self._complete else "r+"
+                known.unlink(missing_ok=True)
+                np.save(known, np.zeros(shape, np.uint32))
+        mode: Literal["r", "r+"] = "r" if done else "r+"
         self._labels = arrays(folder, len(ids), classes, meta, mode)
-        self._known = None if self._complete else np.load(known, mmap_mode="r+")
+        self._known = None if done else np.load(known, mmap_mode="r+")
 
     def view_of(self, epoch: int) -> int:
         return int(epoch % self.meta.views)
@@ -156,17 +192,22 @@ class GrowingLabels:
     def knows(self, ids: NDArray[np.int64], epoch: int) -> bool:
         if self._known is None:
             return True
-        return bool(self._known[self.view_of(epoch), self._rows(ids)].all())
+        view, rows = self.view_of(epoch), self._rows(ids)
+        known = self._known[view, rows]
+        return bool(known.all()) and bool(
+            (known == _checksums(self._labels["logits"][view, rows])).all()
+        )
 
     def get(self, ids: NDArray[np.int64], epoch: int) -> NDArray[np.float32]:
         return read(self._labels, self.view_of(epoch), self._rows(ids), self.classes)
 
     def put(self, ids: NDArray[np.int64], epoch: int, logits: NDArray[np.float32]) -> None:
-        if self._known is None:
+        if self._known is None or sealed(self.folder):  # by another reader
             return
         view, rows = self.view_of(epoch), self._rows(ids)
-        self._labels["logits"][view, rows] = logits.astype(np.float16)
-        self._known[view, rows] = 1
+        small = logits.astype(np.float16)
+        self._labels["logits"][view, rows] = small
+        self._known[view, rows] = _checksums(small)
 
     def finish(self) -> bool:
         """Whether it is a complete Offline cache now; called now and then and at the end."""
@@ -179,3 +220,22 @@ class GrowingLabels:
 
     def _rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self.ids, ids)
+
+
+def _checksums(labels: NDArray[np.float16]) -> NDArray[np.uint32]:
+    """One for each row; never 0."""
+    rows = np.ascontiguousarray(labels)
+    return np.array([zlib.crc32(row.tobytes()) or 1 for row in rows], np.uint32)
+
+
+def _is_growing(folder: Path, shape: tuple[int, int], classes: int) -> bool:
+    """Whether files that can be filled on are there."""
+    try:
+        known = np.load(folder / "known.npy", mmap_mode="r")
+        logits = np.load(folder / "logits.npy", mmap_mode="r")
+    except (OSError, ValueError, EOFError):  # none, or damaged: they are made anew
+        return False
+    return (known.shape, known.dtype) == (shape, np.uint32) and (
+        logits.shape,
+        logits.dtype,
+    ) == ((*shape, classes), np.float16)

@@ -73,6 +73,21 @@ def test_cached_runs_the_teacher_once(context, samples):
         assert started["megabytes"] == 240 * 10 * 2 / 1e6
 
 
+def test_damaged_labels_are_made_again_with_one_line(context, samples, tmp_path):
+    """Zeroed ones trained a student to 10 % without a word; cut ones stopped every run."""
+    path = tmp_path / "cache"
+    Cached(path=str(path)).build(context[0])
+    for count, damage in enumerate((lambda raw: bytes(len(raw)), lambda raw: raw[:200]), 1):
+        file = path / "logits.npy"
+        file.write_bytes(file.read_bytes()[:128] + damage(file.read_bytes()[128:]))
+        source = Cached(path=str(path)).build(context[0])
+        batch = next(iter(source.epoch(0, ())))
+        assert torch.allclose(batch.soft, linear(batch.views), atol=2e-2)
+        lines = [event.message for name, event in context[1] if name == "warning"]
+        assert len(lines) == count
+        assert "are damaged" in lines[-1]
+
+
 def test_a_cache_for_other_views_is_refused(context, samples, tmp_path):
     path = str(tmp_path / "cache")
     Cached(views=2, path=path).build(context[0])
