@@ -1,6 +1,7 @@
 """Folders kdlab writes to besides a run's own, and files that are whole or absent."""
 
 import json
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,18 @@ def home() -> Path:
 def runs_folder() -> Path:
     """Run folders, in the current folder unless `KDLAB_RUNS` moves them."""
     return Path(os.environ.get("KDLAB_RUNS") or "runs").resolve()
+
+
+def mapped(path: Path, size: int) -> mmap.mmap:
+    """A file of so many bytes as memory that outlives this process.
+
+    The disk gives its room now. Where it has none, that is an OSError here; without asking for
+    it, it would be a bus error later, which ends the process without a word.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:  # several processes may come to it at the same moment
+        os.posix_fallocate(file.fileno(), 0, size)
+        return mmap.mmap(file.fileno(), size)
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:

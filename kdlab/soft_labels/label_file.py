@@ -10,6 +10,7 @@ ordinary Offline cache. NumPy only, since the reader process imports no torch.
 import hashlib
 import json
 import logging
+import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -137,17 +138,20 @@ def arrays(
             "tail": (np.float16, (views, count)),
         }
     )
-    if mode == "w+":
-        for name in shapes:
-            (folder / f"{name}.npy").unlink(missing_ok=True)
+    if mode != "w+":
+        return {name: np.load(folder / f"{name}.npy", mmap_mode=mode) for name in shapes}
     return {
-        name: np.lib.format.open_memmap(
-            folder / f"{name}.npy", mode=mode, dtype=dtype, shape=shape
-        )
-        if mode == "w+"
-        else np.load(folder / f"{name}.npy", mmap_mode=mode)
+        name: _new(folder / f"{name}.npy", dtype, shape)
         for name, (dtype, shape) in shapes.items()
     }
+
+
+def _new(path: Path, dtype: type, shape: tuple[int, ...]) -> Stored:
+    path.unlink(missing_ok=True)
+    made: Stored = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    with path.open("r+b") as file:  # its room now: a full disk is no bus error later
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return made
 
 
 def read(

@@ -4,11 +4,12 @@ Writing costs no system call, and the page cache keeps it when the process dies.
 clock is the machine's monotonic one, which all its processes share.
 """
 
-import mmap
 import struct
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+from kdlab.config.home import mapped
 
 _FORM = "<qqd"
 
@@ -21,10 +22,7 @@ class Heartbeat(NamedTuple):
 
 class HeartbeatFile:
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as file:
-            file.truncate(struct.calcsize(_FORM))
-            self._map = mmap.mmap(file.fileno(), struct.calcsize(_FORM))
+        self._map = mapped(path, struct.calcsize(_FORM))
 
     def beat(self, generation: int, step: int) -> None:
         struct.pack_into(_FORM, self._map, 0, generation, step, time.monotonic())

@@ -118,12 +118,16 @@ def save(
     for half in folder.glob(".step_*"):  # of a process that was killed in here
         shutil.rmtree(half, ignore_errors=True)
     temporary.mkdir(parents=True)
-    state = temporary / "state.safetensors"
-    save_file({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, state)
-    meta = temporary / "state.json"
-    meta.write_text(json.dumps(plain(facts) | {"step": step}))
-    head = _Head(spec_hash=facts.spec_hash, format=FORMAT)
-    seal(temporary, (state.name, meta.name), plain(head))
+    try:
+        state = temporary / "state.safetensors"
+        save_file({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, state)
+        meta = temporary / "state.json"
+        meta.write_text(json.dumps(plain(facts) | {"step": step}))
+        head = _Head(spec_hash=facts.spec_hash, format=FORMAT)
+        seal(temporary, (state.name, meta.name), plain(head))
+    except BaseException:  # a full disk: half a checkpoint would keep the room for itself
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     _check_fence(folder, fence)  # as late as can be: another may have begun
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)

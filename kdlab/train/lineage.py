@@ -5,13 +5,14 @@ goes on. What was trained and then undone is counted apart: a small memory-mappe
 survives a SIGKILL and says how far training had come.
 """
 
-import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kdlab.config.home import mapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +76,7 @@ class Odometer:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as file:  # ranks may come to it at the same moment
-            file.truncate(16)
-            self._map = mmap.mmap(file.fileno(), 16)
+        self._map = mapped(path, 16)
 
     @property
     def value(self) -> int:

@@ -2,6 +2,7 @@
 
 import html
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from kdlab.config import yaml_text
 from kdlab.config.home import runs_folder, write_json
 from kdlab.config.load import spec_hash
 from kdlab.config.registry import component_names
-from kdlab.errors import BadInput
+from kdlab.errors import BadInput, ClusterError
 from kdlab.events.event import Event
 from kdlab.experiment import folder as folders
 from kdlab.experiment.folder import RunFolder, RunStatus
@@ -78,14 +79,21 @@ def made(
     if path is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         path = runs_folder() / f"{stamp}-{secrets.token_hex(2)}"
-    path.mkdir(parents=True, mode=0o700)  # a spec may hold addresses with passwords
     run = RunFolder(path)
     resolved = experiment.resolved
-    (path / "spec.yaml").write_text(yaml_text.dump(resolved), encoding="utf-8")
     components = pack(component_names(resolved))
-    write_json(path / "components.json", components)
-    run.write_status(state=state, created=time.time())
-    run.write_origin(experiment.name, spec_hash(resolved))
+    try:
+        path.mkdir(parents=True, mode=0o700)  # a spec may hold addresses with passwords
+        (path / "spec.yaml").write_text(yaml_text.dump(resolved), encoding="utf-8")
+        write_json(path / "components.json", components)
+        run.write_status(state=state, created=time.time())
+        run.write_origin(experiment.name, spec_hash(resolved))
+    except OSError as error:
+        shutil.rmtree(path, ignore_errors=True)
+        raise ClusterError(
+            f"The run's folder {path} cannot be written: {error}. Nothing was started. Make "
+            "room, or move the runs with KDLAB_RUNS."
+        ) from error
     return run, components
 
 

@@ -4,10 +4,13 @@ However the work ends, the folder says so: its status has the state, the exit co
 if it went wrong, words of what to do. An error is never left to a process that dies.
 """
 
+import contextlib
+import shutil
 import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from kdlab.config.home import write_json
@@ -19,6 +22,12 @@ from kdlab.experiment.components import accept_components
 from kdlab.experiment.folder import RunFolder
 from kdlab.messages import plain
 from kdlab.run.process.tracker import Tracker
+
+_RESERVE = (
+    ".reserve"  # in the folder while it works, so that a full disk has room for the end
+)
+_RESERVE_BYTES = 256 * 1024
+_LITTLE_ROOM = 64 * 1024  # bytes
 
 
 class Work(ABC):
@@ -78,13 +87,16 @@ def execute(
     An error that `passes` does not end it: somebody starts it again at once.
     """
     work: Work | None = None
+    reserve = folder.path / _RESERVE
     try:
+        reserve.write_bytes(bytes(_RESERVE_BYTES))
         accept_components(folder)
         work = make()
         folder.write_status(state="running", begin=work.begin)
         result = plain(work.main())
         write_json(folder.path / "result.json", result)
         work.end("finished", result=result)
+        reserve.unlink(missing_ok=True)
         folder.write_status(
             state="finished",
             exit_code=0,
@@ -96,18 +108,21 @@ def execute(
     except RunStopped as error:
         state, code, message = "stopped", error.exit_code, str(error)
     except KdlabError as error:
-        traceback.print_exc()
+        _print_traceback(reserve)
         state, code, message = "failed", error.exit_code, str(error)
+        if is_full(error) or _has_no_room(folder):
+            message = _full(error, work)
     except Exception as error:  # the log keeps the traceback, the status says where it is
-        traceback.print_exc()
+        _print_traceback(reserve)
         if passes(error):
             folder.write_status(
                 state="starting", pid=None, created=time.time(), **_seconds(work)
             )
             return 1
         state, code, message = "failed", 1, f"{type(error).__name__}: {error}"
-        if is_full(error) and work is not None:
-            message = f"The disk did not take what was written: {error}. {work.go_on()}"
+        if is_full(error) or _has_no_room(folder):
+            message = _full(error, work)
+    reserve.unlink(missing_ok=True)  # room for the last words
     if work is not None:
         _write(lambda: work.end(state, error=message))
     facts: dict[str, object] = {"ended": time.time(), **_seconds(work)}
@@ -117,10 +132,31 @@ def execute(
     return code
 
 
+def _has_no_room(folder: RunFolder) -> bool:
+    """Whether an error, of another process perhaps, may be one of the disk."""
+    return shutil.disk_usage(folder.path).free < _LITTLE_ROOM
+
+
+def _full(error: Exception, work: Work | None) -> str:
+    told = f"The disk did not take what was written: {error}. "
+    return told + (
+        work.go_on() if work is not None else "Nothing was begun. Make room and resume."
+    )
+
+
 def _write(words: Callable[[], None]) -> None:
     try:
         words()
-    except OSError:  # no room for them: the process's log has the traceback of both
+    except OSError:
+        _print_traceback(None)
+
+
+def _print_traceback(reserve: Path | None) -> None:
+    """Into the process's log, for which the reserve makes room."""
+    if reserve is not None:
+        reserve.unlink(missing_ok=True)
+    # On a full disk the log may take nothing; status and last event say what it was.
+    with contextlib.suppress(OSError):
         traceback.print_exc()
 
 

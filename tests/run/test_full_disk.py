@@ -1,0 +1,88 @@
+"""A disk that is full: the run says so, keeps what it had, and goes on with room again."""
+
+import os
+import random
+import subprocess
+
+import pytest
+
+import kdlab
+from kdlab.errors import ClusterError
+from kdlab.events.log import select
+from kdlab.run.handle.run import resume
+from kdlab.run.process.execution import _RESERVE_BYTES
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.getuid() != 0, reason="a small disk is mounted by root alone"),
+]
+SIZE = 8 << 20
+
+
+@pytest.fixture
+def disk(tmp_path, monkeypatch):
+    """A disk of 8 MB, on which the runs are."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "none", str(folder)], check=False
+    )
+    if mounted.returncode:
+        pytest.skip("this sandbox mounts nothing")
+    monkeypatch.setenv("KDLAB_RUNS", str(folder / "runs"))
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def free(disk):
+    return os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+
+
+def fill(disk, leave):
+    """All but so many bytes."""
+    (disk / "filler").write_bytes(bytes(max(0, free(disk) - leave)))
+
+
+def losses(run):
+    return {e["step"]: e["loss"] for e in select(run.folder.events, "step")}
+
+
+def started(source="none"):
+    return kdlab.load(
+        f"smoke/{source}",
+        "train.epochs=30",
+        "train.log_every_steps=1",
+        "train.checkpoint_every_steps=5",
+        "tracking.enabled=false",
+    ).start(lambda line: None)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_wherever_it_is_full_the_run_says_so_and_goes_on_exactly(
+    kdlab_home, elsewhere, disk, seed
+):
+    before = free(disk)
+    whole = started().wait(timeout_s=600)
+    assert whole.state == "finished"
+    used = before - free(disk)
+    share = random.Random(seed).uniform(0.1, 0.8)
+    fill(disk, leave=_RESERVE_BYTES + int(share * used))
+    run = started()
+    run.wait(timeout_s=600)
+    assert run.status.state == "failed", run.status
+    assert "The disk did not take what was written" in run.status.error
+    assert f"kdlab resume {run.id}" in run.status.error
+    (disk / "filler").unlink()
+    resume(run.id).wait(timeout_s=600)
+    assert run.state == "finished", run.status
+    assert losses(run) == losses(whole)
+    assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
+
+
+def test_without_any_room_nothing_starts(kdlab_home, elsewhere, disk):
+    fill(disk, leave=0)
+    with pytest.raises(ClusterError, match="Nothing was started"):
+        started()
+    assert not list((disk / "runs").glob("*/status.json"))
