@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from tests_support import trained_ids
 
 from kdlab.cluster.chaos import Chaos, ChaosRunner
+from kdlab.cluster.deployment import DeployedModel
 from kdlab.cluster.notebook_components import accept
 from kdlab.cluster.wires import label_wire, security
 from kdlab.cluster.wires.wire import ask
@@ -283,16 +284,16 @@ def test_wrong_shapes_are_refused_with_the_numbers(pools, served, deployment, tm
     spec = registry.find("models/loses_a_row")[0]()
     weights = tmp_path / "fewer.safetensors"
     save_file(spec.build(10, 1).net.state_dict(), weights)
-    member = {
-        "model": spec.to_dict(),
-        "weights": str(weights),
-        "sha256": file_sha256(weights),
-        "weight": 1.0,
-    }
+    member = DeployedModel(
+        model=spec.to_dict(),
+        weights=str(weights),
+        sha256=file_sha256(weights),
+        weight=1.0,
+    )
     other = replace(
         deployment,
         members=(member,),
-        teacher=member["sha256"][:16],
+        teacher=member.sha256[:16],
         reference=(),
         components=components,
     )
