@@ -5,6 +5,7 @@ when it is complete: `meta.json`, written last, has facts and a line for each fi
 of itself. Sizes are checked whenever a folder is opened, hashes once a run.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -78,7 +79,11 @@ def check(folder: Path, *, hashes: bool) -> dict[str, object]:
             raise Damaged(f"{name} {there}, it had {known.size:,}")
     if hashes and not _checked_lately(folder, files):
         for name, known in files.items():
-            if file_sha256(folder / name) != known.sha256:
+            try:
+                same = file_sha256(folder / name) == known.sha256
+            except OSError as error:
+                raise Damaged(f"{name} cannot be read: {error}") from error
+            if not same:
                 raise Damaged(f"{name} differs from its hash")
         _note_checked(folder, files)
     return facts
@@ -109,10 +114,11 @@ def _looks(folder: Path, files: Iterable[str]) -> list[list[int]]:
 
 
 def _note_checked(folder: Path, files: Iterable[str]) -> None:
-    try:
-        write_json(folder / _CHECKED, {"time": time.time(), "looks": _looks(folder, files)})
-    except OSError:
-        return  # a folder that cannot be written to is checked by each process
+    # A folder that cannot be written to is checked by each process. Not by `write_json`, which
+    # would make a folder anew that was removed meanwhile.
+    with contextlib.suppress(OSError):
+        noted = {"time": time.time(), "looks": _looks(folder, files)}
+        (folder / _CHECKED).write_text(json.dumps(noted), encoding="utf-8")
 
 
 def _checked_lately(folder: Path, files: Iterable[str]) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests_support import examples
 
 import kdlab
-from kdlab.errors import BadInput, KdlabError, RunFailed
+from kdlab.errors import BadInput, ClusterError, KdlabError, RunFailed
 from kdlab.events.log import EventLog
 from kdlab.events.runs import RunDone
 from kdlab.experiment.folder import all_folders
@@ -112,3 +112,13 @@ def test_a_tracking_that_failed_is_said(two, kdlab_cli):
     assert f"{two[1].run_id}: {why}" in out
     assert kdlab.attach(two[1].run_id).result["tracking_error"] == why
     assert kdlab.attach(two[0].run_id).result["tracking_error"] is None
+
+
+def test_a_folder_that_is_there_already_is_not_touched(elsewhere):
+    """A trial's folder of a sweep that is gone on with."""
+    path = elsewhere / "there"
+    path.mkdir()
+    (path / "kept").write_text("mine")
+    with pytest.raises(ClusterError, match="Nothing was started"):
+        made(kdlab.load("smoke/none"), "starting", path)
+    assert (path / "kept").read_text() == "mine"

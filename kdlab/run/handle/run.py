@@ -82,14 +82,17 @@ def made(
     run = RunFolder(path)
     resolved = experiment.resolved
     components = pack(component_names(resolved))
+    made_here = False  # a folder that was there before is left as it is
     try:
         path.mkdir(parents=True, mode=0o700)  # a spec may hold addresses with passwords
+        made_here = True
         (path / "spec.yaml").write_text(yaml_text.dump(resolved), encoding="utf-8")
         write_json(path / "components.json", components)
         run.write_status(state=state, created=time.time())
         run.write_origin(experiment.name, spec_hash(resolved))
     except OSError as error:
-        shutil.rmtree(path, ignore_errors=True)
+        if made_here:
+            shutil.rmtree(path, ignore_errors=True)
         raise ClusterError(
             f"The run's folder {path} cannot be written: {error}. Nothing was started. Make "
             "room, or move the runs with KDLAB_RUNS."
