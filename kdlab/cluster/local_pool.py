@@ -186,7 +186,7 @@ class RunningLocalPool:
                 logging.getLogger("kdlab").warning("pool: %s", error)
 
     def _start_more(self) -> None:
-        """Of those that were asked for: as many as the ready ones make room for.
+        """Teachers that were asked for and wait: as many as the ready ones make room for.
 
         Raises:
             SchedulerUnreachable: it is being started again.

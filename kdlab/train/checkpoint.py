@@ -210,11 +210,12 @@ def _notes(damaged: Mapping[Path, str], used: int) -> list[str]:
 
 
 def _steps(folder: Path) -> list[Path]:
-    return sorted(
+    found = [
         path
         for path in folder.glob("step_*")
         if path.is_dir() and path.name.removeprefix("step_").isdecimal()
-    )
+    ]
+    return sorted(found, key=_step_of)  # numbers: a name may have ten digits
 
 
 def newest_step(folder: Path) -> int:

@@ -20,7 +20,6 @@ from kdlab.experiment.folder import RunFolder, RunStatus
 from kdlab.run.handle.result import Result
 from kdlab.run.handle.run_list import RunList
 from kdlab.run.handle.watched import PATIENCE_S, Components, Watched, spawn, viewers
-from kdlab.train import checkpoint
 
 if TYPE_CHECKING:
     from kdlab.run.experiment import Experiment
@@ -129,6 +128,8 @@ def resume(run_id: str, trust_components: bool = False, anew: bool = False) -> "
     )
     with run.held(busy, PATIENCE_S):
         if anew:
+            from kdlab.train import checkpoint  # torch, a second
+
             for folder in run.path.glob("members/**/checkpoints"):
                 checkpoint.set_aside(folder)
         run.write_status(state="starting", created=time.time(), pid=None, error=None)
