@@ -243,7 +243,8 @@ class RunningLocalPool:
 
     def _level(self, status: PoolStatus) -> PoolLevel:
         ready = [t for t in status.teachers if t.state in ("free", "assigned")]
-        alive = sum(child.alive() for child in self.teachers)
+        # Those that are still to be started count as starting: the pool does not start them twice.
+        alive = sum(child.alive() for child in self.teachers) + self._still_to_start
         return PoolLevel(
             time=time.monotonic(),
             missing=sum(

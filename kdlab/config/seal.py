@@ -72,8 +72,7 @@ def check(folder: Path, *, hashes: bool) -> dict[str, object]:
     """
     facts, files = _read(folder)
     for name, known in files.items():
-        path = folder / name
-        found = path.stat().st_size if path.is_file() else None
+        found = _size(folder / name)
         if found != known.size:
             there = "is missing" if found is None else f"has {found:,} bytes"
             raise Damaged(f"{name} {there}, it had {known.size:,}")
@@ -87,6 +86,13 @@ def check(folder: Path, *, hashes: bool) -> dict[str, object]:
                 raise Damaged(f"{name} differs from its hash")
         _note_checked(folder, files)
     return facts
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def _read(folder: Path) -> tuple[dict[str, object], dict[str, _File]]:

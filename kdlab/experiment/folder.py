@@ -220,7 +220,9 @@ class RunFolder:
         try:
             before = _read(path)
         except (OSError, ValueError):  # damaged: what is known from here on is right
-            before = {}
+            before = {"created": time.time()}
+            if facts.get("state") == "running":  # a process says it of itself
+                before |= {"pid": os.getpid()}
         write_json(path, before | facts)
 
     def status(self) -> RunStatus:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # it imports torch
     from kdlab.soft_labels.source import Samples
 
 
+_CHECKED_AT_ONCE = 1024  # labels
 Stored = np.memmap[tuple[int, ...], np.dtype[np.float16 | np.int32]]
 
 
@@ -215,12 +216,29 @@ class GrowingLabels:
 
     def finish(self) -> bool:
         """Whether it is a complete Offline cache now; called now and then and at the end."""
-        if self._known is not None and self._known.all():
-            self._labels["logits"].flush()
-            write_meta(self.folder, self.meta)
-            (self.folder / "known.npy").unlink(missing_ok=True)
+        if self._known is None or not self._known.all():
+            return self._known is None
+        with locked(self.folder.with_suffix(".lock")):
+            if not sealed(self.folder):  # else another reader was first
+                self._labels["logits"].flush()
+                if not self._all_fit(self._known):
+                    return False
+                write_meta(self.folder, self.meta)
+                (self.folder / "known.npy").unlink(missing_ok=True)
             self._known = None
-        return self._known is None
+        return True
+
+    def _all_fit(self, known: NDArray[np.uint32]) -> bool:
+        """Whether each label is the one that was written; those that are not are unknown again."""
+        whole = True
+        for view in range(self.meta.views):
+            for start in range(0, len(self.ids), _CHECKED_AT_ONCE):
+                rows = slice(start, start + _CHECKED_AT_ONCE)
+                labels = self._labels["logits"][view, rows].astype(np.float16, copy=False)
+                wrong = known[view, rows] != _checksums(labels)
+                known[view, rows][wrong] = 0
+                whole &= not wrong.any()
+        return whole
 
     def _rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self.ids, ids)

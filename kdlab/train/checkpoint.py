@@ -176,9 +176,10 @@ def load_newest(
         listed = "".join(f"\n  {path.name}: {why}" for path, why in damaged.items())
         raise CheckpointError(
             f"No checkpoint in {folder} can be used:{listed}\n"
-            f"Nothing was trained: to begin anew would lose {_step_of(next(iter(damaged)))} "
-            "steps without a word. If that is what you want: kdlab resume RUN --anew (the "
-            "damaged checkpoints are kept beside the new ones)."
+            f"Nothing was trained: to begin anew would lose all up to number "
+            f"{_step_of(next(iter(damaged)))} without a word. If that is what you want: kdlab "
+            "resume RUN --anew, which keeps the damaged checkpoints beside the new ones; those of a "
+            "teacher are put aside by hand: rename the folder."
         )
     return None
 
@@ -203,8 +204,8 @@ def _checked(path: Path) -> dict[str, object]:
 def _notes(damaged: Mapping[Path, str], used: int) -> list[str]:
     """A line for each newer checkpoint that could not be used, with what that costs."""
     return [
-        f"checkpoint {path.name} is damaged ({why}); going on from step {used}: "
-        f"{_step_of(path) - used} steps are trained again"
+        f"checkpoint {path.name} is damaged ({why}); going on from number {used}: what was "
+        f"trained up to {_step_of(path)} is trained again"
         for path, why in damaged.items()
     ]
 

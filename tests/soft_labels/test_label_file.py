@@ -74,3 +74,17 @@ def test_one_that_is_complete_is_not_written_to(tmp_path):
     grown(tmp_path).finish()
     late.put(IDS, 1, np.zeros((20, 5), np.float32))
     assert usable(tmp_path, META, pytest.fail)
+
+
+def test_a_damaged_label_is_never_sealed(tmp_path):
+    labels = grown(tmp_path)
+    raw = bytearray((tmp_path / "logits.npy").read_bytes())
+    raw[-1] ^= 1  # the last label of the last view
+    (tmp_path / "logits.npy").write_bytes(raw)
+    again = GrowingLabels(tmp_path, META, IDS, 5)
+    assert not again.finish()
+    assert not again.knows(IDS[-1:], 1)
+    again.put(IDS[-1:], 1, LABELS[1, -1:].astype(np.float32))
+    assert again.finish()
+    assert np.array_equal(GrowingLabels(tmp_path, META, IDS, 5).get(IDS, 1), LABELS[1])
+    assert labels.finish()  # a reader that comes late finds it sealed

@@ -166,14 +166,16 @@ def test_any_damage_is_noticed_and_the_one_before_is_used(data):
             assert json.loads(text)["facts"] == {"spec_hash": "h", "format": 2}
         else:
             assert "step_000000150 is damaged" in notes[0]
-            assert "going on from step 100: 50 steps are trained again" in notes[0]
+            assert "going on from number 100: what was trained up to 150 is" in notes[0]
 
 
 def test_where_all_are_damaged_nothing_begins_anew_without_being_told(tmp_path):
     for step in (100, 150):
         save(tmp_path, step)
         (tmp_path / f"step_000000{step}" / "state.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"would lose 150 steps(.|\n)*--anew"):
+    with pytest.raises(
+        CheckpointError, match=r"would lose all up to number 150(.|\n)*--anew"
+    ):
         newest(tmp_path)
     kept = checkpoint.set_aside(tmp_path)
     assert len(kept) == 2
@@ -194,6 +196,13 @@ def test_a_fence_that_cannot_be_read_names_what_to_do(tmp_path):
     (tmp_path / "fence.json").write_text("x")
     with pytest.raises(CheckpointError, match="delete it and resume"):
         save(tmp_path, 1)
+
+
+def test_checkpoints_are_sorted_by_number(tmp_path):
+    """Rounds of an ensemble have ten digits from the hundredth on: the newest was deleted."""
+    for number in (990_000_000, 1_000_000_000, 1_010_000_000):
+        save(tmp_path, number)
+    assert newest(tmp_path)[0] == 1_010_000_000
 
 
 def test_none_is_none(tmp_path):

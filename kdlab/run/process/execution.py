@@ -108,11 +108,13 @@ def execute(
     except RunStopped as error:
         state, code, message = "stopped", error.exit_code, str(error)
     except KdlabError as error:
+        full = is_full(error) or _has_no_room(folder)  # before the reserve makes room
         _print_traceback(reserve)
         state, code, message = "failed", error.exit_code, str(error)
-        if is_full(error) or _has_no_room(folder):
+        if full:
             message = _full(error, work)
     except Exception as error:  # the log keeps the traceback, the status says where it is
+        full = is_full(error) or _has_no_room(folder)
         _print_traceback(reserve)
         if passes(error):
             folder.write_status(
@@ -120,7 +122,7 @@ def execute(
             )
             return 1
         state, code, message = "failed", 1, f"{type(error).__name__}: {error}"
-        if is_full(error) or _has_no_room(folder):
+        if full:
             message = _full(error, work)
     reserve.unlink(missing_ok=True)  # room for the last words
     if work is not None:
