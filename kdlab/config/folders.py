@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from os.path import isfile
 from pathlib import Path
 from typing import Literal
 
@@ -53,6 +54,11 @@ def find(shelf: Shelf, name: str) -> Path:
         f"There is no {what} named {name!r}.{nearest(clean, known)} "
         f"Searched: {', '.join(map(str, shelves(shelf))) or 'no folder'}."
     )
+
+
+def is_yaml_file(name: str) -> bool:
+    """Whether what was given as a name is the path of a YAML file; any text may be asked about."""
+    return name.endswith(".yaml") and isfile(name)
 
 
 def nearest(name: str, known: Iterator[str] | dict[str, Path] | list[str]) -> str:

@@ -37,7 +37,7 @@ def tree_refusal(tree: object) -> str | None:
     """Why a tree that was made in Python, or has grown by references, cannot be taken, or None."""
     count = 0
     level = [tree]
-    for depth in range(DEPTH + 2):
+    for _ in range(DEPTH + 1):
         count += len(level)
         if count > NODES:
             return f"has more than {NODES:,} values"
@@ -58,8 +58,6 @@ def tree_refusal(tree: object) -> str | None:
                 return f"has more than {NODES:,} values"
         if not deeper:
             return None
-        if depth == DEPTH:
-            break
         level = deeper
     return f"has lists or mappings more than {DEPTH} deep in each other"
 

@@ -71,9 +71,7 @@ def compose(name: str, overrides: Overrides = ()) -> Composed:
 
 
 def _config(name: str) -> tuple[str, yaml_text.Document]:
-    path = Path(name)
-    if not (path.suffix == ".yaml" and path.is_file()):
-        path = folders.find("configs", name)
+    path = Path(name) if folders.is_yaml_file(name) else folders.find("configs", name)
     document = yaml_text.read(path, folders.display(path))
     return name.removesuffix(".yaml"), document
 
@@ -305,9 +303,8 @@ def _interpolate(tree: Composed) -> None:
 
 def _grown(data: dict[str, Any]) -> int:
     """Values and hundreds of characters of a tree when each reference is replaced by its target."""
-    sizes: dict[
-        str, int
-    ] = {}  # of targets; while one is measured it is 0, which ends circles
+    # Of targets; while one is measured it is 0, which ends circles.
+    sizes: dict[str, int] = {}
 
     def target(key: str) -> int:
         if key not in sizes:

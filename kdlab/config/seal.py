@@ -88,6 +88,15 @@ def check(folder: Path, *, hashes: bool) -> dict[str, object]:
     return facts
 
 
+def damage(folder: Path, *, hashes: bool) -> str | None:
+    """What `check` would raise, as words; None where the files are what they were."""
+    try:
+        check(folder, hashes=hashes)
+    except Damaged as error:
+        return str(error)
+    return None
+
+
 def _size(path: Path) -> int | None:
     try:
         return path.stat().st_size

@@ -18,7 +18,7 @@ import psutil
 from numpy.typing import NDArray
 
 from kdlab.config.home import home, locked
-from kdlab.config.seal import Damaged, check, seal, sealed
+from kdlab.config.seal import check, damage, seal, sealed
 from kdlab.config.spec import SHARE, Range, Spec
 from kdlab.data.augment import Augment
 from kdlab.data.counter_random import permutation
@@ -123,24 +123,17 @@ class DataSpec(Spec, ABC):
         """
         key = hashlib.sha256(f"{self.component}\n{self.identity()}".encode())
         folder = home() / "data" / key.hexdigest()[:16]
-        if self._damage(folder, verify) is not None:
+        if damage(folder, hashes=verify) is not None:
             with locked(folder.with_suffix(".lock")):
-                damage = self._damage(folder, verify)  # another process may have been first
-                if damage is not None:
+                found = damage(folder, hashes=verify)  # another process may have been first
+                if found is not None:
                     if sealed(folder):
                         say(
                             f"The decoded images of {self.component} in {folder} are damaged "
-                            f"({damage}); they are decoded again."
+                            f"({found}); they are decoded again."
                         )
                     self._decode_into(folder, say)
         return self._open(folder)
-
-    def _damage(self, folder: Path, verify: bool) -> str | None:
-        try:
-            check(folder, hashes=verify)
-        except Damaged as error:
-            return str(error)
-        return None
 
     def _decode_into(self, folder: Path, say: Say) -> None:
         need = self.expected_bytes()

@@ -205,7 +205,7 @@ def describe(name: str, overrides: Sequence[str] = ()) -> str:
     """
     if name.startswith("sweeps/") and name in folders.names("configs"):
         return _sweep(name)
-    if name in folders.names("configs") or Path(name).is_file():
+    if name in folders.names("configs") or folders.is_yaml_file(name):
         return _experiment(name, overrides)
     if name in folders.names("registry"):
         return str(card_sheet(name, overrides))

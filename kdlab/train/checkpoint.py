@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from kdlab.config.home import write_json
-from kdlab.config.seal import Damaged, check, seal, sealed
+from kdlab.config.seal import Damaged, check, damage, seal, sealed
 from kdlab.errors import CheckpointError
 from kdlab.messages import MessageError, plain, typed
 from kdlab.train.recipe import OptimizerState, Stepper
@@ -232,7 +232,7 @@ def _step_of(path: Path) -> int:
 def set_aside(folder: Path) -> list[Path]:
     """Put away the checkpoints of a training of which none can be used; where they are now."""
     steps = _steps(folder)
-    if not steps or any(_usable(path) for path in steps):
+    if not steps or any(damage(path, hashes=True) is None for path in steps):
         return []
     kept = []
     for path in steps:
@@ -240,14 +240,6 @@ def set_aside(folder: Path) -> list[Path]:
         path.rename(aside)
         kept.append(aside)
     return kept
-
-
-def _usable(path: Path) -> bool:
-    try:
-        check(path, hashes=True)
-    except Damaged:
-        return False
-    return True
 
 
 def pack(model: nn.Module, optimizer: Stepper) -> tuple[dict[str, Tensor], OptimizerFacts]:

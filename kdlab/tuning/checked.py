@@ -186,7 +186,7 @@ def search(
 def composed(name: str, overrides: loader.Overrides = ()) -> loader.Composed:
     """The tree of a sweep. Its dotted keys are names here: they are not resolved."""
     path = Path(name)
-    if not (path.suffix == ".yaml" and path.is_file()):
+    if not folders.is_yaml_file(name):
         known = folders.names("configs")
         short = name.removeprefix("configs/").removeprefix("sweeps/").removesuffix(".yaml")
         clean = f"sweeps/{short}"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests_support import examples
 
 import kdlab
-from kdlab.errors import BadInput
+from kdlab.errors import BadInput, NotFoundError
+from kdlab.run.catalogue import describe
 from kdlab.tuning.checked import search
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -68,6 +69,13 @@ def test_damaged_cards(elsewhere, raw, key):
 @given(st.one_of(st.text(max_size=300), st.sampled_from([*KEYS, *VALUES])))
 def test_names(name):
     answered(kdlab.load, name)
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a" * 300 + ".yaml", "\0.yaml", "a/" * 3000])
+def test_names_that_no_file_can_have(name):
+    for call in (kdlab.load, search, describe):
+        with pytest.raises(NotFoundError):
+            call(name)
 
 
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))

@@ -107,21 +107,17 @@ def execute(
         return 0
     except RunStopped as error:
         state, code, message = "stopped", error.exit_code, str(error)
-    except KdlabError as error:
+    except Exception as error:  # the log keeps the traceback, the status says where it is
         full = is_full(error) or _has_no_room(folder)  # before the reserve makes room
         _print_traceback(reserve)
-        state, code, message = "failed", error.exit_code, str(error)
-        if full:
-            message = _full(error, work)
-    except Exception as error:  # the log keeps the traceback, the status says where it is
-        full = is_full(error) or _has_no_room(folder)
-        _print_traceback(reserve)
-        if passes(error):
+        meant = isinstance(error, KdlabError)
+        if not meant and passes(error):
             folder.write_status(
                 state="starting", pid=None, created=time.time(), **_seconds(work)
             )
             return 1
-        state, code, message = "failed", 1, f"{type(error).__name__}: {error}"
+        state, code = "failed", error.exit_code if isinstance(error, KdlabError) else 1
+        message = str(error) if meant else f"{type(error).__name__}: {error}"
         if full:
             message = _full(error, work)
     reserve.unlink(missing_ok=True)  # room for the last words
