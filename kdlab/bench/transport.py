@@ -38,7 +38,8 @@ def measure(repeats: int = 5, say: Callable[[str], None] = lambda line: None) ->
         samples = samples_of(ImageCase(size, batch, 1, batches=8))
         with emulated(samples, teachers=1, t_t=1e7, jitter=0.0) as pool:
             (teacher,) = ask(pool.address, "kdlab_status", tls=pool.tls)["teachers"]
-            found = asyncio.run(_measure(samples, teacher, repeats, pool.tls))
+            with security.used(pool.tls):
+                found = asyncio.run(_measure(samples, teacher, repeats, pool.tls))
         for way in WAYS:
             times, overlapped, carried = found[way]
             label = f"{way}/{size}"
@@ -61,7 +62,6 @@ async def _measure(
     found: dict[str, tuple[list[float], list[float], list[float]]] = {
         way: ([], [], []) for way in WAYS
     }
-    security.use(tls)
     wires = {way: await Wires.open(_config(samples, way, tls)) for way in WAYS}
     ids, teacher = samples.batches(0)[0], str(facts["address"])
     for way in WAYS:

@@ -1,4 +1,5 @@
 import pytest
+from dask import config as dask_config
 
 from kdlab.bench import transport
 
@@ -14,3 +15,4 @@ def test_the_transport_bench_measures_each_way_at_each_size(kdlab_home, elsewher
         assert figures[f"bytes_per_sample/value_uint8/{size}"] > pixels
         assert figures[f"bytes_per_sample/value_float32/{size}"] > 4 * pixels
     assert all(value > 0 for value in figures.values())
+    assert not dask_config.get("distributed.comm.require-encryption")  # as it was

@@ -9,7 +9,6 @@ import threading
 import time
 from dataclasses import replace
 
-import dask
 import numpy as np
 import pytest
 from safetensors.torch import save_file
@@ -211,12 +210,6 @@ def test_a_teacher_that_joins_is_used(pools, served, deployment):
     source.close()
 
 
-def forget_certificates():
-    """This process spoke for itself; the others of this session must not."""
-    security._token = None
-    dask.config.refresh()
-
-
 def test_nonsense_from_a_stranger_is_answered_and_the_teacher_serves_on(
     pools, served, deployment
 ):
@@ -234,17 +227,14 @@ def test_nonsense_from_a_stranger_is_answered_and_the_teacher_serves_on(
     ]
 
     async def ask_all():
-        security.use(pool.tls)
         asker = await label_wire.connect("127.0.0.1", teacher["wire_port"])
         said = [(await asker.ask(asked, inputs))[0] for asked, inputs in nonsense]
         right, answer = await asker.ask(good, ids)
         asker.retire()
         return said, right, answer
 
-    try:
+    with security.used(pool.tls):
         said, right, answer = asyncio.run(ask_all())
-    finally:
-        forget_certificates()
     assert all("error" in one for one in said)
     assert "error" not in right
     assert answer["logits"].shape == (4, 10)

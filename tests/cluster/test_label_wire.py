@@ -5,7 +5,6 @@ import contextlib
 import json
 import struct
 
-import dask
 import numpy as np
 import pytest
 
@@ -270,10 +269,8 @@ def with_token(tmp_path):
     path = tmp_path / "token"
     path.write_text("secret")
     files = Tls(temporary=True).files(tmp_path) | {"token": str(path)}
-    security.use(files)
-    yield path
-    security._token = None
-    dask.config.refresh()
+    with security.used(files):
+        yield path
 
 
 def test_who_does_not_know_the_token_hears_nothing(with_token):

@@ -13,6 +13,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -158,15 +159,35 @@ def token() -> bytes | None:
 def use(files: Files | None) -> None:
     """Make this process speak TLS, and nothing else, on all its Dask connections."""
     global _token  # noqa: PLW0603  # one pool per process
-    if not files:
-        return
-    _token = Path(files["token"]).read_bytes() if "token" in files else None
+    if files:
+        _token = _token_of(files)
+        dask.config.set(_settings(files))
+
+
+@contextmanager
+def used(files: Files | None) -> Iterator[None]:
+    """`use` within a process that goes on: afterwards it speaks as it did before."""
+    global _token  # noqa: PLW0603
+    before = _token
+    with dask.config.set(_settings(files) if files else {}):
+        _token = _token_of(files) if files else before
+        try:
+            yield
+        finally:
+            _token = before
+
+
+def _token_of(files: Files) -> bytes | None:
+    return Path(files["token"]).read_bytes() if "token" in files else None
+
+
+def _settings(files: Files) -> dict[str, object]:
     settings: dict[str, object] = {"distributed.comm.require-encryption": True}
     settings["distributed.comm.tls.ca-file"] = files["ca"]
     for role in ("scheduler", "worker", "client"):
         settings[f"distributed.comm.tls.{role}.cert"] = files["cert"]
         settings[f"distributed.comm.tls.{role}.key"] = files["key"]
-    dask.config.set(settings)
+    return settings
 
 
 def client_security(files: Files) -> Security:
