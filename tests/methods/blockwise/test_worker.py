@@ -1,5 +1,6 @@
 """The engine on real processes over gloo, against one process that does block by block."""
 
+import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,7 +107,11 @@ def trained(plan, tmp_path, *, norm=True, steps=STEPS, dtype=torch.float32, how=
     folder = Path(tmp_path) / f"{abs(hash(plan))}"
     folder.mkdir()
     arguments = (plan, norm, steps, dtype, how, str(folder))
-    processes.spawn(rank, arguments, nprocs=len(plan.devices))
+    # Forked from one process that has imported torch: fifteen imports took a minute.
+    multiprocessing.set_forkserver_preload(["torch", "kdlab.methods.blockwise.stage"])
+    processes.start_processes(
+        rank, arguments, nprocs=len(plan.devices), start_method="forkserver"
+    )
     found = {d: torch.load(folder / f"{d}.pt") for d in plan.devices}
     blocks = [b for stage in plan.stages for b in found[stage.devices[0]]["state"]]
     for stage in plan.stages:
