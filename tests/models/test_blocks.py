@@ -12,7 +12,7 @@ from kdlab.errors import ModelError
 from kdlab.models.blocks import Cuttable, check_composition, cut, fair_ends, operations
 
 NETWORKS = {
-    "vgg16_bn": lambda: torchvision.models.vgg16_bn(num_classes=10),
+    "vgg16_bn": lambda: torchvision.models.vgg16_bn(num_classes=10, init_weights=False),
     "resnet18": lambda: torchvision.models.resnet18(num_classes=10),
     "mobilenet_v2": lambda: torchvision.models.mobilenet_v2(num_classes=10),
     "googlenet": lambda: torchvision.models.googlenet(

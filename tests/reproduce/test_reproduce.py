@@ -4,6 +4,7 @@ import json
 
 import pytest
 import yaml
+from tests_support import examples
 
 from kdlab.config import folders
 from kdlab.config.check import construct
@@ -37,7 +38,7 @@ def test_what_is_promised_of_a_simulation_holds(name, elsewhere):
     picture = elsewhere / "reproductions" / name / "figure.png"
     assert picture.stat().st_size > 5000
     rows = json.loads((picture.parent / "result.json").read_text())["rows"]
-    if name in LONG:
+    if name in LONG or examples(4) < 4:  # once in `make quick`
         return
     again = [row.facts() for row in reproduce(name, measures=False)[0].rows]
     assert rows == again  # every time the same

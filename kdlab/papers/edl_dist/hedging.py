@@ -35,13 +35,14 @@ class Hedging:
         self.checked_at = time
         given_up: dict[tuple[str, int], None] = {}  # in order, each once
         late: list[Part] = []
+        floor_s = self.patience.floor_s  # no deadline is shorter: most parts are younger
         for part, sent in self.ledger.outstanding():
             waited = time - sent.time
             if waited > self.patience.give_up_s:
                 given_up[sent.teacher, sent.lease] = None
-            elif waited > self.patience.deadline_s(sent.teacher):
+            elif waited > floor_s and waited > self.patience.deadline_s(sent.teacher):
                 late.append(part)
-            if time - sent.due > self.patience.floor_s:
+            if time - sent.due > floor_s:
                 self.ledger.on_doubt(sent.teacher)
         for part in late if self.enabled else ():
             if part in self.ledger.sent and part not in self.hedged:
