@@ -17,8 +17,31 @@ class TopK(NamedTuple):
     classes: NDArray[np.int32]  # (N, k)
     tail: NDArray[np.float16]  # (N,) log of the mass of all other classes together
 
+    def nonsense(self, num_classes: int) -> str:
+        """Why these are no soft labels of so many classes; empty when they are.
+
+        Raises:
+            IndexError: not even the shapes fit.
+        """
+        count, k = self.values.shape
+        if self.classes.shape != (count, k) or self.tail.shape != (count,) or not k:
+            raise IndexError(f"shapes {[a.shape for a in self]}")
+        if k >= num_classes or self.classes.min() < 0 or self.classes.max() >= num_classes:
+            return f"{k} classes up to number {self.classes.max()} of {num_classes}"
+        ordered = np.sort(self.classes, axis=1)
+        if (ordered[:, 1:] == ordered[:, :-1]).any():
+            return "a class twice in one label"
+        logarithms = np.column_stack([self.values, self.tail]).astype(np.float64)
+        with np.errstate(over="ignore"):  # infinite, and so not 1
+            mass = np.exp(logarithms).sum(axis=1)
+        worst = mass[np.argmax(np.abs(mass - 1))]  # NaN is the worst of all
+        if not abs(worst - 1) <= _MASS_OFF:
+            return f"the probabilities of a label add up to {worst:.3g}"
+        return ""
+
 
 _SMALLEST = -30.0  # log of a tail that is numerically empty; finite in float16
+_MASS_OFF = 0.05  # from 1: float16 logarithms near 0 are exact to 0.0005, near -8 to 0.008
 
 
 def log_probabilities(logits: NDArray[np.floating]) -> NDArray[np.float32]:

@@ -7,11 +7,13 @@ import struct
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kdlab.cluster.child_configs import WiresConfig
 from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
 from kdlab.cluster.wires import label_wire, security
-from kdlab.cluster.wires.messages import check, encode
+from kdlab.cluster.wires.messages import check, decode, encode
 from kdlab.cluster.wires.security import Tls
 from kdlab.soft_labels.compressed import log_probabilities
 
@@ -404,3 +406,55 @@ def test_retired_closes_once_the_last_answer_is_there():
             assert asker.transport.is_closing()
 
     asyncio.run(run())
+
+
+def test_an_idle_connection_is_closed_and_a_used_one_is_not(monkeypatch):
+    """Its reader's machine may be gone without a word; so may those of 127 others."""
+    monkeypatch.setattr(label_wire, "_IDLE_S", 0.3)
+
+    async def run():
+        async with answering(echo) as port:
+            idle = await label_wire.connect("127.0.0.1", port)
+            used = await label_wire.connect("127.0.0.1", port)
+            waits = used.ask({"wait_s": 1.5}, {"ids": np.arange(3)})
+            await until_true(lambda: not idle.usable)
+            _, got = await waits  # five times as long as one may be idle
+            assert got["ids"].tolist() == [0, 1, 2]
+            await until_true(lambda: not used.usable)
+
+    asyncio.run(run())
+
+
+GOOD_LABELS = encode(np.linspace(-3, 3, 20, dtype=np.float32).reshape(2, 10), "top_k", 3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"classes": np.array([[1, 2, 10], [1, 2, 3]], np.int32)}, "number 10 of 10"),
+        ({"classes": np.array([[1, 2, -1], [1, 2, 3]], np.int32)}, "classes up to number"),
+        ({"classes": np.array([[1, 2, 1], [1, 2, 3]], np.int32)}, "a class twice"),
+        ({"tail": np.array([5.0, -1.0], np.float16)}, "add up to"),
+        ({"tail": np.array([np.nan, -1.0], np.float16)}, "add up to nan"),
+        ({"values": np.full((2, 3), 1000, np.float16)}, "add up to inf"),
+        ({"values": np.full((2, 3), -9, np.float16)}, "add up to"),
+        ({"tail": np.zeros(3, np.float16)}, "it answered with"),
+        ({"values": np.zeros((2, 10), np.float16)}, "it answered with"),
+        ({"classes": np.zeros((2, 0), np.int32), "values": np.zeros((2, 0), np.float16)},
+         "it answered with"),
+    ],
+)  # fmt: skip
+def test_labels_that_make_no_sense_are_refused(changed, why):
+    """A tail mass of 5, and classes that do not exist, were trained on before."""
+    assert decode(GOOD_LABELS, 10).shape == (2, 10)
+    with pytest.raises(ValueError, match=why):
+        decode(GOOD_LABELS | changed, 10)
+
+
+@given(st.integers(0, 2**32), st.integers(2, 1500), st.floats(0.01, 30))
+def test_no_right_label_is_refused(seed, classes, spread):
+    """The half-precision numbers of a right label never look wrong."""
+    chance = np.random.default_rng(seed)
+    logits = chance.normal(0, spread, (4, classes)).astype(np.float32)
+    for k in {1, min(10, classes - 1), classes - 1}:
+        assert decode(encode(logits, "top_k", k), classes).shape == (4, classes)

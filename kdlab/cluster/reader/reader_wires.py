@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from kdlab.cluster.child_configs import WiresConfig
 from kdlab.cluster.coordination.coordinator_messages import PoolChanges, TeacherFacts
-from kdlab.cluster.wires.label_wire import Asker, NotOurs, brief, connect
+from kdlab.cluster.wires.frames import NotOurs
+from kdlab.cluster.wires.label_wire import Asker, brief, connect
 from kdlab.cluster.wires.messages import LabelRequest, decode, request
 from kdlab.cluster.wires.security import connection_arguments
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator, within

@@ -26,7 +26,8 @@ from kdlab.cluster.coordination.coordinator_messages import (
     told,
 )
 from kdlab.cluster.wires import security
-from kdlab.cluster.wires.label_wire import Arrays, Reply, listen, port_of
+from kdlab.cluster.wires.frames import Arrays
+from kdlab.cluster.wires.label_wire import Reply, listen, port_of
 from kdlab.cluster.wires.messages import LabelRequest, encode, samples_in
 from kdlab.cluster.wires.roles import TEACHER, TeacherWorker
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator, settle

@@ -36,7 +36,8 @@ from kdlab.cluster.coordination.coordinator_messages import (
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.teachers.inference import Inbox, Inference, Request
 from kdlab.cluster.teachers.weights import forget_other_than, piece_for, weights_for
-from kdlab.cluster.wires.label_wire import Arrays, Reply, listen, port_of
+from kdlab.cluster.wires.frames import Arrays
+from kdlab.cluster.wires.label_wire import Reply, listen, port_of
 from kdlab.cluster.wires.messages import check, encode
 from kdlab.cluster.wires.roles import FAILED, REFUSED, WITHDRAWN
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator

@@ -12,7 +12,8 @@ import numpy as np
 
 from kdlab.cluster.coordination.coordinator_messages import WeightsSource
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.wires.label_wire import Arrays, connect
+from kdlab.cluster.wires.frames import Arrays
+from kdlab.cluster.wires.label_wire import connect
 from kdlab.cluster.wires.wire import CALL_S, within
 from kdlab.config.seal import file_sha256
 from kdlab.messages import MessageError, plain, typed

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.cluster.wires.label_wire import Arrays
+from kdlab.cluster.wires.frames import Arrays
 from kdlab.messages import MessageError, plain, typed
 from kdlab.soft_labels.compressed import TopK, compress, expand
 
@@ -119,6 +119,9 @@ def decode(answer: Arrays, classes: int) -> NDArray[np.float32]:
         return np.asarray(answer["logits"], dtype=np.float32)
     try:
         small = TopK(answer["values"], answer["classes"], answer["tail"])
-        return expand(small, classes)
+        nonsense = small.nonsense(classes)
     except (KeyError, IndexError, AttributeError) as error:
         raise ValueError(f"it answered with {sorted(answer)}") from error
+    if nonsense:
+        raise ValueError(nonsense)
+    return expand(small, classes)

@@ -1,0 +1,171 @@
+"""Frames of the label wire (label_wire.py): a stream of bytes cut into headers and arrays.
+
+What comes is believed only as far as it was checked: sizes and types before memory is taken
+for them, and nothing at all before the other end has proved to know the pool's token.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import struct
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+About = list[tuple[str, str, tuple[int, ...]]]  # name, type and shape of each array
+
+_PREFIX = struct.Struct("<4sIQ")
+_MAGIC = b"kdl1"
+_BUFFER = 16 * 1024  # bytes; larger bodies are received in place
+_LARGEST_HEADER = _BUFFER - _PREFIX.size
+_TYPES = ("|u1", "<i4", "<i8", "<f2", "<f4")
+
+
+class NotOurs(ValueError):
+    """The other end speaks something else, or another version."""
+
+
+class Frames(asyncio.BufferedProtocol):
+    """Cuts the stream into frames, and writes them."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, largest: Callable[[], int], secret: bytes | None) -> None:
+        self._largest = largest  # bytes of a body
+        self._buffer = bytearray(_BUFFER)
+        self._end = 0  # bytes of it that are filled
+        self._head: tuple[dict[str, object], About] = ({}, [])
+        self._body: bytearray | None = None  # of a frame that is larger than the buffer
+        self._got = 0  # bytes of it
+        self.token = secret  # both ends prove to know it; None asks for nothing
+        self.greeted = self.token is None  # frames may come
+        self.nonces = b""
+
+    def on_frame(self, header: dict[str, object], arrays: Arrays) -> None:
+        raise NotImplementedError
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def write(self, header: Mapping[str, object], arrays: Arrays) -> None:
+        about = [[name, a.dtype.str, a.shape] for name, a in arrays.items()]
+        head = json.dumps({**header, "arrays": about}).encode()
+        bodies = [np.ascontiguousarray(a) for a in arrays.values()]
+        prefix = _PREFIX.pack(_MAGIC, len(head), sum(a.nbytes for a in bodies))
+        # One system call for what is small, no copy of what is large.
+        if sum(a.nbytes for a in bodies) <= _BUFFER:
+            self.transport.write(b"".join([prefix, head, *(a.tobytes() for a in bodies)]))
+            return
+        self.transport.write(prefix + head)
+        for array in bodies:
+            self.transport.write(array.data.cast("B"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._body is not None:
+            return memoryview(self._body)[self._got :]
+        return memoryview(self._buffer)[self._end :]
+
+    def buffer_updated(self, count: int) -> None:
+        try:
+            if self._body is None:
+                self._end += count
+                self._cut()
+                return
+            self._got += count
+            if self._got == len(self._body):
+                (header, about), body, self._body = self._head, self._body, None
+                self.on_frame(header, _arrays_in(about, body))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self.on_nonsense(error)
+            self.transport.abort()
+
+    def on_nonsense(self, error: Exception) -> None:
+        """A frame that cannot be read: nothing after it can be either."""
+
+    def greeting(self, received: bytes) -> int:
+        """Before the first frame: how many bytes of what was received are used up; 0 waits.
+
+        Raises:
+            NotOurs: the other end does not know the token.
+        """
+        raise NotImplementedError
+
+    def proof(self, who: bytes) -> bytes:
+        assert self.token is not None
+        return hmac.digest(self.token, who + self.nonces, hashlib.sha256)
+
+    def check_proof(self, received: bytes, who: bytes) -> None:
+        if not hmac.compare_digest(received, self.proof(who)):
+            raise NotOurs("the other end does not know this pool's token")
+
+    def _greet(self) -> None:
+        while not self.greeted:
+            used = self.greeting(bytes(self._buffer[: self._end]))
+            if not used:
+                return
+            rest = bytes(self._buffer[used : self._end])
+            self._buffer[: len(rest)] = rest
+            self._end = len(rest)
+
+    def _cut(self) -> None:
+        self._greet()
+        if not self.greeted:
+            return
+        view, start = memoryview(self._buffer), 0
+        while self._end - start >= _PREFIX.size:
+            magic, head_size, body_size = _PREFIX.unpack_from(self._buffer, start)
+            if magic != _MAGIC or head_size > _LARGEST_HEADER:
+                raise NotOurs(f"a frame begins with {magic!r}")
+            if body_size > self._largest():
+                raise NotOurs(f"a body of {body_size} bytes, at most {self._largest()}")
+            at = start + _PREFIX.size + head_size
+            if at > self._end:
+                break
+            header = json.loads(bytes(view[start + _PREFIX.size : at]))
+            about: About = header.pop("arrays")  # the next line checks it
+            if _bytes_of(about) != body_size:  # before memory is taken for it
+                raise NotOurs(
+                    f"the arrays do not make up the {body_size} bytes of the body"
+                )
+            here = min(body_size, self._end - at)
+            body = bytearray(body_size)
+            body[:here] = view[at : at + here]
+            start = at + here
+            if here < body_size:
+                self._head, self._body, self._got = (header, about), body, here
+                break
+            self.on_frame(header, _arrays_in(about, body))
+        rest = self._end - start
+        view[:rest] = bytes(view[start : self._end])
+        self._end = rest
+
+
+def _bytes_of(about: About) -> int:
+    """What these arrays take together.
+
+    Raises:
+        NotOurs: an unknown type or shape.
+    """
+    total = 0
+    for name, kind, shape in about:
+        sizes = all(type(n) is int and 0 <= n < 2**40 for n in shape)
+        if kind not in _TYPES or not sizes or len(shape) > 8:
+            raise NotOurs(f"array {name!r} of type {kind!r} and shape {shape!r}")
+        total += np.dtype(kind).itemsize * prod(shape)
+    return total
+
+
+def _arrays_in(about: About, body: bytearray) -> Arrays:
+    """Writeable, over the body's own memory, which they fill."""
+    found: Arrays = {}
+    at = 0
+    for name, kind, shape in about:
+        found[name] = np.frombuffer(body, kind, prod(shape), at).reshape(shape)
+        at += found[name].nbytes
+    return found
