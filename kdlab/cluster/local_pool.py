@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
+from kdlab.cluster.coordination.lease_store import store_faults
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.limits import free_memory, usable_cores
 from kdlab.cluster.pool import PoolSpec, start_scheduler, status_of, wait_for_teacher
@@ -48,7 +49,8 @@ class LocalPool(PoolSpec):
     start_s: so long the scheduler and the first teacher may take to come up.
     tls: certificates of your own for all traffic of the pool; null makes them for each run,
         and a token for the soft labels. Nobody else on this machine can connect.
-    store: redis://... keeps the leases in a Redis; null is a file in the run's folder.
+    store: redis://... keeps the leases in a Redis; null is a file in the run's folder. A
+        password is named, not written: redis://:<env:NAME>@host or <file:/path>.
     chaos: teachers obey `chaos:` orders to cut their network; set by it.
     """
 
@@ -66,6 +68,7 @@ class LocalPool(PoolSpec):
     chaos: bool = False
 
     def cross_faults(self) -> Iterator[Fault]:
+        yield from store_faults(self.store, here=True)
         if self.most is None and self.teachers < 1:
             yield Fault("teachers", "is 0; a pool that does not grow needs at least one")
         if self.most is not None and not self.least <= self.teachers <= self.most:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
+from kdlab.cluster.coordination.lease_store import store_faults
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, deploy, status_of, wait_for_teacher
 from kdlab.cluster.teachers.teacher_host import host_teachers
@@ -55,6 +56,7 @@ class RemotePool(PoolSpec):
 
     def cross_faults(self) -> Iterator[Fault]:
         yield from address_faults(self.address, self.tls, insecure=self.insecure)
+        yield from store_faults(self.store, here=False)
 
     def certificates(self) -> Files | None:
         return None if self.tls is None else self.tls.files(Path())

@@ -145,6 +145,10 @@ def pairs(overrides: Overrides) -> list[tuple[str, Any]]:
                 )
             found += item.items()
             continue
+        if not isinstance(item, str):
+            raise BadInput(
+                f"an override is 'key=value' or a mapping, not {type(item).__name__}"
+            )
         key, equals, text = item.partition("=")
         if not equals or not key:
             raise BadInput(

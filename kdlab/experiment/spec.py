@@ -10,7 +10,7 @@ from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import PoolSpec
 from kdlab.cluster.wires.security import Files, Tls, address_faults
 from kdlab.cluster.wires.wire import check_address
-from kdlab.config import Fault, Range, Spec
+from kdlab.config import Fault, Range, Spec, credentials
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.config.registry import find
@@ -35,12 +35,16 @@ class Tracking(Spec):
     """Where MLflow keeps the run.
 
     experiment: runs are grouped under it; null is the config's name.
-    uri: of the MLflow store; null is an SQLite file beside the run folders.
+    uri: of the MLflow store; null is an SQLite file beside the run folders. A password in
+        it is named, not written: <env:NAME> or <file:/path>.
     """
 
     experiment: str | None = None
     uri: str | None = None
     enabled: bool = True
+
+    def cross_faults(self) -> Iterator[Fault]:
+        yield from credentials.faults("uri", self.uri)
 
     def store(self, runs: Path) -> str | None:
         """Address of the store for the runs in this folder; None where there is none."""

@@ -1,19 +1,38 @@
-"""`kdlab ui`: MLflow's own UI in its light form, on loopback."""
+"""`kdlab ui`: MLflow's own UI in its light form, on loopback, for this user alone."""
 
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
+import time
 from types import FrameType
 
-from kdlab.config.home import runs_folder
-from kdlab.errors import NotFoundError
+from kdlab.cluster.wires.security import write_private
+from kdlab.config import credentials
+from kdlab.config.home import home, runs_folder
+from kdlab.errors import BadInput, NotFoundError
+
+_VARIABLE = (
+    "KDLAB_UI_TOKEN"  # of kdlab/tracking/guarded_ui.py, which imports MLflow's server
+)
 
 
-def command(port: int, uri: str) -> list[str]:
+def command(port: int) -> list[str]:
     """One worker and no job runner: 0.4 GB instead of 2.3 GB."""
-    options = ["--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port)]
-    return [sys.executable, "-m", "mlflow", "ui", *options, "--workers", "1"]
+    options = ["--host", "127.0.0.1", "--port", str(port)]
+    guard = ["--app-name", "kdlab", "--workers", "1"]
+    return [sys.executable, "-m", "mlflow", "server", *options, *guard]
+
+
+def token() -> str:
+    """What the UI asks for; one for each user, so that links go on working."""
+    path = home() / "ui.token"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_private(path, secrets.token_urlsafe(24))
+    return path.read_text()
 
 
 def serve_ui(port: int, uri: str | None) -> int:
@@ -21,6 +40,7 @@ def serve_ui(port: int, uri: str | None) -> int:
 
     Raises:
         NotFoundError: there is no store yet.
+        BadInput: somebody listens on this port already, or a password of `uri` is missing.
     """
     store = runs_folder() / "mlflow.db"
     if uri is None and not store.exists():
@@ -28,24 +48,42 @@ def serve_ui(port: int, uri: str | None) -> int:
             f"There is no MLflow store at {store} yet. Run something first: kdlab run "
             "quickstart. Or name one with --uri."
         )
+    if _listens(port):
+        raise BadInput(
+            f"Port {port} of this machine is taken, perhaps by another `kdlab ui`. Take "
+            f"another one: kdlab ui --port {port + 1}"
+        )
     settings = {
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        _VARIABLE: token(),
+        # Not in the command, which every user of the machine can see.
+        "MLFLOW_BACKEND_STORE_URI": credentials.revealed(uri or f"sqlite:///{store}"),
     }
     process = subprocess.Popen(
-        command(port, uri or f"sqlite:///{store}"),
+        command(port),
         env=os.environ | settings,
         start_new_session=True,
     )
-    print(f"MLflow: http://127.0.0.1:{port}/#/experiments  (Ctrl-C ends it)", flush=True)
 
     def forward(number: int, frame: FrameType | None) -> None:
         os.killpg(process.pid, signal.SIGTERM)  # its workers too
 
     before = {n: signal.signal(n, forward) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
+        while process.poll() is None and not _listens(port):
+            time.sleep(0.1)  # between looks
+        if process.poll() is None:
+            address = f"http://127.0.0.1:{port}/?token={token()}#/experiments"
+            print(f"MLflow: {address}  (for you alone; Ctrl-C ends it)", flush=True)
         code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 0 if code in (0, -signal.SIGTERM) else 1
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as knocking:
+        knocking.settimeout(1.0)
+        return knocking.connect_ex(("127.0.0.1", port)) == 0

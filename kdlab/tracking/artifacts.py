@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from kdlab.config import credentials
 from kdlab.tracking.sync import quiet
 
 
@@ -22,6 +23,6 @@ def log_page(states: Sequence[Path], name: str, text: str) -> list[str]:
     for path in states:
         state = json.loads(path.read_text())
         run = state["runs"][""]
-        MlflowClient(tracking_uri=state["uri"]).log_text(run, text, name)
+        MlflowClient(credentials.revealed(state["uri"])).log_text(run, text, name)
         found.append(run)
     return found

@@ -11,6 +11,7 @@ from typing import Any
 
 from mlflow import MlflowClient
 
+from kdlab.config import credentials
 from kdlab.config.home import write_json
 from kdlab.events.event import Event
 from kdlab.events.log import EventReader
@@ -57,7 +58,7 @@ class EventWriter(ABC):
     @property
     def client(self) -> MlflowClient:
         if self._client is None:
-            self._client = MlflowClient(tracking_uri=self.state["uri"])
+            self._client = MlflowClient(credentials.revealed(self.state["uri"]))
         return self._client
 
     def step(self) -> int:

@@ -4,9 +4,11 @@ import json
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 import pytest
-from tests_support import answers, free_port, until
+from tests_support import free_port, until
 
 import kdlab
 
@@ -22,17 +24,30 @@ def ui(kdlab_home, elsewhere):
         kdlab.load("smoke/none", "train.lr=0.2").start().wait(),
     ]
     port = free_port()
-    server = subprocess.Popen([sys.executable, "-m", "kdlab", "ui", "--port", str(port)])
+    asked = [sys.executable, "-m", "kdlab", "ui", "--port", str(port)]
+    server = subprocess.Popen(asked, stdout=subprocess.PIPE, text=True)
     try:
-        until(lambda: answers(f"http://127.0.0.1:{port}/health"))
-        yield f"http://127.0.0.1:{port}/", runs
+        line = next(line for line in server.stdout if line.startswith("MLflow: "))
+        yield line.split()[1], runs
     finally:
         server.send_signal(signal.SIGINT)
         server.wait()
 
 
 def test_runs_are_looked_at_and_compared_in_mlflow(ui, page, picture):
-    url, runs = ui
+    printed, runs = ui
+    url = printed.partition("?")[0]
+    for path in (
+        "",
+        "health",
+        "api/2.0/mlflow/experiments/search?max_results=9",
+        "?token=x",
+    ):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(url + path)
+    page.goto(printed)  # leaves a cookie
+    page.get_by_text("smoke").first.wait_for()
+    assert "token" not in page.url
     state = json.loads((runs[0].path / "tracking.json").read_text())
     page.goto(f"{url}#/experiments/{state['experiment_id']}/runs/{state['runs']['']}")
     page.get_by_text("best-on-val %").first.wait_for()  # its description, as a table

@@ -19,7 +19,7 @@ import contextlib
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,8 +29,9 @@ from kdlab.cluster.coordination.coordinator_messages import (
     told,
 )
 from kdlab.cluster.wires.security import write_private
+from kdlab.config import credentials
 from kdlab.config.home import write_whole
-from kdlab.errors import BadInput
+from kdlab.errors import BadInput, Fault
 from kdlab.messages import MessageError, plain, typed
 from kdlab.papers.edl_dist.leases import Lease
 
@@ -288,10 +289,29 @@ class InRedis(LeaseStore):
         await self.redis.aclose()
 
 
+_REDIS = ("redis://", "rediss://", "unix://")
+
+
 def make_store(where: str | None, prefix: str) -> LeaseStore:
-    """In memory without a place; redis://..., rediss://... or the path of a file."""
+    """In memory without a place; redis://..., rediss://... or the path of a file.
+
+    Raises:
+        BadInput: a password it names is not there.
+    """
     if where is None:
         return LeaseStore()
-    if where.startswith(("redis://", "rediss://", "unix://")):
-        return InRedis(where, prefix)
+    if where.startswith(_REDIS):
+        return InRedis(credentials.revealed(where), prefix)
     return InFile(Path(where))
+
+
+def store_faults(where: str | None, *, here: bool) -> Iterator[Fault]:
+    """Of the field `store` of a pool's spec; with `here` its password must be on this machine."""
+    if where is None or where.startswith("/"):
+        return
+    if not where.startswith(_REDIS):
+        yield Fault(
+            "store",
+            f"is {where!r}: give redis://host:port/number or the absolute path of a file",
+        )
+    yield from credentials.faults("store", where, here=here)
