@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypedDict
@@ -11,6 +12,7 @@ import psutil
 
 from kdlab.config.home import home, runs_folder
 from kdlab.report.table import text_table
+from kdlab.run import reach
 
 
 class Finding(TypedDict):
@@ -27,7 +29,7 @@ def examine() -> list[Finding]:
         _writable("runs", runs_folder()),
     ]
     findings += [_shared_memory(), _optional("redis-server", "the Redis coordinator")]
-    return findings
+    return [*findings, *_within_reach()]
 
 
 _PACKAGES = (
@@ -99,6 +101,30 @@ def _optional(program: str, what: str) -> Finding:
     if path:
         return _finding(program, True, path, "")
     return _limited(program, "not found", f"only {what} needs it")
+
+
+def _within_reach() -> Iterator[Finding]:
+    """Who could reach what: each port that is open now, and folders of runs."""
+    ports = list(reach.listening())
+    if not ports:
+        yield _finding("ports", True, "no process of kdlab listens now", "")
+    for port in ports:
+        what = f"port {port.port}, {port.program.removeprefix('kdlab.')}"
+        if port.guard:
+            yield _finding(what, True, f"{port.guard} ({port.within_reach_of})", "")
+            continue
+        yield _limited(
+            what,
+            f"ANSWERS ANYBODY among {port.within_reach_of} (process {port.pid})",
+            "end it, or give it certificates: docs/cluster.md",
+        )
+    shown = reach.readable_runs()
+    if shown:
+        first = runs_folder() / shown[0]
+        found = f"other users may read {len(shown)}, such as {shown[0]}"
+        yield _limited("run folders", found, f"chmod -R go= {first}")
+    else:
+        yield _finding("run folders", True, "for you alone", "")
 
 
 def _finding(what: str, good: bool, found: str, advice: str) -> Finding:

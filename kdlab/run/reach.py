@@ -1,0 +1,120 @@
+"""Who could reach what: ports that processes of kdlab listen on, tried as a stranger would.
+
+Each is knocked at without certificate, token or password, in the ways that its servers speak.
+A port that answers such a stranger is open to whoever reaches it: every user of the machine
+on loopback, and the network where it listens on another address.
+"""
+
+import contextlib
+import ipaddress
+import os
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from kdlab.config.home import runs_folder
+
+_PATIENCE_S = 1.0  # for an answer of a process on this machine
+_HTTP = b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPort:
+    """A port that a process of kdlab listens on.
+
+    pid, program: whose it is; `program` is the module it runs.
+    host, port: where it listens.
+    guard: how it meets strangers; empty when it answers them.
+    """
+
+    pid: int
+    program: str
+    host: str
+    port: int
+    guard: str
+
+    @property
+    def within_reach_of(self) -> str:
+        loopback = ipaddress.ip_address(self.host).is_loopback
+        return "users of this machine" if loopback else "users of the network"
+
+
+def listening() -> Iterator[OpenPort]:
+    """Ports of this user's kdlab processes on this machine, each knocked at."""
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        words = process.info["cmdline"] or []
+        own = process.info["uids"] is not None and process.info["uids"].real == os.getuid()
+        if not own or not any("kdlab" in word for word in words):
+            continue
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    host, port = connection.laddr.ip, connection.laddr.port
+                    yield OpenPort(
+                        process.pid, _program(words), host, port, guard(host, port)
+                    )
+
+
+def guard(host: str, port: int) -> str:
+    """How a server meets a stranger; empty when it answers whatever is asked."""
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    try:
+        first = _said(reached, port, b"")
+        if first:  # Dask greets whoever connects, and then does what it is told
+            return ""
+        page = _said(reached, port, _HTTP)
+    except OSError:
+        return "takes no connection"
+    if page.startswith(b"HTTP/"):
+        refused = page.split(b" ", 2)[1:2] in ([b"401"], [b"403"])
+        return "asks for a token" if refused else ""
+    if _speaks_tls(reached, port):
+        return "asks for a certificate"
+    return "answers nothing to strangers"  # a label wire before its token, gloo
+
+
+def _said(host: str, port: int, words: bytes) -> bytes:
+    """What is heard after these words; nothing when it waits or closes."""
+    with socket.create_connection((host, port), _PATIENCE_S) as wire:
+        wire.settimeout(_PATIENCE_S if words else _PATIENCE_S / 4)
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            wire.sendall(words)
+            return wire.recv(1000)
+    return b""
+
+
+def _speaks_tls(host: str, port: int) -> bool:
+    """Whether a TLS server answers; strangers get no further without a certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host, port), _PATIENCE_S) as wire,
+            context.wrap_socket(wire) as encrypted,
+        ):
+            return encrypted.version() is not None
+    except ssl.SSLError as error:
+        return "WRONG_VERSION" not in str(error) and "EOF" not in str(error)
+    except OSError:
+        return False
+
+
+def _program(words: list[str]) -> str:
+    """The module it runs, or the program."""
+    modules = re.findall(r"(?<![\w/.])kdlab[\w.]*", " ".join(words))
+    named = [name for name in modules if name != "kdlab.supervision"]
+    return named[0] if named else Path(words[0]).name
+
+
+def readable_runs() -> list[str]:
+    """Run folders that other users may look into."""
+    folder = runs_folder()
+    runs = [p for p in folder.iterdir() if p.is_dir()] if folder.is_dir() else []
+    return sorted(
+        p.name for p in runs if p.stat().st_mode & 0o077 and (p / "spec.yaml").exists()
+    )
