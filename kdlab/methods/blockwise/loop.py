@@ -24,6 +24,7 @@ from kdlab.control.request import ControlRequest
 from kdlab.control.steering import LR_FACTOR
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.training import CheckpointSaved, StepLogged
+from kdlab.messages import plain
 from kdlab.methods.blockwise.consensus import StepConsensus, agreed, from_all, of_all
 from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.gathering import Gathering
@@ -307,7 +308,7 @@ class BlockwiseLoop:
                 plan=SavedPlan.of(job.samples.plan),
                 samples=len(job.samples.plan.ids),
                 lineage=self.lineage.totals(),
-                programme=job.programme.facts(),
+                programme=plain(job.programme),
                 seed=job.seed,
                 spec_hash=job.spec_hash,
             )

@@ -25,6 +25,7 @@ from kdlab.events.blockwise import (
 )
 from kdlab.events.general import Note, Warned
 from kdlab.experiment.rank_process import RankProcess, main
+from kdlab.messages import plain, typed
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.consensus import from_all, from_first
 from kdlab.methods.blockwise.cutting import Cutting
@@ -185,7 +186,7 @@ class BlockRank(RankProcess[GenerationOrder]):
     ) -> ExecutionPlan | NoPlan:
         """The plan, or why there is none."""
         if profile is None:
-            return ExecutionPlan.from_facts(json.loads(path.read_text())["programme"])
+            return typed(ExecutionPlan, json.loads(path.read_text())["programme"])
         costs_of = partial(
             StageCosts,
             batch=self.spec.train.batch,
@@ -208,7 +209,7 @@ class BlockRank(RankProcess[GenerationOrder]):
             costs = costs_of(served_profile(profile, supply))
         table = plan_table(chosen, costs, cutting.student_cuts)
         ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
-        plan = PlanChosen(programme=chosen.facts(), table=table, ideal_s=ideal)
+        plan = PlanChosen(programme=plain(chosen), table=table, ideal_s=ideal)
         write_json(path, {k: plan[k] for k in ("programme", "table", "ideal_s")})
         self.log.emit(plan)
         return chosen

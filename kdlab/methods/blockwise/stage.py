@@ -17,14 +17,7 @@ from torch import Tensor, nn
 
 from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.papers.pipe_bd import relay
-from kdlab.papers.pipe_bd.relay import (
-    Part,
-    Span,
-    Transfer,
-    edges,
-    instructions,
-    part_of,
-)
+from kdlab.papers.pipe_bd.relay import Part, Span, Transfer, edges, instructions
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.train.recipe import Stepper
 from kdlab.train.sync_norm import synchronise
@@ -160,9 +153,8 @@ class Worker:
         for instruction in instructions(self.plan, self.device, steps):
             begin = time.monotonic()  # one clock for all processes of a machine
             self._execute(instruction)
-            part = part_of(instruction)
-            if part is not None and part != "student":  # that has noted its own
-                self._note(part, instruction.step, begin)
+            if instruction.part not in (None, "student"):  # that has noted its own
+                self._note(instruction.part, instruction.step, begin)
             if isinstance(instruction, relay.Update):
                 self.job.on_step(instruction.step, self._losses)
                 yield instruction.step

@@ -7,14 +7,13 @@
 All train every block once with every batch, so they differ in nothing but time.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from kdlab.papers.pipe_bd.block_cost import StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import count, relaying, search_for
 from kdlab.papers.pipe_bd.layerwise import packed
-from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying, one_block
+from kdlab.papers.pipe_bd.stages import Plan, internal_relaying, one_block
 
 PlanName = Literal["tr", "ahd", "ir", "dp", "ls"]
 RELAYED: frozenset[str] = frozenset({"tr", "ahd", "ir"})  # one pipeline of all devices
@@ -51,32 +50,13 @@ class ExecutionPlan:
 
     def owner(self, block: int) -> int:
         """The device whose copy of a student block counts."""
-        return self._stage(block).devices[0]
-
-    def _stage(self, block: int) -> Stage:
-        return next(
-            stage for plan in self.plans for stage in plan.stages if block in stage.blocks
-        )
+        stages = (stage for plan in self.plans for stage in plan.stages)
+        return next(stage.devices[0] for stage in stages if block in stage.blocks)
 
     @property
     def widest(self) -> int:
         """Devices of the largest group: a batch needs as many rows."""
         return max(len(s.devices) for plan in self.plans for s in plan.stages)
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "plans": [plan.facts() for plan in self.plans],
-            "predicted_s": self.predicted_s,
-            "why": self.why,
-            "served": self.served,
-        }
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> "ExecutionPlan":
-        plans = tuple(Plan.from_facts(plan) for plan in facts["plans"])
-        rest = (facts["predicted_s"], facts["why"], facts.get("served", 0))
-        return cls(facts["name"], plans, *rest)
 
 
 def programme(

@@ -12,10 +12,9 @@ averaged by rows. The batch is what it is: rows that do not divide are shared un
 authors' code makes 255 of 256 for three devices).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 from kdlab.papers.shares import shared_rows
 
@@ -124,19 +123,6 @@ class Plan:
             return self
         stages = [replace(s, rows=shared_rows(batch, s.rows)) for s in self.stages]
         return Plan(batch, tuple(stages), self.decoupled, self.lead)
-
-    def facts(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> "Plan":
-        """The inverse of `facts`, also when it went through JSON."""
-        stages = [
-            Stage(**s | {"devices": tuple(s["devices"]), "rows": tuple(s["rows"])})
-            for s in facts["stages"]
-        ]
-        rest = (facts["decoupled"], facts.get("lead", LEAD))
-        return cls(facts["batch"], tuple(stages), *rest)
 
 
 def even_rows(batch: int, devices: int) -> tuple[int, ...]:
