@@ -185,11 +185,9 @@ class RoundDriver:
                 self._count(event)
                 if event.train_loss is not None:
                     self._final[worker] = event.train_loss
-                if what == "train":
-                    self._round.trained[worker] = event
-                    return self.machine.on_trained(worker)
-                self._round.combined[worker] = event
-                return self.machine.on_combined(worker)
+                own = self._round
+                (own.trained if what == "train" else own.combined)[worker] = event
+                return self.machine.on_done(worker)
 
     def _count(self, did: RoundReport) -> None:
         done = did.done

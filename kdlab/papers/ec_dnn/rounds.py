@@ -119,13 +119,14 @@ class Rounds:
             return False
         return self._round == len(self.rounds) - 1 or not self.round.communicates
 
-    def on_trained(self, worker: int) -> Iterator[Instruction]:
-        """It has done its local iterations, and its model can be fetched."""
-        yield from self._arrives(worker)
-
-    def on_combined(self, worker: int) -> Iterator[Instruction]:
-        """It has its reset point, and its new model can be fetched."""
-        yield from self._arrives(worker)
+    def on_done(self, worker: int) -> Iterator[Instruction]:
+        """It has done its local iterations, or has its reset point: its model can be fetched."""
+        if worker not in self._busy:
+            return  # the last words of one that was given up
+        self._busy.discard(worker)
+        self._arrived.add(worker)
+        self._models.add(worker)
+        yield from self._go_on()
 
     def on_lost(self, worker: int) -> Iterator[Instruction]:
         """Its process is gone, and what it did since its last reset point.
@@ -140,14 +141,6 @@ class Rounds:
         yield Restart(worker)
         if was_busy:
             yield from self._go_on()
-
-    def _arrives(self, worker: int) -> Iterator[Instruction]:
-        if worker not in self._busy:
-            return  # the last words of one that was given up
-        self._busy.discard(worker)
-        self._arrived.add(worker)
-        self._models.add(worker)
-        yield from self._go_on()
 
     def _go_on(self) -> Iterator[Instruction]:
         """When nobody is busy any more."""

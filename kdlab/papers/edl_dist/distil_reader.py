@@ -125,7 +125,6 @@ class DistilReader:
         self._wants = False  # at the last look: the student starved for want of teachers
         self._spare: list[Teacher] = []  # at the last look: those the others can replace
         self.unused = 0  # soft labels that arrived and were not trained on
-        self.in_slots = 0  # of those, what lies in the trainer's slots
         self.slots_taken = 0
         self.batches_delivered = 0
         self.volume_max = 0  # of the unused soft labels
@@ -277,7 +276,6 @@ class DistilReader:
     def on_slot_free(self, samples: int, time: float) -> Instructions:
         """The trainer has used a batch of so many samples."""
         self.slots_taken -= 1
-        self.in_slots -= samples
         self.unused -= samples
         self.supply.on_trained(samples, time)
         if not self.slots_taken and self.work_is_open():
@@ -546,7 +544,6 @@ class DistilReader:
             if key is None:
                 return
             self.slots_taken += 1
-            self.in_slots += self.sizes(key[0])[key[1]]
             self.batches_delivered += 1
             self.provenance.on_delivered(key)
             self._instructions.append(Deliver(*key))

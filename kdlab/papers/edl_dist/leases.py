@@ -211,10 +211,8 @@ class LeaseTable:
         self, student: str, teacher: str, epoch: int, need: float, time: float
     ) -> None:
         """A student can do without this lease; `need` samples/s must stay covered."""
-        lease = self.leases.get(teacher)
-        if lease is None or (lease.student, lease.epoch) != (student, epoch):
-            return
-        if lease.state != "assigned":
+        lease = self._assigned(student, teacher, epoch)
+        if lease is None:
             return
         demand = self.demands.get(student)
         if demand is not None:
@@ -225,12 +223,16 @@ class LeaseTable:
 
     def on_given_back(self, student: str, teacher: str, epoch: int, time: float) -> None:
         """A request failed; the need is as it was. The same teacher may come again."""
-        lease = self.leases.get(teacher)
-        if lease is None or (lease.student, lease.epoch) != (student, epoch):
-            return
-        if lease.state == "assigned":
+        lease = self._assigned(student, teacher, epoch)
+        if lease is not None:
             self._take(lease, "released")
             self._match(time)
+
+    def _assigned(self, student: str, teacher: str, epoch: int) -> Lease | None:
+        lease = self.leases.get(teacher)
+        if lease is None or lease.state != "assigned":
+            return None
+        return lease if (lease.student, lease.epoch) == (student, epoch) else None
 
     def on_complaint(self, student: str, teacher: str, epoch: int, time: float) -> bool:
         """Its answers cannot be used. True if it is this student's, under this lease."""
@@ -390,7 +392,7 @@ class LeaseTable:
         """Out of the free ones and of its student's account; the row stays."""
         self.touched.add(lease.teacher)
         self.free.pop(lease.teacher, None)
-        demand = self.demands.get(lease.student) if lease.student is not None else None
+        demand = self.demands.get(lease.student or "")
         if demand is not None and demand.held.pop(lease.teacher, None) is not None:
             demand.rate = sum(le.t_t for le in demand.held.values())
         lease.student = None
@@ -404,7 +406,7 @@ class LeaseTable:
         lease.t_t = t_t
         if lease.state == "free":
             self.free[lease.teacher] = t_t
-        demand = self.demands.get(lease.student) if lease.student is not None else None
+        demand = self.demands.get(lease.student or "")
         if demand is not None:
             demand.rate = sum(le.t_t for le in demand.held.values())
 

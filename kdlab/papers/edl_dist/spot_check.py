@@ -75,13 +75,12 @@ class SpotCheck:
                 return self._found(case, asked)
             case.confirmed.add(asked)
             if case.confirmed == {case.first, case.second}:
-                return self._found(case, max(case.first, case.second, key=_newer))
+                return self._found(
+                    case, max(case.first, case.second, key=lambda w: w.lease)
+                )
             return None
-        if agrees_with == {case.first}:
-            return self._found(case, case.second)
-        if agrees_with == {case.second}:
-            return self._found(case, case.first)
-        return self._found(case, case.first)  # all three differ: what counted is not kept
+        # Where all three differ, what counted is not kept.
+        return self._found(case, case.second if agrees_with == {case.first} else case.first)
 
     def next_to_ask(self, part: Part, usable: Mapping[str, int]) -> Witness | None:
         """Who could decide a disputed case: a third teacher, else one of the two again.
@@ -118,7 +117,3 @@ class SpotCheck:
         self.checked += 1
         del self.cases[case.part]
         return wrong
-
-
-def _newer(witness: Witness) -> int:
-    return witness.lease

@@ -271,15 +271,20 @@ class StageCosts:
         norms = self._norms[stop] - self._norms[first]
         return link.all_reduce_s(shared, devices) + norms * link.norm_s(devices)
 
-    def parts(self, first: int, stop: int, group: _Group) -> StageCost:
-        """What `seconds` is made of."""
-        all_reduce = self._all_reduce(first, stop, group)
+    def parts(
+        self, first: int, stop: int, group: _Group, *, alone: bool = False
+    ) -> StageCost:
+        """What `seconds` is made of.
+
+        `alone`: of a baseline's task, which runs the teacher from the images and relays nothing.
+        """
+        all_reduce, begin = self._all_reduce(first, stop, group), 0 if alone else first
         costs = [
             StageCost(
-                m.teacher[stop] - m.teacher[first] + (0.0 if first else m.load_s),
+                m.teacher[stop] - m.teacher[begin] + (0.0 if begin else m.load_s),
                 m.student[stop] - m.student[first],
                 all_reduce,
-                m.exposed(first, stop),
+                0.0 if alone else m.exposed(first, stop),
             )
             for m in group.members
         ]
@@ -363,17 +368,7 @@ class StageCosts:
     def _task(self, block: int, start: int, end: int) -> StageCost:
         group = self.group(start, end)
         assert group is not None
-        all_reduce = self._all_reduce(block, block + 1, group)
-        costs = [
-            StageCost(
-                m.teacher[block + 1] + m.load_s,
-                m.student[block + 1] - m.student[block],
-                all_reduce,
-                0.0,
-            )
-            for m in group.members
-        ]
-        return max(costs, key=lambda cost: cost.seconds)
+        return self.parts(block, block + 1, group, alone=True)
 
 
 def _sums(values: Sequence[float]) -> list[float]:
