@@ -12,7 +12,7 @@ from kdlab.methods.blockwise.search import SearchRounds
 from kdlab.methods.blockwise.served_prefix import PrefixLoader
 from kdlab.methods.blockwise.stage import Groups, StageJob, Worker, stage_groups
 from kdlab.papers.pipe_bd.stages import Plan, Stage
-from kdlab.train.course import Course
+from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.recipe import Stepper, lr_at, make_optimizer
 
 _DRAWING = ("DropPath", "DropBlock2d", "StochasticDepth")  # of timm and torchvision
@@ -23,14 +23,11 @@ class DeviceStages:
 
     Args:
         job: what to train.
-        course: where the training stands.
-        lr_factor: asked before each step, on top of the schedule.
+        loop: knows where the training stands, and what factor its learning rate has.
     """
 
-    def __init__(
-        self, job: BlockwiseJob, course: Course, lr_factor: Callable[[], float]
-    ) -> None:
-        self.job, self._course, self._lr_factor = job, course, lr_factor
+    def __init__(self, job: BlockwiseJob, loop: PlanLoop) -> None:
+        self.job, self._loop = job, loop
         self.rounds: SearchRounds | None = None  # of a search
         if job.search is not None:
             steps = job.recipe.epochs * job.samples.plan.batches
@@ -50,10 +47,10 @@ class DeviceStages:
     def begin(self, first: int) -> None:
         """An epoch, from its batch `first` on."""
         for loader in self.loaders:
-            loader.begin(self._course.position.epoch, first)
+            loader.begin(self._loop.position.epoch, first)
         for worker in self.workers:
             worker.spans.clear()  # after a pause steps count from there
-        self._reported, self._losses = self._course.position.step, {}
+        self._reported, self._losses = self._loop.position.step, {}
 
     @property
     def sizes(self) -> list[int]:
@@ -62,9 +59,9 @@ class DeviceStages:
 
     def mean_losses(self) -> dict[int, float]:
         """Mean loss of each of this device's blocks, over the steps since the last call."""
-        steps = max(1, self._course.position.step - self._reported)
+        steps = max(1, self._loop.position.step - self._reported)
         found = {block: float(total) / steps for block, total in self._losses.items()}
-        self._losses, self._reported = {}, self._course.position.step
+        self._losses, self._reported = {}, self._loop.position.step
         return found
 
     def trains(self, block: int) -> bool:
@@ -84,7 +81,7 @@ class DeviceStages:
         def load(step: int, start: int, stop: int) -> Tensor:
             if counts:
                 ids = loader.ids[step][start:stop]
-                self._course.lineage.trained(ids)
+                self._loop.lineage.trained(ids)
             return loader(step, start, stop)
 
         def on_step(step: int, losses: Sequence[Tensor]) -> None:
@@ -134,7 +131,7 @@ class DeviceStages:
             return None
 
         def begin(step: int, number: int, row: int) -> None:
-            done = self._course.position.epoch * self.job.samples.plan.batches
+            done = self._loop.position.epoch * self.job.samples.plan.batches
             done += self.loaders[0].first + step
             key = (self.job.seed, done, first + number, row)
             torch.manual_seed(
@@ -152,13 +149,13 @@ class DeviceStages:
 
     def _schedule(self, step: int) -> None:
         recipe, steps = self.job.recipe, self.job.samples.plan.batches
-        epoch = self._course.position.epoch + (self.loaders[0].first + step) / steps
-        self.lr = lr_at(recipe, epoch, steps) * self._lr_factor()
+        epoch = self._loop.position.epoch + (self.loaders[0].first + step) / steps
+        self.lr = lr_at(recipe, epoch, steps) * self._loop.control.lr_factor
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.lr
         if self.rounds is not None:
-            done = self._course.position.epoch * steps + self.loaders[0].first + step
+            done = self._loop.position.epoch * steps + self.loaders[0].first + step
             self.rounds.begin(done, self.optimizers)
 
 

@@ -1,12 +1,9 @@
 """What a worker of an ensemble is told, and what it says of its work."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-from kdlab.control.steering import Steering
 from kdlab.data.samples import PlannedSamples
-from kdlab.events.event import Emit
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.models.model import Normalised
@@ -14,47 +11,33 @@ from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.soft_labels.source import SoftLabelSource, TeacherPool
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.checkpoint import OptimizerFacts
+from kdlab.train.job import LoopJob
 from kdlab.train.position import Start
-from kdlab.train.recipe import Recipe
 
 Opened = Callable[[TeacherPool, PlannedSamples, Start, int], SoftLabelSource]
 """From this batch on, with so many outputs for each sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalJob:
-    """What one worker is told.
+class LocalJob(LoopJob):
+    """A local model, on its local data; models are written below the folder.
 
     Attributes:
         worker: its number, from 0.
         model: with its first weights.
         scratch: makes an empty model of any worker's kind, for the weights of others.
-        samples: of its local data.
         timetable: of all workers.
         aggregation: how the global model is made.
         loss: of soft labels, where the local training has any.
-        folder: of the member; models are written below it.
-        stop: whether the user asked to stop.
-        steering: what the user changes while it trains.
-        pulse: a sign of life, with the steps done.
         opened: a source of some samples' soft labels from the pool of local models.
     """
 
     worker: int
-    recipe: Recipe
     model: Normalised
     scratch: Callable[[int], Normalised]
-    samples: PlannedSamples
     timetable: RoundSchedule
     aggregation: AggregationSpec
     loss: LossSpec | None
-    seed: int
-    folder: Path
-    spec_hash: str
-    emit: Emit
-    stop: Callable[[], bool] = lambda: False
-    pulse: Callable[[int], None] = lambda step: None
-    steering: Steering = field(default_factory=lambda: Steering(None, ""))
     opened: Opened | None = None
 
 

@@ -21,8 +21,8 @@ from kdlab.events.ensemble import LocalStep
 from kdlab.events.training import CheckpointSaved
 from kdlab.losses.local import log_loss
 from kdlab.methods.ensemble.local_job import LocalJob
-from kdlab.models.memory import keep_freed_memory
 from kdlab.soft_labels.source import Batch
+from kdlab.train.job import begin_process
 from kdlab.train.recipe import lr_at
 from kdlab.train.step import Descent
 
@@ -35,10 +35,8 @@ class LocalSgd:
     """Steps count in all rounds; their losses are those since the last word."""
 
     def __init__(self, job: LocalJob) -> None:
-        keep_freed_memory()
+        begin_process(job.recipe)
         self.job = job
-        if job.recipe.threads is not None:
-            torch.set_num_threads(job.recipe.threads)
         self.device = torch.device(job.recipe.chosen_device())
         self.model = job.model.to(self.device)
         self.descent = Descent(job.recipe, self.model, self.model, self.device)
