@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 from kdlab.errors import ClusterError
 from kdlab.messages import plain, typed
-from kdlab.supervision import lifeline
-from kdlab.supervision.fork_server import ForkedProcess, forked
+from kdlab.supervision import forks, lifeline
 
 T = TypeVar("T")
 
@@ -144,11 +143,13 @@ class Child:
 
 def _forked(
     module: str, log: int, environment: Mapping[str, str], fds: Sequence[int]
-) -> ForkedProcess | None:
+) -> "subprocess.Popen[bytes] | None":
     """By the fork server, where there is one."""
+    if forks.fork is None:
+        return None
     (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
     numbers = {0: theirs_in, 1: theirs_out, 2: log} | {fd: fd for fd in fds}
-    made = forked(module, (), environment, numbers)
+    made = forks.fork(module, (), environment, numbers)
     os.close(theirs_in)
     os.close(theirs_out)
     if made is None:
