@@ -60,23 +60,23 @@ class Child:
                 pass_fds=tuple(fds),
                 env=everything,
             )
-        assert self.process.stdin is not None
+        self._received = b""
         try:
-            self.process.stdin.write(json.dumps(plain(config)).encode() + b"\n")
-            self.process.stdin.flush()
+            self._tell(plain(config))
         except BrokenPipeError as error:
             raise ClusterError(
                 self.exit_report("ended before it was configured")
             ) from error
 
-        self._received = b""
+    def _tell(self, message: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        self.process.stdin.flush()
 
     def send(self, **order: object) -> bool:
         """One line of JSON to a child that listens; False when it is gone."""
-        assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps(order).encode() + b"\n")
-            self.process.stdin.flush()
+            self._tell(order)
         except (BrokenPipeError, ValueError):  # ValueError: closed on our side
             return False
         return True

@@ -5,7 +5,7 @@ Shared by all training loops; only the master rank has one.
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -97,10 +97,7 @@ class Results:
             figures=figures,
             model_path=str(path),
             best_path=str(best_path),
-            seen=lineage.seen,
-            lost=lineage.lost,
-            repeated=lineage.repeated,
-            rolled_back=lineage.rolled_back,
+            **asdict(lineage.totals()),
         )
 
     def _test(self, model: Normalised) -> Accuracy:

@@ -1,6 +1,9 @@
 """One step of any training: forward in the recipe's precision, backward, clip, update."""
 
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from hashlib import blake2b
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +11,21 @@ from torch import Tensor, nn
 from kdlab.train.recipe import Recipe, make_optimizer
 
 _KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def seed_by(*key: int) -> None:
+    """PyTorch's chances from here on, the same wherever and whenever this key comes up."""
+    digest = blake2b(repr(key).encode(), digest_size=7).digest()
+    torch.manual_seed(int.from_bytes(digest))
+
+
+def steps_per_second(step: Callable[[], object], *, least: int, seconds: float) -> float:
+    """Over so many steps at least, and as many as take so long."""
+    done, begin = 0, time.perf_counter()
+    while done < least or time.perf_counter() - begin < seconds:
+        step()
+        done += 1
+    return done / (time.perf_counter() - begin)
 
 
 class Descent:

@@ -36,7 +36,6 @@ from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.recipe import Recipe
-from kdlab.train.result import StudentResult
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
 
@@ -264,11 +263,7 @@ def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
     loop = StudentLoop(job)
     loop.resume()
     result = loop.run(NoTeacherSource(samples))
-    write_json(folder / "facts.json", _facts(result))  # last: its presence means complete
-
-
-def _facts(result: StudentResult) -> dict[str, object]:
-    return {
+    facts = {
         "validation_top1": result.validation_best,
         "test_top1": result.best.top1,
         "test_top5": result.best.top5,
@@ -277,3 +272,4 @@ def _facts(result: StudentResult) -> dict[str, object]:
         "samples_per_second": result.samples_per_second,
         "test": asdict(result.best),
     }
+    write_json(folder / "facts.json", facts)  # last: its presence means complete

@@ -1,9 +1,7 @@
 """The stages of one device: their workers with data, optimisers and chances."""
 
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 
-import torch
 from torch import Tensor, nn
 
 from kdlab.methods.blockwise.job import BlockwiseJob
@@ -14,6 +12,7 @@ from kdlab.methods.blockwise.stage import Groups, StageJob, Worker, stage_groups
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.recipe import Stepper, lr_at, make_optimizer
+from kdlab.train.step import seed_by
 
 _DRAWING = ("DropPath", "DropBlock2d", "StochasticDepth")  # of timm and torchvision
 
@@ -133,10 +132,7 @@ class DeviceStages:
         def begin(step: int, number: int, row: int) -> None:
             done = self._loop.position.epoch * self.job.samples.plan.batches
             done += self.loaders[0].first + step
-            key = (self.job.seed, done, first + number, row)
-            torch.manual_seed(
-                int.from_bytes(blake2b(repr(key).encode(), digest_size=7).digest())
-            )
+            seed_by(self.job.seed, done, first + number, row)
 
         return begin
 

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from kdlab.errors import ModelError
 from kdlab.models.adapted import Adapted, AdaptedModel, adapter, channels_of
-from kdlab.models.model import ModelSpec
+from kdlab.models.model import ModelSpec, evaluating
 
 BlockLoss = Callable[[Tensor, Tensor], Tensor]  # (student's, teacher's) -> mean over rows
 
@@ -59,9 +59,8 @@ def pairs_of(
     own = views  # what the student's own blocks would pass on
     for number, (teacher, block) in enumerate(zip(teachers, students, strict=True)):
         teacher.eval().requires_grad_(requires_grad=False)
-        with torch.no_grad():
-            wanted = teacher(views)
-            got = _eval(block, own)
+        with torch.no_grad(), evaluating(block):
+            wanted, got = teacher(views), block(own)
         before = _between(views, own, f"Student block {number} takes", number - 1)
         after = _between(got, wanted, f"Student block {number} puts out", number)
         student = block
@@ -73,14 +72,6 @@ def pairs_of(
         found.append(BlockPair(teacher, student, soft_cross_entropy if soft else mse_loss))
         views, own = wanted, got
     return found
-
-
-def _eval(block: nn.Module, views: Tensor) -> Tensor:
-    mode = block.training
-    block.eval()
-    output: Tensor = block(views)
-    block.train(mode)
-    return output
 
 
 def _between(given: Tensor, wanted: Tensor, what: str, boundary: int) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from kdlab.methods.blockwise.pairs import BlockPair
+from kdlab.models.model import evaluating
 from kdlab.models.proxyless import mixed_blocks, paths_in_turn
 from kdlab.papers.pipe_bd.block_cost import Block
 from kdlab.papers.pipe_bd.stages import even_rows
@@ -220,10 +221,8 @@ def _norms(student: nn.Module, views: Tensor) -> int:
         for m in student.modules()
         if isinstance(m, nn.BatchNorm2d)
     ]
-    mode = student.training
-    student.eval()
-    student(views)
-    student.train(mode)
+    with evaluating(student):
+        student(views)
     for handle in handles:
         handle.remove()
     return len(passed)
@@ -243,11 +242,8 @@ def _activation_bytes(pair: BlockPair, views: Tensor) -> float:
 
     for block, factor in ((pair.teacher, 1), (pair.student, 2)):
         handles = [m.register_forward_hook(count(factor)) for m in block.modules()]
-        mode = block.training
-        block.eval()
-        with torch.no_grad():
+        with evaluating(block), torch.no_grad():
             block(views)
-        block.train(mode)
         for handle in handles:
             handle.remove()
     return total

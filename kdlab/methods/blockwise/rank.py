@@ -13,8 +13,6 @@ import torch
 import torch.distributed as dist
 
 from kdlab.config.home import write_json
-from kdlab.control.orders import CONTROL
-from kdlab.control.steering import Steering
 from kdlab.data.samples import PlannedSamples
 from kdlab.errors import BadInput
 from kdlab.events.blockwise import (
@@ -90,11 +88,8 @@ class BlockRank(RankProcess[GenerationOrder]):
         cutting = cutting_of(
             self.method.cuts, self.spec, teacher, data, self.member.seed, device
         )
-        self.meet(order, device)
-        try:
+        with self.meeting(order, device):
             return self._train(order, cutting, device)
-        finally:
-            dist.destroy_process_group()
 
     def _train(
         self, order: GenerationOrder, cutting: Cutting, device: torch.device
@@ -128,9 +123,7 @@ class BlockRank(RankProcess[GenerationOrder]):
                 stop=self.stops,
                 leave=lambda: self.saving or self.leaving,
                 pulse=lambda step: self._pulse(number, step),
-                steering=Steering(
-                    self.run.path / CONTROL, self.member.name, self.run.since
-                ),
+                steering=self.steering,
                 search=self.method.search,
                 works=cutting.works,
                 opened=lambda own, start: self._opened(

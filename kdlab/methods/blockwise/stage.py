@@ -19,6 +19,7 @@ from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.relay import Part, Span, Transfer, edges, instructions
 from kdlab.papers.pipe_bd.stages import Plan
+from kdlab.train.aggregation.ranks import average_statistics
 from kdlab.train.recipe import Stepper
 from kdlab.train.sync_norm import synchronise
 
@@ -278,15 +279,11 @@ class Worker:
                 nn.utils.clip_grad_norm_(student.parameters(), self.job.clip_norm)
             optimizer.step()
 
-    @torch.no_grad()
     def average_statistics(self) -> None:
         """Running statistics that each device of a shared stage took of its own rows."""
         share = self.stage.rows[self.stage.devices.index(self.device)] / self.plan.batch
         for student in self.students:
-            for buffer in student.buffers():
-                if buffer.is_floating_point():
-                    buffer.mul_(share)
-                    dist.all_reduce(buffer, group=self.group)
+            average_statistics(student, share, self.group)
 
     def _all_reduce(self) -> None:
         """Line 14: all gradients of the stage in one go."""

@@ -1,7 +1,7 @@
 """One member of an ensemble experiment: what it needs before, around and after its workers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
 from statistics import fmean
@@ -43,7 +43,6 @@ from kdlab.soft_labels.source import (
 )
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.model_average import ModelAverage
-from kdlab.train.compression.kind import CompressionSpec
 from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.position import Start
 from kdlab.train.recipe import Recipe
@@ -74,11 +73,12 @@ class EnsembleRun:
 
     @property
     def workers(self) -> int:
-        return self.method.workers_of(self.variant)
+        return self.variant.workers or self.method.workers
 
     @property
     def recipe(self) -> Recipe:
-        return self.method.recipe_of(self.variant, self.spec.train)
+        recipe, epochs = self.spec.train, self.variant.epochs
+        return recipe if epochs is None else replace(recipe, epochs=epochs)
 
     def samples(self, worker: int, epochs: int | None = None) -> PlannedSamples:
         """A worker's local data."""
@@ -112,7 +112,8 @@ class EnsembleRun:
 
     def fresh(self, worker: int) -> Normalised:
         """A worker's model with its first weights."""
-        equal = self.method.starts_equal(self.variant.aggregation)
+        averaged = isinstance(self.variant.aggregation, ModelAverage)
+        equal = (self.method.start or ("equal" if averaged else "own")) == "equal"
         data = self.setup.data
         with torch.random.fork_rng():
             torch.manual_seed(self.member.seed + (0 if equal else 1_000_003 * worker))
@@ -353,15 +354,13 @@ def check(own: EnsembleRun) -> None:
             "iterations: no communication would happen before the end. Lower tau, or train "
             "longer."
         )
-    if isinstance(aggregation, EnsembleAggregation) and aggregation.compression is not None:
-        _check_p(aggregation.compression, table, name)
-
-
-def _check_p(spec: CompressionSpec, table: RoundSchedule, name: str) -> None:
-    if spec.p_iterations is not None and spec.p_iterations > table.iterations:
+    if not isinstance(aggregation, EnsembleAggregation) or aggregation.compression is None:
+        return
+    p = aggregation.compression.p_iterations
+    if p is not None and p > table.iterations:
         raise BadInput(
-            f"{name}: compression.p_iterations is {spec.p_iterations}, longer than the whole "
-            f"training of {table.iterations} iterations. Lower it."
+            f"{name}: compression.p_iterations is {p}, longer than the whole training of "
+            f"{table.iterations} iterations. Lower it."
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,7 +36,6 @@ from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
-from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 
 _POSITIVE = Range(ge=1)
@@ -117,17 +116,6 @@ class Ensemble(MethodSpec):
             return dict(self.compare)
         own = Variant(aggregation=aggregation)
         return {name_of(own, self.workers): own}
-
-    def workers_of(self, variant: Variant) -> int:
-        return variant.workers or self.workers
-
-    def recipe_of(self, variant: Variant, recipe: Recipe) -> Recipe:
-        return recipe if variant.epochs is None else replace(recipe, epochs=variant.epochs)
-
-    def starts_equal(self, aggregation: AggregationSpec) -> bool:
-        if self.start is None:
-            return isinstance(aggregation, ModelAverage)
-        return self.start == "equal"
 
     # As kdlab/experiment/method.py wants it
 

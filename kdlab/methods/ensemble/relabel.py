@@ -4,9 +4,10 @@ One model after another is loaded into the same place, so memory holds one forei
 and the sums, whatever their number (section 4.2).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -64,21 +65,19 @@ def relabel(
         batch: rows that are computed together.
         alive: called between batches.
     """
-    sizes = [len(place.ids) for place in places]
-    starts = [int(s) for s in np.cumsum([0, *sizes[:-1]])]
-    rows = sum(sizes)
     labels = torch.from_numpy(samples.labels(_ids(places)))
-    total = torch.zeros((rows, samples.classes))
+    total = torch.zeros((len(labels), samples.classes))
     losses = []
     for file in models:
         model = scratch(file.worker)
         model.net.load_state_dict(fetch(file))
         model.eval()
-        own = _probabilities(model, _chunks(places, batch), samples, alive)
+        views = (samples.views(ids, epoch) for epoch, ids in _chunks(places, batch))
+        own = probabilities(model, views, alive)
         losses.append(log_loss(own, labels))
         total += own
     total /= max(1, len(models))
-    return Relabelled(total, losses, log_loss(total, labels), starts)
+    return Relabelled(total, losses, log_loss(total, labels), _starts(places))
 
 
 @torch.no_grad()
@@ -109,9 +108,8 @@ def relabel_served(
         done += range(last.index + 1, samples.plan.batches)
     asked = replace(samples, plan=replace(samples.plan, epochs=last.epoch + 1))
     labels = torch.from_numpy(samples.labels(_ids(places)))
-    sizes = [len(place.ids) for place in places]
-    rows = [int(s) for s in np.cumsum([0, *sizes[:-1]])]
-    mean = torch.zeros((sum(sizes), samples.classes))
+    rows = _starts(places)
+    mean = torch.zeros((len(labels), samples.classes))
     losses = [0.0] * models  # sums
     start: Start = {"epoch": first.epoch, "done": done}
     with closing(opened(asked, start, models * samples.classes)) as source:
@@ -134,12 +132,17 @@ def relabel_served(
             mean[row : row + size] = each.mean(1)
             for k in range(models):
                 losses[k] += size * log_loss(each[:, k], labels[row : row + size])
-    model_losses = [loss / sum(sizes) for loss in losses]
+    model_losses = [loss / len(labels) for loss in losses]
     return Relabelled(mean, model_losses, log_loss(mean, labels), rows)
 
 
 def _ids(places: Sequence[BatchPlace]) -> NDArray[np.int64]:
     return np.concatenate([place.ids for place in places])
+
+
+def _starts(places: Sequence[BatchPlace]) -> list[int]:
+    """First row of each batch."""
+    return list(accumulate((len(place.ids) for place in places[:-1]), initial=0))
 
 
 def _chunks(
@@ -153,16 +156,13 @@ def _chunks(
     return found
 
 
-def _probabilities(
-    model: Normalised,
-    chunks: Sequence[tuple[int, NDArray[np.int64]]],
-    samples: PlannedSamples,
-    alive: Callable[[], None],
+def probabilities(
+    model: Normalised, views: Iterable[NDArray[np.uint8]], alive: Callable[[], None]
 ) -> Tensor:
+    """(n, C) of all these views, one array after the other; `alive` is called between."""
     device = next(model.parameters()).device
     found = []
-    for epoch, ids in chunks:
+    for some in views:
         alive()
-        views = torch.from_numpy(samples.views(ids, epoch)).to(device)
-        found.append(model(views).float().softmax(1).cpu())
+        found.append(model(torch.from_numpy(some).to(device)).float().softmax(1).cpu())
     return torch.cat(found)

@@ -165,7 +165,12 @@ class RoundDriver:
                     finished = self._execute(self._next_instructions(event)) or finished
         finally:
             self.workers.close()
-        return self._ended(finished)
+        return TrainingOutcome(
+            models=[self.latest[k] for k in finished.models],
+            losses=dict(self._final),
+            looks=self.looks,
+            account=self.account,
+        )
 
     def _next_instructions(self, event: Event) -> Iterable[Instruction]:
         match event:
@@ -337,11 +342,3 @@ class RoundDriver:
         for old in sorted((self.training.folder / "rounds").glob("*")):
             if int(old.name) < following - _KEPT_ROUNDS:
                 shutil.rmtree(old)
-
-    def _ended(self, finished: Finish) -> TrainingOutcome:
-        return TrainingOutcome(
-            models=[self.latest[k] for k in finished.models],
-            losses=dict(self._final),
-            looks=self.looks,
-            account=self.account,
-        )

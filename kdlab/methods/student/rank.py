@@ -4,10 +4,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 import torch
-import torch.distributed as dist
 
-from kdlab.control.orders import CONTROL
-from kdlab.control.steering import Steering
 from kdlab.data.samples import RankPart
 from kdlab.events.ranks import BatchShared
 from kdlab.experiment.folder import RunFolder
@@ -49,13 +46,10 @@ class Rank(RankProcess[GenerationOrder]):
         device = self.device(order.local_rank)
         if world == 1:
             return self.train(order, Solo(), device)
-        self.meet(order, device)
-        try:
+        with self.meeting(order, device):
             sync_norms = self.aggregation.batch_norm == "sync"
             ranks = Together(device, self.lr_scale(world), sync_norms=sync_norms)
             return self.train(order, ranks, device)
-        finally:
-            dist.destroy_process_group()
 
     def backend(self, device: torch.device, on_this_machine: int) -> str:
         if self.aggregation.backend != "auto":
@@ -102,7 +96,7 @@ class Rank(RankProcess[GenerationOrder]):
             fence=order.fence,
             leave=lambda: self.saving or self.leaving,
             pulse=lambda step: self.beat(number, step),
-            steering=Steering(self.run.path / CONTROL, self.member.name, self.run.since),
+            steering=self.steering,
         )
         if ranks.rank:  # dropout and the like: chances of its own
             torch.manual_seed(self.member.seed * 1009 + ranks.rank)

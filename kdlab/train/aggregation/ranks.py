@@ -174,18 +174,25 @@ class Together:
         dist.all_reduce(moved)
         return moved.cpu()
 
-    @torch.no_grad()
     def average_buffers(self, model: nn.Module, part: float) -> None:
-        for buffer in model.buffers():
-            if buffer.is_floating_point():
-                buffer.mul_(part)
-                dist.all_reduce(buffer)
+        average_statistics(model, part)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         moved = tensor.to(self.device)
         found = [torch.empty_like(moved) for _ in range(self.world)]
         dist.all_gather(found, moved)
         return [t.cpu() for t in found]
+
+
+@torch.no_grad()
+def average_statistics(
+    model: nn.Module, part: float, group: dist.ProcessGroup | None = None
+) -> None:
+    """Average what batch norms know, where each device has seen its part of the rows."""
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            buffer.mul_(part)
+            dist.all_reduce(buffer, group=group)
 
 
 def _tensor(request: ControlRequest) -> Tensor:
