@@ -15,27 +15,19 @@ from kdlab.train.recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopJob:
-    """How to train, on what, where to write, and whom to listen to.
-
-    Attributes:
-        folder: of the member.
-        fence: of this generation of ranks: what an earlier one saves is refused.
-        stop: whether the user asked to stop.
-        leave: whether to save and end this generation.
-        pulse: a sign of life, with the steps done.
-        steering: what the user changes while it trains; the first rank's counts.
-    """
+    """How to train, on what, where to write, and whom to listen to."""
 
     recipe: Recipe
     samples: PlannedSamples
     seed: int
-    folder: Path
+    folder: Path  # of the member
     spec_hash: str
     emit: Emit
-    fence: int = 0
-    stop: Callable[[], bool] = lambda: False
-    leave: Callable[[], bool] = lambda: False
-    pulse: Callable[[int], None] = lambda step: None
+    fence: int = 0  # of this generation of ranks: what an earlier one saves is refused
+    stop: Callable[[], bool] = lambda: False  # whether the user asked to stop
+    leave: Callable[[], bool] = lambda: False  # whether to save and end this generation
+    pulse: Callable[[int], None] = lambda step: None  # a sign of life, with the steps done
+    # What the user changes while it trains; the first rank's counts
     steering: Steering = field(default_factory=lambda: Steering(None, ""))
 
 

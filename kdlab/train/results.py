@@ -22,23 +22,14 @@ _KEEP_BEST = 4  # best weights kept during training: more than the checkpoints k
 
 @dataclass(slots=True)
 class Results:
-    """Evaluates and exports one student.
+    """Evaluates and exports one student."""
 
-    Attributes:
-        model: the student, as it is trained.
-        spec: of it, for the files that are written.
-        data: its images.
-        folder: of the member.
-        batch: of evaluation, in samples.
-        alive: called between batches.
-    """
-
-    model: Normalised
-    spec: ModelSpec
-    data: ImageData
-    folder: Path
-    batch: int
-    alive: Callable[[], None] = lambda: None
+    model: Normalised  # the student, as it is trained
+    spec: ModelSpec  # of it, for the files that are written
+    data: ImageData  # its images
+    folder: Path  # of the member
+    batch: int  # of evaluation, in samples
+    alive: Callable[[], None] = lambda: None  # called between batches
     last_validation: float = float("nan")
 
     def validate(self, position: Position, *, is_last: bool) -> Accuracy:

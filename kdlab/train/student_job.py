@@ -23,14 +23,8 @@ class StudentJob(LoopJob):
 
 @dataclass(frozen=True, kw_only=True)
 class StudentFacts(Standing, OptimizerFacts):
-    """A checkpoint's facts.
+    """A checkpoint's facts."""
 
-    Attributes:
-        shares: of each rank in a batch, by its name.
-        fence: of the generation of ranks that saved it.
-        scaler: state of the gradient scaler; empty without one.
-    """
-
-    shares: dict[str, float]
-    fence: int
-    scaler: dict[str, int | float]
+    shares: dict[str, float]  # of each rank in a batch, by its name
+    fence: int  # of the generation of ranks that saved it
+    scaler: dict[str, int | float]  # state of the gradient scaler; empty without one

@@ -22,17 +22,11 @@ _NUMBERS = len(ControlRequest(settings=(0.0,)).numbers())  # lr_factor alone is 
 
 @dataclass(slots=True)
 class StepConsensus:
-    """What all devices say of each step, read when all have spoken for long.
+    """What all devices say of each step, read when all have spoken for long."""
 
-    Attributes:
-        group: process group of all devices.
-        blocks: number of them.
-        lag: steps between saying and hearing, more than devices are ever apart.
-    """
-
-    group: dist.ProcessGroup
+    group: dist.ProcessGroup  # of all devices
     blocks: int
-    lag: int
+    lag: int  # steps between saying and hearing, more than devices are ever apart
     under_way: deque[tuple[int, dist.Work, Tensor]] = field(default_factory=deque)
 
     def report(

@@ -21,22 +21,15 @@ from kdlab.train.recipe import Stepper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathering:
-    """Collects the weights and optimiser states of all blocks, as one device sees it.
-
-    Attributes:
-        optimizers: of each block's student.
-        workers: of this device.
-        norm: how batch norm in shared stages is kept.
-        talk: process group of all devices, by processor.
-    """
+    """Collects the weights and optimiser states of all blocks, as one device sees it."""
 
     pairs: Sequence[BlockPair]
-    optimizers: Sequence[Stepper]
-    workers: Sequence[Worker]
+    optimizers: Sequence[Stepper]  # of each block's student
+    workers: Sequence[Worker]  # of this device
     programme: ExecutionPlan
-    norm: Literal["sync", "local"]
+    norm: Literal["sync", "local"]  # how batch norm in shared stages is kept
     rank: int
-    talk: dist.ProcessGroup
+    talk: dist.ProcessGroup  # of all devices, by processor
 
     @torch.no_grad()
     def collect(self) -> None:

@@ -19,31 +19,26 @@ from kdlab.train.position import Standing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockwiseJob(LoopJob):
-    """The pairs of blocks and their plan; the same for all ranks but for `rank`.
-
-    Attributes:
-        student: the whole, made of the pairs' students, with the teacher's statistics.
-        shapes: of one row of each block's input.
-        outputs: of one row of each block's output.
-        search: of the architecture, when the student is a supernet.
-        works: multiplications of each teacher block for one image, for a search.
-        opened: opens a source of the first teacher blocks' outputs, where the programme has
-            them served.
-        on_trace: told by the master what all devices did in an epoch's last steps.
-    """
+    """The pairs of blocks and their plan; the same for all ranks but for `rank`."""
 
     model_spec: ModelSpec
+    # The whole, made of the pairs' students, with the teacher's statistics
     student: Normalised
     pairs: Sequence[BlockPair]
-    shapes: Sequence[Sequence[int]]
-    outputs: Sequence[Sequence[int]]
+    shapes: Sequence[Sequence[int]]  # of one row of each block's input
+    outputs: Sequence[Sequence[int]]  # of one row of each block's output
     programme: ExecutionPlan
     norm: Literal["sync", "local"]
     rank: int
     device: torch.device
+    # Of the architecture, when the student is a supernet
     search: ArchitectureSearch | None = None
+    # Multiplications of each teacher block for one image, for a search
     works: Sequence[float] = ()
+    # Opens a source of the first teacher blocks' outputs, where the programme has them
+    # served
     opened: Open | None = None
+    # Told by the master what all devices did in an epoch's last steps
     on_trace: Callable[[list[Span]], None] = lambda spans: None
 
 

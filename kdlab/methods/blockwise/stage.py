@@ -28,37 +28,31 @@ _MAX_SPANS = 20_000
 
 @dataclass(slots=True)
 class StageJob:
-    """What a device is told besides the plan.
+    """What a device is told besides the plan."""
 
-    Attributes:
-        pairs: of its own stage's blocks, in order; on the device's memory.
-        optimizers: one for each pair.
-        load: the normalised views of a step's rows [start, stop), for the first stage.
-        served: the outputs of the first teacher blocks for the rows that were loaded last,
-            when somebody else computes them.
-        prefix: the teacher's blocks before a first stage that does not begin with block 0.
-        batch_of: rows of a step's batch; None is the plan's for every step.
-        schedule: sets learning rates before a step.
-        on_step: told of each step's losses, one per block, averaged over its own rows.
-        before_block: called before a student block's forward with the step, the block's
-            place among `pairs`, and the first row: for chances that depend on these alone.
-        clip_norm: largest 2-norm of a block's gradients.
-        norm: `sync` takes batch statistics over a shared stage's whole batch.
-        relay: process group of the transfers; None is the default one. Two plans that are
-            under way at the same time need one each.
-    """
-
+    # Of its own stage's blocks, in order; on the device's memory
     pairs: Sequence[BlockPair]
-    optimizers: Sequence[Stepper]
+    optimizers: Sequence[Stepper]  # one for each pair
+    # The normalised views of a step's rows [start, stop), for the first stage
     load: Callable[[int, int, int], Tensor]
+    # The outputs of the first teacher blocks for the rows that were loaded last, when
+    # somebody else computes them
     served: Callable[[], Sequence[Tensor]] = tuple
+    # The teacher's blocks before a first stage that does not begin with block 0
     prefix: Sequence[nn.Module] = ()
+    # Rows of a step's batch; None is the plan's for every step
     batch_of: Callable[[int], int] | None = None
-    schedule: Callable[[int], None] = lambda step: None
+    schedule: Callable[[int], None] = lambda step: None  # sets learning rates before a step
+    # Told of each step's losses, one per block, averaged over its own rows
     on_step: Callable[[int, Sequence[Tensor]], None] = lambda step, losses: None
+    # Called before a student block's forward with the step, the block's place among
+    # `pairs`, and the first row: for chances that depend on these alone
     before_block: Callable[[int, int, int], None] | None = None
-    clip_norm: float | None = None
+    clip_norm: float | None = None  # largest 2-norm of a block's gradients
+    # `sync` takes batch statistics over a shared stage's whole batch
     norm: Literal["sync", "local"] = "sync"
+    # Process group of the transfers; None is the default one. Two plans that are under
+    # way at the same time need one each.
     relay: dist.ProcessGroup | None = None
 
 

@@ -26,17 +26,11 @@ from kdlab.train.compression.distillation import Distillation
 
 @dataclass(frozen=True, slots=True)
 class MeanOutputs:
-    """Mean outputs of several models, and what they cost.
+    """Mean outputs of several models, and what they cost."""
 
-    Attributes:
-        made: the outputs.
-        seconds: of this processor, or of waiting for a pool.
-        fetched_bytes: of others' models, or of the outputs that a pool sent instead.
-    """
-
-    made: Relabelled
-    seconds: float
-    fetched_bytes: int
+    made: Relabelled  # the outputs
+    seconds: float  # of this processor, or of waiting for a pool
+    fetched_bytes: int  # of others' models, or of the outputs that a pool sent instead
 
 
 def mean_outputs(

@@ -20,77 +20,52 @@ Opened = Callable[[TeacherPool, PlannedSamples, Start, int], SoftLabelSource]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalJob(LoopJob):
-    """A local model, on its local data; models are written below the folder.
+    """A local model, on its local data; models are written below the folder."""
 
-    Attributes:
-        worker: its number, from 0.
-        model: with its first weights.
-        scratch: makes an empty model of any worker's kind, for the weights of others.
-        timetable: of all workers.
-        aggregation: how the global model is made.
-        loss: of soft labels, where the local training has any.
-        opened: a source of some samples' soft labels from the pool of local models.
-    """
-
-    worker: int
-    model: Normalised
+    worker: int  # its number, from 0
+    model: Normalised  # with its first weights
+    # Makes an empty model of any worker's kind, for the weights of others
     scratch: Callable[[int], Normalised]
-    timetable: RoundSchedule
-    aggregation: AggregationSpec
-    loss: LossSpec | None
+    timetable: RoundSchedule  # of all workers
+    aggregation: AggregationSpec  # how the global model is made
+    loss: LossSpec | None  # of soft labels, where the local training has any
+    # A source of some samples' soft labels from the pool of local models
     opened: Opened | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkParts:
-    """What a part of a round was made of.
+    """What a part of a round was made of."""
 
-    Attributes:
-        samples: of SGD, in the model now; those before a restart are in it too.
-        relabel_s, compress_s: processor seconds of this process; of relabelling by a pool the
-            seconds it was waited for.
-        fetched_bytes: of models of others, or of the outputs a pool sent instead.
-        ensemble_loss, model_losses: on the relabelled rows, of the ensemble and of each model.
-    """
-
-    samples: int = 0
+    samples: int = 0  # of SGD, in the model now; those before a restart are in it too
+    # relabel_s and compress_s: processor seconds of this process; of relabelling by a
+    # pool the seconds it was waited for
     relabel_s: float = 0.0
     compress_s: float = 0.0
-    fetched_bytes: int = 0
+    fetched_bytes: int = 0  # of models of others, or of the outputs a pool sent instead
+    # ensemble_loss and model_losses: on the relabelled rows, of the ensemble and of each
+    # model
     ensemble_loss: float | None = None
     model_losses: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundWork(WorkParts):
-    """What a worker did in one part of a round.
+    """What a worker did in one part of a round."""
 
-    Attributes:
-        round: its number.
-        model: that can be fetched.
-        loss: mean training loss of its steps (cross entropy with the true labels).
-        steps: of SGD, those before a restart included.
-        wall_s: of the part, looks at validation and test not counted.
-        train_s: processor seconds of this process.
-    """
-
-    round: int
-    model: ModelFile
-    loss: float
-    steps: int
-    wall_s: float
-    train_s: float = 0.0
+    round: int  # its number
+    model: ModelFile  # that can be fetched
+    loss: float  # mean training loss of its steps (cross entropy with the true labels)
+    steps: int  # of SGD, those before a restart included
+    wall_s: float  # of the part, looks at validation and test not counted
+    train_s: float = 0.0  # processor seconds of this process
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFacts(OptimizerFacts):
-    """A checkpoint's facts; see `LocalWorker` for its counters.
+    """A checkpoint's facts; see `LocalWorker` for its counters."""
 
-    Attributes:
-        taken: batches of its stream.
-    """
-
-    taken: int
+    taken: int  # batches of its stream
     steps: int
     round: int
     round_steps: int

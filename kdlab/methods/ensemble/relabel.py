@@ -26,19 +26,12 @@ from kdlab.train.position import Start
 
 @dataclass(slots=True)
 class Relabelled:
-    """Mean probabilities of some batches' rows.
+    """Mean probabilities of some batches' rows."""
 
-    Attributes:
-        mean: (n, C), row by row of the batches one after the other.
-        model_losses: mean cross entropy of each model with the true labels.
-        loss: that of the mean.
-        starts: first row of each batch.
-    """
-
-    mean: Tensor
-    model_losses: list[float]
-    loss: float
-    starts: list[int] = field(default_factory=list)
+    mean: Tensor  # (n, C), row by row of the batches one after the other
+    model_losses: list[float]  # mean cross entropy of each model with the true labels
+    loss: float  # that of the mean
+    starts: list[int] = field(default_factory=list)  # first row of each batch
 
     def of(self, batch: int, size: int) -> Tensor:
         """(size, C) of batch number `batch` of those that were relabelled."""

@@ -67,18 +67,12 @@ Instruction = Train | Combine | Restart | Communicated | Finish
 
 @dataclass(slots=True)
 class Rounds:
-    """Who does what next.
+    """Who does what next."""
 
-    Attributes:
-        workers: K.
-        rounds: of the timetable.
-        first: round to begin with, after a resume.
-        latest: workers whose compressed models were made in the round before it.
-    """
-
-    workers: int
-    rounds: Sequence[Round]
-    first: int = 0
+    workers: int  # K
+    rounds: Sequence[Round]  # of the timetable
+    first: int = 0  # round to begin with, after a resume
+    # Workers whose compressed models were made in the round before it
     latest: tuple[int, ...] = ()
     phase: Phase = "training"
     _round: int = 0

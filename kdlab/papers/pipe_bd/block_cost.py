@@ -29,24 +29,16 @@ from kdlab.papers.shares import shared_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One pair of blocks on one type of device.
+    """One pair of blocks on one type of device."""
 
-    Attributes:
-        teacher_s: seconds of the teacher's forward, by rows.
-        student_s: seconds of the student's forward, loss, backward and update, by rows.
-        output_bytes: of the teacher's output, per row: what is relayed.
-        gradient_bytes: of the student: what is shared in a group.
-        fixed_bytes: memory of weights, gradients and optimiser.
-        row_bytes: memory of activations and buffers, per row.
-        norms: of the student's batch norms, which a shared stage takes over all its rows.
-    """
-
-    teacher_s: Mapping[int, float]
+    teacher_s: Mapping[int, float]  # seconds of the teacher's forward, by rows
+    # Seconds of the student's forward, loss, backward and update, by rows
     student_s: Mapping[int, float]
-    output_bytes: float = 0.0
-    gradient_bytes: float = 0.0
-    fixed_bytes: float = 0.0
-    row_bytes: float = 0.0
+    output_bytes: float = 0.0  # of the teacher's output, per row: what is relayed
+    gradient_bytes: float = 0.0  # of the student: what is shared in a group
+    fixed_bytes: float = 0.0  # memory of weights, gradients and optimiser
+    row_bytes: float = 0.0  # memory of activations and buffers, per row
+    # Of the student's batch norms, which a shared stage takes over all its rows
     norms: int = 0
 
 
@@ -82,21 +74,14 @@ class DeviceLink:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Measured blocks for each type of device, and the devices in their order.
+    """Measured blocks for each type of device, and the devices in their order."""
 
-    Attributes:
-        types: blocks by type of device; the same number for each.
-        devices: type of each device; groups are neighbours in this order.
-        link: between devices.
-        load_s: seconds to load a whole batch, where that does not overlap.
-        memory_bytes: of each device; None is no limit.
-    """
-
+    # Blocks by type of device; the same number for each
     types: Mapping[str, Sequence[Block]]
-    devices: Sequence[str]
-    link: DeviceLink = DeviceLink()
-    load_s: float = 0.0
-    memory_bytes: Sequence[float] | None = None
+    devices: Sequence[str]  # type of each device; groups are neighbours in this order
+    link: DeviceLink = DeviceLink()  # between devices
+    load_s: float = 0.0  # seconds to load a whole batch, where that does not overlap
+    memory_bytes: Sequence[float] | None = None  # of each device; None is no limit
 
     @property
     def blocks(self) -> int:

@@ -25,20 +25,13 @@ class NoPlan(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ExecutionPlan:
-    """Plans that are carried out in every step.
+    """Plans that are carried out in every step."""
 
-    Attributes:
-        name: of the method that made it.
-        plans: in the order a device does its own.
-        predicted_s: seconds of a step of every block.
-        why: how it was chosen, for people.
-        served: teacher blocks, from the first on, that a pool computes (served_prefix.py).
-    """
-
-    name: PlanName
-    plans: tuple[Plan, ...]
-    predicted_s: float
-    why: str
+    name: PlanName  # of the method that made it
+    plans: tuple[Plan, ...]  # in the order a device does its own
+    predicted_s: float  # seconds of a step of every block
+    why: str  # how it was chosen, for people
+    # Teacher blocks, from the first on, that a pool computes (served_prefix.py)
     served: int = 0
 
     @property
