@@ -185,9 +185,7 @@ def configured(
 ) -> T:
     """In a child: its configuration; from here on it lives as long as its parent.
 
-    Args:
-        kind: dataclass of the configuration.
-        on_order: called, in a thread of its own, with every order the parent tells later.
+    `on_order` is called, in a thread of its own, with every order the parent tells later.
 
     Raises:
         MessageError: the parent has sent another configuration.

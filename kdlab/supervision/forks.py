@@ -17,12 +17,8 @@ class Fork(Protocol):
     ) -> "subprocess.Popen[bytes] | None":
         """What behaves as `python -m`; None where it must be started in the usual way.
 
-        Args:
-            module: that is run.
-            arguments: of the command line.
-            environment: all of it.
-            fds: the file descriptors it has, by the number they have in it.
-            new_session: of its own.
+        `environment` is all of it; `fds` are the file descriptors it has, by the number in
+        it.
         """
 
 

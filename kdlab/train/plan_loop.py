@@ -26,15 +26,7 @@ _At = TypeVar("_At", bound=Standing)
 
 
 class PlanLoop:
-    """One rank's part of a training.
-
-    Args:
-        job: what it is told.
-        model: the student, as it is trained.
-        model_spec: of it.
-        settings: what can be changed while it trains, as the spec has it.
-        is_master: whether this is rank 0.
-    """
+    """One rank's part of a training; `settings` can be changed while it goes on."""
 
     def __init__(
         self,

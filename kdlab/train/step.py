@@ -31,11 +31,7 @@ def steps_per_second(step: Callable[[], object], *, least: int, seconds: float) 
 class Descent:
     """A model with its optimiser and, in fp16, its gradient scaler.
 
-    Args:
-        recipe: says how.
-        model: whose parameters are trained.
-        run_model: what is called; the model itself, compiled or wrapped.
-        device: of the model.
+    What is called is `run_model`: the model itself, compiled or wrapped.
     """
 
     def __init__(

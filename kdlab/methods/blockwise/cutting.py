@@ -51,15 +51,7 @@ def cut_both(
     shape: Sequence[int],
     device: torch.device,
 ) -> Cutting:
-    """Cut both networks and put the pairs on a device.
-
-    Args:
-        cuts: where.
-        teacher: with its weights.
-        student: to be trained.
-        spec: of the student.
-        shape: (C, H, W) of an image.
-        device: that trains.
+    """Cut both networks and put the pairs on a device; `shape` is (C, H, W) of an image.
 
     Raises:
         ModelError: a network that cannot be cut so, or blocks that cannot meet.

@@ -18,12 +18,7 @@ _DRAWING = ("DropPath", "DropBlock2d", "StochasticDepth")  # of timm and torchvi
 
 
 class DeviceStages:
-    """Every rank must make its own at the same time.
-
-    Args:
-        job: what to train.
-        loop: knows where the training stands, and what factor its learning rate has.
-    """
+    """Every rank must make its own at the same time."""
 
     def __init__(self, job: BlockwiseJob, loop: PlanLoop) -> None:
         self.job, self._loop = job, loop

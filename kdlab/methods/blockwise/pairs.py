@@ -41,11 +41,7 @@ def pairs_of(
 ) -> list[BlockPair]:
     """Teacher and student blocks that belong together, checked on some views.
 
-    Args:
-        teachers: blocks of the teacher, in order; they are frozen here.
-        students: as many blocks of the student.
-        views: (N, C, H, W) float, already normalised.
-        last_loss: of the last block.
+    The teacher's are frozen here; `views` are (N, C, H, W) float, already normalised.
 
     Raises:
         ModelError: their numbers differ, or a pair's outputs cannot meet.

@@ -157,10 +157,7 @@ def unmeasured(
 ) -> list[Block]:
     """Blocks with their sizes and made-up times: enough to see whether plans fit.
 
-    Args:
-        pairs: of blocks.
-        shapes: of one row of each one's input.
-        batch: rows.
+    `shapes` are of one row of each pair's input.
     """
     found = []
     for pair, shape in zip(pairs, shapes, strict=True):

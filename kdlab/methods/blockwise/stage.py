@@ -93,12 +93,7 @@ class Worker:
     ) -> None:
         """A device that has not begun.
 
-        Args:
-            plan: for all.
-            device: this one's number, which is its rank.
-            job: models and data.
-            groups: as `stage_groups` makes them.
-            shape: of one row of what this stage receives; ignored by the first.
+        `shape` is of one row of what this stage receives; the first ignores it.
         """
         number = plan.stage_of(device)
         self.plan, self.device, self.job = plan, device, job

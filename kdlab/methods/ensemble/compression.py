@@ -73,12 +73,8 @@ def compress(
 ) -> WorkParts:
     """Algorithm 2: relabel, then p iterations on Eq. 6 from the local weights.
 
-    Args:
-        sgd: of the local model.
-        trained: its stream of batches; some are taken where compressing goes on in it.
-        round_: of the timetable.
-        models: of all.
-        pool: that serves them; None has them loaded here.
+    Some of the batches of `trained` are taken where compressing goes on in it. Without a
+    `pool` that serves them the models of all are loaded here.
     """
     if not round_.compress_steps:
         return WorkParts()

@@ -108,12 +108,7 @@ def looked_at(data: ImageData) -> NDArray[np.int64]:
 
 
 class WorkersHere:
-    """All workers here, one after the other.
-
-    Args:
-        make: a worker by its number, with whatever it left in its folder.
-        source: of a worker's batches.
-    """
+    """All workers here, one after the other, each with whatever it left in its folder."""
 
     def __init__(
         self,

@@ -47,10 +47,8 @@ _MODULE = "kdlab.methods.ensemble.rank"
 class Processes:
     """Each worker a process; a lost one is told of, and started again when asked for.
 
-    Args:
-        training: whose workers they are, where they are started, and their teachers.
-        hang_s: a busy worker that is silent for longer is killed; one that has not shown a
-            first sign of life has two minutes.
+    A busy worker that is silent for longer than `hang_s` is killed; one that has not shown
+    a first sign of life has two minutes.
     """
 
     def __init__(self, training: MemberTraining, hang_s: float) -> None:

@@ -50,13 +50,8 @@ def relabel(
 ) -> Relabelled:
     """The mean of the models' probabilities on the views of these batches.
 
-    Args:
-        places: batches of the plan.
-        samples: they are of.
-        models: to be averaged.
-        scratch: gives a model on the device for this worker's weights, to be overwritten.
-        batch: rows that are computed together.
-        alive: called between batches.
+    `scratch` gives a model on the device for a worker's weights, to be overwritten; `batch`
+    rows are computed together, and `alive` is called between.
     """
     labels = torch.from_numpy(samples.labels(_ids(places)))
     total = torch.zeros((len(labels), samples.classes))
@@ -83,13 +78,8 @@ def relabel_served(
 ) -> Relabelled:
     """The same from a pool that answers with the logits of each model side by side.
 
-    Args:
-        places: batches of the plan, one after the other.
-        samples: they are of.
-        models: how many answer.
-        opened: a source of these samples, from that batch on, with so many outputs
-            for each.
-        alive: called between batches.
+    `opened` is a source of these samples, from the first of the batches on, with so many
+    outputs for each.
 
     Raises:
         KdlabError: it delivered other rows than were asked for.

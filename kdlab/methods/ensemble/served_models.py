@@ -25,13 +25,7 @@ _PATIENCE_S = 30.0  # until the readers of the communication before have said go
 
 
 class ServedModels:
-    """Has a pool serve these models, each one's logits beside the others'.
-
-    Args:
-        ensemble_run: whose models they are.
-        training: the member of the run that they are of.
-        source: how workers ask.
-    """
+    """Has a pool serve these models, each one's logits beside the others'."""
 
     def __init__(
         self,

@@ -128,11 +128,8 @@ class LocalWorker:
     ) -> RoundWork:
         """The rest of a round's local iterations (Eq. 5); publishes the model.
 
-        Args:
-            round_: of the timetable.
-            latest: compressed models of the round before, whose mean is z-bar.
-            source: of the batches, in the plan's order.
-            pool: that serves these models; None has the worker load them.
+        The mean of `latest`, the compressed models of the round before, is z-bar. Without a
+        `pool` that serves them the worker loads them.
 
         Raises:
             RunStopped: the user asked; the state is saved.
@@ -217,11 +214,8 @@ class LocalWorker:
     ) -> RoundWork:
         """Make the global model of these, and reset the local one by it.
 
-        Args:
-            round_: of the timetable.
-            models: to be combined.
-            keep: the reset point, on disk. With a communication every few steps not all are.
-            pool: that serves these models; None has the worker load them.
+        With `keep` the reset point is kept on disk: with a communication every few steps
+        not all are. Without a `pool` that serves the models the worker loads them.
 
         Raises:
             WeightsError: a model changed on the way.

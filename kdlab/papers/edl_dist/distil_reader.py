@@ -241,12 +241,7 @@ class DistilReader:
     ) -> Instructions:
         """A request came to nothing: no connection, no answer in time, or a bad one.
 
-        Args:
-            teacher: address.
-            lease: it was sent under.
-            why: for people.
-            unusable: it answered, and the answer cannot be used.
-            time: now.
+        With `unusable` it answered, and the answer cannot be used; `why` is for people.
         """
         self._trouble(teacher, lease, why, unusable=unusable, time=time)
         return self._pump(time)

@@ -55,10 +55,7 @@ class SpotCheck:
     ) -> Witness | None:
         """An answer came for an open case; who is found to be wrong by it, if anybody.
 
-        Args:
-            part: of the case.
-            asked: whose answer it is.
-            agrees_with: of the first two, those whose kept answers it equals.
+        It `agrees_with` those of the first two whose kept answers it equals.
         """
         case = self.cases.get(part)
         if case is None:
@@ -85,9 +82,7 @@ class SpotCheck:
     def next_to_ask(self, part: Part, usable: Mapping[str, int]) -> Witness | None:
         """Who could decide a disputed case: a third teacher, else one of the two again.
 
-        Args:
-            part: of the case.
-            usable: leases of the teachers that could be asked, by address.
+        `usable` are the leases of the teachers that could be asked, by address.
         """
         case = self.cases.get(part)
         if case is None or not case.disputed:

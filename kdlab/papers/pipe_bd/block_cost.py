@@ -157,13 +157,9 @@ class StageCosts:
     def __init__(
         self, profile: Profile, batch: int, *, sync_norms: bool = True, lead: int = LEAD
     ) -> None:
-        """Prepare the costs of a profile's stages.
+        """Of plans with this lead, in steps: each keeps what it has sent so long.
 
-        Args:
-            profile: of the blocks.
-            batch: rows.
-            sync_norms: count the messages of batch norms in shared stages.
-            lead: of the plans, in steps; each keeps what it has sent so long.
+        With `sync_norms` the messages of batch norms in shared stages count.
         """
         self.profile, self.batch = profile, batch
         self.sync_norms, self.lead = sync_norms, lead

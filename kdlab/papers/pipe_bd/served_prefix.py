@@ -38,12 +38,8 @@ def with_supply(
 ) -> ExecutionPlan:
     """The better of the plans with and without the pool; `why` says which, with numbers.
 
-    Args:
-        name: `tr`, `ahd` or `ir`: the baselines run every teacher block themselves.
-        costs: without the pool.
-        supply: of it.
-        decoupled: DPU.
-        always: serve whatever it costs.
+    With `always` it serves whatever it costs. Not for the baselines, which run every
+    teacher block themselves.
 
     Raises:
         NoPlan: as `programme` does.

@@ -134,13 +134,9 @@ def even_rows(batch: int, devices: int) -> tuple[int, ...]:
 def pipeline(
     batch: int, cuts: Sequence[int], widths: Sequence[int], *, decoupled: bool = True
 ) -> Plan:
-    """Stages that end before the blocks in `cuts`, on so many devices each, in order.
+    """Stages on so many devices each, in order.
 
-    Args:
-        batch: rows.
-        cuts: one past the last block of each stage; the last is the number of blocks.
-        widths: devices of each stage.
-        decoupled: DPU.
+    `cuts` are one past the last block of each stage; the last is the number of blocks.
     """
     ends = list(accumulate(widths))
     stages = []
