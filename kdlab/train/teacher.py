@@ -26,12 +26,7 @@ from kdlab.events.event import Emit
 from kdlab.events.general import Note
 from kdlab.events.runs import TeacherReady, TeacherTraining
 from kdlab.models.ensemble import combined
-from kdlab.models.model import (
-    ModelSpec,
-    Normalised,
-    check_fit,
-    load_weights,
-)
+from kdlab.models.model import ModelSpec, Normalised, check_fit, load_weights
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import LoadedTeacher
@@ -240,11 +235,7 @@ def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
     emit(TeacherTraining(folder=str(folder), epochs=recipe.epochs))
     torch.manual_seed(spec.seed)
     samples = planned(
-        data,
-        spec.data.to_dict(),
-        batch=recipe.batch,
-        seed=spec.seed,
-        epochs=recipe.epochs,
+        data, spec.data.to_dict(), batch=recipe.batch, seed=spec.seed, epochs=recipe.epochs
     )
     model = spec.model.build(len(data.classes), data.shape[0])
     fit_pixel_mean(model, data.inputs, data.train)

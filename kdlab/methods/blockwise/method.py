@@ -221,8 +221,7 @@ class Blockwise(MethodSpec):
         served = self.prefix
         assert served is not None
         return training.pools.started(
-            "pool_of_blocks",
-            lambda: prefix_deployment(self.cuts, served, training.pools),
+            "pool_of_blocks", lambda: prefix_deployment(self.cuts, served, training.pools)
         )
 
     def artifacts(self, folder: Path) -> list[str]:

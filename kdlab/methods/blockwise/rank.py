@@ -359,7 +359,7 @@ class BlockRank(RankProcess[GenerationOrder]):
                     message=f"A step took {1e3 * measured:.1f} ms, {1e3 * chosen.predicted_s:.1f} "
                     f"ms were predicted ({ratio:.2f} of it): the plan may not be the best one. "
                     "Other work on these devices, or a profile measured at another time, are "
-                    "the usual causes; delete profile.json to measure again.",
+                    "the usual causes; delete profile.json to measure again."
                 )
             )
 

@@ -94,10 +94,7 @@ class Alternating:
         *groups, last = both["param_groups"]
         shift, state = _count(groups), both["state"]
         self._weights.load_state_dict(
-            {
-                "state": {k: v for k, v in state.items() if k < shift},
-                "param_groups": groups,
-            }
+            {"state": {k: v for k, v in state.items() if k < shift}, "param_groups": groups}
         )
         self._alphas.load_state_dict(
             {

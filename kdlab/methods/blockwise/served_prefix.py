@@ -157,9 +157,7 @@ def measured_supply(
 
 
 def together(
-    measure: Callable[[], tuple[float, float]] | None,
-    work: Callable[[], None],
-    blocks: int,
+    measure: Callable[[], tuple[float, float]] | None, work: Callable[[], None], blocks: int
 ) -> PoolSupply | None:
     """Rank 0 measures while all others work, until it has; every rank must call this.
 

@@ -84,12 +84,7 @@ class Worker:
     """Rank `device` of the default process group, which has a rank for each device."""
 
     def __init__(
-        self,
-        plan: Plan,
-        device: int,
-        job: StageJob,
-        groups: Groups,
-        shape: Sequence[int],
+        self, plan: Plan, device: int, job: StageJob, groups: Groups, shape: Sequence[int]
     ) -> None:
         """A device that has not begun.
 

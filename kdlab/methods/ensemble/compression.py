@@ -103,9 +103,7 @@ def compress(
         sgd.one(
             Batch(place.index, ids, views, labels, None),
             partial(
-                accelerated_compression,
-                pseudo=pseudo,
-                weight=round_.compression_weight,
+                accelerated_compression, pseudo=pseudo, weight=round_.compression_weight
             ),
         )
         samples += len(ids)

@@ -24,13 +24,7 @@ from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
 from kdlab.methods.ensemble.variant import Variant, combining_of, relabel_of, timetable_of
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.ensemble import combined
-from kdlab.models.model import (
-    ModelSpec,
-    Normalised,
-    export,
-    load_weights,
-    parameters,
-)
+from kdlab.models.model import ModelSpec, Normalised, export, load_weights, parameters
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.papers.ec_dnn.parallel import Network
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule

@@ -13,12 +13,7 @@ from kdlab.config.spec import POSITIVE
 from kdlab.data.shards import Shards
 from kdlab.events.general import Warned
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.method import (
-    MemberTraining,
-    MethodSpec,
-    Ranks,
-    recipe_faults,
-)
+from kdlab.experiment.method import MemberTraining, MethodSpec, Ranks, recipe_faults
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun, check
@@ -228,6 +223,6 @@ def _warn_of_unseen(unseen: dict[int, int], training: MemberTraining) -> None:
         Warned(
             message=f"Of {len(training.setup.data.classes)} classes some are not in the "
             f"local data: {each}. Those models cannot know them by themselves; their "
-            "ensemble can. Raise method.shards.concentration for more even shares.",
+            "ensemble can. Raise method.shards.concentration for more even shares."
         )
     )

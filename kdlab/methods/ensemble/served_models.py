@@ -28,10 +28,7 @@ class ServedModels:
     """Has a pool serve these models, each one's logits beside the others'."""
 
     def __init__(
-        self,
-        ensemble_run: EnsembleRun,
-        training: MemberTraining,
-        source: SourceSpec,
+        self, ensemble_run: EnsembleRun, training: MemberTraining, source: SourceSpec
     ) -> None:
         self.ensemble_run, self.run, self.source = ensemble_run, training.run, source
         self._emit, self._stop = training.emit, training.setup.stop
@@ -56,8 +53,7 @@ class ServedModels:
                 )
             self._emit(
                 ModelsServed(
-                    models=[file.worker for file in models],
-                    teachers=len(status.teachers),
+                    models=[file.worker for file in models], teachers=len(status.teachers)
                 )
             )
             self._served, self._address = wanted, PoolAddress.of(pool)

@@ -106,10 +106,7 @@ class DistilReader:
             policy=rules.policy,
         )
         self.supply = Supply(
-            t_s=rules.t_s,
-            batch=largest,
-            settle_s=rules.settle_s,
-            window_s=rules.window_s,
+            t_s=rules.t_s, batch=largest, settle_s=rules.settle_s, window_s=rules.window_s
         )
         self.ledger = InFlight(limit=rules.per_teacher, part_s=rules.part_s)
         self.patience = Patience(give_up_s=rules.give_up_s)
