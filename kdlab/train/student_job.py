@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.model import ModelSpec, Normalised
-from kdlab.train.aggregation.ranks import Ranks, Solo
+from kdlab.train.aggregation.ranks import Ranks
 from kdlab.train.checkpoint import OptimizerFacts
 from kdlab.train.job import LoopJob
 from kdlab.train.position import Standing
@@ -17,7 +17,7 @@ class StudentJob(LoopJob):
     model_spec: ModelSpec
     model: Normalised
     loss: LossSpec | None  # None: true labels only, whatever the source says
-    ranks: Ranks = field(default_factory=Solo)
+    ranks: Ranks = field(default_factory=Ranks)
     members: tuple[str, ...] = ("alone",)  # names of the ranks, in their order
 
 

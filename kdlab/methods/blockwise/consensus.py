@@ -51,13 +51,6 @@ class StepConsensus:
             )
 
 
-def agreed(group: dist.ProcessGroup, request: ControlRequest) -> ControlRequest:
-    """What all want now; every device waits for all others here."""
-    numbers = torch.tensor(request.numbers(), dtype=torch.float64)
-    dist.all_reduce(numbers, group=group)
-    return ControlRequest.of_all(numbers.tolist())
-
-
 def of_all(backend: str | None = None) -> dist.ProcessGroup:
     """A group of all devices beside the default one; every device must call this."""
     made = dist.new_group(backend=backend)

@@ -79,13 +79,14 @@ class DeviceStages:
             return loader(step, start, stop)
 
         def on_step(step: int, losses: Sequence[Tensor]) -> None:
-            rows = self._rows(plan, step)
+            own = worker.rows(step)
+            rows = (own.stop - own.start) / own.batch  # this device's share
             for block, loss in zip(stage.blocks, losses, strict=True):
                 part = loss * rows
                 before = self._losses.get(block)
                 self._losses[block] = part if before is None else before + part
 
-        return Worker(
+        worker = Worker(
             plan,
             job.rank,
             StageJob(
@@ -106,6 +107,7 @@ class DeviceStages:
             groups,
             job.shapes[stage.first],
         )
+        return worker
 
     def _loader(self, stage: Stage) -> Loader | PrefixLoader:
         job, served = self.job, self.job.programme.served
@@ -130,13 +132,6 @@ class DeviceStages:
             seed_by(self.job.seed, done, first + number, row)
 
         return begin
-
-    def _rows(self, plan: Plan, step: int) -> float:
-        """This device's share of a step's batch."""
-        size = len(self.loaders[0].ids[step])
-        stage = plan.of_batch(size).stages[plan.stage_of(self.job.rank)]
-        start, stop = stage.interval(self.job.rank)
-        return (stop - start) / size
 
     def _schedule(self, step: int) -> None:
         recipe, steps = self.job.recipe, self.job.samples.plan.batches

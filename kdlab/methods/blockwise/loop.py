@@ -22,12 +22,12 @@ from kdlab.control.request import ControlRequest
 from kdlab.control.steering import LR_FACTOR
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.messages import plain
-from kdlab.methods.blockwise.consensus import StepConsensus, agreed, from_all, of_all
+from kdlab.methods.blockwise.consensus import StepConsensus, from_all, of_all
 from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.gathering import Gathering
 from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
 from kdlab.train import checkpoint
-from kdlab.train.aggregation.ranks import GenerationEnds
+from kdlab.train.aggregation.ranks import GenerationEnds, agreed_by_all
 from kdlab.train.evaluate import Accuracy
 from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.result import StudentResult
@@ -95,7 +95,7 @@ class BlockwiseLoop(PlanLoop):
             GenerationEnds: a rank comes or goes; the state is saved.
             KdlabError: a loss is no number any more.
         """
-        self.control.apply(agreed(self.talk, self.control.first_settings()))
+        self.control.apply(agreed_by_all(self.control.first_settings(), self.talk))
         try:
             while self.position.epoch < self.job.recipe.epochs:
                 if self._train_epoch():
@@ -175,7 +175,7 @@ class BlockwiseLoop(PlanLoop):
 
         self.control.pause(
             *(loader.source for loader in self.stages.loaders),
-            agree=lambda request: agreed(self.talk, request),
+            agree=lambda request: agreed_by_all(request, self.talk),
             act=act,
         )
 

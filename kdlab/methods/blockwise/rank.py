@@ -157,9 +157,10 @@ class BlockRank(RankProcess[GenerationOrder]):
         path = self.folder / "plan.json"
         profile = supply = None
         if not path.is_file():  # else of a generation or a session before
-            profile = self._with_memory(
-                self._profile(order, cutting, device), device, order.local_world
-            )
+            profile = self._profile(order, cutting, device)
+            # What each device says it has, or what all are allowed.
+            own = memory_of(self.method.memory_gb, device, order.local_world)
+            profile = replace(profile, memory_bytes=tuple(from_all(own)))
             if self.method.serves(self.plan):
                 supply = self._supply(order, cutting, profile, device)
         chosen: ExecutionPlan | NoPlan | None = None
@@ -206,14 +207,6 @@ class BlockRank(RankProcess[GenerationOrder]):
         write_json(path, {k: plan[k] for k in ("programme", "table", "ideal_s")})
         self.log.emit(plan)
         return chosen
-
-    def _with_memory(
-        self, profile: Profile, device: torch.device, local_world: int
-    ) -> Profile:
-        """With what each device says it has, or what all are allowed."""
-        allowed = self.method.memory_gb
-        own = memory_of(allowed, device, local_world)
-        return replace(profile, memory_bytes=tuple(from_all(own)))
 
     @property
     def plan(self) -> PlanName:

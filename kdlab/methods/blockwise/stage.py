@@ -8,7 +8,7 @@ instructions took is kept for the trace.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -67,14 +67,6 @@ class _Rows:
     outgoing: list[Transfer]
 
 
-@dataclass(slots=True)
-class _Buffers:
-    """What is under way, by step: tensors must live until then."""
-
-    receives: dict[int, "_UnderWay"] = field(default_factory=dict)
-    sends: dict[int, "_UnderWay"] = field(default_factory=dict)
-
-
 _UnderWay = tuple[Tensor, list[dist.Work | None]]
 Groups = Mapping[tuple[int, ...], dist.ProcessGroup]
 """Process groups by their devices."""
@@ -98,7 +90,9 @@ class Worker:
         self._rows: dict[int, _Rows] = {}
         self.spans: deque[Span] = deque(maxlen=_MAX_SPANS)
         self.exact = False  # spans end when a GPU has done the work, not when it was told
-        self._kept = _Buffers()
+        # What is under way, by step: tensors must live until then.
+        self._receives: dict[int, _UnderWay] = {}
+        self._sends: dict[int, _UnderWay] = {}
         self._input: Tensor | None = None
         self._targets: list[Tensor] = []
         self._losses: list[Tensor] = []
@@ -172,11 +166,11 @@ class Worker:
             case relay.PostReceive(step):
                 self._post_receive(step)
             case relay.AwaitReceive(step):
-                received, works = self._kept.receives.pop(step)
+                received, works = self._receives.pop(step)
                 _wait(works)
                 self._input = received.to(self.memory)
             case relay.AwaitSends(step):
-                _, works = self._kept.sends.pop(step)
+                _, works = self._sends.pop(step)
                 _wait(works)
             case relay.TeacherForward():
                 self._teacher()
@@ -206,7 +200,7 @@ class Worker:
             )
             for t in rows.incoming
         ]
-        self._kept.receives[step] = (buffer, works)
+        self._receives[step] = (buffer, works)
 
     def _load(self, step: int) -> None:
         rows = self.rows(step)
@@ -233,7 +227,7 @@ class Worker:
             part = output[t.start - rows.start : t.stop - rows.start]
             tag = _tag(step, self.plan.lead)
             works.append(dist.isend(part, t.receiver, group=self.job.relay, tag=tag))
-        self._kept.sends[step] = output, works  # alive until it has left
+        self._sends[step] = output, works  # alive until it has left
 
     def _student(self, step: int) -> None:
         """Lines 12 and 13 for each of its blocks; each has a graph of its own."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import yaml
 
@@ -91,14 +92,21 @@ class EnsembleRun:
         iterations = self.variant.iterations or self.recipe.epochs * batches
         return timetable_of(self.variant.aggregation, iterations, self.method.looks)
 
-    def unseen_classes(self) -> dict[int, int]:
-        """Workers whose local data lacks some classes, and how many."""
-        data = self.setup.data
-        seen = {
-            k: len(set(data.labels[self.samples(k).plan.ids].tolist()))
-            for k in range(self.workers)
-        }
-        return {k: len(data.classes) - n for k, n in seen.items() if n < len(data.classes)}
+    def warn_of_unseen_classes(self, emit: Emit) -> None:
+        """Which workers' local data lacks some classes, and how many."""
+        data, unseen = self.setup.data, list[str]()
+        for worker in range(self.workers):
+            seen = np.unique(data.labels[self.samples(worker).plan.ids])
+            if missing := len(data.classes) - len(seen):
+                unseen.append(f"worker {worker} {missing}")
+        if unseen:
+            emit(
+                Warned(
+                    message=f"Of {len(data.classes)} classes some are not in the local data: "
+                    f"{', '.join(unseen)}. Those models cannot know them by themselves; their "
+                    "ensemble can. Raise method.shards.concentration for more even shares."
+                )
+            )
 
     def model_spec(self, worker: int) -> ModelSpec:
         models = self.method.models

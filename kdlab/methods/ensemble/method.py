@@ -11,7 +11,6 @@ import torch
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.data.shards import Shards
-from kdlab.events.general import Warned
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import MemberTraining, MethodSpec, Ranks, recipe_faults
 from kdlab.experiment.setup import TrainingSetup
@@ -170,7 +169,7 @@ class Ensemble(MethodSpec):
     def train(self, training: MemberTraining) -> MemberResult:
         """Several local models, in processes of their own or one after the other here."""
         own = EnsembleRun(self, training.setup, training.member)
-        _warn_of_unseen(own.unseen_classes(), training)
+        own.warn_of_unseen_classes(training.emit)
         processes: ModelWorkers
         ranks: Ranks = list
         if self.processes:
@@ -213,16 +212,3 @@ class Ensemble(MethodSpec):
         picture(courses, run.path / "comparison.png")
         (run.path / METHODS).write_text(markdown(rows(courses)), encoding="utf-8")
         return [run.path / "comparison.png", run.path / METHODS]
-
-
-def _warn_of_unseen(unseen: dict[int, int], training: MemberTraining) -> None:
-    if not unseen:
-        return
-    each = ", ".join(f"worker {k} {n}" for k, n in unseen.items())
-    training.emit(
-        Warned(
-            message=f"Of {len(training.setup.data.classes)} classes some are not in the "
-            f"local data: {each}. Those models cannot know them by themselves; their "
-            "ensemble can. Raise method.shards.concentration for more even shares."
-        )
-    )

@@ -15,7 +15,7 @@ from kdlab.soft_labels.source import SoftLabelSource, SourceContext
 from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.all_reduce import AllReduce
-from kdlab.train.aggregation.ranks import Ranks, Solo, Together
+from kdlab.train.aggregation.ranks import Ranks, Together
 from kdlab.train.position import Position
 from kdlab.train.result import MemberResult
 from kdlab.train.student import StudentLoop
@@ -45,7 +45,7 @@ class Rank(RankProcess[GenerationOrder]):
         self.beat(number, 0)
         device = self.device(order.local_rank)
         if world == 1:
-            return self.train(order, Solo(), device)
+            return self.train(order, Ranks(), device)
         with self.meeting(order, device):
             sync_norms = self.aggregation.batch_norm == "sync"
             ranks = Together(device, self.lr_scale(world), sync_norms=sync_norms)

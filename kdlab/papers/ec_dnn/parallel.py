@@ -46,10 +46,6 @@ class Busy:
     relabel: float = 0.0
     compress: float = 0.0
 
-    @property
-    def seconds(self) -> float:
-        return self.train + self.relabel + self.compress
-
 
 def round_s(workers: Sequence[Busy], communication_s: float) -> float:
     """All wait for the slowest before a communication, and again at the end of the round."""
