@@ -28,13 +28,10 @@ _GIVES_WAY = 5  # added to the niceness
 class Child:
     """A process `python -m MODULE` with its log file and lifeline.
 
-    Args:
-        module: whose main reads the configuration by `configured`.
-        config: a dataclass, that this main expects.
-        log: what it prints is appended here.
-        fds: open files that it shares, under the same numbers.
-        environment: beside this process's own.
-        within: words before the command, such as those that enter a network namespace.
+    Its main reads the dataclass `config` by `configured`; what it prints is appended to
+    `log`. It shares the open files `fds` under the same numbers. `environment` comes beside
+    this process's own; `within` are words before the command, such as those that enter a
+    network namespace.
     """
 
     def __init__(
@@ -206,7 +203,7 @@ def configured(
     threading.Thread(
         target=_follow_parent, args=(on_order,), name="lifeline", daemon=True
     ).start()
-    lifeline.follow_yourself()
+    lifeline.followed.set()
     return config
 
 

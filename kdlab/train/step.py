@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from hashlib import blake2b
 
 import torch
@@ -44,13 +44,10 @@ class Descent:
 
     def scores(self, views: Tensor) -> Tensor:
         """(N, C, H, W) uint8 on the device -> (N, classes) float32."""
-        with self._autocast():
+        kind = _KINDS.get(self.recipe.precision)
+        with torch.autocast(self.device.type, dtype=kind) if kind else nullcontext():
             scores: Tensor = self.run_model(views)
         return scores.float()
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        kind = _KINDS.get(self.recipe.precision)
-        return torch.autocast(self.device.type, dtype=kind) if kind else nullcontext()
 
     def __call__(self, loss: Tensor, lr: float) -> None:
         """Down the gradient of this loss."""

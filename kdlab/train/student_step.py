@@ -21,13 +21,10 @@ class BatchStep:
     def __call__(
         self, batch: Batch, of_rows: int, *, epoch: float = 0.0, lr_factor: float = 1.0
     ) -> Tensor:
-        """This rank's mean loss, still on the device.
+        """This rank's mean loss on its rows of `of_rows` of all ranks, still on the device.
 
-        Args:
-            batch: this rank's rows.
-            of_rows: rows of all ranks together.
-            epoch: that are over, this one's share included.
-            lr_factor: on top of the schedule.
+        So many an `epoch` is over, this one's share included; `lr_factor` is on top of the
+        schedule.
         """
         recipe, ranks, device = self.job.recipe, self.job.ranks, self.descent.device
         views = batch.views.to(device, non_blocking=True)

@@ -34,7 +34,10 @@ class Gathering:
     @torch.no_grad()
     def collect(self) -> None:
         """To the master, as plain tensors; all devices take part."""
-        self._average_statistics()
+        if self.norm != "sync":  # each device of a shared stage saw its own rows alone
+            for worker in self.workers:
+                if len(worker.stage.devices) > 1:
+                    worker.average_statistics()
         for block, pair in enumerate(self.pairs):
             owner = self.programme.owner(block)
             if owner == 0:
@@ -56,14 +59,6 @@ class Gathering:
         tensors, facts = checkpoint.pack(self.pairs[block].student, self.optimizers[block])
         kept = {k: v for k, v in tensors.items() if not k.startswith("random.")}
         return {k: v.detach().contiguous().cpu() for k, v in kept.items()}, facts
-
-    def _average_statistics(self) -> None:
-        """Average batch norm's statistics in shared stages, where each device saw its own rows."""
-        if self.norm == "sync":
-            return
-        for worker in self.workers:
-            if len(worker.stage.devices) > 1:
-                worker.average_statistics()
 
     def _send(self, content: bytes) -> None:
         data = torch.frombuffer(bytearray(content), dtype=torch.uint8)

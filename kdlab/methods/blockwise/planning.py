@@ -31,16 +31,11 @@ _LINK_TRIES = 9
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identifies what a profile was measured on, and with.
+    """Identifies what a profile was measured on, and with."""
 
-    machine: processors, devices, PyTorch.
-    model: both networks, their cuts, and the shape of an image.
-    batch: rows.
-    """
-
-    machine: str
-    model: str
-    batch: int
+    machine: str  # processors, devices, PyTorch
+    model: str  # both networks, their cuts, and the shape of an image
+    batch: int  # rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +127,13 @@ def measured_link(device: torch.device) -> DeviceLink:
     if dist.get_world_size() == 1:
         return DeviceLink(overlap=overlap)
     small, large = (_there_and_back(size, device) for size in _LINK_BYTES)
-    meet_s = _meeting_s(device)
+    little = torch.zeros(64, device=device)  # all ranks meet for next to nothing
+    meet_s = _median_s(lambda: dist.all_reduce(little))
     rate = (_LINK_BYTES[1] - _LINK_BYTES[0]) / max(1e-9, large - small)
     latency = max(0.0, small - _LINK_BYTES[0] / rate)
     return from_first(
         DeviceLink(bytes_per_s=rate, latency_s=latency, overlap=overlap, meet_s=meet_s)
     )
-
-
-def _meeting_s(device: torch.device) -> float:
-    """Seconds that all ranks need for an all-reduce of next to nothing."""
-    little = torch.zeros(64, device=device)
-    return _median_s(lambda: dist.all_reduce(little))
 
 
 def _there_and_back(size: int, device: torch.device) -> float:

@@ -37,14 +37,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class StepWeight:
-    """beta of Eq. 6: one weight for the first compressions, a higher one after (5.1).
+    """beta of Eq. 6: one weight for the first compressions, a higher one after (5.1)."""
 
-    start: for the first share `rise_after` of all compressions.
-    end: for the rest; the same as start is a constant weight.
-    """
-
-    start: float = 0.4
-    end: float = 0.6
+    start: float = 0.4  # for the first share `rise_after` of all compressions
+    end: float = 0.6  # for the rest; the same as start is a constant weight
     rise_after: float = 0.2
 
     def at(self, compression: int, of: int) -> float:

@@ -44,15 +44,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLink:
-    """Between any two devices.
-
-    overlap: share of a transfer that costs the devices' processors nothing.
-    meet_s: seconds of an all-reduce of next to nothing; None is what the latency says.
-    """
+    """Between any two devices."""
 
     bytes_per_s: float = inf
     latency_s: float = 0.0
-    overlap: float = 1.0
+    overlap: float = 1.0  # share of a transfer that costs the devices' processors nothing
+    # Seconds of an all-reduce of next to nothing; None is what the latency says.
     meet_s: float | None = None
 
     def transfer_s(self, size: float) -> float:
@@ -170,27 +167,23 @@ class StageCosts:
         self._gradient = _sums([b.gradient_bytes for b in blocks])
         self._fixed = _sums([b.fixed_bytes for b in blocks])
         self._norms = _sums([b.norms if sync_norms else 0 for b in blocks])
-        self._groups: dict[tuple[int, int], _Group | None] = {}
+        self._groups: dict[tuple[int, int], _Group] = {}
         self._alike: dict[tuple[Any, ...], tuple[tuple[int, ...], tuple[_Member, ...]]] = {}
 
     def group(self, start: int, end: int) -> _Group | None:
         """Devices [start, end) and their rows; None when the batch has not enough."""
-        key = (start, end)
-        if key not in self._groups:
-            self._groups[key] = self._made(start, end)
-        return self._groups[key]
-
-    def _made(self, start: int, end: int) -> _Group | None:
         if self.batch < end - start:
             return None
+        if (start, end) in self._groups:
+            return self._groups[start, end]
         names = tuple(self.profile.devices[start:end])
         limits: tuple[float, ...] = ()
         if self.profile.memory_bytes is not None:
             limits = tuple(self.profile.memory_bytes[start:end])
         if (names, limits) not in self._alike:
             self._alike[names, limits] = self._members(names, limits)
-        rows, members = self._alike[names, limits]
-        return _Group(tuple(range(start, end)), rows, members)
+        group = _Group(tuple(range(start, end)), *self._alike[names, limits])
+        return self._groups.setdefault((start, end), group)
 
     def _members(
         self, names: tuple[str, ...], limits: tuple[float, ...]

@@ -121,18 +121,15 @@ def _searched(name: PlanName, costs: StageCosts) -> tuple[Plan, str]:
         why = f"best of {plans} plans, {ways[search.__name__]}"
     if found.plan is None:
         limits = costs.profile.memory_bytes or [0.0]
+        blocks = costs.profile.types[costs.profile.devices[0]]
+        alone = sum(b.fixed_bytes + costs.batch * b.row_bytes for b in blocks)
         raise NoPlan(
             f"No plan of {costs.blocks} blocks and {costs.batch} rows fits into the memory of "
             f"{costs.devices} devices ({min(limits) / 1e9:.3g} GB each). A step of all on "
-            f"one device needs {_all_bytes(costs) / 1e9:.3g} GB. Take a smaller batch or "
+            f"one device needs {alone / 1e9:.3g} GB. Take a smaller batch or "
             "more devices."
         )
     return found.plan, why
-
-
-def _all_bytes(costs: StageCosts) -> float:
-    blocks = costs.profile.types[costs.profile.devices[0]]
-    return sum(b.fixed_bytes + costs.batch * b.row_bytes for b in blocks)
 
 
 def predicted_s(made: ExecutionPlan, costs: StageCosts) -> float:

@@ -62,16 +62,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pipeline: consecutive blocks in stages, every device in one stage.
-
-    decoupled: DPU; else all devices wait for each other before they update (line 15).
-    lead: steps a stage may be ahead of the next.
-    """
+    """A pipeline: consecutive blocks in stages, every device in one stage."""
 
     batch: int
     stages: tuple[Stage, ...]
+    # DPU; else all devices wait for each other before they update (line 15).
     decoupled: bool = True
-    lead: int = LEAD
+    lead: int = LEAD  # steps a stage may be ahead of the next
 
     def __post_init__(self) -> None:
         expected, used = self.stages[0].first, set[int]()
