@@ -33,15 +33,6 @@ from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.result import MemberResult
 
 _POSITIVE = Range(ge=1)
-_FILES = (
-    "direction.json",
-    "curves.png",
-    "histograms.png",
-    "ensemble.yaml",
-    "global.safetensors",
-    "global.json",
-)
-
 # A worker's step is in float32 or bfloat16, and it saves itself at each reset point.
 _NOT_LOCAL = ("compile", "channels_last", "label_smoothing", "checkpoint_every_steps")
 
@@ -65,6 +56,15 @@ class Ensemble(MethodSpec):
     gbit_per_s: between machines, for the modelled time of a communication.
     hang_s: a worker without a sign of life for so long is killed and started again.
     """
+
+    files = (
+        "direction.json",
+        "curves.png",
+        "histograms.png",
+        "ensemble.yaml",
+        "global.safetensors",
+        "global.json",
+    )
 
     workers: Annotated[int, Range(ge=1, le=64)] = 4
     shards: Shards = field(default_factory=Shards)
@@ -195,10 +195,6 @@ class Ensemble(MethodSpec):
         result = own.result(outcome, training.folder)
         local_curves(outcome.looks, training.folder, training.member.name)
         return result
-
-    def artifacts(self, folder: Path) -> list[str]:
-        own = [folder / name for name in _FILES]
-        return [str(path) for path in own if path.is_file()]
 
     def summarise(self, spec: ExperimentSpec, run: RunFolder) -> list[Path]:
         """comparison.png and comparison.md over the variants, if there are several."""
