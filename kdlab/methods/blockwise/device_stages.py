@@ -26,11 +26,17 @@ class DeviceStages:
         if job.search is not None:
             steps = job.recipe.epochs * job.samples.plan.batches
             self.rounds = SearchRounds(
-                job.search, job.pairs, job.works, seed=job.seed, of_steps=steps
+                job.search,
+                job.cutting.pairs,
+                job.cutting.works,
+                seed=job.seed,
+                of_steps=steps,
             )
         made = make_optimizer if self.rounds is None else self.rounds.optimizer
         # One for each block of the student, whoever trains it.
-        self.optimizers: list[Stepper] = [made(job.recipe, p.student) for p in job.pairs]
+        self.optimizers: list[Stepper] = [
+            made(job.recipe, p.student) for p in job.cutting.pairs
+        ]
         self.loaders: list[Loader | PrefixLoader] = []  # one for each worker
         self.lr = job.recipe.lr  # of the newest step
         self._losses: dict[int, Tensor] = {}  # sums by block since the last word
@@ -90,11 +96,11 @@ class DeviceStages:
             plan,
             job.rank,
             StageJob(
-                pairs=[job.pairs[b] for b in stage.blocks],
+                pairs=[job.cutting.pairs[b] for b in stage.blocks],
                 optimizers=[self.optimizers[b] for b in stage.blocks],
                 load=load,
                 served=loader.served,
-                prefix=[p.teacher for p in job.pairs[: stage.first]]
+                prefix=[p.teacher for p in job.cutting.pairs[: stage.first]]
                 if stage.from_data
                 else (),
                 batch_of=lambda step: len(loader.ids[step]),
@@ -105,17 +111,22 @@ class DeviceStages:
                 norm=job.norm,
             ),
             groups,
-            job.shapes[stage.first],
+            job.cutting.shapes[stage.first],
         )
         return worker
 
     def _loader(self, stage: Stage) -> Loader | PrefixLoader:
         job, served = self.job, self.job.programme.served
         if not served or stage.first:
-            return Loader(job.samples, job.student, job.device)
+            return Loader(job.samples, job.cutting.student, job.device)
         assert job.opened is not None
         return PrefixLoader(
-            job.samples, stage, job.rank, job.student, job.outputs[:served], job.opened
+            job.samples,
+            stage,
+            job.rank,
+            job.cutting.student,
+            job.cutting.outputs[:served],
+            job.opened,
         )
 
     def _random_states(self, first: int) -> Callable[[int, int, int], None] | None:
@@ -123,7 +134,7 @@ class DeviceStages:
 
         So a resume is exact, and so are comparisons of plans that do not share blocks.
         """
-        if not any(_draws(pair.student) for pair in self.job.pairs):
+        if not any(_draws(pair.student) for pair in self.job.cutting.pairs):
             return None
 
         def begin(step: int, number: int, row: int) -> None:

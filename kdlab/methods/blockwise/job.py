@@ -1,15 +1,14 @@
 """What blockwise distillation is told, and what its checkpoint says."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from kdlab.methods.blockwise.pairs import BlockPair
+from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.search import ArchitectureSearch
 from kdlab.methods.blockwise.served_prefix import Open
-from kdlab.models.model import ModelSpec, Normalised
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.train.checkpoint import OptimizerFacts
@@ -21,20 +20,13 @@ from kdlab.train.position import Standing
 class BlockwiseJob(LoopJob):
     """The pairs of blocks and their plan; the same for all ranks but for `rank`."""
 
-    model_spec: ModelSpec
-    # The whole, made of the pairs' students, with the teacher's statistics
-    student: Normalised
-    pairs: Sequence[BlockPair]
-    shapes: Sequence[Sequence[int]]  # of one row of each block's input
-    outputs: Sequence[Sequence[int]]  # of one row of each block's output
+    cutting: Cutting
     programme: ExecutionPlan
     norm: Literal["sync", "local"]
     rank: int
     device: torch.device
     # Of the architecture, when the student is a supernet
     search: ArchitectureSearch | None = None
-    # Multiplications of each teacher block for one image, for a search
-    works: Sequence[float] = ()
     # Opens a source of the first teacher blocks' outputs, where the programme has them
     # served
     opened: Open | None = None

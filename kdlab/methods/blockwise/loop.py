@@ -45,7 +45,7 @@ class BlockwiseLoop(PlanLoop):
     def __init__(self, job: BlockwiseJob) -> None:
         settings = {LR_FACTOR: 1.0}
         super().__init__(
-            job, job.student, job.model_spec, settings, is_master=job.rank == 0
+            job, job.cutting.student, job.cutting.spec, settings, is_master=job.rank == 0
         )
         self.stages = DeviceStages(job, self)
         # Reports go by processor whatever the models are on.
@@ -55,15 +55,7 @@ class BlockwiseLoop(PlanLoop):
         # Losses by block that all devices reported since the last log line, and how often.
         self._sums, self._count = torch.zeros(job.programme.blocks, dtype=torch.float64), 0
         self.step_s: list[float] = []  # of each epoch, seconds of a step
-        self.gathering = Gathering(
-            pairs=job.pairs,
-            optimizers=self.stages.optimizers,
-            workers=self.stages.workers,
-            programme=job.programme,
-            norm=job.norm,
-            rank=job.rank,
-            talk=self.talk,
-        )
+        self.gathering = Gathering(job, self.stages, self.talk)
         longest = max(len(plan.stages) for plan in job.programme.plans)
         self._tick = _TICK_GPU if job.device.type == "cuda" else 1  # steps between reports
         self._lead = max(plan.lead for plan in job.programme.plans)
@@ -77,7 +69,7 @@ class BlockwiseLoop(PlanLoop):
         blocks = [] if found is None else found.facts.blocks
         for block, facts in enumerate(blocks):
             assert found is not None
-            head, pair = f"block.{block}.", self.job.pairs[block]
+            head, pair = f"block.{block}.", self.job.cutting.pairs[block]
             tensors = found.tensors
             own = {k[len(head) :]: v for k, v in tensors.items() if k.startswith(head)}
             if self.job.rank == 0 or self.stages.trains(block):
@@ -244,7 +236,7 @@ class BlockwiseLoop(PlanLoop):
         if job.rank == 0:
             tensors: dict[str, Tensor] = {"lineage.counts": counts}
             blocks: list[checkpoint.OptimizerFacts] = []
-            for block in range(len(job.pairs)):
+            for block in range(len(job.cutting.pairs)):
                 own, more = self.gathering.packed(block)
                 tensors |= {f"block.{block}.{k}": v for k, v in own.items()}
                 blocks.append(more)

@@ -105,11 +105,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         loop = BlockwiseLoop(
             BlockwiseJob(
                 recipe=self.spec.train,
-                model_spec=cutting.spec,
-                student=cutting.student,
-                pairs=cutting.pairs,
-                shapes=cutting.shapes,
-                outputs=cutting.outputs,
+                cutting=cutting,
                 samples=samples,
                 programme=chosen,
                 norm=self.method.bn,
@@ -125,7 +121,6 @@ class BlockRank(RankProcess[GenerationOrder]):
                 pulse=lambda step: self._pulse(number, step),
                 steering=self.steering,
                 search=self.method.search,
-                works=cutting.works,
                 opened=lambda own, start: self._opened(
                     order, own, start, len(own.batches(0)[0]) / chosen.predicted_s, cutting
                 ),

@@ -30,6 +30,7 @@ from kdlab.events.teachers import (
     TeachersGone,
     ThresholdLimits,
 )
+from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.assignment import static_share
 from kdlab.papers.edl_dist.batches import Batches
 from kdlab.papers.edl_dist.hedging import Hedging
@@ -44,21 +45,7 @@ from kdlab.papers.edl_dist.in_flight import InFlight, Part, Speed
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.patience import Patience
 from kdlab.papers.edl_dist.provenance import Provenance, TrainedOn
-from kdlab.papers.edl_dist.reader_instructions import (
-    AskTeacher,
-    Check,
-    Complain,
-    Deliver,
-    EndCheck,
-    Fail,
-    GiveBack,
-    Instructions,
-    Keep,
-    Release,
-    Say,
-    Send,
-    TakeCached,
-)
+from kdlab.papers.edl_dist.reader_instructions import Instructions
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
 from kdlab.papers.edl_dist.spot_check import SpotCheck, Witness
 from kdlab.papers.edl_dist.stability import Stability
@@ -202,7 +189,7 @@ class DistilReader:
             if teacher in self.teachers:
                 self._learn(self.teachers[teacher])
             self._is_dry = False
-            self._instructions.append(Keep(part))
+            self._instructions.append(tell.Keep(part))
             self.provenance.on_answer(part, Witness(teacher, lease))
             self._check(part, Witness(teacher, lease), time)
             self._arrived(part, time)
@@ -228,7 +215,7 @@ class DistilReader:
         witness = self.check.next_to_ask(part, usable)
         if witness is None:
             self.check.drop(part)
-            self._instructions.append(EndCheck(part))
+            self._instructions.append(tell.EndCheck(part))
         else:
             self._ask_to_check(part, witness, None, time)
         return self._pump(time)
@@ -259,10 +246,10 @@ class DistilReader:
             name = facts.name if facts else teacher
             self._say(TeacherLost(teacher=name, why=why, resent=again))
             if unusable:
-                self._instructions.append(Complain(teacher, lease, why))
+                self._instructions.append(tell.Complain(teacher, lease, why))
             else:
                 back_off_s = self.patience.on_failure(teacher)
-                self._instructions.append(GiveBack(teacher, lease, back_off_s))
+                self._instructions.append(tell.GiveBack(teacher, lease, back_off_s))
             self._teachers_changed(time)
 
     def on_slot_free(self, samples: int, time: float) -> Instructions:
@@ -359,7 +346,7 @@ class DistilReader:
             self.without_teacher_since = time
         elif time - since > self.rules.wait_s:
             self._instructions.append(
-                Fail(self.ledger.samples, self.batches_delivered, self.last_trouble)
+                tell.Fail(self.ledger.samples, self.batches_delivered, self.last_trouble)
             )
 
     def _check_limits(self, short: Short, time: float) -> None:
@@ -453,13 +440,13 @@ class DistilReader:
     ) -> None:
         self.ledger.on_check(part, witness.teacher, witness.lease, time)
         given = None if first is None else (first.teacher, first.lease)
-        self._instructions.append(Check(part, witness.teacher, witness.lease, given))
+        self._instructions.append(tell.Check(part, witness.teacher, witness.lease, given))
 
     def _drop_checks(self, witness: Witness) -> None:
         before = set(self.check.cases)
         self.check.on_gone(witness)
         self._instructions += [
-            EndCheck(part) for part in sorted(before - set(self.check.cases))
+            tell.EndCheck(part) for part in sorted(before - set(self.check.cases))
         ]
 
     def _distrust(self, wrong: Witness, part: Part, time: float) -> None:
@@ -517,7 +504,7 @@ class DistilReader:
                 self.supply.begin(time)
                 paper = self.rules.policy == "paper"
                 self._instructions.append(
-                    AskTeacher(0.0 if paper else self.supply.enough())
+                    tell.AskTeacher(0.0 if paper else self.supply.enough())
                 )
             else:  # line 1 comes first
                 self.schedule = on_request_failed(self.schedule)
@@ -525,7 +512,9 @@ class DistilReader:
             need = self.supply.enough()
             for teacher in self._spare:
                 self.releasing.add(teacher.address)
-                self._instructions.append(Release(teacher.address, teacher.lease, need))
+                self._instructions.append(
+                    tell.Release(teacher.address, teacher.lease, need)
+                )
             self.supply.begin(time)
         self._wants, self._spare = False, []
         # send_inputs and hold_inputs are states of the schedule, read by _send
@@ -538,13 +527,13 @@ class DistilReader:
             self.slots_taken += 1
             self.batches_delivered += 1
             self.provenance.on_delivered(key)
-            self._instructions.append(Deliver(*key))
+            self._instructions.append(tell.Deliver(*key))
 
     def _send(self, time: float) -> None:
         for part, second in self.hedging.sendable():
             lease = self.teachers[second].lease
             self.ledger.on_hedged(part, second, lease, time)
-            self._instructions.append(Send(part, second, lease))
+            self._instructions.append(tell.Send(part, second, lease))
         while True:
             self._take_cached()
             address = self._whose_turn(time)
@@ -556,7 +545,7 @@ class DistilReader:
             if new is None:
                 return
             self.ledger.on_sent(new, address, teacher.lease, time)
-            self._instructions.append(Send(new, address, teacher.lease))
+            self._instructions.append(tell.Send(new, address, teacher.lease))
 
     def _whose_turn(self, time: float) -> str | None:
         """The teacher for the next part; None when all are busy, or waiting is better."""
@@ -600,7 +589,7 @@ class DistilReader:
                 return
             self._begin(part, None)
             self.ledger.on_cached(part)
-            self._instructions.append(TakeCached(part))
+            self._instructions.append(tell.TakeCached(part))
             self._arrived(part, 0.0)
             self.batches.cut(part.size)
             self._deliver()
@@ -617,4 +606,4 @@ class DistilReader:
                 self.supply.on_complete(time - begun)
 
     def _say(self, event: Event) -> None:
-        self._instructions.append(Say(event))
+        self._instructions.append(tell.Say(event))

@@ -154,7 +154,7 @@ class StageCosts:
     def __init__(
         self, profile: Profile, batch: int, *, sync_norms: bool = True, lead: int = LEAD
     ) -> None:
-        """Of plans with this lead, in steps: each keeps what it has sent so long.
+        """Costs for plans with this lead, in steps: each keeps what it has sent so long.
 
         With `sync_norms` the messages of batch norms in shared stages count.
         """
