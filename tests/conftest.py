@@ -7,10 +7,9 @@ import sys
 
 import pytest
 import torch
+from fork_server import preloaded
 from hypothesis import settings
 from tests_support import free_port, listens, until
-
-from kdlab.supervision.fork_server import preloaded
 
 torch.set_num_threads(1)
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from kdlab.bench.block_workloads import Name, Workload, workload
 from kdlab.data.samples import PlannedSamples
-from kdlab.messages import plain
+from kdlab.messages import plain, typed
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.consensus import of_all
 from kdlab.methods.blockwise.cutting import Cutting
@@ -256,7 +256,7 @@ def measure(config: BlockRankConfig) -> SliceTimes:
         predicted=predicted,
         parts={name: _parts(one) for name, one in variants.items()},
         bound_over_dp=costs.data_parallel_s() / costs.ideal_s(),
-        programmes={name: what.facts() for name, what in programmes.items()},
+        programmes={name: plain(what) for name, what in programmes.items()},
     )
 
 
@@ -289,7 +289,7 @@ def memory(config: BlockRankConfig) -> NeededMemory:
     of = workload(config.workload)
     cutting, samples = of.cutting(device), of.samples(config.batch)
     assert config.programme is not None
-    what = ExecutionPlan.from_facts(config.programme)
+    what = typed(ExecutionPlan, config.programme)
     one = running(what, of, cutting, samples, config.rank, device)
     own = {
         id(p): p.numel() * p.element_size()

@@ -1,6 +1,7 @@
 """Ranks of one member: how a run starts them, and what it tells them."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from kdlab.cluster.group import StudentGroup
@@ -14,6 +15,13 @@ from kdlab.supervision.rank_messages import GenerationOrder, RankConfig
 from kdlab.train import checkpoint
 
 
+def start_rank(training: MemberTraining, module: str, name: str, pulse: Path) -> RankChild:
+    """A process of a member that runs `module`, where the run has its processes started."""
+    config = RankConfig(run=str(training.run.path), member=training.member.name, name=name)
+    start = start_here if training.hosts is None else training.hosts.start
+    return start(module, config, training.folder / f"{name}.log", pulse)
+
+
 def rank_group(
     machine: Generations,
     training: MemberTraining,
@@ -21,7 +29,7 @@ def rank_group(
     module: str,
     pool: Pool | None,
     hang_s: float,
-    wanted: Callable[[], int | None],
+    wanted: Callable[[], int | None] = lambda: None,
 ) -> StudentGroup:
     """The ranks of one member, each a process that runs `module`; `run()` it.
 
@@ -39,15 +47,6 @@ def rank_group(
     for old in rendezvous.glob("generation-*"):  # of a session before this one
         old.unlink()
 
-    def start(name: str, pulse: Path) -> RankChild:
-        config = RankConfig(
-            run=str(training.run.path), member=training.member.name, name=name
-        )
-        log = folder / f"{name}.log"
-        if hosts is not None:
-            return hosts.start(module, config, log, pulse)
-        return start_here(module, config, log, pulse)
-
     def order(generation: StartGeneration) -> GenerationOrder:
         meeting = f"file://{rendezvous / f'generation-{generation.generation}'}"
         first = group.supervisor.children[generation.ranks[0]]
@@ -64,7 +63,7 @@ def rank_group(
 
     group = StudentGroup(
         machine,
-        start=start,
+        start=partial(start_rank, training, module),
         order=order,
         folder=rendezvous,
         hang_s=hang_s,

@@ -135,12 +135,14 @@ class MethodSpec(Spec, ABC):
         steers_loss: weights and temperature of the loss can be set while it trains.
         steers_thresholds: so can the thresholds of served soft labels.
         shares_pools: trials of a sweep can learn from the same pool.
+        files: names of those that a member may have beside its student.
     """
 
     needs_teacher: ClassVar[bool] = False
     steers_loss: ClassVar[bool] = True
     steers_thresholds: ClassVar[bool] = False
     shares_pools: ClassVar[bool] = False
+    files: ClassVar[tuple[str, ...]] = ()
 
     def build(self) -> "MethodSpec":
         return self
@@ -197,7 +199,7 @@ class MethodSpec(Spec, ABC):
 
     def artifacts(self, folder: Path) -> list[str]:
         """Files of a member beside its student, for MLflow."""
-        return []
+        return [str(folder / name) for name in self.files if (folder / name).is_file()]
 
     def summarise(self, spec: "ExperimentSpec", run: "RunFolder") -> list[Path]:
         """Files over all members of a run."""

@@ -12,7 +12,8 @@ import queue
 import signal
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,8 @@ from typing import Any, Generic, TypeVar
 import torch
 import torch.distributed as dist
 
+from kdlab.control.orders import CONTROL
+from kdlab.control.steering import Steering
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.event import Emit, Event
 from kdlab.events.general import Warned
@@ -106,8 +109,9 @@ class RankProcess(ABC, Generic[OrderType]):
         enough = torch.cuda.device_count() >= on_this_machine
         return "nccl" if device.type == "cuda" and enough else "gloo"
 
-    def meet(self, order: GenerationOrder, device: torch.device) -> None:
-        """Have the default process group up; `dist.destroy_process_group` ends it."""
+    @contextmanager
+    def meeting(self, order: GenerationOrder, device: torch.device) -> Iterator[None]:
+        """The default process group is up while the block goes on."""
         dist.init_process_group(
             self.backend(device, order.local_world),
             init_method=order.meet_at,
@@ -115,6 +119,15 @@ class RankProcess(ABC, Generic[OrderType]):
             world_size=order.world,
             timeout=PATIENCE,
         )
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+    @property
+    def steering(self) -> Steering:
+        """What somebody asks of this member while it trains."""
+        return Steering(self.run.path / CONTROL, self.member.name, self.run.since)
 
     def device(self, local_rank: int) -> torch.device:
         if self.spec.train.chosen_device() == "cpu":

@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from kdlab.errors import ModelError
+from kdlab.models.model import evaluating
 
 _PER_OUTPUT = 10  # operations that a number put out stands for: norms and activations
 
@@ -259,14 +260,10 @@ def check_composition(net: nn.Module, blocks: Sequence[nn.Module], views: Tensor
     Raises:
         ModelError: they do not; with the largest difference.
     """
-    modes = [m.training for m in (net, *blocks)]
-    for module in (net, *blocks):
-        module.eval()
-    expected, found = net(views), views
-    for block in blocks:
-        found = block(found)
-    for module, mode in zip((net, *blocks), modes, strict=True):
-        module.train(mode)
+    with evaluating(net, *blocks):
+        expected, found = net(views), views
+        for block in blocks:
+            found = block(found)
     if not torch.equal(expected, found):
         raise ModelError(
             f"The {len(blocks)} blocks of {type(net).__name__} differ from the whole by up to "

@@ -3,7 +3,8 @@
 import json
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -216,6 +217,19 @@ def check_fit(
             "differs: choose a teacher of this data set, or set num_classes of its card."
         )
     model.train()
+
+
+@contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """In eval mode while the block goes on, then in the mode that each was in."""
+    modes = [m.training for m in modules]
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.train(mode)
 
 
 def parameters(model: nn.Module) -> int:

@@ -118,10 +118,10 @@ class _Simulation:
             match instruction:
                 case Train(worker, round_, latest):
                     seconds = self._train_s(worker, round_, models=len(latest))
-                    self._after(seconds, self.rounds.on_trained, worker)
+                    self._after(seconds, self.rounds.on_done, worker)
                 case Combine(worker, round_, models):
                     seconds = self._combine_s(worker, round_, models=len(models))
-                    self._after(seconds, self.rounds.on_combined, worker)
+                    self._after(seconds, self.rounds.on_done, worker)
                 case Finish():
                     self.found.rounds = len(self.rounds.rounds)
                     self._ended = self.clock.now

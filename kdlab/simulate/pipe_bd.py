@@ -15,7 +15,7 @@ from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts, at
 from kdlab.papers.pipe_bd.hybrid_plan import PlanFound, relaying, search_for
 from kdlab.papers.pipe_bd.layerwise import packed
-from kdlab.papers.pipe_bd.relay import Span, Transfer, edges, instructions, part_of
+from kdlab.papers.pipe_bd.relay import Span, Transfer, edges, instructions
 from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying
 from kdlab.simulate.kind import SimulationSpec
 
@@ -93,9 +93,10 @@ class Relay:
             case _:
                 self._works(device, instruction)
                 done = True
-        part = part_of(instruction)
-        if done and part is not None:
-            self.spans.append(Span(device.number, part, step, begin, device.now))
+        if done and instruction.part is not None:
+            self.spans.append(
+                Span(device.number, instruction.part, step, begin, device.now)
+            )
         return done
 
     def _works(self, device: _Device, instruction: relay.Instruction) -> None:

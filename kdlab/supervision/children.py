@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 from kdlab.errors import ClusterError
 from kdlab.messages import plain, typed
-from kdlab.supervision import lifeline
-from kdlab.supervision.fork_server import ForkedProcess, forked
+from kdlab.supervision import forks, lifeline
 
 T = TypeVar("T")
 
@@ -29,13 +28,10 @@ _GIVES_WAY = 5  # added to the niceness
 class Child:
     """A process `python -m MODULE` with its log file and lifeline.
 
-    Args:
-        module: whose main reads the configuration by `configured`.
-        config: a dataclass, that this main expects.
-        log: what it prints is appended here.
-        fds: open files that it shares, under the same numbers.
-        environment: beside this process's own.
-        within: words before the command, such as those that enter a network namespace.
+    Its main reads the dataclass `config` by `configured`; what it prints is appended to
+    `log`. It shares the open files `fds` under the same numbers. `environment` comes beside
+    this process's own; `within` are words before the command, such as those that enter a
+    network namespace.
     """
 
     def __init__(
@@ -61,23 +57,23 @@ class Child:
                 pass_fds=tuple(fds),
                 env=everything,
             )
-        assert self.process.stdin is not None
+        self._received = b""
         try:
-            self.process.stdin.write(json.dumps(plain(config)).encode() + b"\n")
-            self.process.stdin.flush()
+            self._tell(plain(config))
         except BrokenPipeError as error:
             raise ClusterError(
                 self.exit_report("ended before it was configured")
             ) from error
 
-        self._received = b""
+    def _tell(self, message: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        self.process.stdin.flush()
 
     def send(self, **order: object) -> bool:
         """One line of JSON to a child that listens; False when it is gone."""
-        assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps(order).encode() + b"\n")
-            self.process.stdin.flush()
+            self._tell(order)
         except (BrokenPipeError, ValueError):  # ValueError: closed on our side
             return False
         return True
@@ -144,11 +140,13 @@ class Child:
 
 def _forked(
     module: str, log: int, environment: Mapping[str, str], fds: Sequence[int]
-) -> ForkedProcess | None:
+) -> "subprocess.Popen[bytes] | None":
     """By the fork server, where there is one."""
+    if forks.fork is None:
+        return None
     (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
     numbers = {0: theirs_in, 1: theirs_out, 2: log} | {fd: fd for fd in fds}
-    made = forked(module, (), environment, numbers)
+    made = forks.fork(module, (), environment, numbers)
     os.close(theirs_in)
     os.close(theirs_out)
     if made is None:
@@ -184,9 +182,7 @@ def configured(
 ) -> T:
     """In a child: its configuration; from here on it lives as long as its parent.
 
-    Args:
-        kind: dataclass of the configuration.
-        on_order: called, in a thread of its own, with every order the parent tells later.
+    `on_order` is called, in a thread of its own, with every order the parent tells later.
 
     Raises:
         MessageError: the parent has sent another configuration.
@@ -207,7 +203,7 @@ def configured(
     threading.Thread(
         target=_follow_parent, args=(on_order,), name="lifeline", daemon=True
     ).start()
-    lifeline.follow_yourself()
+    lifeline.followed.set()
     return config
 
 

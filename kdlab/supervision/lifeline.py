@@ -11,12 +11,7 @@ import threading
 
 _STDIN = 0
 _TICK_MS = 200
-_followed = threading.Event()  # by somebody who reads it: this watch is over
-
-
-def follow_yourself() -> None:
-    """Somebody reads the pipe from here on, and sees its end."""
-    _followed.set()
+followed = threading.Event()  # by somebody who reads the pipe and sees its end: it is over
 
 
 def watch() -> None:
@@ -27,6 +22,6 @@ def watch() -> None:
 def _watch() -> None:
     pipe = select.poll()
     pipe.register(_STDIN, 0)  # its end alone: what was written stays for `configured`
-    while not _followed.is_set():
-        if pipe.poll(_TICK_MS) and not _followed.is_set():
+    while not followed.is_set():
+        if pipe.poll(_TICK_MS) and not followed.is_set():
             os._exit(1)

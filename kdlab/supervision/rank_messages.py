@@ -9,45 +9,29 @@ from kdlab.soft_labels.source import PoolAddress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankConfig:
-    """What it is started with.
+    """What it is started with."""
 
-    Attributes:
-        run: path of the run's folder.
-        member: of the run.
-        name: of the process; its log is called by it.
-        pulse: where its signs of life go; whoever starts it fills it in.
-    """
-
-    run: str
-    member: str
-    name: str
-    pulse: str = ""
+    run: str  # path of the run's folder
+    member: str  # of the run
+    name: str  # of the process; its log is called by it
+    pulse: str = ""  # where its signs of life go; whoever starts it fills it in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOrder:
-    """One generation of ranks, as each of them gets it.
+    """One generation of ranks, as each of them gets it."""
 
-    Attributes:
-        generation: its number.
-        world: how many ranks.
-        meet_at: where they find each other, as `torch.distributed` takes it.
-        fence: checkpoints of an earlier one are not written any more.
-        from_step: of the checkpoint it begins with.
-        pool: that teaches them.
-        rank, names: of this process, and of all in the order of ranks; empty where somebody else
-            than kdlab has started them.
-        local_rank, local_world: among the ranks of this machine, and the most on any one.
-    """
-
-    generation: int
-    world: int
-    meet_at: str
-    fence: int = 0
-    from_step: int = 0
-    pool: PoolAddress | None = None
+    generation: int  # its number
+    world: int  # how many ranks
+    meet_at: str  # where they find each other, as `torch.distributed` takes it
+    fence: int = 0  # checkpoints of an earlier one are not written any more
+    from_step: int = 0  # of the checkpoint it begins with
+    pool: PoolAddress | None = None  # that teaches them
+    # rank and names: of this process, and of all in the order of ranks; empty where
+    # somebody else than kdlab has started them
     rank: int = 0
     names: tuple[str, ...] = ()
+    # local_rank and local_world: among the ranks of this machine, and the most on any one
     local_rank: int = 0
     local_world: int = 1
 

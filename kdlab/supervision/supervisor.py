@@ -53,11 +53,7 @@ ChildEvent = ChildReady[Name] | ChildSaid[Name] | ChildSilent[Name] | ChildLost[
 
 
 class Supervisor(Generic[Name]):
-    """Children by name.
-
-    Args:
-        clock: seconds, for silence.
-    """
+    """Children by name."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.children: dict[Name, RankChild] = {}
@@ -92,9 +88,8 @@ class Supervisor(Generic[Name]):
     ) -> Iterator[ChildEvent[Name]]:
         """What happened since the last call; never waits.
 
-        Args:
-            patience: seconds that a child that is expected may be silent, by its newest sign of
-                life; None does not look for silence.
+        A child that is expected may be silent for `patience` seconds, by its newest sign of
+        life; None does not look for silence.
         """
         for name, child in list(self.children.items()):
             alive = child.alive()  # asked first: last words are read after it

@@ -99,11 +99,7 @@ def _check_fence(folder: Path, number: int) -> None:
 
 
 def save(
-    folder: Path,
-    step: int,
-    tensors: dict[str, Tensor],
-    facts: OfSpec,
-    fence: int = 0,
+    folder: Path, step: int, tensors: dict[str, Tensor], facts: OfSpec, fence: int = 0
 ) -> Path:
     """Write one checkpoint and remove the oldest beyond two.
 

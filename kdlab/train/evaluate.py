@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from kdlab.data.images import ImageData
+from kdlab.models.model import evaluating
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,10 @@ def evaluate(
     """
     if not len(ids):
         return Accuracy(float("nan"), float("nan"), 0)
-    was_training = model.training
     device = next(model.parameters()).device
     guesses = min(5, len(data.classes))
     hits = np.zeros(2)
-    model.eval()
-    with torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         for start in range(0, len(ids), batch):
             alive()
             rows = ids[start : start + batch]
@@ -44,6 +43,5 @@ def evaluate(
             labels = torch.from_numpy(data.labels[rows]).to(device)
             right = logits.topk(guesses, dim=1).indices == labels[:, None]
             hits += [float(right[:, 0].sum()), float(right.sum())]
-    model.train(was_training)
     top1, top5 = 100 * hits / len(ids)
     return Accuracy(float(top1), float(top5), len(ids))

@@ -38,29 +38,23 @@ class StudentResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberResult(StudentResult):
-    """What a method reports of one member; what is None it does not have.
+    """What a method reports of one member; what is None it does not have."""
 
-    Attributes:
-        parameters: of the student, how many.
-        failovers: seconds from the loss of each rank to the next step.
-        global_top1, global_top5: percent, of an ensemble's global model.
-        workers: local models of an ensemble.
-        diff_lg: mean error of the local models minus that of the global one, in points.
-        architecture: path of what a search found.
-        distilled, whole_seconds: where the whole student was trained after its blocks: what
-            the blocks had left, and how long the training after them took.
-        more: what a method of one's own reports beside.
-    """
-
-    parameters: int
+    parameters: int  # of the student, how many
+    # Seconds from the loss of each rank to the next step
     failovers: list[float] = field(default_factory=list)
+    # global_top1 and global_top5: percent, of an ensemble's global model
     global_top1: float | None = None
     global_top5: float | None = None
-    workers: int | None = None
+    workers: int | None = None  # local models of an ensemble
+    # Mean error of the local models minus that of the global one, in points
     diff_lg: float | None = None
-    architecture: str | None = None
+    architecture: str | None = None  # path of what a search found
+    # distilled and whole_seconds: where the whole student was trained after its blocks:
+    # what the blocks had left, and how long the training after them took
     distilled: Accuracy | None = None
     whole_seconds: float | None = None
+    # What a method of one's own reports beside
     more: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -71,20 +65,15 @@ class MemberResult(StudentResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport(MemberResult):
-    """All that is known of a member: its `result.json`, and the event of its end.
+    """All that is known of a member: its `result.json`, and the event of its end."""
 
-    Attributes:
-        member, source, seed: which training it was.
-        wall_seconds: with evaluation, checkpoints and waiting.
-        teacher_top1: percent on test; None without a teacher.
-        costs: of student and teacher; empty where they could not be measured.
-    """
-
+    # member, source and seed: which training it was
     member: str
     source: str
     seed: int
-    wall_seconds: float
-    teacher_top1: float | None
+    wall_seconds: float  # with evaluation, checkpoints and waiting
+    teacher_top1: float | None  # percent on test; None without a teacher
+    # Of student and teacher; empty where they could not be measured
     costs: Mapping[str, Mapping[str, float]]
 
     @classmethod

@@ -5,7 +5,7 @@ Shared by all training loops; only the master rank has one.
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -22,23 +22,14 @@ _KEEP_BEST = 4  # best weights kept during training: more than the checkpoints k
 
 @dataclass(slots=True)
 class Results:
-    """Evaluates and exports one student.
+    """Evaluates and exports one student."""
 
-    Attributes:
-        model: the student, as it is trained.
-        spec: of it, for the files that are written.
-        data: its images.
-        folder: of the member.
-        batch: of evaluation, in samples.
-        alive: called between batches.
-    """
-
-    model: Normalised
-    spec: ModelSpec
-    data: ImageData
-    folder: Path
-    batch: int
-    alive: Callable[[], None] = lambda: None
+    model: Normalised  # the student, as it is trained
+    spec: ModelSpec  # of it, for the files that are written
+    data: ImageData  # its images
+    folder: Path  # of the member
+    batch: int  # of evaluation, in samples
+    alive: Callable[[], None] = lambda: None  # called between batches
     last_validation: float = float("nan")
 
     def validate(self, position: Position, *, is_last: bool) -> Accuracy:
@@ -97,10 +88,7 @@ class Results:
             figures=figures,
             model_path=str(path),
             best_path=str(best_path),
-            seen=lineage.seen,
-            lost=lineage.lost,
-            repeated=lineage.repeated,
-            rolled_back=lineage.rolled_back,
+            **asdict(lineage.totals()),
         )
 
     def _test(self, model: Normalised) -> Accuracy:

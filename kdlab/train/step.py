@@ -1,6 +1,9 @@
 """One step of any training: forward in the recipe's precision, backward, clip, update."""
 
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from hashlib import blake2b
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +13,25 @@ from kdlab.train.recipe import Recipe, make_optimizer
 _KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+def seed_by(*key: int) -> None:
+    """PyTorch's chances from here on, the same wherever and whenever this key comes up."""
+    digest = blake2b(repr(key).encode(), digest_size=7).digest()
+    torch.manual_seed(int.from_bytes(digest))
+
+
+def steps_per_second(step: Callable[[], object], *, least: int, seconds: float) -> float:
+    """Over so many steps at least, and as many as take so long."""
+    done, begin = 0, time.perf_counter()
+    while done < least or time.perf_counter() - begin < seconds:
+        step()
+        done += 1
+    return done / (time.perf_counter() - begin)
+
+
 class Descent:
     """A model with its optimiser and, in fp16, its gradient scaler.
 
-    Args:
-        recipe: says how.
-        model: whose parameters are trained.
-        run_model: what is called; the model itself, compiled or wrapped.
-        device: of the model.
+    What is called is `run_model`: the model itself, compiled or wrapped.
     """
 
     def __init__(
@@ -30,13 +44,10 @@ class Descent:
 
     def scores(self, views: Tensor) -> Tensor:
         """(N, C, H, W) uint8 on the device -> (N, classes) float32."""
-        with self._autocast():
+        kind = _KINDS.get(self.recipe.precision)
+        with torch.autocast(self.device.type, dtype=kind) if kind else nullcontext():
             scores: Tensor = self.run_model(views)
         return scores.float()
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        kind = _KINDS.get(self.recipe.precision)
-        return torch.autocast(self.device.type, dtype=kind) if kind else nullcontext()
 
     def __call__(self, loss: Tensor, lr: float) -> None:
         """Down the gradient of this loss."""

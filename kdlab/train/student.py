@@ -16,37 +16,32 @@ import time
 import torch
 from torch import Tensor
 
-from kdlab.control.cadence import Cadence, logging
-from kdlab.control.loop_control import LoopControl
+from kdlab.control.cadence import Cadence
 from kdlab.control.request import ControlRequest
 from kdlab.control.steering import settings_of, with_settings
 from kdlab.errors import BadInput, ClusterError, KdlabError, RunStopped
 from kdlab.events.general import Note, Warned
-from kdlab.events.training import CheckpointSaved, Steered, StepLogged
-from kdlab.models.memory import keep_freed_memory
+from kdlab.events.training import Steered
 from kdlab.soft_labels.source import Batch, SoftLabelSource, Steerable
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import Agreed, GenerationEnds
 from kdlab.train.alive import alive
-from kdlab.train.course import Course
 from kdlab.train.evaluate import Accuracy
-from kdlab.train.lineage import Lineage
-from kdlab.train.position import Position, SavedPlan, Start
+from kdlab.train.plan_loop import PlanLoop
+from kdlab.train.position import Start
 from kdlab.train.result import StudentResult
-from kdlab.train.results import Results
 from kdlab.train.step import Descent
 from kdlab.train.student_job import StudentFacts, StudentJob
 from kdlab.train.student_step import BatchStep
 
-_LOG_EVERY_S = 0.2
 
+class StudentLoop(PlanLoop):
+    job: StudentJob
 
-class StudentLoop:
     def __init__(self, job: StudentJob) -> None:
-        keep_freed_memory()
-        self.job, recipe = job, job.recipe
-        if recipe.threads is not None:
-            torch.set_num_threads(recipe.threads)
+        settings, is_master = settings_of(job.loss), job.ranks.rank == 0
+        super().__init__(job, job.model, job.model_spec, settings, is_master=is_master)
+        recipe = job.recipe
         self.device = torch.device(recipe.chosen_device())
         # Not on the CPU: oneDNN brings what it wants into its own order, and that of torch
         # 2.15 overwrites memory for 1x1 convolutions with stride in this one (AVX2, 4 channels).
@@ -61,40 +56,17 @@ class StudentLoop:
         )
         self.descent = Descent(recipe, self.model, run_model, self.device)
         self.step = BatchStep(job, self.descent)
-        self.batches = job.samples.plan.batches
-        is_master = job.ranks.rank == 0
-        self.course = Course(job.samples, job.folder, job.emit, is_master=is_master)
         self.source: SoftLabelSource | None = None  # that it trains from
         # This rank's share of a batch.
         self._part = job.samples.part.shares[job.samples.part.rank] / sum(
             job.samples.part.shares
         )
-        self.control = LoopControl(
-            job.steering,
-            settings_of(job.loss),
-            step=lambda: self.position.step,
-            emit=job.emit,
-            stop=job.stop,
-            leave=job.leave,
-            pulse=job.pulse,
-            is_first=self.is_master,
-        )
         self._thresholds: dict[str, float] = {}  # that its source was given last
         self._compiles = True  # the first step
-        # When it logged and saved, and when it is to again.
-        self.logs = logging(_LOG_EVERY_S, recipe.log_every_steps)
         self.saves = Cadence(recipe.checkpoint_every_s, recipe.checkpoint_every_steps)
         self._done_samples = 0  # of this epoch
         self._clock = time.perf_counter()  # training time counts from there
         self._last_loss = float("nan")  # mean of the steps before the last look
-        self.results = Results(
-            self.model,
-            job.model_spec,
-            job.samples.data,
-            job.folder,
-            recipe.evaluate_batch,
-            alive=lambda: job.pulse(self.position.step),
-        )
 
     # Start and resume
 
@@ -111,26 +83,13 @@ class StudentLoop:
             rank = self.job.ranks.rank
             checkpoint.unpack(found.tensors, facts, self.model, optimizer, rank)
             self.descent.scaler.load_state_dict(facts.scaler)
-        self.course.go_to(found)
+        self._count_from(found)
         self.saves.done(self.position.step)
         return found is not None
 
     def start(self) -> Start:
         """What a source must know to begin: the epoch and its finished batches."""
         return {"epoch": self.position.epoch, "done": sorted(self.position.done)}
-
-    @property
-    def position(self) -> Position:
-        return self.course.position
-
-    @property
-    def lineage(self) -> Lineage:
-        return self.course.lineage
-
-    @property
-    def is_master(self) -> bool:
-        """Rank 0 evaluates, saves and reports (EDL-Dist 3.4: chosen before training)."""
-        return self.course.is_master
 
     def measure_rate(self, seconds: float = 0.5) -> float:
         """t_s of EDL-Dist: samples/s when soft labels are free (section 3.2).
@@ -203,7 +162,7 @@ class StudentLoop:
         self._done_samples += of_rows
         self.lineage.trained(batch.ids, of_rows)
         if self.is_master:
-            self.course.odometer.value = self.lineage.seen
+            self.odometer.value = self.lineage.seen
         job.pulse(position.step)
         job.ranks.after_step(loss, len(batch.ids) / of_rows, self._request())
         if self.logs.due(position.step):
@@ -285,23 +244,10 @@ class StudentLoop:
     # Reporting and saving
 
     def _log(self) -> None:
-        loss = self._refuse_bad_loss()
-        rate = self.logs.rate(self.position.step) * self.job.samples.plan.batch
+        loss, lr = self._refuse_bad_loss(), self.descent.optimizer.param_groups[0]["lr"]
         assert self.source is not None
-        if self.is_master:
-            self.job.emit(
-                StepLogged(
-                    epoch=self.position.epoch,
-                    step=self.position.step,
-                    of_steps=self.job.recipe.epochs * self.batches,
-                    loss=loss,
-                    lr=self.descent.optimizer.param_groups[0]["lr"],
-                    samples_per_second=rate,
-                    samples_seen=self.lineage.seen,
-                    figures=self.source.figures(),
-                )
-            )
-        self.logs.done(self.position.step)
+        figures = self.source.figures() if self.is_master else {}
+        self._log_step(loss, lr, figures=figures)
 
     def _refuse_bad_loss(self) -> float:
         """The mean loss since the last log line.
@@ -331,18 +277,11 @@ class StudentLoop:
         counts = job.ranks.sum_counts(torch.from_numpy(self.lineage.counts))
         self.lineage.finish_epoch(counts.numpy())
         seen: Accuracy | None = None
-        if (position.epoch + 1) % job.recipe.evaluate_every == 0 or self._is_last():
+        if self._is_looked_at():
             job.ranks.average_buffers(self.model, self._part)
             if self.is_master:
                 seen = self.results.validate(position, is_last=self._is_last())
-        position.epoch += 1
-        position.first_sample = 0
-        position.done.clear()
-        if self.is_master:
-            self.course.epoch_done(job.recipe.epochs, seen)
-
-    def _is_last(self) -> bool:
-        return self.position.epoch + 1 == self.job.recipe.epochs
+        self._next_epoch(seen)
 
     def _save(self) -> None:
         """All ranks take part; the master writes."""
@@ -351,7 +290,7 @@ class StudentLoop:
 
     def _save_now(self) -> None:
         self._refuse_bad_loss()  # or both kept checkpoints could be of a ruined model
-        job, ranks, plan = self.job, self.job.ranks, self.job.samples.plan
+        job, ranks = self.job, self.job.ranks
         ranks.average_buffers(self.model, self._part)
         counts = ranks.sum_counts(torch.from_numpy(self.lineage.counts))
         random_states = ranks.gather(torch.get_rng_state())
@@ -364,26 +303,17 @@ class StudentLoop:
         tensors |= {f"random.rank.{r}": state for r, state in enumerate(random_states)}
         tensors |= {f"random.cuda.{r}": state for r, state in enumerate(cuda)}
         tensors["lineage.counts"] = counts
-        facts = StudentFacts(
+        self._write_checkpoint(
+            StudentFacts,
+            tensors,
             optimizer_plain=optimizer.optimizer_plain,
             param_groups=optimizer.param_groups,
-            position=self.position,
-            plan=SavedPlan.of(plan),
-            samples=len(plan.ids),
             shares=dict(zip(job.members, job.samples.part.shares, strict=True)),
             fence=job.fence,
-            lineage=self.lineage.totals(),
             scaler=self.descent.scaler.state_dict(),
-            seed=job.seed,
-            spec_hash=job.spec_hash,
         )
-        folder = job.folder / "checkpoints"
-        path = checkpoint.save(folder, self.position.step, tensors, facts, fence=job.fence)
-        job.emit(CheckpointSaved(step=self.position.step, path=str(path)))
 
     def finish(self) -> StudentResult:
         """Test the last and the best weights and export them; the master's work."""
         assert self.source is not None
-        result = self.results.finish(self.position, self.lineage, self.source.figures())
-        self.course.odometer.close()
-        return result
+        return self._finished(self.source.figures())

@@ -1,7 +1,6 @@
 """Line 5 of Algorithm 2 of EDL-Dist: one step of a student on one batch."""
 
 import copy
-import time
 
 import torch
 from torch import Tensor
@@ -9,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from kdlab.soft_labels.source import Batch
 from kdlab.train.recipe import lr_at
-from kdlab.train.step import Descent
+from kdlab.train.step import Descent, steps_per_second
 from kdlab.train.student_job import StudentJob
 from kdlab.train.sync_norm import leave_alone
 
@@ -22,13 +21,10 @@ class BatchStep:
     def __call__(
         self, batch: Batch, of_rows: int, *, epoch: float = 0.0, lr_factor: float = 1.0
     ) -> Tensor:
-        """This rank's mean loss, still on the device.
+        """This rank's mean loss on its rows of `of_rows` of all ranks, still on the device.
 
-        Args:
-            batch: this rank's rows.
-            of_rows: rows of all ranks together.
-            epoch: that are over, this one's share included.
-            lr_factor: on top of the schedule.
+        So many an `epoch` is over, this one's share included; `lr_factor` is on top of the
+        schedule.
         """
         recipe, ranks, device = self.job.recipe, self.job.ranks, self.descent.device
         views = batch.views.to(device, non_blocking=True)
@@ -66,9 +62,9 @@ class BatchStep:
             twin.loss = self.loss
             for _ in range(3):
                 twin(batch, len(ids))
-            steps, begin = 0, time.perf_counter()
-            while steps < 5 or time.perf_counter() - begin < seconds:
+
+            def step() -> None:
                 samples.views(ids, 0)  # preparing views is part of the student's work
                 float(twin(batch, len(ids)))
-                steps += 1
-            return steps * len(ids) / (time.perf_counter() - begin)
+
+            return len(ids) * steps_per_second(step, least=5, seconds=seconds)

@@ -49,17 +49,14 @@ class GroupBatchNorm(nn.BatchNorm2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, C, H, W)."""
-        together = self.training and not self.alone
-        normal = self._normal(input) if together else super().forward(input)
+        if self.training and not self.alone:
+            normal, mean, variance, total = _Normalised.apply(
+                input, self.weight, self.bias, self.eps, self.group
+            )
+            self._remember(mean, variance, float(total))
+        else:
+            normal = super().forward(input)
         result: Tensor = self.act(self.drop(normal))
-        return result
-
-    def _normal(self, input: Tensor) -> Tensor:
-        normal, mean, variance, total = _Normalised.apply(
-            input, self.weight, self.bias, self.eps, self.group
-        )
-        self._remember(mean, variance, float(total))
-        result: Tensor = normal
         return result
 
     @torch.no_grad()

@@ -26,17 +26,11 @@ from kdlab.events.event import Emit
 from kdlab.events.general import Note
 from kdlab.events.runs import TeacherReady, TeacherTraining
 from kdlab.models.ensemble import combined
-from kdlab.models.model import (
-    ModelSpec,
-    Normalised,
-    check_fit,
-    load_weights,
-)
+from kdlab.models.model import ModelSpec, Normalised, check_fit, load_weights
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.recipe import Recipe
-from kdlab.train.result import StudentResult
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
 
@@ -241,11 +235,7 @@ def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
     emit(TeacherTraining(folder=str(folder), epochs=recipe.epochs))
     torch.manual_seed(spec.seed)
     samples = planned(
-        data,
-        spec.data.to_dict(),
-        batch=recipe.batch,
-        seed=spec.seed,
-        epochs=recipe.epochs,
+        data, spec.data.to_dict(), batch=recipe.batch, seed=spec.seed, epochs=recipe.epochs
     )
     model = spec.model.build(len(data.classes), data.shape[0])
     fit_pixel_mean(model, data.inputs, data.train)
@@ -264,11 +254,7 @@ def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
     loop = StudentLoop(job)
     loop.resume()
     result = loop.run(NoTeacherSource(samples))
-    write_json(folder / "facts.json", _facts(result))  # last: its presence means complete
-
-
-def _facts(result: StudentResult) -> dict[str, object]:
-    return {
+    facts = {
         "validation_top1": result.validation_best,
         "test_top1": result.best.top1,
         "test_top5": result.best.top5,
@@ -277,3 +263,4 @@ def _facts(result: StudentResult) -> dict[str, object]:
         "samples_per_second": result.samples_per_second,
         "test": asdict(result.best),
     }
+    write_json(folder / "facts.json", facts)  # last: its presence means complete

@@ -12,12 +12,12 @@ import urllib.error
 import urllib.request
 import uuid
 
+import fork_server
 import psutil
 import pytest
 from tests_support import free_port, listens, until
 
 import kdlab
-from kdlab.supervision import fork_server
 
 pytestmark = pytest.mark.slow
 

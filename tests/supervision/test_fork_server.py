@@ -6,11 +6,10 @@ import signal
 import subprocess
 import sys
 
+import fork_server
 import pytest
+from fork_server import SERVER, forked, preloaded
 from tests_support import until
-
-from kdlab.supervision import fork_server
-from kdlab.supervision.fork_server import forked, preloaded
 
 pytestmark = pytest.mark.processes
 
@@ -116,9 +115,8 @@ def test_a_server_with_threads_refuses(tmp_path):
         "import threading, time\n"
         "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
     )
-    code = "from kdlab.supervision import fork_server; fork_server.main(0)"
     done = subprocess.run(
-        [sys.executable, "-c", code, "threads"],
+        [sys.executable, "-c", f"{SERVER}(0)", "threads"],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -22,17 +22,11 @@ _NUMBERS = len(ControlRequest(settings=(0.0,)).numbers())  # lr_factor alone is 
 
 @dataclass(slots=True)
 class StepConsensus:
-    """What all devices say of each step, read when all have spoken for long.
+    """What all devices say of each step, read when all have spoken for long."""
 
-    Attributes:
-        group: process group of all devices.
-        blocks: number of them.
-        lag: steps between saying and hearing, more than devices are ever apart.
-    """
-
-    group: dist.ProcessGroup
+    group: dist.ProcessGroup  # of all devices
     blocks: int
-    lag: int
+    lag: int  # steps between saying and hearing, more than devices are ever apart
     under_way: deque[tuple[int, dist.Work, Tensor]] = field(default_factory=deque)
 
     def report(
@@ -55,13 +49,6 @@ class StepConsensus:
                 numbers[: self.blocks].tolist(),
                 ControlRequest.of_all(numbers[self.blocks :].tolist()),
             )
-
-
-def agreed(group: dist.ProcessGroup, request: ControlRequest) -> ControlRequest:
-    """What all want now; every device waits for all others here."""
-    numbers = torch.tensor(request.numbers(), dtype=torch.float64)
-    dist.all_reduce(numbers, group=group)
-    return ControlRequest.of_all(numbers.tolist())
 
 
 def of_all(backend: str | None = None) -> dist.ProcessGroup:

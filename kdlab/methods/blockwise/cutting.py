@@ -18,40 +18,27 @@ _PROBE = 2  # images the blocks are checked on
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Where two networks are to be cut.
+    """Where two networks are to be cut."""
 
-    Attributes:
-        teacher, student: modules the blocks end with; empty is `blocks` of them, chosen here.
-        blocks: how many, where no modules are named.
-        last_loss: of the last block.
-    """
-
+    # teacher and student: modules the blocks end with; empty is `blocks` of them, chosen
+    # here
     teacher: tuple[str, ...]
     student: tuple[str, ...]
-    blocks: int
-    last_loss: Literal["soft_cross_entropy", "mse"]
+    blocks: int  # how many, where no modules are named
+    last_loss: Literal["soft_cross_entropy", "mse"]  # of the last block
 
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """Both networks in pairs of blocks, ready to be trained.
+    """Both networks in pairs of blocks, ready to be trained."""
 
-    Attributes:
-        pairs: on the device they were asked for.
-        shapes: of one row of each block's input.
-        outputs: of one row of each teacher block's output.
-        student: all student blocks as one model, with the teacher's statistics.
-        spec: of that model, which has adapters if there are any.
-        works: multiplications of each teacher block for one image.
-        teacher_cuts, student_cuts: modules the blocks end with.
-    """
-
-    pairs: list[BlockPair]
-    shapes: list[tuple[int, ...]]
-    outputs: list[tuple[int, ...]]
-    student: Normalised
-    spec: ModelSpec
-    works: list[float]
+    pairs: list[BlockPair]  # on the device they were asked for
+    shapes: list[tuple[int, ...]]  # of one row of each block's input
+    outputs: list[tuple[int, ...]]  # of one row of each teacher block's output
+    student: Normalised  # all student blocks as one model, with the teacher's statistics
+    spec: ModelSpec  # of that model, which has adapters if there are any
+    works: list[float]  # multiplications of each teacher block for one image
+    # teacher_cuts and student_cuts: modules the blocks end with
     teacher_cuts: tuple[str, ...]
     student_cuts: tuple[str, ...]
 
@@ -64,15 +51,7 @@ def cut_both(
     shape: Sequence[int],
     device: torch.device,
 ) -> Cutting:
-    """Cut both networks and put the pairs on a device.
-
-    Args:
-        cuts: where.
-        teacher: with its weights.
-        student: to be trained.
-        spec: of the student.
-        shape: (C, H, W) of an image.
-        device: that trains.
+    """Cut both networks and put the pairs on a device; `shape` is (C, H, W) of an image.
 
     Raises:
         ModelError: a network that cannot be cut so, or blocks that cannot meet.

@@ -1,9 +1,7 @@
 """The stages of one device: their workers with data, optimisers and chances."""
 
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 
-import torch
 from torch import Tensor, nn
 
 from kdlab.methods.blockwise.job import BlockwiseJob
@@ -12,34 +10,33 @@ from kdlab.methods.blockwise.search import SearchRounds
 from kdlab.methods.blockwise.served_prefix import PrefixLoader
 from kdlab.methods.blockwise.stage import Groups, StageJob, Worker, stage_groups
 from kdlab.papers.pipe_bd.stages import Plan, Stage
-from kdlab.train.course import Course
+from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.recipe import Stepper, lr_at, make_optimizer
+from kdlab.train.step import seed_by
 
 _DRAWING = ("DropPath", "DropBlock2d", "StochasticDepth")  # of timm and torchvision
 
 
 class DeviceStages:
-    """Every rank must make its own at the same time.
+    """Every rank must make its own at the same time."""
 
-    Args:
-        job: what to train.
-        course: where the training stands.
-        lr_factor: asked before each step, on top of the schedule.
-    """
-
-    def __init__(
-        self, job: BlockwiseJob, course: Course, lr_factor: Callable[[], float]
-    ) -> None:
-        self.job, self._course, self._lr_factor = job, course, lr_factor
+    def __init__(self, job: BlockwiseJob, loop: PlanLoop) -> None:
+        self.job, self._loop = job, loop
         self.rounds: SearchRounds | None = None  # of a search
         if job.search is not None:
             steps = job.recipe.epochs * job.samples.plan.batches
             self.rounds = SearchRounds(
-                job.search, job.pairs, job.works, seed=job.seed, of_steps=steps
+                job.search,
+                job.cutting.pairs,
+                job.cutting.works,
+                seed=job.seed,
+                of_steps=steps,
             )
         made = make_optimizer if self.rounds is None else self.rounds.optimizer
         # One for each block of the student, whoever trains it.
-        self.optimizers: list[Stepper] = [made(job.recipe, p.student) for p in job.pairs]
+        self.optimizers: list[Stepper] = [
+            made(job.recipe, p.student) for p in job.cutting.pairs
+        ]
         self.loaders: list[Loader | PrefixLoader] = []  # one for each worker
         self.lr = job.recipe.lr  # of the newest step
         self._losses: dict[int, Tensor] = {}  # sums by block since the last word
@@ -50,10 +47,10 @@ class DeviceStages:
     def begin(self, first: int) -> None:
         """An epoch, from its batch `first` on."""
         for loader in self.loaders:
-            loader.begin(self._course.position.epoch, first)
+            loader.begin(self._loop.position.epoch, first)
         for worker in self.workers:
             worker.spans.clear()  # after a pause steps count from there
-        self._reported, self._losses = self._course.position.step, {}
+        self._reported, self._losses = self._loop.position.step, {}
 
     @property
     def sizes(self) -> list[int]:
@@ -62,9 +59,9 @@ class DeviceStages:
 
     def mean_losses(self) -> dict[int, float]:
         """Mean loss of each of this device's blocks, over the steps since the last call."""
-        steps = max(1, self._course.position.step - self._reported)
+        steps = max(1, self._loop.position.step - self._reported)
         found = {block: float(total) / steps for block, total in self._losses.items()}
-        self._losses, self._reported = {}, self._course.position.step
+        self._losses, self._reported = {}, self._loop.position.step
         return found
 
     def trains(self, block: int) -> bool:
@@ -84,25 +81,26 @@ class DeviceStages:
         def load(step: int, start: int, stop: int) -> Tensor:
             if counts:
                 ids = loader.ids[step][start:stop]
-                self._course.lineage.trained(ids)
+                self._loop.lineage.trained(ids)
             return loader(step, start, stop)
 
         def on_step(step: int, losses: Sequence[Tensor]) -> None:
-            rows = self._rows(plan, step)
+            own = worker.rows(step)
+            rows = (own.stop - own.start) / own.batch  # this device's share
             for block, loss in zip(stage.blocks, losses, strict=True):
                 part = loss * rows
                 before = self._losses.get(block)
                 self._losses[block] = part if before is None else before + part
 
-        return Worker(
+        worker = Worker(
             plan,
             job.rank,
             StageJob(
-                pairs=[job.pairs[b] for b in stage.blocks],
+                pairs=[job.cutting.pairs[b] for b in stage.blocks],
                 optimizers=[self.optimizers[b] for b in stage.blocks],
                 load=load,
                 served=loader.served,
-                prefix=[p.teacher for p in job.pairs[: stage.first]]
+                prefix=[p.teacher for p in job.cutting.pairs[: stage.first]]
                 if stage.from_data
                 else (),
                 batch_of=lambda step: len(loader.ids[step]),
@@ -113,16 +111,22 @@ class DeviceStages:
                 norm=job.norm,
             ),
             groups,
-            job.shapes[stage.first],
+            job.cutting.shapes[stage.first],
         )
+        return worker
 
     def _loader(self, stage: Stage) -> Loader | PrefixLoader:
         job, served = self.job, self.job.programme.served
         if not served or stage.first:
-            return Loader(job.samples, job.student, job.device)
+            return Loader(job.samples, job.cutting.student, job.device)
         assert job.opened is not None
         return PrefixLoader(
-            job.samples, stage, job.rank, job.student, job.outputs[:served], job.opened
+            job.samples,
+            stage,
+            job.rank,
+            job.cutting.student,
+            job.cutting.outputs[:served],
+            job.opened,
         )
 
     def _random_states(self, first: int) -> Callable[[int, int, int], None] | None:
@@ -130,35 +134,25 @@ class DeviceStages:
 
         So a resume is exact, and so are comparisons of plans that do not share blocks.
         """
-        if not any(_draws(pair.student) for pair in self.job.pairs):
+        if not any(_draws(pair.student) for pair in self.job.cutting.pairs):
             return None
 
         def begin(step: int, number: int, row: int) -> None:
-            done = self._course.position.epoch * self.job.samples.plan.batches
+            done = self._loop.position.epoch * self.job.samples.plan.batches
             done += self.loaders[0].first + step
-            key = (self.job.seed, done, first + number, row)
-            torch.manual_seed(
-                int.from_bytes(blake2b(repr(key).encode(), digest_size=7).digest())
-            )
+            seed_by(self.job.seed, done, first + number, row)
 
         return begin
 
-    def _rows(self, plan: Plan, step: int) -> float:
-        """This device's share of a step's batch."""
-        size = len(self.loaders[0].ids[step])
-        stage = plan.of_batch(size).stages[plan.stage_of(self.job.rank)]
-        start, stop = stage.interval(self.job.rank)
-        return (stop - start) / size
-
     def _schedule(self, step: int) -> None:
         recipe, steps = self.job.recipe, self.job.samples.plan.batches
-        epoch = self._course.position.epoch + (self.loaders[0].first + step) / steps
-        self.lr = lr_at(recipe, epoch, steps) * self._lr_factor()
+        epoch = self._loop.position.epoch + (self.loaders[0].first + step) / steps
+        self.lr = lr_at(recipe, epoch, steps) * self._loop.control.lr_factor
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.lr
         if self.rounds is not None:
-            done = self._course.position.epoch * steps + self.loaders[0].first + step
+            done = self._loop.position.epoch * steps + self.loaders[0].first + step
             self.rounds.begin(done, self.optimizers)
 
 

@@ -1,9 +1,7 @@
 """Every block's newest state, brought to the master: what it validates and what it saves."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -12,65 +10,49 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from kdlab.messages import plain, typed
-from kdlab.methods.blockwise.pairs import BlockPair
-from kdlab.methods.blockwise.stage import Worker
-from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
+from kdlab.methods.blockwise.device_stages import DeviceStages
+from kdlab.methods.blockwise.job import BlockwiseJob
 from kdlab.train import checkpoint
-from kdlab.train.recipe import Stepper
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Gathering:
-    """Collects the weights and optimiser states of all blocks, as one device sees it.
+    """Collects the weights and optimiser states of all blocks, as one device sees it."""
 
-    Attributes:
-        optimizers: of each block's student.
-        workers: of this device.
-        norm: how batch norm in shared stages is kept.
-        talk: process group of all devices, by processor.
-    """
-
-    pairs: Sequence[BlockPair]
-    optimizers: Sequence[Stepper]
-    workers: Sequence[Worker]
-    programme: ExecutionPlan
-    norm: Literal["sync", "local"]
-    rank: int
-    talk: dist.ProcessGroup
+    job: BlockwiseJob
+    stages: DeviceStages  # of this device
+    talk: dist.ProcessGroup  # of all devices, by processor
 
     @torch.no_grad()
     def collect(self) -> None:
         """To the master, as plain tensors; all devices take part."""
-        self._average_statistics()
-        for block, pair in enumerate(self.pairs):
-            owner = self.programme.owner(block)
+        if self.job.norm != "sync":  # each device of a shared stage saw its own rows alone
+            for worker in self.stages.workers:
+                if len(worker.stage.devices) > 1:
+                    worker.average_statistics()
+        for block, pair in enumerate(self.job.cutting.pairs):
+            owner = self.job.programme.owner(block)
             if owner == 0:
                 continue
-            if self.rank == owner:
+            if self.job.rank == owner:
                 tensors, facts = self.packed(block)
                 self._send(to_bytes(tensors))
                 self._send(json.dumps(plain(facts)).encode())
-            elif self.rank == 0:
+            elif self.job.rank == 0:
                 tensors = from_bytes(self._receive(owner))
                 said = json.loads(self._receive(owner))
                 facts = typed(checkpoint.OptimizerFacts, said)
                 checkpoint.unpack(
-                    tensors, facts, pair.student, self.optimizers[block], rank=-1
+                    tensors, facts, pair.student, self.stages.optimizers[block], rank=-1
                 )
 
     def packed(self, block: int) -> tuple[dict[str, Tensor], checkpoint.OptimizerFacts]:
         """A block's student and optimiser, without the random state."""
-        tensors, facts = checkpoint.pack(self.pairs[block].student, self.optimizers[block])
+        tensors, facts = checkpoint.pack(
+            self.job.cutting.pairs[block].student, self.stages.optimizers[block]
+        )
         kept = {k: v for k, v in tensors.items() if not k.startswith("random.")}
         return {k: v.detach().contiguous().cpu() for k, v in kept.items()}, facts
-
-    def _average_statistics(self) -> None:
-        """Average batch norm's statistics in shared stages, where each device saw its own rows."""
-        if self.norm == "sync":
-            return
-        for worker in self.workers:
-            if len(worker.stage.devices) > 1:
-                worker.average_statistics()
 
     def _send(self, content: bytes) -> None:
         data = torch.frombuffer(bytearray(content), dtype=torch.uint8)

@@ -1,68 +1,36 @@
 """What blockwise distillation is told, and what its checkpoint says."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from kdlab.control.steering import Steering
-from kdlab.data.samples import PlannedSamples
-from kdlab.events.event import Emit
-from kdlab.methods.blockwise.pairs import BlockPair
+from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.search import ArchitectureSearch
 from kdlab.methods.blockwise.served_prefix import Open
-from kdlab.models.model import ModelSpec, Normalised
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.relay import Span
 from kdlab.train.checkpoint import OptimizerFacts
+from kdlab.train.job import LoopJob
 from kdlab.train.position import Standing
-from kdlab.train.recipe import Recipe
 
 
-@dataclass(slots=True, kw_only=True)
-class BlockwiseJob:
-    """What to train, on what, and where to write; the same for all ranks but for `rank`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockwiseJob(LoopJob):
+    """The pairs of blocks and their plan; the same for all ranks but for `rank`."""
 
-    Attributes:
-        student: the whole, made of the pairs' students, with the teacher's statistics.
-        shapes: of one row of each block's input.
-        outputs: of one row of each block's output.
-        fence: of this generation of ranks; see kdlab/train/checkpoint.py.
-        leave: whether to save and end this generation.
-        pulse: a sign of life, with the step.
-        steering: what the user changes while it trains; the master's counts.
-        search: of the architecture, when the student is a supernet.
-        works: multiplications of each teacher block for one image, for a search.
-        opened: opens a source of the first teacher blocks' outputs, where the programme has
-            them served.
-        on_trace: told by the master what all devices did in an epoch's last steps.
-    """
-
-    recipe: Recipe
-    model_spec: ModelSpec
-    student: Normalised
-    pairs: Sequence[BlockPair]
-    shapes: Sequence[Sequence[int]]
-    outputs: Sequence[Sequence[int]]
-    samples: PlannedSamples
+    cutting: Cutting
     programme: ExecutionPlan
     norm: Literal["sync", "local"]
-    seed: int
-    folder: Path
-    spec_hash: str
     rank: int
     device: torch.device
-    emit: Emit
-    fence: int = 0
-    stop: Callable[[], bool] = lambda: False
-    leave: Callable[[], bool] = lambda: False
-    pulse: Callable[[int], None] = lambda step: None
-    steering: Steering = field(default_factory=lambda: Steering(None, ""))
+    # Of the architecture, when the student is a supernet
     search: ArchitectureSearch | None = None
-    works: Sequence[float] = ()
+    # Opens a source of the first teacher blocks' outputs, where the programme has them
+    # served
     opened: Open | None = None
+    # Told by the master what all devices did in an epoch's last steps
     on_trace: Callable[[list[Span]], None] = lambda spans: None
 
 

@@ -18,106 +18,64 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kdlab.control.cadence import logging
-from kdlab.control.loop_control import LoopControl
 from kdlab.control.request import ControlRequest
 from kdlab.control.steering import LR_FACTOR
 from kdlab.errors import KdlabError, RunStopped
-from kdlab.events.training import CheckpointSaved, StepLogged
-from kdlab.methods.blockwise.consensus import StepConsensus, agreed, from_all, of_all
+from kdlab.messages import plain
+from kdlab.methods.blockwise.consensus import StepConsensus, from_all, of_all
 from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.gathering import Gathering
 from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
-from kdlab.models.memory import keep_freed_memory
 from kdlab.train import checkpoint
-from kdlab.train.aggregation.ranks import GenerationEnds
-from kdlab.train.course import Course
+from kdlab.train.aggregation.ranks import GenerationEnds, agreed_by_all
 from kdlab.train.evaluate import Accuracy
-from kdlab.train.lineage import Lineage
-from kdlab.train.position import Position, SavedPlan
+from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.result import StudentResult
-from kdlab.train.results import Results
 
-_LOG_EVERY_S = 0.2
 _NOTHING = ControlRequest(settings=(0.0,))
 _TRACED = 12  # steps at the end of each epoch
 _TICK_GPU = 10  # steps between two reports on a GPU, where asking for a loss waits for it
 
 
-class BlockwiseLoop:
+class BlockwiseLoop(PlanLoop):
     """One rank of the default process group, which is up."""
 
+    job: BlockwiseJob
+
     def __init__(self, job: BlockwiseJob) -> None:
-        keep_freed_memory()
-        self.job = job
-        if job.recipe.threads is not None:
-            torch.set_num_threads(job.recipe.threads)
-        is_first = job.rank == 0
-        self.course = Course(job.samples, job.folder, job.emit, is_master=is_first)
-        self.stages = DeviceStages(job, self.course, lambda: self.control.lr_factor)
+        settings = {LR_FACTOR: 1.0}
+        super().__init__(
+            job, job.cutting.student, job.cutting.spec, settings, is_master=job.rank == 0
+        )
+        self.stages = DeviceStages(job, self)
         # Reports go by processor whatever the models are on.
         self.talk = of_all("gloo")
         self._limit = 0  # step of the epoch that all end at
         self._wanted = _NOTHING  # at the limit
-        self.control = LoopControl(
-            job.steering,
-            {LR_FACTOR: 1.0},
-            step=lambda: self.position.step,
-            emit=job.emit,
-            stop=job.stop,
-            leave=job.leave,
-            pulse=job.pulse,
-            is_first=is_first,
-        )
         # Losses by block that all devices reported since the last log line, and how often.
         self._sums, self._count = torch.zeros(job.programme.blocks, dtype=torch.float64), 0
-        self.logs = logging(_LOG_EVERY_S, job.recipe.log_every_steps)
         self.step_s: list[float] = []  # of each epoch, seconds of a step
-        self.gathering = Gathering(
-            pairs=job.pairs,
-            optimizers=self.stages.optimizers,
-            workers=self.stages.workers,
-            programme=job.programme,
-            norm=job.norm,
-            rank=job.rank,
-            talk=self.talk,
-        )
+        self.gathering = Gathering(job, self.stages, self.talk)
         longest = max(len(plan.stages) for plan in job.programme.plans)
         self._tick = _TICK_GPU if job.device.type == "cuda" else 1  # steps between reports
         self._lead = max(plan.lead for plan in job.programme.plans)
         # Steps until a report is read: more than devices are ever apart.
         self._lag = (self._lead + 1) * longest
-        self.results = Results(
-            job.student,
-            job.model_spec,
-            job.samples.data,
-            job.folder,
-            job.recipe.evaluate_batch,
-            alive=lambda: job.pulse(self.position.step),
-        )
 
     # Start and resume
-
-    @property
-    def position(self) -> Position:
-        return self.course.position
-
-    @property
-    def lineage(self) -> Lineage:
-        return self.course.lineage
 
     def go_to(self, found: checkpoint.Found[BlockwiseFacts] | None) -> None:
         """Go to a checkpoint that was loaded; None is the start."""
         blocks = [] if found is None else found.facts.blocks
         for block, facts in enumerate(blocks):
             assert found is not None
-            head, pair = f"block.{block}.", self.job.pairs[block]
+            head, pair = f"block.{block}.", self.job.cutting.pairs[block]
             tensors = found.tensors
             own = {k[len(head) :]: v for k, v in tensors.items() if k.startswith(head)}
             if self.job.rank == 0 or self.stages.trains(block):
                 optimizer = self.stages.optimizers[block]
                 checkpoint.unpack(own, facts, pair.student, optimizer, rank=-1)
-        self.course.go_to(found)
+        self._count_from(found)
 
     # Training
 
@@ -129,7 +87,7 @@ class BlockwiseLoop:
             GenerationEnds: a rank comes or goes; the state is saved.
             KdlabError: a loss is no number any more.
         """
-        self.control.apply(agreed(self.talk, self.control.first_settings()))
+        self.control.apply(agreed_by_all(self.control.first_settings(), self.talk))
         try:
             while self.position.epoch < self.job.recipe.epochs:
                 if self._train_epoch():
@@ -176,7 +134,7 @@ class BlockwiseLoop:
             seen += sizes[step]
             self.lineage.seen = seen
             if job.rank == 0:
-                self.course.odometer.value = seen
+                self.odometer.value = seen
             job.pulse(position.step)
             if step % self._tick == 0:
                 consensus.report(step, self.stages.mean_losses(), self.control.request())
@@ -209,7 +167,7 @@ class BlockwiseLoop:
 
         self.control.pause(
             *(loader.source for loader in self.stages.loaders),
-            agree=lambda request: agreed(self.talk, request),
+            agree=lambda request: agreed_by_all(request, self.talk),
             act=act,
         )
 
@@ -235,45 +193,26 @@ class BlockwiseLoop:
             self._log()
 
     def _log(self) -> None:
-        job, position = self.job, self.position
         by_block = (self._sums / max(1, self._count)).tolist()
-        job.emit(
-            StepLogged(
-                epoch=position.epoch,
-                step=position.step,
-                of_steps=job.recipe.epochs * job.samples.plan.batches,
-                loss=sum(by_block) / len(by_block),
-                block_losses=by_block,
-                lr=self.stages.lr,
-                samples_per_second=self.logs.rate(position.step) * job.samples.plan.batch,
-                samples_seen=self.lineage.seen,
-            )
-        )
-        self.logs.done(position.step)
+        loss = sum(by_block) / len(by_block)
+        self._log_step(loss, self.stages.lr, block_losses=by_block)
         self._count = 0
         self._sums.zero_()
 
     # Between epochs
 
     def _finish_epoch(self) -> None:
-        job, position = self.job, self.position
-        if job.rank == 0 and self._count:
+        if self.is_master and self._count:
             self._log()
         counts = torch.from_numpy(self.lineage.counts)
         dist.all_reduce(counts, group=self.talk)  # in place
         self.lineage.finish_epoch(counts.numpy().copy())
         self.gathering.collect()
         seen: Accuracy | None = None
-        last = position.epoch + 1 == job.recipe.epochs
-        if job.rank == 0 and (
-            (position.epoch + 1) % job.recipe.evaluate_every == 0 or last
-        ):
-            seen = self.results.validate(position, is_last=last)
+        if self.is_master and self._is_looked_at():
+            seen = self.results.validate(self.position, is_last=self._is_last())
         self._share_trace()
-        position.epoch += 1
-        position.done.clear()
-        if job.rank == 0:
-            self.course.epoch_done(job.recipe.epochs, seen)
+        self._next_epoch(seen)
         self._save(collected=True)
 
     def _share_trace(self) -> None:
@@ -297,29 +236,17 @@ class BlockwiseLoop:
         if job.rank == 0:
             tensors: dict[str, Tensor] = {"lineage.counts": counts}
             blocks: list[checkpoint.OptimizerFacts] = []
-            for block in range(len(job.pairs)):
+            for block in range(len(job.cutting.pairs)):
                 own, more = self.gathering.packed(block)
                 tensors |= {f"block.{block}.{k}": v for k, v in own.items()}
                 blocks.append(more)
-            facts = BlockwiseFacts(
-                blocks=blocks,
-                position=self.position,
-                plan=SavedPlan.of(job.samples.plan),
-                samples=len(job.samples.plan.ids),
-                lineage=self.lineage.totals(),
-                programme=job.programme.facts(),
-                seed=job.seed,
-                spec_hash=job.spec_hash,
+            programme = plain(job.programme)
+            self._write_checkpoint(
+                BlockwiseFacts, tensors, blocks=blocks, programme=programme
             )
-            step = self.position.step
-            folder = job.folder / "checkpoints"
-            path = checkpoint.save(folder, step, tensors, facts, fence=job.fence)
-            job.emit(CheckpointSaved(step=step, path=str(path)))
         dist.barrier(group=self.talk)  # nobody goes on from what is not there
 
     def finish(self) -> StudentResult:
         """Test and export; the master's work."""
-        figures = {"step_s": float(np.median(self.step_s)) if self.step_s else 0.0}
-        result = self.results.finish(self.position, self.lineage, figures)
-        self.course.odometer.close()
-        return result
+        median = float(np.median(self.step_s)) if self.step_s else 0.0
+        return self._finished({"step_s": median})

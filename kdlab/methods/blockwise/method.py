@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from kdlab.cluster.pool import Pool
@@ -29,7 +28,6 @@ from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 
 _POSITIVE = Range(ge=1)
-_FILES = ("plan.json", "trace.json", "gantt.png", "breakdown.png", "architecture.yaml")
 
 # Blocks are trained in float32, without labels, and saved after each epoch.
 _NOT_BLOCKWISE = (
@@ -73,6 +71,7 @@ class Blockwise(MethodSpec):
 
     needs_teacher: ClassVar[bool] = True
     steers_loss: ClassVar[bool] = False  # that of blocks has no numbers
+    files = ("plan.json", "trace.json", "gantt.png", "breakdown.png", "architecture.yaml")
 
     plan: PlanName = "ahd"
     compare: tuple[PlanName, ...] = ()
@@ -207,7 +206,6 @@ class Blockwise(MethodSpec):
             module="kdlab.methods.blockwise.rank",
             pool=pool,
             hang_s=self.hang_s,
-            wanted=lambda: None,
         )
         with training.chaos(pool, group.targets):
             distilled = replace(typed(MemberResult, group.run()), failovers=group.failovers)
@@ -221,10 +219,5 @@ class Blockwise(MethodSpec):
         served = self.prefix
         assert served is not None
         return training.pools.started(
-            "pool_of_blocks",
-            lambda: prefix_deployment(self.cuts, served, training.pools),
+            "pool_of_blocks", lambda: prefix_deployment(self.cuts, served, training.pools)
         )
-
-    def artifacts(self, folder: Path) -> list[str]:
-        files = [folder / name for name in _FILES]
-        return [str(path) for path in files if path.is_file()]

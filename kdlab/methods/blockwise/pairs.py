@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from kdlab.errors import ModelError
 from kdlab.models.adapted import Adapted, AdaptedModel, adapter, channels_of
-from kdlab.models.model import ModelSpec
+from kdlab.models.model import ModelSpec, evaluating
 
 BlockLoss = Callable[[Tensor, Tensor], Tensor]  # (student's, teacher's) -> mean over rows
 
@@ -41,11 +41,7 @@ def pairs_of(
 ) -> list[BlockPair]:
     """Teacher and student blocks that belong together, checked on some views.
 
-    Args:
-        teachers: blocks of the teacher, in order; they are frozen here.
-        students: as many blocks of the student.
-        views: (N, C, H, W) float, already normalised.
-        last_loss: of the last block.
+    The teacher's are frozen here; `views` are (N, C, H, W) float, already normalised.
 
     Raises:
         ModelError: their numbers differ, or a pair's outputs cannot meet.
@@ -59,9 +55,8 @@ def pairs_of(
     own = views  # what the student's own blocks would pass on
     for number, (teacher, block) in enumerate(zip(teachers, students, strict=True)):
         teacher.eval().requires_grad_(requires_grad=False)
-        with torch.no_grad():
-            wanted = teacher(views)
-            got = _eval(block, own)
+        with torch.no_grad(), evaluating(block):
+            wanted, got = teacher(views), block(own)
         before = _between(views, own, f"Student block {number} takes", number - 1)
         after = _between(got, wanted, f"Student block {number} puts out", number)
         student = block
@@ -73,14 +68,6 @@ def pairs_of(
         found.append(BlockPair(teacher, student, soft_cross_entropy if soft else mse_loss))
         views, own = wanted, got
     return found
-
-
-def _eval(block: nn.Module, views: Tensor) -> Tensor:
-    mode = block.training
-    block.eval()
-    output: Tensor = block(views)
-    block.train(mode)
-    return output
 
 
 def _between(given: Tensor, wanted: Tensor, what: str, boundary: int) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ A profile can be kept and used again. It says which machine and which blocks it 
 plan from another one's profile would be a guess, so that is refused.
 """
 
-import hashlib
 import json
 import platform
 import time
@@ -18,7 +17,6 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
-import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -33,16 +31,11 @@ _LINK_TRIES = 9
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identifies what a profile was measured on, and with.
+    """Identifies what a profile was measured on, and with."""
 
-    machine: processors, devices, PyTorch.
-    model: both networks, their cuts, and the shape of an image.
-    batch: rows.
-    """
-
-    machine: str
-    model: str
-    batch: int
+    machine: str  # processors, devices, PyTorch
+    model: str  # both networks, their cuts, and the shape of an image
+    batch: int  # rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +47,6 @@ class _KeptProfile:
     devices: tuple[str, ...]
     link: DeviceLink
     load_s: float
-
-
-def identity(model: Mapping[str, object], batch: int, threads: int | None) -> Identity:
-    """Here and now; `model` is whatever the cost of the blocks depends on."""
-    devices = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
-    here = [platform.machine(), psutil.cpu_count(), devices, torch.__version__, threads]
-    return Identity(_hash(here), _hash(dict(model)), batch)
-
-
-def _hash(facts: object) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def write_profile(profile: Profile, of: Identity, path: Path) -> None:
@@ -145,7 +127,8 @@ def measured_link(device: torch.device) -> DeviceLink:
     if dist.get_world_size() == 1:
         return DeviceLink(overlap=overlap)
     small, large = (_there_and_back(size, device) for size in _LINK_BYTES)
-    meet_s = _meeting_s(device)
+    little = torch.zeros(64, device=device)  # all ranks meet for next to nothing
+    meet_s = _median_s(lambda: dist.all_reduce(little))
     rate = (_LINK_BYTES[1] - _LINK_BYTES[0]) / max(1e-9, large - small)
     latency = max(0.0, small - _LINK_BYTES[0] / rate)
     return from_first(
@@ -153,33 +136,28 @@ def measured_link(device: torch.device) -> DeviceLink:
     )
 
 
-def _meeting_s(device: torch.device) -> float:
-    """Seconds that all ranks need for an all-reduce of next to nothing."""
-    little, times = torch.zeros(64, device=device), []
-    for _ in range(_LINK_TRIES):
-        begin = time.perf_counter()
-        dist.all_reduce(little)
-        times.append(time.perf_counter() - begin)
-    return median(times)
-
-
 def _there_and_back(size: int, device: torch.device) -> float:
     """Seconds one way: half the median of some round trips."""
-    data, rank, times = (
-        torch.zeros(size, dtype=torch.uint8, device=device),
-        dist.get_rank(),
-        [],
-    )
-    for _ in range(_LINK_TRIES):
-        begin = time.perf_counter()
+    data, rank = torch.zeros(size, dtype=torch.uint8, device=device), dist.get_rank()
+
+    def turn() -> None:
         if rank == 0:
             dist.send(data, 1)
             dist.recv(data, 1)
         elif rank == 1:
             dist.recv(data, 0)
             dist.send(data, 0)
-        times.append(time.perf_counter() - begin)
-    return median(times) / 2
+
+    return _median_s(turn) / 2
+
+
+def _median_s(work: Callable[[], object], times: int = _LINK_TRIES) -> float:
+    taken = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begin)
+    return median(taken)
 
 
 def loading_s(load: Callable[[int], Tensor], batches: int, device: torch.device) -> float:
@@ -189,19 +167,8 @@ def loading_s(load: Callable[[int], Tensor], batches: int, device: torch.device)
     """
     if device.type != "cpu" or not batches:
         return 0.0
-    times = []
-    for step in range(min(_LINK_TRIES, batches)):
-        begin = time.perf_counter()
-        load(step)
-        times.append(time.perf_counter() - begin)
-    return median(times)
-
-
-def device_memory(device: torch.device, devices_here: int) -> float:
-    """Bytes a device may use: a GPU's own, or its share of what is free on this host."""
-    if device.type == "cuda":
-        return float(torch.cuda.get_device_properties(device).total_memory)
-    return psutil.virtual_memory().available / devices_here
+    times, steps = min(_LINK_TRIES, batches), iter(range(batches))
+    return _median_s(lambda: load(next(steps)), times)
 
 
 def kind_of(device: torch.device) -> str:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from kdlab.methods.blockwise.pairs import BlockPair
+from kdlab.models.model import evaluating
 from kdlab.models.proxyless import mixed_blocks, paths_in_turn
 from kdlab.papers.pipe_bd.block_cost import Block
 from kdlab.papers.pipe_bd.stages import even_rows
@@ -33,14 +34,10 @@ def feasible_rows(batch: int, devices: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The paths of a network whose steps differ.
+    """The paths of a network whose steps differ."""
 
-    choose: called with the number of each step.
-    turn: steps after which all comes again: as many are for warming up, and whole turns
-        are timed.
-    """
-
-    choose: Callable[[int], None]
+    choose: Callable[[int], None]  # called with the number of each step
+    # Steps until all comes again: as many are for warming up, and whole turns are timed.
     turn: int = 1
 
 
@@ -68,87 +65,74 @@ def profiled(
 ) -> list[Block]:
     """Costs of each pair, measured on copies of nothing: weights come back as they were.
 
-    Args:
-        pairs: on the device that is measured.
-        views: (N, C, H, W) normalised, N at least the largest of `rows`.
-        rows: sizes to measure.
-        steps: timed for each block and size, fewer when `max_s` is over.
-        optimizer: a fresh one for a student block, as in training.
-        max_s: for all of it, in seconds.
-        alive: called before each step.
-        paths: of a supernet; then the mean over a turn counts, of medians over all turns.
+    Of each block and size so many `steps` are timed, fewer when `max_s` seconds are over
+    for all; `views` are (N, C, H, W) normalised, N at least the largest of `rows`. With the
+    `paths` of a supernet the mean over a turn counts, of medians over all turns.
     """
     found = []
-    per_block_s = max_s / max(1, len(pairs))
-    turn = 1 if paths is None else paths.turn
+    paths = paths or Paths(lambda step: None)
     for pair in pairs:
         with torch.no_grad():
             output = pair.teacher(views)
-        timing = _Timing(steps, per_block_s, paths or Paths(lambda step: None), alive)
-        teacher, student = timing.of(pair, views, output, rows, optimizer)
+        numbers = _numbers(steps, max_s / max(1, len(pairs)), paths.turn)
+        stepper = optimizer(pair.student.train())
+        before = partial(_before_step, paths, alive)
+        teacher, student = _timed(pair, views, output, rows, stepper, numbers, before)
         times = {
             "teacher_s": {r: median(s) for r, s in teacher.items()},
-            "student_s": {r: _typical(s, turn) for r, s in student.items()},
+            # The median of each step of a turn, over all turns; of these the mean.
+            "student_s": {
+                r: fmean(median(s[place :: paths.turn]) for place in range(paths.turn))
+                for r, s in student.items()
+            },
         }
         found.append(_sized(pair, views, output, **times))
         views = output
     return found
 
 
-def _typical(seconds: Sequence[float], turn: int) -> float:
-    """The median of each step of a turn, over all turns; of these the mean."""
-    return fmean(median(seconds[place::turn]) for place in range(turn))
+def _before_step(paths: Paths, alive: Callable[[], None], step: int) -> None:
+    alive()
+    paths.choose(step if step >= 0 else step + paths.turn)
 
 
-@dataclass(frozen=True, slots=True)
-class _Timing:
-    steps: int
-    max_s: float
-    paths: Paths
-    alive: Callable[[], None]
+def _timed(
+    pair: BlockPair,
+    views: Tensor,
+    output: Tensor,
+    rows: Sequence[int],
+    stepper: Stepper,
+    numbers: Iterator[int],
+    before: Callable[[int], None],
+) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+    """Seconds of the teacher and of the student by rows, each time they were timed."""
+    kept = {k: v.clone() for k, v in pair.student.state_dict().items()}
+    teacher: dict[int, list[float]] = {r: [] for r in rows}
+    whole: dict[int, list[float]] = {r: [] for r in rows}
+    for step in numbers:
+        before(step)
+        for r in rows:
+            taken = _seconds(partial(_forward, pair, views[:r]), views)
+            spent = _seconds(partial(_train, pair, stepper, views[:r], output[:r]), views)
+            if step >= 0:
+                teacher[r].append(taken)
+                whole[r].append(spent)
+    pair.student.load_state_dict(kept)
+    stepper.zero_grad(set_to_none=True)
+    return teacher, whole
 
-    def of(
-        self,
-        pair: BlockPair,
-        views: Tensor,
-        output: Tensor,
-        rows: Sequence[int],
-        optimizer: Callable[[nn.Module], Stepper],
-    ) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
-        """Seconds of the teacher and of the student by rows, each time they were timed."""
-        student = pair.student
-        kept = {k: v.clone() for k, v in student.state_dict().items()}
-        student.train()
-        stepper = optimizer(student)
-        teacher: dict[int, list[float]] = {r: [] for r in rows}
-        whole: dict[int, list[float]] = {r: [] for r in rows}
-        for step in self._numbers():
-            self.alive()
-            self.paths.choose(step if step >= 0 else step + self.paths.turn)
-            for r in rows:
-                taken = _seconds(lambda r=r: _forward(pair, views[:r]), views)  # type: ignore[misc]
-                spent = _seconds(
-                    lambda r=r: _train(pair, stepper, views[:r], output[:r]),  # type: ignore[misc]
-                    views,
-                )
-                if step >= 0:
-                    teacher[r].append(taken)
-                    whole[r].append(spent)
-        student.load_state_dict(kept)
-        stepper.zero_grad(set_to_none=True)
-        return teacher, whole
 
-    def _numbers(self) -> Iterator[int]:
-        """Numbers of the steps; those that warm up are below 0. Whole turns, two steps at least."""
-        turn, begin = self.paths.turn, time.perf_counter()
-        yield from range(-max(_WARM_UP, turn), 0)
-        step, last = 0, -(-self.steps // turn) * turn
-        while step < last:
-            late = time.perf_counter() - begin > self.max_s
-            if late and step >= 2 and step % turn == 0:
-                return
-            yield step
-            step += 1
+def _numbers(steps: int, max_s: float, turn: int) -> Iterator[int]:
+    """Numbers of the steps; those that warm up are below 0. Whole turns, two steps at least."""
+    begin = time.perf_counter()
+    yield from range(-max(_WARM_UP, turn), 0)
+    step, last = 0, -(-steps // turn) * turn
+    while step < last:
+        late = time.perf_counter() - begin > max_s
+        if late and step >= 2 and step % turn == 0:
+            return
+        yield step
+        step += 1
 
 
 def unmeasured(
@@ -156,10 +140,7 @@ def unmeasured(
 ) -> list[Block]:
     """Blocks with their sizes and made-up times: enough to see whether plans fit.
 
-    Args:
-        pairs: of blocks.
-        shapes: of one row of each one's input.
-        batch: rows.
+    `shapes` are of one row of each pair's input.
     """
     found = []
     for pair, shape in zip(pairs, shapes, strict=True):
@@ -220,10 +201,8 @@ def _norms(student: nn.Module, views: Tensor) -> int:
         for m in student.modules()
         if isinstance(m, nn.BatchNorm2d)
     ]
-    mode = student.training
-    student.eval()
-    student(views)
-    student.train(mode)
+    with evaluating(student):
+        student(views)
     for handle in handles:
         handle.remove()
     return len(passed)
@@ -243,11 +222,8 @@ def _activation_bytes(pair: BlockPair, views: Tensor) -> float:
 
     for block, factor in ((pair.teacher, 1), (pair.student, 2)):
         handles = [m.register_forward_hook(count(factor)) for m in block.modules()]
-        mode = block.training
-        block.eval()
-        with torch.no_grad():
+        with evaluating(block), torch.no_grad():
             block(views)
-        block.train(mode)
         for handle in handles:
             handle.remove()
     return total

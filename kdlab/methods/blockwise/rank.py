@@ -13,8 +13,6 @@ import torch
 import torch.distributed as dist
 
 from kdlab.config.home import write_json
-from kdlab.control.orders import CONTROL
-from kdlab.control.steering import Steering
 from kdlab.data.samples import PlannedSamples
 from kdlab.errors import BadInput
 from kdlab.events.blockwise import (
@@ -25,6 +23,7 @@ from kdlab.events.blockwise import (
 )
 from kdlab.events.general import Note, Warned
 from kdlab.experiment.rank_process import RankProcess, main
+from kdlab.messages import plain, typed
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.consensus import from_all, from_first
 from kdlab.methods.blockwise.cutting import Cutting
@@ -89,11 +88,8 @@ class BlockRank(RankProcess[GenerationOrder]):
         cutting = cutting_of(
             self.method.cuts, self.spec, teacher, data, self.member.seed, device
         )
-        self.meet(order, device)
-        try:
+        with self.meeting(order, device):
             return self._train(order, cutting, device)
-        finally:
-            dist.destroy_process_group()
 
     def _train(
         self, order: GenerationOrder, cutting: Cutting, device: torch.device
@@ -109,11 +105,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         loop = BlockwiseLoop(
             BlockwiseJob(
                 recipe=self.spec.train,
-                model_spec=cutting.spec,
-                student=cutting.student,
-                pairs=cutting.pairs,
-                shapes=cutting.shapes,
-                outputs=cutting.outputs,
+                cutting=cutting,
                 samples=samples,
                 programme=chosen,
                 norm=self.method.bn,
@@ -127,11 +119,8 @@ class BlockRank(RankProcess[GenerationOrder]):
                 stop=self.stops,
                 leave=lambda: self.saving or self.leaving,
                 pulse=lambda step: self._pulse(number, step),
-                steering=Steering(
-                    self.run.path / CONTROL, self.member.name, self.run.since
-                ),
+                steering=self.steering,
                 search=self.method.search,
-                works=cutting.works,
                 opened=lambda own, start: self._opened(
                     order, own, start, len(own.batches(0)[0]) / chosen.predicted_s, cutting
                 ),
@@ -163,9 +152,10 @@ class BlockRank(RankProcess[GenerationOrder]):
         path = self.folder / "plan.json"
         profile = supply = None
         if not path.is_file():  # else of a generation or a session before
-            profile = self._with_memory(
-                self._profile(order, cutting, device), device, order.local_world
-            )
+            profile = self._profile(order, cutting, device)
+            # What each device says it has, or what all are allowed.
+            own = memory_of(self.method.memory_gb, device, order.local_world)
+            profile = replace(profile, memory_bytes=tuple(from_all(own)))
             if self.method.serves(self.plan):
                 supply = self._supply(order, cutting, profile, device)
         chosen: ExecutionPlan | NoPlan | None = None
@@ -185,7 +175,7 @@ class BlockRank(RankProcess[GenerationOrder]):
     ) -> ExecutionPlan | NoPlan:
         """The plan, or why there is none."""
         if profile is None:
-            return ExecutionPlan.from_facts(json.loads(path.read_text())["programme"])
+            return typed(ExecutionPlan, json.loads(path.read_text())["programme"])
         costs_of = partial(
             StageCosts,
             batch=self.spec.train.batch,
@@ -208,18 +198,10 @@ class BlockRank(RankProcess[GenerationOrder]):
             costs = costs_of(served_profile(profile, supply))
         table = plan_table(chosen, costs, cutting.student_cuts)
         ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
-        plan = PlanChosen(programme=chosen.facts(), table=table, ideal_s=ideal)
+        plan = PlanChosen(programme=plain(chosen), table=table, ideal_s=ideal)
         write_json(path, {k: plan[k] for k in ("programme", "table", "ideal_s")})
         self.log.emit(plan)
         return chosen
-
-    def _with_memory(
-        self, profile: Profile, device: torch.device, local_world: int
-    ) -> Profile:
-        """With what each device says it has, or what all are allowed."""
-        allowed = self.method.memory_gb
-        own = memory_of(allowed, device, local_world)
-        return replace(profile, memory_bytes=tuple(from_all(own)))
 
     @property
     def plan(self) -> PlanName:
@@ -365,7 +347,7 @@ class BlockRank(RankProcess[GenerationOrder]):
                     message=f"A step took {1e3 * measured:.1f} ms, {1e3 * chosen.predicted_s:.1f} "
                     f"ms were predicted ({ratio:.2f} of it): the plan may not be the best one. "
                     "Other work on these devices, or a profile measured at another time, are "
-                    "the usual causes; delete profile.json to measure again.",
+                    "the usual causes; delete profile.json to measure again."
                 )
             )
 

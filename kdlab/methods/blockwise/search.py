@@ -94,10 +94,7 @@ class Alternating:
         *groups, last = both["param_groups"]
         shift, state = _count(groups), both["state"]
         self._weights.load_state_dict(
-            {
-                "state": {k: v for k, v in state.items() if k < shift},
-                "param_groups": groups,
-            }
+            {"state": {k: v for k, v in state.items() if k < shift}, "param_groups": groups}
         )
         self._alphas.load_state_dict(
             {
@@ -145,12 +142,8 @@ class WorkAware:
 class SearchRounds:
     """Tells the blocks of a device whose turn it is, and draws their paths.
 
-    Args:
-        search: how.
-        pairs: of all blocks; their losses are wrapped here.
-        works: multiplications of each teacher block for one image.
-        seed: of the paths, which are the same on all devices.
-        of_steps: in all epochs.
+    These are the same on all devices. The losses of the pairs are wrapped here; `works` are
+    multiplications of each teacher block for one image, `of_steps` are those of all epochs.
     """
 
     def __init__(

@@ -57,13 +57,8 @@ def width_of(shapes: Sequence[Sequence[int]]) -> int:
 class PrefixLoader:
     """Views with the outputs of the first teacher blocks: a `Loader` of the first stage.
 
-    Args:
-        samples: of all devices.
-        stage: the first one of the plan.
-        device: number of this one in it.
-        model: has the teacher's statistics.
-        shapes: of one row of each served output.
-        opened: opens the source of this device's rows.
+    `device` is the number of this one in the stage, `shapes` are of one row of each served
+    output, and `opened` opens the source of this device's rows.
     """
 
     def __init__(
@@ -162,19 +157,12 @@ def measured_supply(
 
 
 def together(
-    measure: Callable[[], tuple[float, float]] | None,
-    work: Callable[[], None],
-    blocks: int,
+    measure: Callable[[], tuple[float, float]] | None, work: Callable[[], None], blocks: int
 ) -> PoolSupply | None:
-    """Rank 0 measures while all others work; every rank must call this.
+    """Rank 0 measures while all others work, until it has; every rank must call this.
 
-    What a pool delivers beside busy devices is less than beside idle ones, where they
-    share processors or memory.
-
-    Args:
-        measure: of rank 0; None elsewhere.
-        work: a step of training, repeated by the others until rank 0 has measured.
-        blocks: that are served.
+    What a pool delivers beside busy devices is less than beside idle ones, where they share
+    processors or memory. `measure` is rank 0's; `work` is a step of training.
     """
     done = torch.zeros(1)
     if measure is None:

@@ -1,5 +1,8 @@
 """What a blockwise experiment needs before and around its ranks."""
 
+import hashlib
+import json
+import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,22 +53,31 @@ def cutting_of(
 def identity_of(
     spec: ExperimentSpec, cutting: Cutting, data: ImageData
 ) -> planning.Identity:
-    """Identity of the profile that this experiment needs."""
-    model = {
+    """Identity of the profile that this experiment needs, here and now."""
+    devices = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    threads = spec.train.threads
+    here = [platform.machine(), psutil.cpu_count(), devices, torch.__version__, threads]
+    model = {  # whatever the cost of the blocks depends on
         "teacher": spec.teachers()[0].model.to_dict() | {"weights": None, "sha256": None},
         "student": spec.student.to_dict() | {"weights": None, "sha256": None},
         "cuts": [cutting.teacher_cuts, cutting.student_cuts],
         "shape": data.shape,
         "optimizer": spec.train.optimizer,
     }
-    return planning.identity(model, spec.train.batch, spec.train.threads)
+    return planning.Identity(_hash(here), _hash(model), spec.train.batch)
+
+
+def _hash(facts: object) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def memory_of(allowed_gb: float | None, device: torch.device, devices: int) -> float:
-    """Bytes a device has, or is allowed, when so many share this machine."""
+    """Bytes a device is allowed, or has: a GPU's own, or its share of what is free here."""
     if allowed_gb is not None:
         return 1e9 * allowed_gb
-    return planning.device_memory(device, devices)
+    if device.type == "cuda":
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    return psutil.virtual_memory().available / devices
 
 
 def smallest_batch(chosen: ExecutionPlan) -> int:

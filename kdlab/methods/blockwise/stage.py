@@ -8,7 +8,7 @@ instructions took is kept for the trace.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,15 +17,9 @@ from torch import Tensor, nn
 
 from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.papers.pipe_bd import relay
-from kdlab.papers.pipe_bd.relay import (
-    Part,
-    Span,
-    Transfer,
-    edges,
-    instructions,
-    part_of,
-)
+from kdlab.papers.pipe_bd.relay import Part, Span, Transfer, edges, instructions
 from kdlab.papers.pipe_bd.stages import Plan
+from kdlab.train.aggregation.ranks import average_statistics
 from kdlab.train.recipe import Stepper
 from kdlab.train.sync_norm import synchronise
 
@@ -34,37 +28,31 @@ _MAX_SPANS = 20_000
 
 @dataclass(slots=True)
 class StageJob:
-    """What a device is told besides the plan.
+    """What a device is told besides the plan."""
 
-    Attributes:
-        pairs: of its own stage's blocks, in order; on the device's memory.
-        optimizers: one for each pair.
-        load: the normalised views of a step's rows [start, stop), for the first stage.
-        served: the outputs of the first teacher blocks for the rows that were loaded last,
-            when somebody else computes them.
-        prefix: the teacher's blocks before a first stage that does not begin with block 0.
-        batch_of: rows of a step's batch; None is the plan's for every step.
-        schedule: sets learning rates before a step.
-        on_step: told of each step's losses, one per block, averaged over its own rows.
-        before_block: called before a student block's forward with the step, the block's
-            place among `pairs`, and the first row: for chances that depend on these alone.
-        clip_norm: largest 2-norm of a block's gradients.
-        norm: `sync` takes batch statistics over a shared stage's whole batch.
-        relay: process group of the transfers; None is the default one. Two plans that are
-            under way at the same time need one each.
-    """
-
+    # Of its own stage's blocks, in order; on the device's memory
     pairs: Sequence[BlockPair]
-    optimizers: Sequence[Stepper]
+    optimizers: Sequence[Stepper]  # one for each pair
+    # The normalised views of a step's rows [start, stop), for the first stage
     load: Callable[[int, int, int], Tensor]
+    # The outputs of the first teacher blocks for the rows that were loaded last, when
+    # somebody else computes them
     served: Callable[[], Sequence[Tensor]] = tuple
+    # The teacher's blocks before a first stage that does not begin with block 0
     prefix: Sequence[nn.Module] = ()
+    # Rows of a step's batch; None is the plan's for every step
     batch_of: Callable[[int], int] | None = None
-    schedule: Callable[[int], None] = lambda step: None
+    schedule: Callable[[int], None] = lambda step: None  # sets learning rates before a step
+    # Told of each step's losses, one per block, averaged over its own rows
     on_step: Callable[[int, Sequence[Tensor]], None] = lambda step, losses: None
+    # Called before a student block's forward with the step, the block's place among
+    # `pairs`, and the first row: for chances that depend on these alone
     before_block: Callable[[int, int, int], None] | None = None
-    clip_norm: float | None = None
+    clip_norm: float | None = None  # largest 2-norm of a block's gradients
+    # `sync` takes batch statistics over a shared stage's whole batch
     norm: Literal["sync", "local"] = "sync"
+    # Process group of the transfers; None is the default one. Two plans that are under
+    # way at the same time need one each.
     relay: dist.ProcessGroup | None = None
 
 
@@ -79,14 +67,6 @@ class _Rows:
     outgoing: list[Transfer]
 
 
-@dataclass(slots=True)
-class _Buffers:
-    """What is under way, by step: tensors must live until then."""
-
-    receives: dict[int, "_UnderWay"] = field(default_factory=dict)
-    sends: dict[int, "_UnderWay"] = field(default_factory=dict)
-
-
 _UnderWay = tuple[Tensor, list[dist.Work | None]]
 Groups = Mapping[tuple[int, ...], dist.ProcessGroup]
 """Process groups by their devices."""
@@ -96,21 +76,11 @@ class Worker:
     """Rank `device` of the default process group, which has a rank for each device."""
 
     def __init__(
-        self,
-        plan: Plan,
-        device: int,
-        job: StageJob,
-        groups: Groups,
-        shape: Sequence[int],
+        self, plan: Plan, device: int, job: StageJob, groups: Groups, shape: Sequence[int]
     ) -> None:
         """A device that has not begun.
 
-        Args:
-            plan: for all.
-            device: this one's number, which is its rank.
-            job: models and data.
-            groups: as `stage_groups` makes them.
-            shape: of one row of what this stage receives; ignored by the first.
+        `shape` is of one row of what this stage receives; the first ignores it.
         """
         number = plan.stage_of(device)
         self.plan, self.device, self.job = plan, device, job
@@ -120,7 +90,9 @@ class Worker:
         self._rows: dict[int, _Rows] = {}
         self.spans: deque[Span] = deque(maxlen=_MAX_SPANS)
         self.exact = False  # spans end when a GPU has done the work, not when it was told
-        self._kept = _Buffers()
+        # What is under way, by step: tensors must live until then.
+        self._receives: dict[int, _UnderWay] = {}
+        self._sends: dict[int, _UnderWay] = {}
         self._input: Tensor | None = None
         self._targets: list[Tensor] = []
         self._losses: list[Tensor] = []
@@ -160,9 +132,8 @@ class Worker:
         for instruction in instructions(self.plan, self.device, steps):
             begin = time.monotonic()  # one clock for all processes of a machine
             self._execute(instruction)
-            part = part_of(instruction)
-            if part is not None and part != "student":  # that has noted its own
-                self._note(part, instruction.step, begin)
+            if instruction.part not in (None, "student"):  # that has noted its own
+                self._note(instruction.part, instruction.step, begin)
             if isinstance(instruction, relay.Update):
                 self.job.on_step(instruction.step, self._losses)
                 yield instruction.step
@@ -195,11 +166,11 @@ class Worker:
             case relay.PostReceive(step):
                 self._post_receive(step)
             case relay.AwaitReceive(step):
-                received, works = self._kept.receives.pop(step)
+                received, works = self._receives.pop(step)
                 _wait(works)
                 self._input = received.to(self.memory)
             case relay.AwaitSends(step):
-                _, works = self._kept.sends.pop(step)
+                _, works = self._sends.pop(step)
                 _wait(works)
             case relay.TeacherForward():
                 self._teacher()
@@ -229,7 +200,7 @@ class Worker:
             )
             for t in rows.incoming
         ]
-        self._kept.receives[step] = (buffer, works)
+        self._receives[step] = (buffer, works)
 
     def _load(self, step: int) -> None:
         rows = self.rows(step)
@@ -256,7 +227,7 @@ class Worker:
             part = output[t.start - rows.start : t.stop - rows.start]
             tag = _tag(step, self.plan.lead)
             works.append(dist.isend(part, t.receiver, group=self.job.relay, tag=tag))
-        self._kept.sends[step] = output, works  # alive until it has left
+        self._sends[step] = output, works  # alive until it has left
 
     def _student(self, step: int) -> None:
         """Lines 12 and 13 for each of its blocks; each has a graph of its own."""
@@ -286,15 +257,11 @@ class Worker:
                 nn.utils.clip_grad_norm_(student.parameters(), self.job.clip_norm)
             optimizer.step()
 
-    @torch.no_grad()
     def average_statistics(self) -> None:
         """Running statistics that each device of a shared stage took of its own rows."""
         share = self.stage.rows[self.stage.devices.index(self.device)] / self.plan.batch
         for student in self.students:
-            for buffer in student.buffers():
-                if buffer.is_floating_point():
-                    buffer.mul_(share)
-                    dist.all_reduce(buffer, group=self.group)
+            average_statistics(student, share, self.group)
 
     def _all_reduce(self) -> None:
         """Line 14: all gradients of the stage in one go."""

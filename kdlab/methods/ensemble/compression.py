@@ -26,17 +26,11 @@ from kdlab.train.compression.distillation import Distillation
 
 @dataclass(frozen=True, slots=True)
 class MeanOutputs:
-    """Mean outputs of several models, and what they cost.
+    """Mean outputs of several models, and what they cost."""
 
-    Attributes:
-        made: the outputs.
-        seconds: of this processor, or of waiting for a pool.
-        fetched_bytes: of others' models, or of the outputs that a pool sent instead.
-    """
-
-    made: Relabelled
-    seconds: float
-    fetched_bytes: int
+    made: Relabelled  # the outputs
+    seconds: float  # of this processor, or of waiting for a pool
+    fetched_bytes: int  # of others' models, or of the outputs that a pool sent instead
 
 
 def mean_outputs(
@@ -79,12 +73,8 @@ def compress(
 ) -> WorkParts:
     """Algorithm 2: relabel, then p iterations on Eq. 6 from the local weights.
 
-    Args:
-        sgd: of the local model.
-        trained: its stream of batches; some are taken where compressing goes on in it.
-        round_: of the timetable.
-        models: of all.
-        pool: that serves them; None has them loaded here.
+    Some of the batches of `trained` are taken where compressing goes on in it. Without a
+    `pool` that serves them the models of all are loaded here.
     """
     if not round_.compress_steps:
         return WorkParts()
@@ -113,9 +103,7 @@ def compress(
         sgd.one(
             Batch(place.index, ids, views, labels, None),
             partial(
-                accelerated_compression,
-                pseudo=pseudo,
-                weight=round_.compression_weight,
+                accelerated_compression, pseudo=pseudo, weight=round_.compression_weight
             ),
         )
         samples += len(ids)

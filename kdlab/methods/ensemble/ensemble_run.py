@@ -1,12 +1,13 @@
 """One member of an ensemble experiment: what it needs before, around and after its workers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import yaml
 
@@ -24,13 +25,7 @@ from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
 from kdlab.methods.ensemble.variant import Variant, combining_of, relabel_of, timetable_of
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.ensemble import combined
-from kdlab.models.model import (
-    ModelSpec,
-    Normalised,
-    export,
-    load_weights,
-    parameters,
-)
+from kdlab.models.model import ModelSpec, Normalised, export, load_weights, parameters
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.papers.ec_dnn.parallel import Network
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
@@ -43,7 +38,6 @@ from kdlab.soft_labels.source import (
 )
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.model_average import ModelAverage
-from kdlab.train.compression.kind import CompressionSpec
 from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.position import Start
 from kdlab.train.recipe import Recipe
@@ -74,11 +68,12 @@ class EnsembleRun:
 
     @property
     def workers(self) -> int:
-        return self.method.workers_of(self.variant)
+        return self.variant.workers or self.method.workers
 
     @property
     def recipe(self) -> Recipe:
-        return self.method.recipe_of(self.variant, self.spec.train)
+        recipe, epochs = self.spec.train, self.variant.epochs
+        return recipe if epochs is None else replace(recipe, epochs=epochs)
 
     def samples(self, worker: int, epochs: int | None = None) -> PlannedSamples:
         """A worker's local data."""
@@ -97,14 +92,21 @@ class EnsembleRun:
         iterations = self.variant.iterations or self.recipe.epochs * batches
         return timetable_of(self.variant.aggregation, iterations, self.method.looks)
 
-    def unseen_classes(self) -> dict[int, int]:
-        """Workers whose local data lacks some classes, and how many."""
-        data = self.setup.data
-        seen = {
-            k: len(set(data.labels[self.samples(k).plan.ids].tolist()))
-            for k in range(self.workers)
-        }
-        return {k: len(data.classes) - n for k, n in seen.items() if n < len(data.classes)}
+    def warn_of_unseen_classes(self, emit: Emit) -> None:
+        """Which workers' local data lacks some classes, and how many."""
+        data, unseen = self.setup.data, list[str]()
+        for worker in range(self.workers):
+            seen = np.unique(data.labels[self.samples(worker).plan.ids])
+            if missing := len(data.classes) - len(seen):
+                unseen.append(f"worker {worker} {missing}")
+        if unseen:
+            emit(
+                Warned(
+                    message=f"Of {len(data.classes)} classes some are not in the local data: "
+                    f"{', '.join(unseen)}. Those models cannot know them by themselves; their "
+                    "ensemble can. Raise method.shards.concentration for more even shares."
+                )
+            )
 
     def model_spec(self, worker: int) -> ModelSpec:
         models = self.method.models
@@ -112,7 +114,8 @@ class EnsembleRun:
 
     def fresh(self, worker: int) -> Normalised:
         """A worker's model with its first weights."""
-        equal = self.method.starts_equal(self.variant.aggregation)
+        averaged = isinstance(self.variant.aggregation, ModelAverage)
+        equal = (self.method.start or ("equal" if averaged else "own")) == "equal"
         data = self.setup.data
         with torch.random.fork_rng():
             torch.manual_seed(self.member.seed + (0 if equal else 1_000_003 * worker))
@@ -353,15 +356,13 @@ def check(own: EnsembleRun) -> None:
             "iterations: no communication would happen before the end. Lower tau, or train "
             "longer."
         )
-    if isinstance(aggregation, EnsembleAggregation) and aggregation.compression is not None:
-        _check_p(aggregation.compression, table, name)
-
-
-def _check_p(spec: CompressionSpec, table: RoundSchedule, name: str) -> None:
-    if spec.p_iterations is not None and spec.p_iterations > table.iterations:
+    if not isinstance(aggregation, EnsembleAggregation) or aggregation.compression is None:
+        return
+    p = aggregation.compression.p_iterations
+    if p is not None and p > table.iterations:
         raise BadInput(
-            f"{name}: compression.p_iterations is {spec.p_iterations}, longer than the whole "
-            f"training of {table.iterations} iterations. Lower it."
+            f"{name}: compression.p_iterations is {p}, longer than the whole training of "
+            f"{table.iterations} iterations. Lower it."
         )
 
 

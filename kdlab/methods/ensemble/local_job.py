@@ -1,12 +1,9 @@
 """What a worker of an ensemble is told, and what it says of its work."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-from kdlab.control.steering import Steering
 from kdlab.data.samples import PlannedSamples
-from kdlab.events.event import Emit
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.models.model import Normalised
@@ -14,100 +11,61 @@ from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.soft_labels.source import SoftLabelSource, TeacherPool
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.checkpoint import OptimizerFacts
+from kdlab.train.job import LoopJob
 from kdlab.train.position import Start
-from kdlab.train.recipe import Recipe
 
 Opened = Callable[[TeacherPool, PlannedSamples, Start, int], SoftLabelSource]
 """From this batch on, with so many outputs for each sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalJob:
-    """What one worker is told.
+class LocalJob(LoopJob):
+    """A local model, on its local data; models are written below the folder."""
 
-    Attributes:
-        worker: its number, from 0.
-        model: with its first weights.
-        scratch: makes an empty model of any worker's kind, for the weights of others.
-        samples: of its local data.
-        timetable: of all workers.
-        aggregation: how the global model is made.
-        loss: of soft labels, where the local training has any.
-        folder: of the member; models are written below it.
-        stop: whether the user asked to stop.
-        steering: what the user changes while it trains.
-        pulse: a sign of life, with the steps done.
-        opened: a source of some samples' soft labels from the pool of local models.
-    """
-
-    worker: int
-    recipe: Recipe
-    model: Normalised
+    worker: int  # its number, from 0
+    model: Normalised  # with its first weights
+    # Makes an empty model of any worker's kind, for the weights of others
     scratch: Callable[[int], Normalised]
-    samples: PlannedSamples
-    timetable: RoundSchedule
-    aggregation: AggregationSpec
-    loss: LossSpec | None
-    seed: int
-    folder: Path
-    spec_hash: str
-    emit: Emit
-    stop: Callable[[], bool] = lambda: False
-    pulse: Callable[[int], None] = lambda step: None
-    steering: Steering = field(default_factory=lambda: Steering(None, ""))
+    timetable: RoundSchedule  # of all workers
+    aggregation: AggregationSpec  # how the global model is made
+    loss: LossSpec | None  # of soft labels, where the local training has any
+    # A source of some samples' soft labels from the pool of local models
     opened: Opened | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkParts:
-    """What a part of a round was made of.
+    """What a part of a round was made of."""
 
-    Attributes:
-        samples: of SGD, in the model now; those before a restart are in it too.
-        relabel_s, compress_s: processor seconds of this process; of relabelling by a pool the
-            seconds it was waited for.
-        fetched_bytes: of models of others, or of the outputs a pool sent instead.
-        ensemble_loss, model_losses: on the relabelled rows, of the ensemble and of each model.
-    """
-
-    samples: int = 0
+    samples: int = 0  # of SGD, in the model now; those before a restart are in it too
+    # relabel_s and compress_s: processor seconds of this process; of relabelling by a
+    # pool the seconds it was waited for
     relabel_s: float = 0.0
     compress_s: float = 0.0
-    fetched_bytes: int = 0
+    fetched_bytes: int = 0  # of models of others, or of the outputs a pool sent instead
+    # ensemble_loss and model_losses: on the relabelled rows, of the ensemble and of each
+    # model
     ensemble_loss: float | None = None
     model_losses: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundWork(WorkParts):
-    """What a worker did in one part of a round.
+    """What a worker did in one part of a round."""
 
-    Attributes:
-        round: its number.
-        model: that can be fetched.
-        loss: mean training loss of its steps (cross entropy with the true labels).
-        steps: of SGD, those before a restart included.
-        wall_s: of the part, looks at validation and test not counted.
-        train_s: processor seconds of this process.
-    """
-
-    round: int
-    model: ModelFile
-    loss: float
-    steps: int
-    wall_s: float
-    train_s: float = 0.0
+    round: int  # its number
+    model: ModelFile  # that can be fetched
+    loss: float  # mean training loss of its steps (cross entropy with the true labels)
+    steps: int  # of SGD, those before a restart included
+    wall_s: float  # of the part, looks at validation and test not counted
+    train_s: float = 0.0  # processor seconds of this process
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFacts(OptimizerFacts):
-    """A checkpoint's facts; see `LocalWorker` for its counters.
+    """A checkpoint's facts; see `LocalWorker` for its counters."""
 
-    Attributes:
-        taken: batches of its stream.
-    """
-
-    taken: int
+    taken: int  # batches of its stream
     steps: int
     round: int
     round_steps: int

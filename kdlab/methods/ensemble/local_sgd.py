@@ -2,9 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -21,10 +20,11 @@ from kdlab.events.ensemble import LocalStep
 from kdlab.events.training import CheckpointSaved
 from kdlab.losses.local import log_loss
 from kdlab.methods.ensemble.local_job import LocalJob
-from kdlab.models.memory import keep_freed_memory
+from kdlab.methods.ensemble.relabel import probabilities
 from kdlab.soft_labels.source import Batch
+from kdlab.train.job import begin_process
 from kdlab.train.recipe import lr_at
-from kdlab.train.step import Descent
+from kdlab.train.step import Descent, seed_by
 
 _LOG_EVERY_S = 0.5
 
@@ -35,10 +35,8 @@ class LocalSgd:
     """Steps count in all rounds; their losses are those since the last word."""
 
     def __init__(self, job: LocalJob) -> None:
-        keep_freed_memory()
+        begin_process(job.recipe)
         self.job = job
-        if job.recipe.threads is not None:
-            torch.set_num_threads(job.recipe.threads)
         self.device = torch.device(job.recipe.chosen_device())
         self.model = job.model.to(self.device)
         self.descent = Descent(job.recipe, self.model, self.model, self.device)
@@ -64,7 +62,9 @@ class LocalSgd:
         self, batch: Batch, loss_of: Callable[[Tensor, Tensor], Tensor] = cross_entropy
     ) -> None:
         """A step; without a loss of its own one of plain local training."""
-        self._seed()
+        seed_by(
+            self.job.seed, self.job.worker, self.steps
+        )  # dropout depends on these alone
         views = batch.views.to(self.device)
         labels = batch.labels.to(self.device)
         scores = self.descent.scores(views)
@@ -73,11 +73,6 @@ class LocalSgd:
         self.steps += 1
         # Not the objective: that of Eq. 5 is smallest for the model that differs most.
         self._losses.append(cross_entropy(scores.detach().float(), labels))
-
-    def _seed(self) -> None:
-        """Dropout depends on seed, worker and step alone."""
-        key = repr((self.job.seed, self.job.worker, self.steps)).encode()
-        torch.manual_seed(int.from_bytes(blake2b(key, digest_size=7).digest()))
 
     def _lr(self) -> float:
         """The schedule runs over all steps, those of compressions included."""
@@ -167,12 +162,9 @@ class LocalSgd:
     def probabilities(self, inputs: NDArray[np.uint8]) -> Tensor:
         """(n, C) of unaugmented images, for everybody who wants to know how good it is."""
         self.model.eval()
-        found = []
-        for views in _pieces(inputs, self.job.recipe.evaluate_batch):
-            self.job.pulse(self.steps)
-            on_device = torch.from_numpy(views).to(self.device)
-            found.append(self.model(on_device).float().softmax(1).cpu())
-        return torch.cat(found)
+        rows = self.job.recipe.evaluate_batch
+        pieces = (inputs[at : at + rows] for at in range(0, len(inputs), rows))
+        return probabilities(self.model, pieces, lambda: self.job.pulse(self.steps))
 
     def train_loss(self, most: int = 5000) -> float:
         """Mean cross entropy on its local data, unaugmented; of so many images at most."""
@@ -180,8 +172,3 @@ class LocalSgd:
         return log_loss(
             self.probabilities(data.inputs[ids]), torch.from_numpy(data.labels[ids])
         )
-
-
-def _pieces(inputs: NDArray[np.uint8], rows: int) -> Iterator[NDArray[np.uint8]]:
-    for start in range(0, len(inputs), rows):
-        yield inputs[start : start + rows]

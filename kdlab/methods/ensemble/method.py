@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,14 +11,8 @@ import torch
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.data.shards import Shards
-from kdlab.events.general import Warned
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.method import (
-    MemberTraining,
-    MethodSpec,
-    Ranks,
-    recipe_faults,
-)
+from kdlab.experiment.method import MemberTraining, MethodSpec, Ranks, recipe_faults
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun, check
@@ -36,19 +30,9 @@ from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
-from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
 
 _POSITIVE = Range(ge=1)
-_FILES = (
-    "direction.json",
-    "curves.png",
-    "histograms.png",
-    "ensemble.yaml",
-    "global.safetensors",
-    "global.json",
-)
-
 # A worker's step is in float32 or bfloat16, and it saves itself at each reset point.
 _NOT_LOCAL = ("compile", "channels_last", "label_smoothing", "checkpoint_every_steps")
 
@@ -72,6 +56,15 @@ class Ensemble(MethodSpec):
     gbit_per_s: between machines, for the modelled time of a communication.
     hang_s: a worker without a sign of life for so long is killed and started again.
     """
+
+    files = (
+        "direction.json",
+        "curves.png",
+        "histograms.png",
+        "ensemble.yaml",
+        "global.safetensors",
+        "global.json",
+    )
 
     workers: Annotated[int, Range(ge=1, le=64)] = 4
     shards: Shards = field(default_factory=Shards)
@@ -117,17 +110,6 @@ class Ensemble(MethodSpec):
             return dict(self.compare)
         own = Variant(aggregation=aggregation)
         return {name_of(own, self.workers): own}
-
-    def workers_of(self, variant: Variant) -> int:
-        return variant.workers or self.workers
-
-    def recipe_of(self, variant: Variant, recipe: Recipe) -> Recipe:
-        return recipe if variant.epochs is None else replace(recipe, epochs=variant.epochs)
-
-    def starts_equal(self, aggregation: AggregationSpec) -> bool:
-        if self.start is None:
-            return isinstance(aggregation, ModelAverage)
-        return self.start == "equal"
 
     # As kdlab/experiment/method.py wants it
 
@@ -187,7 +169,7 @@ class Ensemble(MethodSpec):
     def train(self, training: MemberTraining) -> MemberResult:
         """Several local models, in processes of their own or one after the other here."""
         own = EnsembleRun(self, training.setup, training.member)
-        _warn_of_unseen(own.unseen_classes(), training)
+        own.warn_of_unseen_classes(training.emit)
         processes: ModelWorkers
         ranks: Ranks = list
         if self.processes:
@@ -214,10 +196,6 @@ class Ensemble(MethodSpec):
         local_curves(outcome.looks, training.folder, training.member.name)
         return result
 
-    def artifacts(self, folder: Path) -> list[str]:
-        own = [folder / name for name in _FILES]
-        return [str(path) for path in own if path.is_file()]
-
     def summarise(self, spec: ExperimentSpec, run: RunFolder) -> list[Path]:
         """comparison.png and comparison.md over the variants, if there are several."""
         courses: dict[str, list[ErrorCurve]] = {}
@@ -230,16 +208,3 @@ class Ensemble(MethodSpec):
         picture(courses, run.path / "comparison.png")
         (run.path / METHODS).write_text(markdown(rows(courses)), encoding="utf-8")
         return [run.path / "comparison.png", run.path / METHODS]
-
-
-def _warn_of_unseen(unseen: dict[int, int], training: MemberTraining) -> None:
-    if not unseen:
-        return
-    each = ", ".join(f"worker {k} {n}" for k, n in unseen.items())
-    training.emit(
-        Warned(
-            message=f"Of {len(training.setup.data.classes)} classes some are not in the "
-            f"local data: {each}. Those models cannot know them by themselves; their "
-            "ensemble can. Raise method.shards.concentration for more even shares.",
-        )
-    )

@@ -23,27 +23,19 @@ from kdlab.soft_labels.source import PoolAddress, SoftLabelSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOrder:
-    """What one worker is to do.
+    """What one worker is to do."""
 
-    Attributes:
-        what: train a round, or combine models.
-        round: of the timetable.
-        models: to be combined, or those whose mean is z-bar.
-        look: where to write what the model then says of validation and test images.
-        final: measure the training loss of the local data too.
-        keep: what the worker is reset to, on disk.
-        pool: that serves these models, if one does.
-        labels: the pool that serves the experiment's soft labels, if they are served.
-    """
-
+    # Train a round, or combine models
     what: str  # "train" or "combine"
     worker: int
-    round: Round
-    models: tuple[ModelFile, ...]
+    round: Round  # of the timetable
+    models: tuple[ModelFile, ...]  # to be combined, or those whose mean is z-bar
+    # Where to write what the model then says of validation and test images
     look: str | None = None
-    final: bool = False
-    keep: bool = True
-    pool: PoolAddress | None = None
+    final: bool = False  # measure the training loss of the local data too
+    keep: bool = True  # what the worker is reset to, on disk
+    pool: PoolAddress | None = None  # that serves these models, if one does
+    # The pool that serves the experiment's soft labels, if they are served
     labels: PoolAddress | None = None
 
 
@@ -116,12 +108,7 @@ def looked_at(data: ImageData) -> NDArray[np.int64]:
 
 
 class WorkersHere:
-    """All workers here, one after the other.
-
-    Args:
-        make: a worker by its number, with whatever it left in its folder.
-        source: of a worker's batches.
-    """
+    """All workers here, one after the other, each with whatever it left in its folder."""
 
     def __init__(
         self,

@@ -1,12 +1,13 @@
 """Local models as processes, here or on a Dask cluster; see `model_workers`."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from kdlab.cluster.chaos import Target
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.ensemble import WorkerHangs, WorkerStarted
+from kdlab.experiment.groups import start_rank
 from kdlab.experiment.method import MemberTraining
 from kdlab.messages import plain, typed
 from kdlab.methods.ensemble.model_workers import (
@@ -18,13 +19,11 @@ from kdlab.methods.ensemble.model_workers import (
 )
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.heartbeat import Heartbeat
-from kdlab.supervision.rank_child import RankChild, start_here
 from kdlab.supervision.rank_messages import (
     RANK_ANSWERS,
     RANK_ORDERS,
     CarryOut,
     RankAnswer,
-    RankConfig,
     RankDone,
     RankFailed,
     RankStopped,
@@ -47,10 +46,8 @@ _MODULE = "kdlab.methods.ensemble.rank"
 class Processes:
     """Each worker a process; a lost one is told of, and started again when asked for.
 
-    Args:
-        training: whose workers they are, where they are started, and their teachers.
-        hang_s: a busy worker that is silent for longer is killed; one that has not shown a
-            first sign of life has two minutes.
+    A busy worker that is silent for longer than `hang_s` is killed; one that has not shown
+    a first sign of life has two minutes.
     """
 
     def __init__(self, training: MemberTraining, hang_s: float) -> None:
@@ -67,19 +64,13 @@ class Processes:
 
     def start(self, worker: int) -> None:
         number = self._started[worker] = self._started.get(worker, -1) + 1
-        training, name = self.training, f"worker-{worker}-process-{number}"
-        folder = training.folder / "workers"
-        (folder / "pulse").mkdir(parents=True, exist_ok=True)
-        member = training.member.name
-        config = RankConfig(run=str(training.run.path), member=member, name=name)
-        log, pulse = training.folder / f"{name}.log", folder / "pulse" / name
-        start: Callable[..., RankChild] = start_here
-        if training.hosts is not None:
-            start = training.hosts.start
-        child = start(_MODULE, config, log, pulse)
+        name = f"worker-{worker}-process-{number}"
+        pulses = self.training.folder / "workers" / "pulse"
+        pulses.mkdir(parents=True, exist_ok=True)
+        child = start_rank(self.training, _MODULE, name, pulses / name)
         self.supervisor.add(worker, child)
         self.supervisor.expect(worker)
-        training.emit(WorkerStarted(worker=worker, pid=child.pid))
+        self.training.emit(WorkerStarted(worker=worker, pid=child.pid))
 
     def send(self, order: RoundOrder) -> None:
         self.supervisor.expect(order.worker)

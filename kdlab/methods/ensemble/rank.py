@@ -1,7 +1,5 @@
 """One worker with its local model, as a process: `python -m kdlab.methods.ensemble.rank`."""
 
-from kdlab.control.orders import CONTROL
-from kdlab.control.steering import Steering
 from kdlab.experiment.rank_process import RankProcess, main
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.method import Ensemble
@@ -39,7 +37,7 @@ class LocalModelRank(RankProcess[RoundOrder]):
                 order.worker,
                 self.folder,
                 self.log.emit,
-                Steering(self.run.path / CONTROL, self.member.name, self.run.since),
+                self.steering,
                 lambda step: self.beat(1, step),
             )
             self._worker.go_to(order.round.number)

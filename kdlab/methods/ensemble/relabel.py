@@ -4,9 +4,10 @@ One model after another is loaded into the same place, so memory holds one forei
 and the sums, whatever their number (section 4.2).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -25,19 +26,12 @@ from kdlab.train.position import Start
 
 @dataclass(slots=True)
 class Relabelled:
-    """Mean probabilities of some batches' rows.
+    """Mean probabilities of some batches' rows."""
 
-    Attributes:
-        mean: (n, C), row by row of the batches one after the other.
-        model_losses: mean cross entropy of each model with the true labels.
-        loss: that of the mean.
-        starts: first row of each batch.
-    """
-
-    mean: Tensor
-    model_losses: list[float]
-    loss: float
-    starts: list[int] = field(default_factory=list)
+    mean: Tensor  # (n, C), row by row of the batches one after the other
+    model_losses: list[float]  # mean cross entropy of each model with the true labels
+    loss: float  # that of the mean
+    starts: list[int] = field(default_factory=list)  # first row of each batch
 
     def of(self, batch: int, size: int) -> Tensor:
         """(size, C) of batch number `batch` of those that were relabelled."""
@@ -56,29 +50,22 @@ def relabel(
 ) -> Relabelled:
     """The mean of the models' probabilities on the views of these batches.
 
-    Args:
-        places: batches of the plan.
-        samples: they are of.
-        models: to be averaged.
-        scratch: gives a model on the device for this worker's weights, to be overwritten.
-        batch: rows that are computed together.
-        alive: called between batches.
+    `scratch` gives a model on the device for a worker's weights, to be overwritten; `batch`
+    rows are computed together, and `alive` is called between.
     """
-    sizes = [len(place.ids) for place in places]
-    starts = [int(s) for s in np.cumsum([0, *sizes[:-1]])]
-    rows = sum(sizes)
     labels = torch.from_numpy(samples.labels(_ids(places)))
-    total = torch.zeros((rows, samples.classes))
+    total = torch.zeros((len(labels), samples.classes))
     losses = []
     for file in models:
         model = scratch(file.worker)
         model.net.load_state_dict(fetch(file))
         model.eval()
-        own = _probabilities(model, _chunks(places, batch), samples, alive)
+        views = (samples.views(ids, epoch) for epoch, ids in _chunks(places, batch))
+        own = probabilities(model, views, alive)
         losses.append(log_loss(own, labels))
         total += own
     total /= max(1, len(models))
-    return Relabelled(total, losses, log_loss(total, labels), starts)
+    return Relabelled(total, losses, log_loss(total, labels), _starts(places))
 
 
 @torch.no_grad()
@@ -91,13 +78,8 @@ def relabel_served(
 ) -> Relabelled:
     """The same from a pool that answers with the logits of each model side by side.
 
-    Args:
-        places: batches of the plan, one after the other.
-        samples: they are of.
-        models: how many answer.
-        opened: a source of these samples, from that batch on, with so many outputs
-            for each.
-        alive: called between batches.
+    `opened` is a source of these samples, from the first of the batches on, with so many
+    outputs for each.
 
     Raises:
         KdlabError: it delivered other rows than were asked for.
@@ -109,9 +91,8 @@ def relabel_served(
         done += range(last.index + 1, samples.plan.batches)
     asked = replace(samples, plan=replace(samples.plan, epochs=last.epoch + 1))
     labels = torch.from_numpy(samples.labels(_ids(places)))
-    sizes = [len(place.ids) for place in places]
-    rows = [int(s) for s in np.cumsum([0, *sizes[:-1]])]
-    mean = torch.zeros((sum(sizes), samples.classes))
+    rows = _starts(places)
+    mean = torch.zeros((len(labels), samples.classes))
     losses = [0.0] * models  # sums
     start: Start = {"epoch": first.epoch, "done": done}
     with closing(opened(asked, start, models * samples.classes)) as source:
@@ -134,12 +115,17 @@ def relabel_served(
             mean[row : row + size] = each.mean(1)
             for k in range(models):
                 losses[k] += size * log_loss(each[:, k], labels[row : row + size])
-    model_losses = [loss / sum(sizes) for loss in losses]
+    model_losses = [loss / len(labels) for loss in losses]
     return Relabelled(mean, model_losses, log_loss(mean, labels), rows)
 
 
 def _ids(places: Sequence[BatchPlace]) -> NDArray[np.int64]:
     return np.concatenate([place.ids for place in places])
+
+
+def _starts(places: Sequence[BatchPlace]) -> list[int]:
+    """First row of each batch."""
+    return list(accumulate((len(place.ids) for place in places[:-1]), initial=0))
 
 
 def _chunks(
@@ -153,16 +139,13 @@ def _chunks(
     return found
 
 
-def _probabilities(
-    model: Normalised,
-    chunks: Sequence[tuple[int, NDArray[np.int64]]],
-    samples: PlannedSamples,
-    alive: Callable[[], None],
+def probabilities(
+    model: Normalised, views: Iterable[NDArray[np.uint8]], alive: Callable[[], None]
 ) -> Tensor:
+    """(n, C) of all these views, one array after the other; `alive` is called between."""
     device = next(model.parameters()).device
     found = []
-    for epoch, ids in chunks:
+    for some in views:
         alive()
-        views = torch.from_numpy(samples.views(ids, epoch)).to(device)
-        found.append(model(views).float().softmax(1).cpu())
+        found.append(model(torch.from_numpy(some).to(device)).float().softmax(1).cpu())
     return torch.cat(found)

@@ -81,33 +81,20 @@ class Direction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """One member of a run.
+    """One member of a run."""
 
-    Attributes:
-        workers: K.
-        timetable: of all.
-        combining: how the global model is made.
-        data: with validation and test images.
-        folder: of the member.
-        emit: events for people.
-        stop: whether the user asked to stop.
-        network: between machines, for the time of a communication.
-        looks: how often the models are looked at, spread over all rounds.
-        keep_every_s: seconds between reset points that a resume can go back to.
-        serve: has a pool serve these models; the pool. None has
-            the workers load them.
-    """
-
-    workers: int
-    timetable: RoundSchedule
-    combining: Combining
-    data: ImageData
-    folder: Path
-    emit: Emit
-    stop: Callable[[], bool] = lambda: False
+    workers: int  # K
+    timetable: RoundSchedule  # of all
+    combining: Combining  # how the global model is made
+    data: ImageData  # with validation and test images
+    folder: Path  # of the member
+    emit: Emit  # events for people
+    stop: Callable[[], bool] = lambda: False  # whether the user asked to stop
+    # Between machines, for the time of a communication
     network: Network = field(default_factory=Network)
-    looks: int = 20
-    keep_every_s: float = 5.0
+    looks: int = 20  # how often the models are looked at, spread over all rounds
+    keep_every_s: float = 5.0  # seconds between reset points that a resume can go back to
+    # Has a pool serve these models; the pool. None has the workers load them.
     serve: Callable[[Sequence[ModelFile]], PoolAddress | None] | None = None
 
 
@@ -165,7 +152,12 @@ class RoundDriver:
                     finished = self._execute(self._next_instructions(event)) or finished
         finally:
             self.workers.close()
-        return self._ended(finished)
+        return TrainingOutcome(
+            models=[self.latest[k] for k in finished.models],
+            losses=dict(self._final),
+            looks=self.looks,
+            account=self.account,
+        )
 
     def _next_instructions(self, event: Event) -> Iterable[Instruction]:
         match event:
@@ -185,11 +177,9 @@ class RoundDriver:
                 self._count(event)
                 if event.train_loss is not None:
                     self._final[worker] = event.train_loss
-                if what == "train":
-                    self._round.trained[worker] = event
-                    return self.machine.on_trained(worker)
-                self._round.combined[worker] = event
-                return self.machine.on_combined(worker)
+                own = self._round
+                (own.trained if what == "train" else own.combined)[worker] = event
+                return self.machine.on_done(worker)
 
     def _count(self, did: RoundReport) -> None:
         done = did.done
@@ -339,11 +329,3 @@ class RoundDriver:
         for old in sorted((self.training.folder / "rounds").glob("*")):
             if int(old.name) < following - _KEPT_ROUNDS:
                 shutil.rmtree(old)
-
-    def _ended(self, finished: Finish) -> TrainingOutcome:
-        return TrainingOutcome(
-            models=[self.latest[k] for k in finished.models],
-            losses=dict(self._final),
-            looks=self.looks,
-            account=self.account,
-        )

@@ -25,13 +25,7 @@ class RoundReports:
 
 
 class Looks:
-    """From what the workers wrote of the images that are looked at.
-
-    Args:
-        folder: of the member.
-        data: with these images.
-        combining: how the global model is made.
-    """
+    """From what the workers wrote of the images that are looked at."""
 
     def __init__(self, folder: Path, data: ImageData, combining: Combining) -> None:
         self.folder, self.data, self.combining = folder, data, combining
@@ -42,13 +36,7 @@ class Looks:
         return self.folder / "rounds" / f"{number:05d}" / f"worker-{worker}.{what}.npy"
 
     def look(self, number: int, own: RoundReports, account: CostTotals) -> RoundErrors:
-        """Errors of all models; what the workers wrote is gone then.
-
-        Args:
-            number: of the round.
-            own: what all reported of it.
-            account: until then.
-        """
+        """Errors of all models in a round; what the workers wrote is gone then."""
         answers = {k: self._said(number, k, "train") for k in own.members}
         after = {k: self._said(number, k, "combine") for k in own.combined}
         if self.combining == "model_average" and after:

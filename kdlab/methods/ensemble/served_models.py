@@ -25,19 +25,10 @@ _PATIENCE_S = 30.0  # until the readers of the communication before have said go
 
 
 class ServedModels:
-    """Has a pool serve these models, each one's logits beside the others'.
-
-    Args:
-        ensemble_run: whose models they are.
-        training: the member of the run that they are of.
-        source: how workers ask.
-    """
+    """Has a pool serve these models, each one's logits beside the others'."""
 
     def __init__(
-        self,
-        ensemble_run: EnsembleRun,
-        training: MemberTraining,
-        source: SourceSpec,
+        self, ensemble_run: EnsembleRun, training: MemberTraining, source: SourceSpec
     ) -> None:
         self.ensemble_run, self.run, self.source = ensemble_run, training.run, source
         self._emit, self._stop = training.emit, training.setup.stop
@@ -62,8 +53,7 @@ class ServedModels:
                 )
             self._emit(
                 ModelsServed(
-                    models=[file.worker for file in models],
-                    teachers=len(status.teachers),
+                    models=[file.worker for file in models], teachers=len(status.teachers)
                 )
             )
             self._served, self._address = wanted, PoolAddress.of(pool)

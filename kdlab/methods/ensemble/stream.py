@@ -21,12 +21,7 @@ class BatchPlace:
 
 
 class Stream:
-    """Batch after batch, epoch after epoch.
-
-    Args:
-        samples: of one worker.
-        taken: batches taken before.
-    """
+    """Batch after batch, epoch after epoch, behind those that were `taken` before."""
 
     def __init__(self, samples: PlannedSamples, taken: int = 0) -> None:
         self.samples, self.taken = samples, taken

@@ -10,7 +10,6 @@ from seed, worker and step, so it does not matter where it runs or whether it ca
 """
 
 import copy
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -39,7 +38,7 @@ from kdlab.papers.ec_dnn.round_schedule import Round
 from kdlab.soft_labels.source import Batch, SoftLabelSource, TeacherPool
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.model_average import ModelAverage
-from kdlab.train.step import Descent
+from kdlab.train.step import Descent, steps_per_second
 
 
 class LocalWorker:
@@ -112,11 +111,11 @@ class LocalWorker:
         with torch.random.fork_rng():
             model = copy.deepcopy(self.model).train()
             own = Descent(self.job.recipe, model, model, device)
-            steps, begin = 0, time.perf_counter()
-            while steps < 3 or time.perf_counter() - begin < seconds:
+
+            def step() -> None:
                 own(diversity_regularised(own.scores(views), labels, None, 0.0), 1e-3)
-                steps += 1
-        return steps * len(ids) / (time.perf_counter() - begin)
+
+            return len(ids) * steps_per_second(step, least=3, seconds=seconds)
 
     # Local training
 
@@ -129,11 +128,8 @@ class LocalWorker:
     ) -> RoundWork:
         """The rest of a round's local iterations (Eq. 5); publishes the model.
 
-        Args:
-            round_: of the timetable.
-            latest: compressed models of the round before, whose mean is z-bar.
-            source: of the batches, in the plan's order.
-            pool: that serves these models; None has the worker load them.
+        The mean of `latest`, the compressed models of the round before, is z-bar. Without a
+        `pool` that serves them the worker loads them.
 
         Raises:
             RunStopped: the user asked; the state is saved.
@@ -218,11 +214,8 @@ class LocalWorker:
     ) -> RoundWork:
         """Make the global model of these, and reset the local one by it.
 
-        Args:
-            round_: of the timetable.
-            models: to be combined.
-            keep: the reset point, on disk. With a communication every few steps not all are.
-            pool: that serves these models; None has the worker load them.
+        With `keep` the reset point is kept on disk: with a communication every few steps
+        not all are. Without a `pool` that serves the models the worker loads them.
 
         Raises:
             WeightsError: a model changed on the way.

@@ -4,10 +4,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 import torch
-import torch.distributed as dist
 
-from kdlab.control.orders import CONTROL
-from kdlab.control.steering import Steering
 from kdlab.data.samples import RankPart
 from kdlab.events.ranks import BatchShared
 from kdlab.experiment.folder import RunFolder
@@ -18,7 +15,7 @@ from kdlab.soft_labels.source import SoftLabelSource, SourceContext
 from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.all_reduce import AllReduce
-from kdlab.train.aggregation.ranks import Ranks, Solo, Together
+from kdlab.train.aggregation.ranks import Ranks, Together
 from kdlab.train.position import Position
 from kdlab.train.result import MemberResult
 from kdlab.train.student import StudentLoop
@@ -48,14 +45,11 @@ class Rank(RankProcess[GenerationOrder]):
         self.beat(number, 0)
         device = self.device(order.local_rank)
         if world == 1:
-            return self.train(order, Solo(), device)
-        self.meet(order, device)
-        try:
+            return self.train(order, Ranks(), device)
+        with self.meeting(order, device):
             sync_norms = self.aggregation.batch_norm == "sync"
             ranks = Together(device, self.lr_scale(world), sync_norms=sync_norms)
             return self.train(order, ranks, device)
-        finally:
-            dist.destroy_process_group()
 
     def backend(self, device: torch.device, on_this_machine: int) -> str:
         if self.aggregation.backend != "auto":
@@ -102,7 +96,7 @@ class Rank(RankProcess[GenerationOrder]):
             fence=order.fence,
             leave=lambda: self.saving or self.leaving,
             pulse=lambda step: self.beat(number, step),
-            steering=Steering(self.run.path / CONTROL, self.member.name, self.run.since),
+            steering=self.steering,
         )
         if ranks.rank:  # dropout and the like: chances of its own
             torch.manual_seed(self.member.seed * 1009 + ranks.rank)

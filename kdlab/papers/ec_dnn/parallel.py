@@ -15,12 +15,9 @@ Combining = Literal["none", "model_average", "ensemble"]
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Between machines: one port each, in full duplex.
+    """Between machines: one port each, in full duplex."""
 
-    bytes_per_s: 1 Gbit/s is 1.25e8.
-    """
-
-    bytes_per_s: float = 1.25e8
+    bytes_per_s: float = 1.25e8  # of 1 Gbit/s
     latency_s: float = 1e-4
 
     def communication_s(
@@ -45,10 +42,6 @@ class Busy:
     train: float
     relabel: float = 0.0
     compress: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        return self.train + self.relabel + self.compress
 
 
 def round_s(workers: Sequence[Busy], communication_s: float) -> float:

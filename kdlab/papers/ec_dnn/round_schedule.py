@@ -23,37 +23,24 @@ from math import ceil, floor
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Local training, then a communication, then perhaps a compression.
+    """Local training, then a communication, then perhaps a compression."""
 
-    Attributes:
-        number: from 0.
-        train_steps: local iterations, tau but for the last round.
-        compress_steps: p iterations on the accelerated compression loss (Eq. 6).
-        compression_weight: beta of Eq. 6.
-        diversity_weight: alpha of Eq. 5; 0 in round 0, where no model was compressed yet.
-        communicates: models are exchanged after it.
-        combines: each local model is reset to something after it.
-    """
-
-    number: int
-    train_steps: int
-    compress_steps: int = 0
-    compression_weight: float = 0.0
+    number: int  # from 0
+    train_steps: int  # local iterations, tau but for the last round
+    compress_steps: int = 0  # p iterations on the accelerated compression loss (Eq. 6).
+    compression_weight: float = 0.0  # beta of Eq. 6.
+    # Alpha of Eq. 5; 0 in round 0, where no model was compressed yet.
     diversity_weight: float = 0.0
-    communicates: bool = True
-    combines: bool = True
+    communicates: bool = True  # models are exchanged after it
+    combines: bool = True  # each local model is reset to something after it
 
 
 @dataclass(frozen=True, slots=True)
 class StepWeight:
-    """beta of Eq. 6: one weight for the first compressions, a higher one after (5.1).
+    """beta of Eq. 6: one weight for the first compressions, a higher one after (5.1)."""
 
-    start: for the first share `rise_after` of all compressions.
-    end: for the rest; the same as start is a constant weight.
-    """
-
-    start: float = 0.4
-    end: float = 0.6
+    start: float = 0.4  # for the first share `rise_after` of all compressions
+    end: float = 0.6  # for the rest; the same as start is a constant weight
     rise_after: float = 0.2
 
     def at(self, compression: int, of: int) -> float:
@@ -63,30 +50,20 @@ class StepWeight:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSchedule:
-    """All rounds of a training.
+    """All rounds of a training."""
 
-    Attributes:
-        iterations: local ones of every worker: t at the end.
-        tau: iterations between communications; None communicates once, at the end.
-        compresses: whether the global model is brought back to the size of a local one.
-        p_iterations: of each compression; None takes `p_fraction`.
-        p_fraction: of `iterations`, for all compressions together.
-        compression_weight: beta.
-        diversity_weight: alpha.
-        compress_last: also after the last communication.
-        averages: the global model has averaged weights, and every local one is reset to it.
-        looks: without a communication, as many rounds as this, to be looked at between.
-    """
-
-    iterations: int
-    tau: int | None
+    iterations: int  # local ones of every worker: t at the end
+    tau: int | None  # iterations between communications; None communicates once, at the end
+    # Whether the global model is brought back to the size of a local one
     compresses: bool = False
-    p_iterations: int | None = None
-    p_fraction: float = 0.1
-    compression_weight: StepWeight = StepWeight()
-    diversity_weight: float = 0.0
-    compress_last: bool = False
+    p_iterations: int | None = None  # of each compression; None takes `p_fraction`
+    p_fraction: float = 0.1  # of `iterations`, for all compressions together
+    compression_weight: StepWeight = StepWeight()  # beta
+    diversity_weight: float = 0.0  # alpha
+    compress_last: bool = False  # also after the last communication
+    # The global model has averaged weights, and every local one is reset to it
     averages: bool = False
+    # Without a communication, as many rounds as this, to be looked at between
     looks: int = 1
 
     @cached_property

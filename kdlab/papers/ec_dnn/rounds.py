@@ -67,18 +67,12 @@ Instruction = Train | Combine | Restart | Communicated | Finish
 
 @dataclass(slots=True)
 class Rounds:
-    """Who does what next.
+    """Who does what next."""
 
-    Attributes:
-        workers: K.
-        rounds: of the timetable.
-        first: round to begin with, after a resume.
-        latest: workers whose compressed models were made in the round before it.
-    """
-
-    workers: int
-    rounds: Sequence[Round]
-    first: int = 0
+    workers: int  # K
+    rounds: Sequence[Round]  # of the timetable
+    first: int = 0  # round to begin with, after a resume
+    # Workers whose compressed models were made in the round before it
     latest: tuple[int, ...] = ()
     phase: Phase = "training"
     _round: int = 0
@@ -119,13 +113,14 @@ class Rounds:
             return False
         return self._round == len(self.rounds) - 1 or not self.round.communicates
 
-    def on_trained(self, worker: int) -> Iterator[Instruction]:
-        """It has done its local iterations, and its model can be fetched."""
-        yield from self._arrives(worker)
-
-    def on_combined(self, worker: int) -> Iterator[Instruction]:
-        """It has its reset point, and its new model can be fetched."""
-        yield from self._arrives(worker)
+    def on_done(self, worker: int) -> Iterator[Instruction]:
+        """It has done its local iterations, or has its reset point: its model can be fetched."""
+        if worker not in self._busy:
+            return  # the last words of one that was given up
+        self._busy.discard(worker)
+        self._arrived.add(worker)
+        self._models.add(worker)
+        yield from self._go_on()
 
     def on_lost(self, worker: int) -> Iterator[Instruction]:
         """Its process is gone, and what it did since its last reset point.
@@ -140,14 +135,6 @@ class Rounds:
         yield Restart(worker)
         if was_busy:
             yield from self._go_on()
-
-    def _arrives(self, worker: int) -> Iterator[Instruction]:
-        if worker not in self._busy:
-            return  # the last words of one that was given up
-        self._busy.discard(worker)
-        self._arrived.add(worker)
-        self._models.add(worker)
-        yield from self._go_on()
 
     def _go_on(self) -> Iterator[Instruction]:
         """When nobody is busy any more."""

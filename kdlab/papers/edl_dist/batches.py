@@ -21,12 +21,7 @@ Key = tuple[int, int]  # (epoch, batch)
 class Batches:
     """Mutable, but pure: its state depends on the calls alone.
 
-    Args:
-        sizes: samples in each batch of an epoch.
-        epochs: the training ends before this one.
-        epoch: the first.
-        done: batches of it that were trained on before.
-        order: of the batches that are handed over.
+    The arguments are those of `DistilReader`.
     """
 
     def __init__(

@@ -30,6 +30,7 @@ from kdlab.events.teachers import (
     TeachersGone,
     ThresholdLimits,
 )
+from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.assignment import static_share
 from kdlab.papers.edl_dist.batches import Batches
 from kdlab.papers.edl_dist.hedging import Hedging
@@ -44,21 +45,7 @@ from kdlab.papers.edl_dist.in_flight import InFlight, Part, Speed
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.patience import Patience
 from kdlab.papers.edl_dist.provenance import Provenance, TrainedOn
-from kdlab.papers.edl_dist.reader_instructions import (
-    AskTeacher,
-    Check,
-    Complain,
-    Deliver,
-    EndCheck,
-    Fail,
-    GiveBack,
-    Instructions,
-    Keep,
-    Release,
-    Say,
-    Send,
-    TakeCached,
-)
+from kdlab.papers.edl_dist.reader_instructions import Instructions
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
 from kdlab.papers.edl_dist.spot_check import SpotCheck, Witness
 from kdlab.papers.edl_dist.stability import Stability
@@ -106,10 +93,7 @@ class DistilReader:
             policy=rules.policy,
         )
         self.supply = Supply(
-            t_s=rules.t_s,
-            batch=largest,
-            settle_s=rules.settle_s,
-            window_s=rules.window_s,
+            t_s=rules.t_s, batch=largest, settle_s=rules.settle_s, window_s=rules.window_s
         )
         self.ledger = InFlight(limit=rules.per_teacher, part_s=rules.part_s)
         self.patience = Patience(give_up_s=rules.give_up_s)
@@ -125,7 +109,6 @@ class DistilReader:
         self._wants = False  # at the last look: the student starved for want of teachers
         self._spare: list[Teacher] = []  # at the last look: those the others can replace
         self.unused = 0  # soft labels that arrived and were not trained on
-        self.in_slots = 0  # of those, what lies in the trainer's slots
         self.slots_taken = 0
         self.batches_delivered = 0
         self.volume_max = 0  # of the unused soft labels
@@ -206,7 +189,7 @@ class DistilReader:
             if teacher in self.teachers:
                 self._learn(self.teachers[teacher])
             self._is_dry = False
-            self._instructions.append(Keep(part))
+            self._instructions.append(tell.Keep(part))
             self.provenance.on_answer(part, Witness(teacher, lease))
             self._check(part, Witness(teacher, lease), time)
             self._arrived(part, time)
@@ -232,7 +215,7 @@ class DistilReader:
         witness = self.check.next_to_ask(part, usable)
         if witness is None:
             self.check.drop(part)
-            self._instructions.append(EndCheck(part))
+            self._instructions.append(tell.EndCheck(part))
         else:
             self._ask_to_check(part, witness, None, time)
         return self._pump(time)
@@ -242,12 +225,7 @@ class DistilReader:
     ) -> Instructions:
         """A request came to nothing: no connection, no answer in time, or a bad one.
 
-        Args:
-            teacher: address.
-            lease: it was sent under.
-            why: for people.
-            unusable: it answered, and the answer cannot be used.
-            time: now.
+        With `unusable` it answered, and the answer cannot be used; `why` is for people.
         """
         self._trouble(teacher, lease, why, unusable=unusable, time=time)
         return self._pump(time)
@@ -268,16 +246,15 @@ class DistilReader:
             name = facts.name if facts else teacher
             self._say(TeacherLost(teacher=name, why=why, resent=again))
             if unusable:
-                self._instructions.append(Complain(teacher, lease, why))
+                self._instructions.append(tell.Complain(teacher, lease, why))
             else:
                 back_off_s = self.patience.on_failure(teacher)
-                self._instructions.append(GiveBack(teacher, lease, back_off_s))
+                self._instructions.append(tell.GiveBack(teacher, lease, back_off_s))
             self._teachers_changed(time)
 
     def on_slot_free(self, samples: int, time: float) -> Instructions:
         """The trainer has used a batch of so many samples."""
         self.slots_taken -= 1
-        self.in_slots -= samples
         self.unused -= samples
         self.supply.on_trained(samples, time)
         if not self.slots_taken and self.work_is_open():
@@ -369,7 +346,7 @@ class DistilReader:
             self.without_teacher_since = time
         elif time - since > self.rules.wait_s:
             self._instructions.append(
-                Fail(self.ledger.samples, self.batches_delivered, self.last_trouble)
+                tell.Fail(self.ledger.samples, self.batches_delivered, self.last_trouble)
             )
 
     def _check_limits(self, short: Short, time: float) -> None:
@@ -463,13 +440,13 @@ class DistilReader:
     ) -> None:
         self.ledger.on_check(part, witness.teacher, witness.lease, time)
         given = None if first is None else (first.teacher, first.lease)
-        self._instructions.append(Check(part, witness.teacher, witness.lease, given))
+        self._instructions.append(tell.Check(part, witness.teacher, witness.lease, given))
 
     def _drop_checks(self, witness: Witness) -> None:
         before = set(self.check.cases)
         self.check.on_gone(witness)
         self._instructions += [
-            EndCheck(part) for part in sorted(before - set(self.check.cases))
+            tell.EndCheck(part) for part in sorted(before - set(self.check.cases))
         ]
 
     def _distrust(self, wrong: Witness, part: Part, time: float) -> None:
@@ -527,7 +504,7 @@ class DistilReader:
                 self.supply.begin(time)
                 paper = self.rules.policy == "paper"
                 self._instructions.append(
-                    AskTeacher(0.0 if paper else self.supply.enough())
+                    tell.AskTeacher(0.0 if paper else self.supply.enough())
                 )
             else:  # line 1 comes first
                 self.schedule = on_request_failed(self.schedule)
@@ -535,7 +512,9 @@ class DistilReader:
             need = self.supply.enough()
             for teacher in self._spare:
                 self.releasing.add(teacher.address)
-                self._instructions.append(Release(teacher.address, teacher.lease, need))
+                self._instructions.append(
+                    tell.Release(teacher.address, teacher.lease, need)
+                )
             self.supply.begin(time)
         self._wants, self._spare = False, []
         # send_inputs and hold_inputs are states of the schedule, read by _send
@@ -546,16 +525,15 @@ class DistilReader:
             if key is None:
                 return
             self.slots_taken += 1
-            self.in_slots += self.sizes(key[0])[key[1]]
             self.batches_delivered += 1
             self.provenance.on_delivered(key)
-            self._instructions.append(Deliver(*key))
+            self._instructions.append(tell.Deliver(*key))
 
     def _send(self, time: float) -> None:
         for part, second in self.hedging.sendable():
             lease = self.teachers[second].lease
             self.ledger.on_hedged(part, second, lease, time)
-            self._instructions.append(Send(part, second, lease))
+            self._instructions.append(tell.Send(part, second, lease))
         while True:
             self._take_cached()
             address = self._whose_turn(time)
@@ -567,7 +545,7 @@ class DistilReader:
             if new is None:
                 return
             self.ledger.on_sent(new, address, teacher.lease, time)
-            self._instructions.append(Send(new, address, teacher.lease))
+            self._instructions.append(tell.Send(new, address, teacher.lease))
 
     def _whose_turn(self, time: float) -> str | None:
         """The teacher for the next part; None when all are busy, or waiting is better."""
@@ -611,7 +589,7 @@ class DistilReader:
                 return
             self._begin(part, None)
             self.ledger.on_cached(part)
-            self._instructions.append(TakeCached(part))
+            self._instructions.append(tell.TakeCached(part))
             self._arrived(part, 0.0)
             self.batches.cut(part.size)
             self._deliver()
@@ -628,4 +606,4 @@ class DistilReader:
                 self.supply.on_complete(time - begun)
 
     def _say(self, event: Event) -> None:
-        self._instructions.append(Say(event))
+        self._instructions.append(tell.Say(event))

@@ -211,10 +211,8 @@ class LeaseTable:
         self, student: str, teacher: str, epoch: int, need: float, time: float
     ) -> None:
         """A student can do without this lease; `need` samples/s must stay covered."""
-        lease = self.leases.get(teacher)
-        if lease is None or (lease.student, lease.epoch) != (student, epoch):
-            return
-        if lease.state != "assigned":
+        lease = self._held(student, teacher, epoch)
+        if lease is None or lease.state != "assigned":
             return
         demand = self.demands.get(student)
         if demand is not None:
@@ -225,19 +223,21 @@ class LeaseTable:
 
     def on_given_back(self, student: str, teacher: str, epoch: int, time: float) -> None:
         """A request failed; the need is as it was. The same teacher may come again."""
-        lease = self.leases.get(teacher)
-        if lease is None or (lease.student, lease.epoch) != (student, epoch):
-            return
-        if lease.state == "assigned":
+        lease = self._held(student, teacher, epoch)
+        if lease is not None and lease.state == "assigned":
             self._take(lease, "released")
             self._match(time)
 
     def on_complaint(self, student: str, teacher: str, epoch: int, time: float) -> bool:
         """Its answers cannot be used. True if it is this student's, under this lease."""
+        held = self._held(student, teacher, epoch) is not None
+        return held and self.on_lost(teacher, time)
+
+    def _held(self, student: str, teacher: str, epoch: int) -> Lease | None:
         lease = self.leases.get(teacher)
         if lease is None or (lease.student, lease.epoch) != (student, epoch):
-            return False
-        return self.on_lost(teacher, time)
+            return None
+        return lease
 
     def on_student_gone(self, student: str, time: float) -> None:
         demand = self.demands.pop(student, None)
@@ -390,7 +390,7 @@ class LeaseTable:
         """Out of the free ones and of its student's account; the row stays."""
         self.touched.add(lease.teacher)
         self.free.pop(lease.teacher, None)
-        demand = self.demands.get(lease.student) if lease.student is not None else None
+        demand = self.demands.get(lease.student or "")
         if demand is not None and demand.held.pop(lease.teacher, None) is not None:
             demand.rate = sum(le.t_t for le in demand.held.values())
         lease.student = None
@@ -404,7 +404,7 @@ class LeaseTable:
         lease.t_t = t_t
         if lease.state == "free":
             self.free[lease.teacher] = t_t
-        demand = self.demands.get(lease.student) if lease.student is not None else None
+        demand = self.demands.get(lease.student or "")
         if demand is not None:
             demand.rate = sum(le.t_t for le in demand.held.values())
 

@@ -55,10 +55,7 @@ class SpotCheck:
     ) -> Witness | None:
         """An answer came for an open case; who is found to be wrong by it, if anybody.
 
-        Args:
-            part: of the case.
-            asked: whose answer it is.
-            agrees_with: of the first two, those whose kept answers it equals.
+        It `agrees_with` those of the first two whose kept answers it equals.
         """
         case = self.cases.get(part)
         if case is None:
@@ -75,20 +72,17 @@ class SpotCheck:
                 return self._found(case, asked)
             case.confirmed.add(asked)
             if case.confirmed == {case.first, case.second}:
-                return self._found(case, max(case.first, case.second, key=_newer))
+                return self._found(
+                    case, max(case.first, case.second, key=lambda w: w.lease)
+                )
             return None
-        if agrees_with == {case.first}:
-            return self._found(case, case.second)
-        if agrees_with == {case.second}:
-            return self._found(case, case.first)
-        return self._found(case, case.first)  # all three differ: what counted is not kept
+        # Where all three differ, what counted is not kept.
+        return self._found(case, case.second if agrees_with == {case.first} else case.first)
 
     def next_to_ask(self, part: Part, usable: Mapping[str, int]) -> Witness | None:
         """Who could decide a disputed case: a third teacher, else one of the two again.
 
-        Args:
-            part: of the case.
-            usable: leases of the teachers that could be asked, by address.
+        `usable` are the leases of the teachers that could be asked, by address.
         """
         case = self.cases.get(part)
         if case is None or not case.disputed:
@@ -118,7 +112,3 @@ class SpotCheck:
         self.checked += 1
         del self.cases[case.part]
         return wrong
-
-
-def _newer(witness: Witness) -> int:
-    return witness.lease

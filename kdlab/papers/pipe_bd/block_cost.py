@@ -29,38 +29,27 @@ from kdlab.papers.shares import shared_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One pair of blocks on one type of device.
+    """One pair of blocks on one type of device."""
 
-    Attributes:
-        teacher_s: seconds of the teacher's forward, by rows.
-        student_s: seconds of the student's forward, loss, backward and update, by rows.
-        output_bytes: of the teacher's output, per row: what is relayed.
-        gradient_bytes: of the student: what is shared in a group.
-        fixed_bytes: memory of weights, gradients and optimiser.
-        row_bytes: memory of activations and buffers, per row.
-        norms: of the student's batch norms, which a shared stage takes over all its rows.
-    """
-
-    teacher_s: Mapping[int, float]
+    teacher_s: Mapping[int, float]  # seconds of the teacher's forward, by rows
+    # Seconds of the student's forward, loss, backward and update, by rows
     student_s: Mapping[int, float]
-    output_bytes: float = 0.0
-    gradient_bytes: float = 0.0
-    fixed_bytes: float = 0.0
-    row_bytes: float = 0.0
+    output_bytes: float = 0.0  # of the teacher's output, per row: what is relayed
+    gradient_bytes: float = 0.0  # of the student: what is shared in a group
+    fixed_bytes: float = 0.0  # memory of weights, gradients and optimiser
+    row_bytes: float = 0.0  # memory of activations and buffers, per row
+    # Of the student's batch norms, which a shared stage takes over all its rows
     norms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLink:
-    """Between any two devices.
-
-    overlap: share of a transfer that costs the devices' processors nothing.
-    meet_s: seconds of an all-reduce of next to nothing; None is what the latency says.
-    """
+    """Between any two devices."""
 
     bytes_per_s: float = inf
     latency_s: float = 0.0
-    overlap: float = 1.0
+    overlap: float = 1.0  # share of a transfer that costs the devices' processors nothing
+    # Seconds of an all-reduce of next to nothing; None is what the latency says.
     meet_s: float | None = None
 
     def transfer_s(self, size: float) -> float:
@@ -82,21 +71,14 @@ class DeviceLink:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Measured blocks for each type of device, and the devices in their order.
+    """Measured blocks for each type of device, and the devices in their order."""
 
-    Attributes:
-        types: blocks by type of device; the same number for each.
-        devices: type of each device; groups are neighbours in this order.
-        link: between devices.
-        load_s: seconds to load a whole batch, where that does not overlap.
-        memory_bytes: of each device; None is no limit.
-    """
-
+    # Blocks by type of device; the same number for each
     types: Mapping[str, Sequence[Block]]
-    devices: Sequence[str]
-    link: DeviceLink = DeviceLink()
-    load_s: float = 0.0
-    memory_bytes: Sequence[float] | None = None
+    devices: Sequence[str]  # type of each device; groups are neighbours in this order
+    link: DeviceLink = DeviceLink()  # between devices
+    load_s: float = 0.0  # seconds to load a whole batch, where that does not overlap
+    memory_bytes: Sequence[float] | None = None  # of each device; None is no limit
 
     @property
     def blocks(self) -> int:
@@ -172,13 +154,9 @@ class StageCosts:
     def __init__(
         self, profile: Profile, batch: int, *, sync_norms: bool = True, lead: int = LEAD
     ) -> None:
-        """Prepare the costs of a profile's stages.
+        """Costs for plans with this lead, in steps: each keeps what it has sent so long.
 
-        Args:
-            profile: of the blocks.
-            batch: rows.
-            sync_norms: count the messages of batch norms in shared stages.
-            lead: of the plans, in steps; each keeps what it has sent so long.
+        With `sync_norms` the messages of batch norms in shared stages count.
         """
         self.profile, self.batch = profile, batch
         self.sync_norms, self.lead = sync_norms, lead
@@ -189,27 +167,23 @@ class StageCosts:
         self._gradient = _sums([b.gradient_bytes for b in blocks])
         self._fixed = _sums([b.fixed_bytes for b in blocks])
         self._norms = _sums([b.norms if sync_norms else 0 for b in blocks])
-        self._groups: dict[tuple[int, int], _Group | None] = {}
+        self._groups: dict[tuple[int, int], _Group] = {}
         self._alike: dict[tuple[Any, ...], tuple[tuple[int, ...], tuple[_Member, ...]]] = {}
 
     def group(self, start: int, end: int) -> _Group | None:
         """Devices [start, end) and their rows; None when the batch has not enough."""
-        key = (start, end)
-        if key not in self._groups:
-            self._groups[key] = self._made(start, end)
-        return self._groups[key]
-
-    def _made(self, start: int, end: int) -> _Group | None:
         if self.batch < end - start:
             return None
+        if (start, end) in self._groups:
+            return self._groups[start, end]
         names = tuple(self.profile.devices[start:end])
         limits: tuple[float, ...] = ()
         if self.profile.memory_bytes is not None:
             limits = tuple(self.profile.memory_bytes[start:end])
         if (names, limits) not in self._alike:
             self._alike[names, limits] = self._members(names, limits)
-        rows, members = self._alike[names, limits]
-        return _Group(tuple(range(start, end)), rows, members)
+        group = _Group(tuple(range(start, end)), *self._alike[names, limits])
+        return self._groups.setdefault((start, end), group)
 
     def _members(
         self, names: tuple[str, ...], limits: tuple[float, ...]
@@ -271,15 +245,20 @@ class StageCosts:
         norms = self._norms[stop] - self._norms[first]
         return link.all_reduce_s(shared, devices) + norms * link.norm_s(devices)
 
-    def parts(self, first: int, stop: int, group: _Group) -> StageCost:
-        """What `seconds` is made of."""
-        all_reduce = self._all_reduce(first, stop, group)
+    def parts(
+        self, first: int, stop: int, group: _Group, *, alone: bool = False
+    ) -> StageCost:
+        """What `seconds` is made of.
+
+        `alone`: of a baseline's task, which runs the teacher from the images and relays nothing.
+        """
+        all_reduce, begin = self._all_reduce(first, stop, group), 0 if alone else first
         costs = [
             StageCost(
-                m.teacher[stop] - m.teacher[first] + (0.0 if first else m.load_s),
+                m.teacher[stop] - m.teacher[begin] + (0.0 if begin else m.load_s),
                 m.student[stop] - m.student[first],
                 all_reduce,
-                m.exposed(first, stop),
+                0.0 if alone else m.exposed(first, stop),
             )
             for m in group.members
         ]
@@ -363,17 +342,7 @@ class StageCosts:
     def _task(self, block: int, start: int, end: int) -> StageCost:
         group = self.group(start, end)
         assert group is not None
-        all_reduce = self._all_reduce(block, block + 1, group)
-        costs = [
-            StageCost(
-                m.teacher[block + 1] + m.load_s,
-                m.student[block + 1] - m.student[block],
-                all_reduce,
-                0.0,
-            )
-            for m in group.members
-        ]
-        return max(costs, key=lambda cost: cost.seconds)
+        return self.parts(block, block + 1, group, alone=True)
 
 
 def _sums(values: Sequence[float]) -> list[float]:

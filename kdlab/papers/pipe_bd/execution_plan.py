@@ -7,14 +7,13 @@
 All train every block once with every batch, so they differ in nothing but time.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from kdlab.papers.pipe_bd.block_cost import StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import count, relaying, search_for
 from kdlab.papers.pipe_bd.layerwise import packed
-from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying, one_block
+from kdlab.papers.pipe_bd.stages import Plan, internal_relaying, one_block
 
 PlanName = Literal["tr", "ahd", "ir", "dp", "ls"]
 RELAYED: frozenset[str] = frozenset({"tr", "ahd", "ir"})  # one pipeline of all devices
@@ -26,20 +25,13 @@ class NoPlan(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ExecutionPlan:
-    """Plans that are carried out in every step.
+    """Plans that are carried out in every step."""
 
-    Attributes:
-        name: of the method that made it.
-        plans: in the order a device does its own.
-        predicted_s: seconds of a step of every block.
-        why: how it was chosen, for people.
-        served: teacher blocks, from the first on, that a pool computes (served_prefix.py).
-    """
-
-    name: PlanName
-    plans: tuple[Plan, ...]
-    predicted_s: float
-    why: str
+    name: PlanName  # of the method that made it
+    plans: tuple[Plan, ...]  # in the order a device does its own
+    predicted_s: float  # seconds of a step of every block
+    why: str  # how it was chosen, for people
+    # Teacher blocks, from the first on, that a pool computes (served_prefix.py)
     served: int = 0
 
     @property
@@ -51,32 +43,13 @@ class ExecutionPlan:
 
     def owner(self, block: int) -> int:
         """The device whose copy of a student block counts."""
-        return self._stage(block).devices[0]
-
-    def _stage(self, block: int) -> Stage:
-        return next(
-            stage for plan in self.plans for stage in plan.stages if block in stage.blocks
-        )
+        stages = (stage for plan in self.plans for stage in plan.stages)
+        return next(stage.devices[0] for stage in stages if block in stage.blocks)
 
     @property
     def widest(self) -> int:
         """Devices of the largest group: a batch needs as many rows."""
         return max(len(s.devices) for plan in self.plans for s in plan.stages)
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "plans": [plan.facts() for plan in self.plans],
-            "predicted_s": self.predicted_s,
-            "why": self.why,
-            "served": self.served,
-        }
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> "ExecutionPlan":
-        plans = tuple(Plan.from_facts(plan) for plan in facts["plans"])
-        rest = (facts["predicted_s"], facts["why"], facts.get("served", 0))
-        return cls(facts["name"], plans, *rest)
 
 
 def programme(
@@ -148,18 +121,15 @@ def _searched(name: PlanName, costs: StageCosts) -> tuple[Plan, str]:
         why = f"best of {plans} plans, {ways[search.__name__]}"
     if found.plan is None:
         limits = costs.profile.memory_bytes or [0.0]
+        blocks = costs.profile.types[costs.profile.devices[0]]
+        alone = sum(b.fixed_bytes + costs.batch * b.row_bytes for b in blocks)
         raise NoPlan(
             f"No plan of {costs.blocks} blocks and {costs.batch} rows fits into the memory of "
             f"{costs.devices} devices ({min(limits) / 1e9:.3g} GB each). A step of all on "
-            f"one device needs {_all_bytes(costs) / 1e9:.3g} GB. Take a smaller batch or "
+            f"one device needs {alone / 1e9:.3g} GB. Take a smaller batch or "
             "more devices."
         )
     return found.plan, why
-
-
-def _all_bytes(costs: StageCosts) -> float:
-    blocks = costs.profile.types[costs.profile.devices[0]]
-    return sum(b.fixed_bytes + costs.batch * b.row_bytes for b in blocks)
 
 
 def predicted_s(made: ExecutionPlan, costs: StageCosts) -> float:

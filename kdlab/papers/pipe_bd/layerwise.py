@@ -21,14 +21,9 @@ class Packing:
 
 
 def packed(blocks: int, devices: int, task_s: Callable[[int, int], float]) -> Packing:
-    """Longest processing time first.
+    """Longest processing time first; `task_s` is of a block on a device.
 
     On devices that are alike at most a third above the best packing (Graham 1969).
-
-    Args:
-        blocks: number of tasks.
-        devices: they are packed onto.
-        task_s: seconds of a block's task on a device.
     """
     tasks: list[list[int]] = [[] for _ in range(devices)]
     seconds = [0.0] * devices

@@ -19,7 +19,7 @@ simulated clock (kdlab/simulate/pipe_bd.py).
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 
@@ -34,72 +34,6 @@ class Transfer:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class PostReceive:
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitReceive:
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitSends:
-    """Those of this step have left; their buffer may be written again."""
-
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class TeacherForward:
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class SendOutput:
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class StudentStep:
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReduceGradients:
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Barrier:
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    step: int
-
-
-Instruction = (
-    Load
-    | PostReceive
-    | AwaitReceive
-    | AwaitSends
-    | TeacherForward
-    | SendOutput
-    | StudentStep
-    | ReduceGradients
-    | Barrier
-    | Update
-)
-
-
 Part = Literal[
     "load",
     "receive",
@@ -111,22 +45,56 @@ Part = Literal[
     "barrier",
     "update",
 ]  # on a device `student` is its forward; simulated it is both
-_PARTS: dict[type, Part] = {
-    Load: "load",
-    AwaitReceive: "receive",
-    TeacherForward: "teacher",
-    SendOutput: "send",
-    AwaitSends: "send",
-    StudentStep: "student",
-    ReduceGradients: "all_reduce",
-    Barrier: "barrier",
-    Update: "update",
-}
 
 
-def part_of(instruction: Instruction) -> Part | None:
-    """What the time an instruction takes is counted as; None for what takes none."""
-    return _PARTS.get(type(instruction))
+@dataclass(frozen=True)
+class Instruction:
+    """One thing to be done in one step."""
+
+    step: int
+    part: ClassVar[Part | None] = None  # that its time counts as; None takes none
+
+
+class Load(Instruction):
+    part = "load"
+
+
+class PostReceive(Instruction):
+    pass
+
+
+class AwaitReceive(Instruction):
+    part = "receive"
+
+
+class AwaitSends(Instruction):
+    """Those of this step have left; their buffer may be written again."""
+
+    part = "send"
+
+
+class TeacherForward(Instruction):
+    part = "teacher"
+
+
+class SendOutput(Instruction):
+    part = "send"
+
+
+class StudentStep(Instruction):
+    part = "student"
+
+
+class ReduceGradients(Instruction):
+    part = "all_reduce"
+
+
+class Barrier(Instruction):
+    part = "barrier"
+
+
+class Update(Instruction):
+    part = "update"
 
 
 @dataclass(frozen=True, slots=True)

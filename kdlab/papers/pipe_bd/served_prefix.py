@@ -21,17 +21,11 @@ from kdlab.papers.pipe_bd.stages import Plan, Stage
 
 @dataclass(frozen=True, slots=True)
 class PoolSupply:
-    """What a pool was measured to deliver.
+    """What a pool was measured to deliver."""
 
-    Attributes:
-        blocks: of the teacher, from the first on.
-        rows_per_s: with their outputs, while the devices computed.
-        take_s: seconds a device needs to take over a whole batch of them.
-    """
-
-    blocks: int
-    rows_per_s: float
-    take_s: float
+    blocks: int  # of the teacher, from the first on
+    rows_per_s: float  # with their outputs, while the devices computed
+    take_s: float  # seconds a device needs to take over a whole batch of them
 
 
 def with_supply(
@@ -44,12 +38,8 @@ def with_supply(
 ) -> ExecutionPlan:
     """The better of the plans with and without the pool; `why` says which, with numbers.
 
-    Args:
-        name: `tr`, `ahd` or `ir`: the baselines run every teacher block themselves.
-        costs: without the pool.
-        supply: of it.
-        decoupled: DPU.
-        always: serve whatever it costs.
+    With `always` it serves whatever it costs. Not for the baselines, which run every
+    teacher block themselves.
 
     Raises:
         NoPlan: as `programme` does.

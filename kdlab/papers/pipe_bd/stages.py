@@ -12,10 +12,9 @@ averaged by rows. The batch is what it is: rows that do not divide are shared un
 authors' code makes 255 of 256 for three devices).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 from kdlab.papers.shares import shared_rows
 
@@ -63,16 +62,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pipeline: consecutive blocks in stages, every device in one stage.
-
-    decoupled: DPU; else all devices wait for each other before they update (line 15).
-    lead: steps a stage may be ahead of the next.
-    """
+    """A pipeline: consecutive blocks in stages, every device in one stage."""
 
     batch: int
     stages: tuple[Stage, ...]
+    # DPU; else all devices wait for each other before they update (line 15).
     decoupled: bool = True
-    lead: int = LEAD
+    lead: int = LEAD  # steps a stage may be ahead of the next
 
     def __post_init__(self) -> None:
         expected, used = self.stages[0].first, set[int]()
@@ -125,19 +121,6 @@ class Plan:
         stages = [replace(s, rows=shared_rows(batch, s.rows)) for s in self.stages]
         return Plan(batch, tuple(stages), self.decoupled, self.lead)
 
-    def facts(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> "Plan":
-        """The inverse of `facts`, also when it went through JSON."""
-        stages = [
-            Stage(**s | {"devices": tuple(s["devices"]), "rows": tuple(s["rows"])})
-            for s in facts["stages"]
-        ]
-        rest = (facts["decoupled"], facts.get("lead", LEAD))
-        return cls(facts["batch"], tuple(stages), *rest)
-
 
 def even_rows(batch: int, devices: int) -> tuple[int, ...]:
     """The larger shares first: 256 over three is 86, 85, 85."""
@@ -148,13 +131,9 @@ def even_rows(batch: int, devices: int) -> tuple[int, ...]:
 def pipeline(
     batch: int, cuts: Sequence[int], widths: Sequence[int], *, decoupled: bool = True
 ) -> Plan:
-    """Stages that end before the blocks in `cuts`, on so many devices each, in order.
+    """Stages on so many devices each, in order.
 
-    Args:
-        batch: rows.
-        cuts: one past the last block of each stage; the last is the number of blocks.
-        widths: devices of each stage.
-        decoupled: DPU.
+    `cuts` are one past the last block of each stage; the last is the number of blocks.
     """
     ends = list(accumulate(widths))
     stages = []

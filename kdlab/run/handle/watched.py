@@ -18,7 +18,7 @@ from kdlab.errors import NotFoundError, RunFailed, RunStopped
 from kdlab.events.event import Event
 from kdlab.events.log import EventReader
 from kdlab.experiment.folder import ENDED, RunFolder, RunStatus
-from kdlab.supervision.fork_server import ForkedProcess, forked
+from kdlab.supervision import forks
 
 PATIENCE_S = 5.0  # for a process that was killed to let go of its lock
 _TICK_S = 0.1
@@ -34,7 +34,8 @@ def spawn(
     everything = os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)}
     with run.log.open("ab") as log, open(os.devnull, "rb") as nothing:
         fds = {0: nothing.fileno(), 1: log.fileno(), 2: log.fileno()}
-        made = forked(module, [str(run.path)], everything, fds, new_session=True)
+        words = [str(run.path)]
+        made = forks.fork and forks.fork(module, words, everything, fds, new_session=True)
         process = made or subprocess.Popen(
             [sys.executable, "-m", module, str(run.path)],
             stdin=nothing,
@@ -48,9 +49,7 @@ def spawn(
     run.write_status(pid=process.pid, process_started=born)
 
 
-_children: dict[
-    int, "subprocess.Popen[bytes] | ForkedProcess"
-] = {}  # so that none stays a zombie
+_children: dict[int, "subprocess.Popen[bytes]"] = {}  # so that none stays a zombie
 
 
 # How a notebook shows a run, a sweep, an experiment; kdlab/session.py fills it.

@@ -1,6 +1,6 @@
 """What a training loop asks of the other ranks of its student, if it has any.
 
-`Solo` is the student that trains alone. `Together` is one rank of several under
+`Ranks` is a student that trains alone. `Together` is one rank of several under
 synchronous all-reduce (EDL-Dist, Algorithm 2 line 7: the average of θ_j, carried out on
 the gradients, which for plain SGD from equal weights is the same).
 
@@ -11,7 +11,6 @@ waits for it.
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -34,43 +33,9 @@ class GenerationEnds(Exception):
     """A rank comes or goes gracefully: the state is saved, all begin again from there."""
 
 
-class Ranks(Protocol):
-    rank: int
-    world: int
-    lr_scale: float
+class Ranks:
+    """The other ranks of a student: none, where a subclass has no others."""
 
-    def join_norms(self, model: nn.Module) -> None:
-        """Have its batch norms look at the rows of all ranks, where that was asked for."""
-
-    def wrap(self, model: nn.Module) -> nn.Module: ...
-
-    def weigh(self, loss: Tensor, rows: int, of_rows: int) -> Tensor:
-        """A rank's mean loss, so that the averaged gradient is that of the whole batch."""
-
-    def after_step(self, loss: Tensor, part: float, request: ControlRequest) -> None:
-        """Tell the others of this step; `part` is this rank's share of its rows."""
-
-    def agreed(self, *, last: bool = False) -> list[Agreed]:
-        """Steps on which all have spoken and that nobody has acted on yet.
-
-        With `last` (after an epoch's last step) none is left out.
-        """
-
-    def agree(self, request: ControlRequest) -> ControlRequest:
-        """At once, where all ranks stand at the same place: before training, in a pause."""
-
-    def losses(self) -> list[Tensor]:
-        """Mean losses of the steps since the last call, the newest included."""
-
-    def sum_counts(self, counts: Tensor) -> Tensor: ...
-
-    def average_buffers(self, model: nn.Module, part: float) -> None:
-        """Running statistics of batch norm, which each rank saw of its own rows."""
-
-    def gather(self, tensor: Tensor) -> list[Tensor]: ...
-
-
-class Solo:
     rank, world, lr_scale = 0, 1, 1.0
 
     def __init__(self) -> None:
@@ -78,26 +43,34 @@ class Solo:
         self._losses: list[Tensor] = []
 
     def join_norms(self, model: nn.Module) -> None:
-        return None
+        """Have its batch norms look at the rows of all ranks, where that was asked for."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
         return model
 
     def weigh(self, loss: Tensor, rows: int, of_rows: int) -> Tensor:
+        """A rank's mean loss, so that the averaged gradient is that of the whole batch."""
         return loss
 
     def after_step(self, loss: Tensor, part: float, request: ControlRequest) -> None:
+        """Tell the others of this step; `part` is this rank's share of its rows."""
         self._losses.append(loss)
         self._agreed.append(Agreed(loss, request))
 
     def agreed(self, *, last: bool = False) -> list[Agreed]:
+        """Steps on which all have spoken and that nobody has acted on yet.
+
+        With `last` (after an epoch's last step) none is left out.
+        """
         found, self._agreed = self._agreed, []
         return found
 
     def agree(self, request: ControlRequest) -> ControlRequest:
+        """At once, where all ranks stand at the same place: before training, in a pause."""
         return request
 
     def losses(self) -> list[Tensor]:
+        """Mean losses of the steps since the last call, the newest included."""
         found, self._losses = self._losses, []
         return found
 
@@ -105,22 +78,22 @@ class Solo:
         return counts
 
     def average_buffers(self, model: nn.Module, part: float) -> None:
-        return None
+        """Running statistics of batch norm, which each rank saw of its own rows."""
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         return [tensor]
 
 
-class Together:
+class Together(Ranks):
     """A rank of the default process group of torch.distributed, which is up."""
 
     def __init__(
         self, device: torch.device, lr_scale: float = 1.0, *, sync_norms: bool = True
     ) -> None:
+        super().__init__()
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device, self.lr_scale, self.sync_norms = device, lr_scale, sync_norms
         self._under_way: deque[tuple[dist.Work, Tensor]] = deque()
-        self._losses: list[Tensor] = []
         self._shown = 0  # of those under way: their losses were handed out already
 
     def join_norms(self, model: nn.Module) -> None:
@@ -143,9 +116,7 @@ class Together:
         self._under_way.append((dist.all_reduce(numbers, async_op=True), numbers))
 
     def agree(self, request: ControlRequest) -> ControlRequest:
-        numbers = _tensor(request).to(self.device)
-        dist.all_reduce(numbers)
-        return ControlRequest.of_all(numbers.tolist())
+        return agreed_by_all(request, device=self.device)
 
     def agreed(self, *, last: bool = False) -> list[Agreed]:
         found = []
@@ -161,7 +132,7 @@ class Together:
         return found
 
     def losses(self) -> list[Tensor]:
-        found, self._losses = self._losses, []
+        found = super().losses()
         # Read, not acted on: all ranks act one step later, whoever looks at the loss now.
         for work, numbers in list(self._under_way)[self._shown :]:
             work.wait()
@@ -174,18 +145,36 @@ class Together:
         dist.all_reduce(moved)
         return moved.cpu()
 
-    @torch.no_grad()
     def average_buffers(self, model: nn.Module, part: float) -> None:
-        for buffer in model.buffers():
-            if buffer.is_floating_point():
-                buffer.mul_(part)
-                dist.all_reduce(buffer)
+        average_statistics(model, part)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         moved = tensor.to(self.device)
         found = [torch.empty_like(moved) for _ in range(self.world)]
         dist.all_gather(found, moved)
         return [t.cpu() for t in found]
+
+
+def agreed_by_all(
+    request: ControlRequest,
+    group: dist.ProcessGroup | None = None,
+    device: torch.device | None = None,
+) -> ControlRequest:
+    """What all want now; each waits for all others here."""
+    numbers = _tensor(request).to(device)
+    dist.all_reduce(numbers, group=group)
+    return ControlRequest.of_all(numbers.tolist())
+
+
+@torch.no_grad()
+def average_statistics(
+    model: nn.Module, part: float, group: dist.ProcessGroup | None = None
+) -> None:
+    """Average what batch norms know, where each device has seen its part of the rows."""
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            buffer.mul_(part)
+            dist.all_reduce(buffer, group=group)
 
 
 def _tensor(request: ControlRequest) -> Tensor:

@@ -16,11 +16,11 @@ from kdlab.testing.scripted import FakeClock, ScriptedChild
 def started(monkeypatch):
     children = []
 
-    def start(name, config, log, pulse):
+    def start(training, module, name, pulse):
         children.append(ScriptedChild(pid=len(children)))
         return children[-1]
 
-    monkeypatch.setattr(module, "start_here", start)
+    monkeypatch.setattr(module, "start_rank", start)
     monkeypatch.setattr(module, "_TICK_S", 0.0)
     return children
 

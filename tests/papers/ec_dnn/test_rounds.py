@@ -31,45 +31,45 @@ def test_a_whole_training():
     for number in range(3):
         assert [i.round.number for i in said] == [number] * 3
         assert all(i.latest == ((0, 1, 2) if number else ()) for i in said)
-        assert list(rounds.on_trained(0)) == []
-        assert list(rounds.on_trained(2)) == []
-        said = list(rounds.on_trained(1))
+        assert list(rounds.on_done(0)) == []
+        assert list(rounds.on_done(2)) == []
+        said = list(rounds.on_done(1))
         assert said[0] == Communicated(number, (0, 1, 2))
         if number == 2:
             assert said[1:] == [Finish((0, 1, 2))]
             return
         assert [type(i) for i in said[1:]] == [Combine] * 3
-        said = [i for k in range(3) for i in rounds.on_combined(k)]
+        said = [i for k in range(3) for i in rounds.on_done(k)]
 
 
 def test_the_last_may_be_compressed_too():
     rounds = machine(workers=1, rounds=1, compress_last=True)
     all_ready(rounds)
-    said = list(rounds.on_trained(0))
+    said = list(rounds.on_done(0))
     assert [type(i) for i in said] == [Communicated, Combine]
-    assert list(rounds.on_combined(0)) == [Finish((0,))]
+    assert list(rounds.on_done(0)) == [Finish((0,))]
 
 
 def test_the_average_is_over_those_that_arrived_and_the_lost_one_comes_back():
     rounds = machine()
     all_ready(rounds)
-    list(rounds.on_trained(0))
-    list(rounds.on_trained(1))
+    list(rounds.on_done(0))
+    list(rounds.on_done(1))
     said = list(rounds.on_lost(2))
     assert said[:2] == [Restart(2), Communicated(0, (0, 1))]
     assert [i.worker for i in said[2:]] == [0, 1]
     assert list(rounds.on_ready(2)) == []  # it waits for the next round
-    list(rounds.on_combined(0))
-    said = list(rounds.on_combined(1))
+    list(rounds.on_done(0))
+    said = list(rounds.on_done(1))
     assert [(i.worker, i.latest) for i in said] == [(0, (0, 1)), (1, (0, 1)), (2, (0, 1))]
 
 
 def test_a_model_that_was_published_counts_though_its_maker_is_gone():
     rounds = machine(workers=2)
     all_ready(rounds)
-    list(rounds.on_trained(1))
+    list(rounds.on_done(1))
     assert list(rounds.on_lost(1)) == [Restart(1)]
-    said = list(rounds.on_trained(0))
+    said = list(rounds.on_done(0))
     assert said[0] == Communicated(0, (0, 1))
     assert [i.worker for i in said[1:]] == [0]
 
@@ -77,22 +77,22 @@ def test_a_model_that_was_published_counts_though_its_maker_is_gone():
 def test_lost_while_combining():
     rounds = machine(workers=2)
     all_ready(rounds)
-    list(rounds.on_trained(0))
-    list(rounds.on_trained(1))
-    list(rounds.on_combined(0))
+    list(rounds.on_done(0))
+    list(rounds.on_done(1))
+    list(rounds.on_done(0))
     said = list(rounds.on_lost(1))
     assert said[0] == Restart(1)
     assert [(i.worker, i.latest) for i in said[1:]] == [(0, (0,))]
-    assert list(rounds.on_trained(1)) == []  # last words of a dead one
+    assert list(rounds.on_done(1)) == []  # last words of a dead one
 
 
 def test_in_the_last_round_the_others_wait():
     rounds = machine(workers=2, rounds=1)
     all_ready(rounds)
     assert list(rounds.on_lost(0)) == [Restart(0)]
-    assert list(rounds.on_trained(1)) == []
+    assert list(rounds.on_done(1)) == []
     assert [i.worker for i in rounds.on_ready(0)] == [0]
-    assert list(rounds.on_trained(0))[-1] == Finish((0, 1))
+    assert list(rounds.on_done(0))[-1] == Finish((0, 1))
 
 
 def test_when_nobody_is_left_the_round_is_trained_again():
@@ -154,8 +154,8 @@ def test_whoever_is_lost_it_ends_and_every_round_communicates_once(
         was, doing[worker] = doing[worker], "waiting"
         step = {
             "starting": rounds.on_ready,
-            "training": rounds.on_trained,
-            "combining": rounds.on_combined,
+            "training": rounds.on_done,
+            "combining": rounds.on_done,
         }[was]
         execute(step(worker))
     assert communicated == list(range(number))

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from kdlab.messages import plain, typed
 from kdlab.papers.pipe_bd.block_cost import Block, Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import (
     ExecutionPlan,
@@ -40,7 +41,7 @@ def test_every_block_is_trained_once_on_every_row(name):
     for block in range(4):
         owner = made.owner(block)
         assert any(block in plan.blocks for plan in made.of(owner))
-    assert ExecutionPlan.from_facts(json.loads(json.dumps(made.facts()))) == made
+    assert typed(ExecutionPlan, json.loads(json.dumps(plain(made)))) == made
 
 
 def test_the_hybrid_plan_is_at_least_as_good_as_all_others():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kdlab.messages import plain, typed
 from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.relay import edges, instructions, transfers
 from kdlab.papers.pipe_bd.stages import (
@@ -154,7 +155,7 @@ def test_a_plan_of_another_batch_keeps_its_shares():
 
 def test_a_plan_goes_through_json():
     plan = pipeline(8, [1, 3], [1, 3], decoupled=False)
-    assert Plan.from_facts(json.loads(json.dumps(plan.facts()))) == plan
+    assert typed(Plan, json.loads(json.dumps(plain(plan)))) == plan
 
 
 def test_an_epoch_may_end_early_and_leaves_nothing_posted():

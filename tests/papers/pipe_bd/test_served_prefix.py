@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kdlab import messages
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, programme
 from kdlab.papers.pipe_bd.hybrid_plan import candidates
@@ -35,7 +36,7 @@ def test_a_fast_pool_pays_and_the_blocks_are_shared_anew():
     assert "pays" in found.why
     assert found.plans[0].blocks == range(4)
     assert found.plans[0].stages[0].stop >= 2
-    assert ExecutionPlan.from_facts(found.facts()) == found
+    assert messages.typed(ExecutionPlan, messages.plain(found)) == found
 
 
 def test_a_slow_pool_sets_the_pace_and_does_not_pay():

@@ -29,14 +29,21 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from kdlab.messages import plain, typed
+from kdlab.supervision import forks
 
 # What a running process has read of its environment once and for all.
 _FIXED = ("PYTHON", "LD_", "MKL_", "CUDA_", "TORCH_", "MALLOC_")
 _MAX_FDS = 64
 _MESSAGE = 1 << 17  # bytes, of a request
+
+_HERE = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); "
+SERVER = (
+    _HERE + "import fork_server; del sys.path[0]; fork_server.main"
+)  # of a control socket
 
 _server: "_Connection | None" = None  # of this process
 
@@ -46,14 +53,14 @@ def preloaded(*modules: str) -> Iterator[None]:
     """Have children of this process forked from a server that has imported these modules."""
     global _server  # noqa: PLW0603  # a process has one
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    code = f"from kdlab.supervision import fork_server; fork_server.main({theirs.fileno()})"
     server = subprocess.Popen(
-        [sys.executable, "-c", code, *modules],
+        [sys.executable, "-c", f"{SERVER}({theirs.fileno()})", *modules],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
     )
     theirs.close()
     before, _server = _server, _Connection(ours)
+    forks.fork = forked
     try:
         yield
     finally:
@@ -70,14 +77,9 @@ def forked(
     *,
     new_session: bool = False,
 ) -> "ForkedProcess | None":
-    """A child of the server; None where there is none, or it could not be as it should.
+    """A `kdlab.supervision.forks.Fork`: a child of the server.
 
-    Args:
-        module: that is run.
-        arguments: of the command line.
-        environment: all of it.
-        fds: the file descriptors it has, by the number they have in it.
-        new_session: of its own, with a server of its own.
+    One of a session of its own gets a server of its own.
     """
     if _server is None or len(fds) > _MAX_FDS:
         return None
@@ -300,6 +302,7 @@ def _own_server(asked: int) -> None:
     if os.fork():
         theirs.close()
         _server = _Connection(ours)
+        forks.fork = forked
         return
     ours.close()
     os.close(asked)

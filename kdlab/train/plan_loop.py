@@ -1,0 +1,154 @@
+"""What the loops over a plan of batches have in common: the student's, and that of its blocks.
+
+What they count and how they go on, what they say of themselves, and what they leave on disk.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from kdlab.control.cadence import logging
+from kdlab.control.loop_control import LoopControl
+from kdlab.events.general import Warned
+from kdlab.events.training import CheckpointSaved, EpochDone, Resumed, StepLogged
+from kdlab.models.model import ModelSpec, Normalised
+from kdlab.train import checkpoint
+from kdlab.train.evaluate import Accuracy
+from kdlab.train.job import LoopJob, begin_process
+from kdlab.train.lineage import Lineage, Odometer
+from kdlab.train.position import Position, SavedPlan, Standing
+from kdlab.train.result import StudentResult
+from kdlab.train.results import Results
+
+_LOG_EVERY_S = 0.2
+_At = TypeVar("_At", bound=Standing)
+
+
+class PlanLoop:
+    """One rank's part of a training; `settings` can be changed while it goes on."""
+
+    def __init__(
+        self,
+        job: LoopJob,
+        model: Normalised,
+        model_spec: ModelSpec,
+        settings: Mapping[str, float],
+        *,
+        is_master: bool,
+    ) -> None:
+        begin_process(job.recipe)
+        self.job = job
+        self.is_master = is_master  # it evaluates, saves and reports (EDL-Dist 3.4)
+        data = job.samples.data
+        self.position = Position()
+        self.lineage = Lineage.start(len(data.labels), data.train)
+        self.odometer = Odometer(job.folder / "odometer")
+        self.control = LoopControl(
+            job.steering,
+            settings,
+            step=lambda: self.position.step,
+            emit=job.emit,
+            stop=job.stop,
+            leave=job.leave,
+            pulse=job.pulse,
+            is_first=is_master,
+        )
+        self.logs = logging(_LOG_EVERY_S, job.recipe.log_every_steps)
+        self.results = Results(
+            model,
+            model_spec,
+            data,
+            job.folder,
+            job.recipe.evaluate_batch,
+            alive=lambda: job.pulse(self.position.step),
+        )
+
+    def _count_from(self, found: checkpoint.Found[_At] | None) -> None:
+        """Count from where this checkpoint was made; None is the start."""
+        if found is not None:
+            self.position = found.facts.restored(self.job.samples.plan.batch)
+            counts = found.tensors["lineage.counts"].numpy()
+            self.lineage.restore(counts, found.facts.lineage)
+        if not self.is_master:  # the accounts of all go on in the master's
+            self.lineage.counts[:] = 0
+            return
+        undone = max(0, self.odometer.value - self.lineage.seen)
+        self.lineage.rolled_back = self.odometer.roll_back(self.lineage.seen)
+        if found is None:
+            return
+        for note in found.notes:
+            self.job.emit(Warned(message=note))
+        at = self.position
+        self.job.emit(Resumed(epoch=at.epoch, step=at.step, rolled_back=undone))
+
+    def _log_step(self, loss: float, lr: float, **more: Any) -> None:
+        """`more` are fields of `StepLogged`."""
+        position, plan = self.position, self.job.samples.plan
+        if self.is_master:
+            self.job.emit(
+                StepLogged(
+                    epoch=position.epoch,
+                    step=position.step,
+                    of_steps=self.job.recipe.epochs * plan.batches,
+                    loss=loss,
+                    lr=lr,
+                    samples_per_second=self.logs.rate(position.step) * plan.batch,
+                    samples_seen=self.lineage.seen,
+                    **more,
+                )
+            )
+        self.logs.done(position.step)
+
+    def _is_last(self) -> bool:
+        return self.position.epoch + 1 == self.job.recipe.epochs
+
+    def _is_looked_at(self) -> bool:
+        """Whether the epoch that ends is one of those whose student is validated."""
+        done = self.position.epoch + 1
+        return done % self.job.recipe.evaluate_every == 0 or self._is_last()
+
+    def _next_epoch(self, seen: Accuracy | None) -> None:
+        """The accounts of this one are closed; `seen` is how good the student was after it."""
+        position, lineage = self.position, self.lineage
+        position.epoch += 1
+        position.first_sample = 0
+        position.done.clear()
+        if not self.is_master:
+            return
+        self.job.emit(
+            EpochDone(
+                epoch=position.epoch,
+                of_epochs=self.job.recipe.epochs,
+                step=position.step,
+                samples_per_second=lineage.seen / max(1e-9, position.train_seconds),
+                samples_lost=lineage.lost,
+                samples_repeated=lineage.repeated,
+                validation_top1=None if seen is None else seen.top1,
+                validation_top5=None if seen is None else seen.top5,
+            )
+        )
+
+    def _write_checkpoint(
+        self, kind: type[Standing], tensors: dict[str, Tensor], **own: Any
+    ) -> None:
+        """The master's work; `own` are the facts that `kind` has beside those of `Standing`."""
+        job, step = self.job, self.position.step
+        facts = kind(
+            position=self.position,
+            plan=SavedPlan.of(job.samples.plan),
+            samples=len(job.samples.plan.ids),
+            lineage=self.lineage.totals(),
+            seed=job.seed,
+            spec_hash=job.spec_hash,
+            **own,
+        )
+        folder = job.folder / "checkpoints"
+        path = checkpoint.save(folder, step, tensors, facts, fence=job.fence)
+        job.emit(CheckpointSaved(step=step, path=str(path)))
+
+    def _finished(self, figures: dict[str, float]) -> StudentResult:
+        """Test the last and the best weights and export them; the master's work."""
+        result = self.results.finish(self.position, self.lineage, figures)
+        self.odometer.close()
+        return result
