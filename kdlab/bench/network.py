@@ -9,19 +9,17 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
-from pathlib import Path
 
 import psutil
 
 from kdlab.bench.delay_relay import MTU, TUN, RelayConfig
+from kdlab.bench.scene import Scratch
 from kdlab.errors import BadInput, ClusterError
-from kdlab.supervision.children import Child
 
 NEAR, FAR = "10.177.19.1", "10.177.19.2"
 _NUMBERS = count()
@@ -118,7 +116,7 @@ def linked(link: MachineLink) -> Iterator[tuple[list[str], list[str]]]:
     ends = [f"kd{own}{side}" for side in ("n", "f")]
     _take_away_orphans()
     relayed = link.delay_ms > 0 and not has_netem()
-    with ExitStack() as open_:
+    with Scratch() as open_:
         open_.callback(_take_away, names, ends[0])
         for name in names:
             _call("ip", "netns", "add", name)
@@ -137,13 +135,10 @@ def linked(link: MachineLink) -> Iterator[tuple[list[str], list[str]]]:
         yield tuple(["ip", "netns", "exec", name] for name in names)  # type: ignore[misc]  # two of them
 
 
-def _relay(open_: ExitStack, ends: list[str], delay_ms: float) -> None:
+def _relay(open_: Scratch, ends: list[str], delay_ms: float) -> None:
     """A process that makes both ends and passes packets from each to the other."""
-    folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
     config = RelayConfig(devices=(ends[0], ends[1]), delay_ms=delay_ms)
-    child = Child("kdlab.bench.delay_relay", config, folder / "relay.log")
-    open_.callback(child.stop)
-    child.answer(_PATIENCE_S)
+    open_.child("bench.delay_relay", config, "relay").answer(_PATIENCE_S)
 
 
 def _take_away(names: list[str], end: str) -> None:

@@ -27,8 +27,10 @@ class Report(TypedDict):
 
 
 def figure(
-    name: str, values: Sequence[float], unit: str, goal: str | None = None
+    name: str, found: float | Sequence[float], unit: str, goal: str | None = None
 ) -> Figure:
+    """Of one value or several."""
+    values = [found] if isinstance(found, int | float) else found
     middle = median(values)
     return Figure(
         name=name,
@@ -38,11 +40,23 @@ def figure(
         values=[float(value) for value in values],
         unit=unit,
         goal=goal,
-        holds=None if goal is None else _holds(middle, goal),
+        holds=None if goal is None else meets(middle, goal),
     )
 
 
-def _holds(value: float, goal: str) -> bool:
+def at(where: str, *figures: Figure) -> list[Figure]:
+    """These figures, named for where they were found: `name/where`."""
+    for one in figures:
+        one["name"] += f"/{where}"
+    return list(figures)
+
+
+def over(ones: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Ratios of what was measured side by side."""
+    return [one / other for one, other in zip(ones, others, strict=True)]
+
+
+def meets(value: float, goal: str) -> bool:
     sign, bound = goal.split()
     return value >= float(bound) if sign == ">=" else value <= float(bound)
 
