@@ -6,7 +6,7 @@ same machines with the same defaults. Longest time: about a minute for each case
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from kdlab.cluster.pool import send_weights, start_scheduler
 from kdlab.cluster.wires.wire import ask
 from kdlab.errors import SchedulerUnreachable
 from kdlab.models.patch_net import PatchNet
-from kdlab.report.figures import Figure, at, figure
+from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
 from kdlab.simulate.pool_simulation import PoolOutcome, Simulation, in_vain, settled_at
 from kdlab.simulate.profile import RateProfile
@@ -64,7 +64,7 @@ SETTINGS = (
 )
 
 
-def measure(say: Callable[[str], None]) -> list[Figure]:
+def measure(say: Say) -> list[Figure]:
     figures = []
     for setting in SETTINGS:
         outcome = simulated(setting)
@@ -154,7 +154,7 @@ def _up(setting: Setting, **rules: float) -> Iterator[Pair]:
         yield Pair(setting, pool, students, began)
 
 
-def real(setting: Setting, say: Callable[[str], None]) -> list[Figure]:
+def real(setting: Setting, say: Say) -> list[Figure]:
     with _up(setting) as pair:
         time.sleep(_WARM_UP_S)
         rate, seen = pair.rate(_MEASURE_S)
@@ -177,7 +177,7 @@ def real(setting: Setting, say: Callable[[str], None]) -> list[Figure]:
     )
 
 
-def churn(say: Callable[[str], None], seconds: float = 60.0) -> list[Figure]:
+def churn(say: Say, seconds: float = 60.0) -> list[Figure]:
     """One teacher ends without a word and one joins, each second."""
     setting = SETTINGS[0]
     with _up(setting) as pair:
@@ -198,7 +198,7 @@ def churn(say: Callable[[str], None], seconds: float = 60.0) -> list[Figure]:
     )
 
 
-def restart(say: Callable[[str], None]) -> list[Figure]:
+def restart(say: Say) -> list[Figure]:
     """The scheduler is killed and started again at its address."""
     setting = SETTINGS[1]
     with _up(setting) as pair:
@@ -251,7 +251,7 @@ def _renewed(pool: RunningEmulatedPool, up_s: float) -> int:
     )
 
 
-def weights(say: Callable[[str], None]) -> list[Figure]:
+def weights(say: Say) -> list[Figure]:
     """Eight real teachers fetch a large model at once, from the coordinator and each other."""
     model = PatchNet(patch=8, width=_WIDTH, depth=_LAYERS)
     with Scene(samples_of(ImageCase(8, 16, 1))) as scene:
@@ -299,7 +299,7 @@ def weights(say: Callable[[str], None]) -> list[Figure]:
     ]
 
 
-def liar(say: Callable[[str], None]) -> list[Figure]:
+def liar(say: Say) -> list[Figure]:
     """One teacher of four is wrong in 1 of 10 answers; 1 in 20 is computed again."""
     setting = Setting("4x200_by_64", ((4, 200.0),), 700.0, 64)
     with _up(setting, check_share=0.05) as pair:

@@ -265,9 +265,8 @@ def _parts(one: Running) -> dict[str, float]:
     spans = [span for worker in one.workers for span in worker.spans]
     steps = max(1, len({span.step for span in spans}))
     own: dict[str, float] = {}
-    for worker in one.workers:
-        for span in worker.spans:
-            own[span.part] = own.get(span.part, 0.0) + (span.end - span.begin) / steps
+    for span in spans:
+        own[span.part] = own.get(span.part, 0.0) + (span.end - span.begin) / steps
     return own
 
 
@@ -294,14 +293,12 @@ def memory(config: BlockRankConfig) -> NeededMemory:
     own = {
         id(p): p.numel() * p.element_size()
         for worker in one.workers
-        for module in (*worker.job.prefix, *(p.teacher for p in worker.job.pairs))
+        for module in (
+            *worker.job.prefix,
+            *(pair.teacher for pair in worker.job.pairs),
+            *worker.students,
+        )
         for p in (*module.parameters(), *module.buffers())
-    }
-    own |= {
-        id(p): p.numel() * p.element_size()
-        for worker in one.workers
-        for student in worker.students
-        for p in (*student.parameters(), *student.buffers())
     }
     before = psutil.Process().memory_info().rss
     one.advance(config.steps)

@@ -12,7 +12,7 @@ Its parts, all of them unless `--only` names some:
     faults         what kills, stops and joins cost; 200 of them in one run (faults.py)
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Literal
 
 import torch
@@ -23,7 +23,7 @@ from kdlab.bench.scene import Scene
 from kdlab.bench.slices import BUFFER, SLICE_MS, compare, ratios, worst_of
 from kdlab.bench.students import ImageCase, calibrated, samples_of
 from kdlab.cluster.served import Served
-from kdlab.report.figures import Figure, Report, at, figure
+from kdlab.report.figures import Figure, Report, Say, at, figure
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.remembered import Remembered
 from kdlab.soft_labels.source import SourceSpec
@@ -40,7 +40,7 @@ GOALS = {"reference": ">= 0.97", "value_uint8": ">= 0.95"}
 
 def measure(
     repeats: int = 8,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
     only: Collection[str] = (),
 ) -> Report:
     """All figures, or those of some parts; `repeats` rounds of slices for each ratio."""
@@ -54,7 +54,7 @@ def measure(
     return measured("edl_dist", parts, only)
 
 
-def served(rounds: int, say: Callable[[str], None]) -> list[Figure]:
+def served(rounds: int, say: Say) -> list[Figure]:
     """The four cases; for each size of image the worse step counts."""
     each: list[Figure] = []
     for case in CASES:
@@ -74,7 +74,7 @@ def served(rounds: int, say: Callable[[str], None]) -> list[Figure]:
     return worst + each
 
 
-def _case(case: ImageCase, rounds: int, say: Callable[[str], None]) -> list[Figure]:
+def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
     samples = samples_of(case)
     spec, rate = calibrated(case, samples)
     steps, ut = max(6, round(SLICE_MS / case.step_ms)), BUFFER * case.batch

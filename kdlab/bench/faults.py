@@ -9,7 +9,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from kdlab.events.ranks import GenerationBegun, TrainingAgain
 from kdlab.events.teachers import ChaosCaused
 from kdlab.events.training import StepLogged
 from kdlab.models.patch_net import PatchNet
-from kdlab.report.figures import Figure, at, figure
+from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.run import Run, load
 from kdlab.train import checkpoint
 from kdlab.train.student_job import StudentFacts
@@ -36,14 +36,14 @@ _REPEATS = 3
 _CHAOS_EVENTS = 200
 
 
-def measure(say: Callable[[str], None]) -> list[Figure]:
+def measure(say: Say) -> list[Figure]:
     return [*resends(say), failover(say), memory_growth(say), *chaos(say)]
 
 
 # Teachers
 
 
-def resends(say: Callable[[str], None]) -> list[Figure]:
+def resends(say: Say) -> list[Figure]:
     samples = samples_of(ImageCase(8, 32, 1))
     found: dict[str, list[float]] = {}
     for repeat in range(_REPEATS):
@@ -176,7 +176,7 @@ def _recorded(source: ServedSource) -> list[_Recorded]:
 # Memory
 
 
-def memory_growth(say: Callable[[str], None]) -> Figure:
+def memory_growth(say: Say) -> Figure:
     """Growth of trainer and reader together, over 50,000 batches of emulated teachers."""
     samples = samples_of(ImageCase(8, 16, 1, batches=500))
     with Scene(samples) as scene:
@@ -219,7 +219,7 @@ def _run(*overrides: str) -> Iterator[Run]:
             run.wait()
 
 
-def failover(say: Callable[[str], None]) -> Figure:
+def failover(say: Say) -> Figure:
     with _run() as run:
         seconds = [_failover(run, repeat) for repeat in range(_REPEATS)]
     say(f"failover of a rank: {', '.join(f'{s:.2f} s' for s in seconds)}")
@@ -254,7 +254,7 @@ def _standby_is_ready(run: Run, used: int) -> bool:
     return len(pulses) >= 3 + used
 
 
-def chaos(say: Callable[[str], None]) -> list[Figure]:
+def chaos(say: Say) -> list[Figure]:
     """200 kills, stops, cuts, withdrawals and joins in one run, ranks among them."""
     weights = (
         # A rank is hit every eleven seconds: a failover takes four, on a busy machine more.

@@ -8,7 +8,7 @@ left out and said. `device=cpu size=32` tries it without.
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -26,7 +26,7 @@ from kdlab.data.samples import planned
 from kdlab.data.synthetic import Synthetic
 from kdlab.errors import BadInput
 from kdlab.models.model import ModelSpec
-from kdlab.report.figures import Figure, Report, at, figure, over, report
+from kdlab.report.figures import Figure, Report, Say, at, figure, over, report
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
@@ -77,7 +77,7 @@ _DEFAULT = {
 
 def measure(
     repeats: int = 3,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
     overrides: Sequence[str] = (),
 ) -> Report:
     """Samples/s of N-training, Online and EDL-Dist for each row of both tables.
@@ -119,7 +119,7 @@ class _Row:
     pool: Device
     teachers: int = 1
 
-    def figures(self, label: str, repeats: int, say: Callable[[str], None]) -> list[Figure]:
+    def figures(self, label: str, repeats: int, say: Say) -> list[Figure]:
         """All three trainings are alive at once and take turns."""
         own = self.settings
         data = Synthetic(samples=20 * own.batch, size=own.size)

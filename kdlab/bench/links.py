@@ -5,15 +5,13 @@ namespace of its own; the kernel limits what goes between them. EDL-Dist names t
 inputs as its overhead (sections 4.4 and 5) and references as the way out of it.
 """
 
-from collections.abc import Callable
-
 from kdlab.bench.link_student import LinkStudentConfig, OverLink
 from kdlab.bench.network import FAR, NEAR, MachineLink, delayed_by, linked, require
 from kdlab.bench.scene import Scratch
 from kdlab.cluster.child_configs import EmulatedTeachersConfig
 from kdlab.cluster.wires.messages import Inputs
 from kdlab.messages import typed
-from kdlab.report.figures import Figure, Report, at, figure, report
+from kdlab.report.figures import Figure, Report, Say, at, figure, report
 
 WAYS: tuple[Inputs, ...] = ("reference", "value_uint8")
 LINKS = (MachineLink(), MachineLink(1000.0), MachineLink(100.0))
@@ -23,7 +21,7 @@ _GOALS = {"reference": ">= 0.95"}
 _PATIENCE_S = 300.0
 
 
-def measure(repeats: int = 3, say: Callable[[str], None] = lambda line: None) -> Report:
+def measure(repeats: int = 3, say: Say = lambda line: None) -> Report:
     """`of_n_training/WAY/LINK` and `bytes_per_sample/WAY/LINK`.
 
     Raises:

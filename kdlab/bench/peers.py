@@ -7,7 +7,7 @@ teacher uses the other core, the peers are measured with two threads as well.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from kdlab.data.samples import PlannedSamples, planned
 from kdlab.losses.hinton import Hinton
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
-from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.report.figures import Figure, Report, Say, figure, report
 from kdlab.soft_labels.cached import Cached
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
@@ -169,7 +169,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(1)
 
 
-def measure(repeats: int = 6, say: Callable[[str], None] = lambda line: None) -> Report:
+def measure(repeats: int = 6, say: Say = lambda line: None) -> Report:
     """Samples/s of all, loss after as many steps, memory, and lines one writes."""
     with PeerScene() as scene:
         variants = [scene.kdlab(name) for name in KDLAB]
@@ -182,7 +182,9 @@ def measure(repeats: int = 6, say: Callable[[str], None] = lambda line: None) ->
     for name in ("bare_loop", "timm", "torchdistill", *KDLAB[1:]):
         say(f"memory of {name}")
         figures.append(figure(f"memory_mb/{name}", _memory(name), "MB"))
-    figures += [figure(f"lines/{w.peer}", w.lines, "lines") for w in written()]
+    figures += [
+        figure(f"lines/{name}", float(count), "lines") for name, count in written().items()
+    ]
     return report("peers", figures)
 
 
@@ -206,9 +208,7 @@ def _figures(variants: dict[str, Turn], scene: PeerScene, steps: int) -> list[Fi
     return found
 
 
-def _overhead(
-    variants: dict[str, Turn], repeats: int, say: Callable[[str], None]
-) -> Figure:
+def _overhead(variants: dict[str, Turn], repeats: int, say: Say) -> Figure:
     """Rate without a teacher, measured alone: a few percent are looked for."""
     own, bare = variants["kdlab_n_training"], variants["bare_n_training"]
     rounds = 4 * repeats

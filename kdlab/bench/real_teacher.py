@@ -11,7 +11,7 @@ show what is left of the difference once both compute it.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from statistics import median
 
@@ -34,7 +34,7 @@ from kdlab.cluster.served import Served
 from kdlab.data.samples import PlannedSamples
 from kdlab.models.model import Normalised
 from kdlab.models.patch_net import PatchNet
-from kdlab.report.figures import Figure, at, figure
+from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.remembered import Remembered
@@ -43,7 +43,7 @@ from kdlab.supervision.children import Child
 CASES = (ImageCase(32, 40, 5), ImageCase(32, 64, 80))
 
 
-def measure(rounds: int, say: Callable[[str], None]) -> list[Figure]:
+def measure(rounds: int, say: Say) -> list[Figure]:
     figures: list[Figure] = []
     for case in CASES:
         figures += _case(case, rounds, say)
@@ -51,7 +51,7 @@ def measure(rounds: int, say: Callable[[str], None]) -> list[Figure]:
     return [worst, *figures]
 
 
-def _case(case: ImageCase, rounds: int, say: Callable[[str], None]) -> list[Figure]:
+def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
     samples = samples_of(case)
     spec, rate = calibrated(case, samples)
     teacher_spec = PatchNet(patch=spec.patch, depth=max(1, round(1.2 * spec.depth)))

@@ -1,7 +1,7 @@
 """The paper's largest scale on one machine: 614 teachers, 32 students, one coordinator."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ from kdlab.bench.students import ImageCase, samples_of
 from kdlab.cluster.child_configs import EmulatedStudentsConfig
 from kdlab.cluster.emulated_pool import RunningEmulatedPool
 from kdlab.messages import typed
-from kdlab.report.figures import Figure, at, figure
+from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.supervision.children import Child
 
 TEACHERS, STUDENTS = 614, 32
@@ -68,7 +68,7 @@ class Renewals:
     renewals: list[float]
 
 
-def measure(say: Callable[[str], None]) -> list[Figure]:
+def measure(say: Say) -> list[Figure]:
     samples = samples_of(ImageCase(8, _BATCH, 1))
     with Scene(samples) as scene:
         base_mb = _mb(scene.emulated(_BEST_BATCH, teachers=_FEW, t_t=_T_T))
@@ -124,7 +124,7 @@ def emulated_students(
 
 
 def _measured(
-    pool: RunningEmulatedPool, students: Child, up_s: float, say: Callable[[str], None]
+    pool: RunningEmulatedPool, students: Child, up_s: float, say: Say
 ) -> list[Figure]:
     scheduler = psutil.Process(pool.scheduler.pid)
     asked_of(pool.host, Renewals)  # what was before does not count

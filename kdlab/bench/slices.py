@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from kdlab.report.figures import Figure, figure, over
+from kdlab.report.figures import Figure, Say, figure, over
 from kdlab.soft_labels.source import SoftLabelSource
 from kdlab.train.student import StudentLoop
 
@@ -92,7 +92,7 @@ def compare(
     rounds: int,
     steps: int,
     warm_up: int,
-    say: Callable[[str], None],
+    say: Say,
 ) -> None:
     """Fill each variant's `rates`, one per round of two slices in opposite orders.
 

@@ -7,7 +7,7 @@ process's sockets carried, measured at the loopback device of this machine.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from statistics import median
 
 import numpy as np
@@ -24,7 +24,7 @@ from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import ask, settle
 from kdlab.data.samples import PlannedSamples
 from kdlab.messages import typed
-from kdlab.report.figures import Figure, Report, at, figure, report
+from kdlab.report.figures import Figure, Report, Say, at, figure, report
 
 WAYS: tuple[Inputs, ...] = ("reference", "value_uint8", "value_float32")
 SIZES = {32: 64, 224: 32}  # pixels of a side: samples of a batch
@@ -34,7 +34,7 @@ _IN_FLIGHT = 4
 Times = dict[str, tuple[list[float], list[float], list[float]]]
 
 
-def measure(repeats: int = 5, say: Callable[[str], None] = lambda line: None) -> Report:
+def measure(repeats: int = 5, say: Say = lambda line: None) -> Report:
     settle()
     figures: list[Figure] = []
     for size, batch in SIZES.items():

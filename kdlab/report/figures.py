@@ -1,11 +1,13 @@
 """A benchmark's report: figures with spread, goal and verdict, and its machine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, TypedDict
 
 from kdlab.report.machine import machine, versions
 from kdlab.report.table import text_table
+
+Say = Callable[[str], None]  # takes a line about how it goes
 
 
 class Figure(TypedDict):

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from kdlab.config import Fault, Range, register
-from kdlab.report.figures import Report
+from kdlab.report.figures import Report, Say
 from kdlab.reproduce.measurement import (
     Measured,
     MeasurementSpec,
-    Say,
     missing_images,
     roots_of,
 )

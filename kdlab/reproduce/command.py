@@ -13,8 +13,9 @@ from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.config.home import write_json
 from kdlab.errors import BadInput, NotFoundError
+from kdlab.report.figures import Say
 from kdlab.report.page import markdown, markdown_table
-from kdlab.reproduce.measurement import Measured, MeasurementSpec, Say
+from kdlab.reproduce.measurement import Measured, MeasurementSpec
 from kdlab.reproduce.result import KeptResult
 from kdlab.reproduce.table import Reproduction, Table, cells, reproduced
 

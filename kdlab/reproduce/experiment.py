@@ -13,11 +13,11 @@ from kdlab.events.event import Event
 from kdlab.events.log import select
 from kdlab.events.training import EpochDone
 from kdlab.report.costs import CostOfEach, times_smaller
+from kdlab.report.figures import Say
 from kdlab.reproduce.measurement import (
     Measured,
     MeasurementSpec,
     Points,
-    Say,
     missing_images,
     roots_of,
 )

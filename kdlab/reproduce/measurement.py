@@ -1,15 +1,15 @@
 """What a reproduction measures on this machine, at the scale that it has."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kdlab.config import Fault
 from kdlab.config.spec import Spec
+from kdlab.report.figures import Say
 
-Say = Callable[[str], None]
 Points = Sequence[tuple[float, float]]
 
 

@@ -21,7 +21,8 @@ from kdlab.cluster.served import Served
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.models.patch_net import PatchNet
-from kdlab.reproduce.measurement import Measured, MeasurementSpec, Say
+from kdlab.report.figures import Say
+from kdlab.reproduce.measurement import Measured, MeasurementSpec
 from kdlab.soft_labels.none import NoTeacher
 
 _CASE = ImageCase(size=32, batch=64, step_ms=20)

@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal
 
 from kdlab.config import Fault, register
 from kdlab.config.spec import POSITIVE, Spec
+from kdlab.report.figures import Say
 from kdlab.report.machine import machine, versions
 from kdlab.report.table import text_table
 from kdlab.reproduce.drawn import draw, in_digits, is_mean
-from kdlab.reproduce.measurement import Measured, MeasurementSpec, Say
+from kdlab.reproduce.measurement import Measured, MeasurementSpec
 from kdlab.run.simulations import simulate
 
 Mark = Literal["input", "fitted", "predicted"]
