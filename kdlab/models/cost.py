@@ -43,17 +43,16 @@ def cost_of(model: nn.Module, shape: Sequence[int]) -> Cost:
     return Cost(
         parameters=parameters(model),
         megabytes=sum(t.numel() * t.element_size() for t in state) / 1e6,
-        gflops=gflops_of(model, shape),
+        gflops=gflops_of(model, view),
         latency_ms=latency_ms(model, view),
     )
 
 
 @torch.inference_mode()
-def gflops_of(model: nn.Module, shape: Sequence[int]) -> float:
-    """Forward, for one image (C, H, W)."""
-    counter = FlopCounterMode(display=False)
-    with counter:
-        model(torch.zeros((1, *shape), dtype=torch.uint8))
+def gflops_of(model: nn.Module, view: Tensor) -> float:
+    """Forward, for one image (1, C, H, W)."""
+    with FlopCounterMode(display=False) as counter:
+        model(view)
     return float(counter.get_total_flops()) / 1e9
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -18,8 +18,8 @@ from kdlab.config.seal import file_sha256
 from kdlab.config.spec import Range, Spec
 from kdlab.errors import ModelError, WeightsError
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 Statistics = tuple[Sequence[float], Sequence[float]]  # mean and std per channel, of 0..1
+IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class Normalised(nn.Module):
@@ -46,8 +46,7 @@ class Normalised(nn.Module):
 
     def forward(self, views: Tensor) -> Tensor:
         """(N, C, H, W) uint8 -> (N, classes) logits."""
-        scores: Tensor = self.net((views.to(self.mean.dtype) - self.mean) / self.std)
-        return scores
+        return self.net((views.to(self.mean.dtype) - self.mean) / self.std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +71,11 @@ class ModelSpec(Spec, ABC):
             ModelError: there is no such network.
         """
 
+    statistics: ClassVar[Statistics] = ((0.5,), (0.5,))
+
     def normalisation(self) -> Statistics:
         """Statistics the network was made for; kdlab's own networks take -1..1."""
-        return (0.5,), (0.5,)
+        return self.statistics
 
     def build(self, num_classes: int, in_chans: int) -> Normalised:
         """The network with its weights.

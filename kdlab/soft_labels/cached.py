@@ -5,14 +5,13 @@ replays exactly those. A run that would see other views, another teacher or othe
 is refused, because silently wrong labels cost accuracy that nobody can explain later.
 """
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kdlab.config import Range, register
@@ -38,8 +37,6 @@ from kdlab.soft_labels.source import (
     Samples,
     SourceContext,
     SourceSpec,
-    local_batch,
-    open_batches,
 )
 
 _WRITE_BATCH = 256
@@ -67,7 +64,7 @@ class Cached(SourceSpec):
                 "smaller. null keeps all classes."
             )
 
-    def build(self, context: SourceContext) -> "CachedSource":
+    def build(self, context: SourceContext) -> LocalSource:
         """The cache, written now if it is not there.
 
         Raises:
@@ -79,12 +76,21 @@ class Cached(SourceSpec):
         teacher = context.load_teacher()
         wanted = meta_for(samples, teacher.fingerprint, self.views, self.top_k)
         folder = Path(self.path).expanduser() if self.path else own_folder(wanted)
+
+        def warn(line: str) -> None:
+            context.report(Warned(message=line))
+
         with locked(folder.with_suffix(".lock")):
-            if not usable(
-                folder, wanted, lambda line: context.report(Warned(message=line))
-            ):
+            if not usable(folder, wanted, warn):
                 self._write(folder, wanted, samples, teacher, context)
-        return CachedSource(samples, folder, wanted.views)
+        known = samples.train_ids()
+        stored = arrays(folder, len(known), samples.classes, read_meta(folder), "r")
+
+        def labels(batch: Batch, view: int) -> Tensor:
+            rows = np.searchsorted(known, batch.ids)
+            return torch.from_numpy(read(stored, view, rows, samples.classes))
+
+        return LocalSource(samples, labels, wanted.views)
 
     def _write(
         self,
@@ -142,20 +148,3 @@ def _fill(
     for array in made.values():
         array.flush()
     return float(np.mean(lost)) if lost else 0.0
-
-
-class CachedSource(LocalSource):
-    def __init__(self, samples: Samples, folder: Path, views: int) -> None:
-        self.samples, self.views = samples, views
-        self.ids = samples.train_ids()
-        self.arrays = arrays(folder, len(self.ids), samples.classes, read_meta(folder), "r")
-
-    def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
-        view = epoch % self.views
-        for index, ids in open_batches(self.samples, epoch, done):
-            batch = local_batch(self.samples, index, ids, view)
-            yield replace(batch, soft=self._labels(ids, view))
-
-    def _labels(self, ids: NDArray[np.int64], view: int) -> Tensor:
-        rows = np.searchsorted(self.ids, ids)
-        return torch.from_numpy(read(self.arrays, view, rows, self.samples.classes))

@@ -257,7 +257,5 @@ def _is_growing(folder: Path, shape: tuple[int, int], classes: int) -> bool:
         logits = np.load(folder / "logits.npy", mmap_mode="r")
     except (OSError, ValueError, EOFError):  # none, or damaged: they are made anew
         return False
-    return (known.shape, known.dtype) == (shape, np.uint32) and (
-        logits.shape,
-        logits.dtype,
-    ) == ((*shape, classes), np.float16)
+    fits = known.shape == shape and logits.shape == (*shape, classes)
+    return fits and (known.dtype, logits.dtype) == (np.uint32, np.float16)
