@@ -142,9 +142,6 @@ class MethodSpec(Spec, ABC):
     steers_thresholds: ClassVar[bool] = False
     shares_pools: ClassVar[bool] = False
 
-    def build(self) -> "MethodSpec":
-        return self
-
     # From the spec alone
 
     def faults(self, spec: "ExperimentSpec") -> Iterator[Fault]:

@@ -46,8 +46,5 @@ class MeasurementSpec(Spec, ABC):
     """How the measured column of a reproduction comes about."""
 
     @abstractmethod
-    def build(self) -> "MeasurementSpec": ...
-
-    @abstractmethod
     def measure(self, folder: Path, say: Say) -> Measured:
         """Measure; pictures go into `folder`."""

@@ -52,9 +52,6 @@ class Shares(MeasurementSpec):
     cases: Mapping[str, Teachers]
     repeats: Annotated[int, Range(ge=1)] = 3
 
-    def build(self) -> "Shares":
-        return self
-
     def measure(self, folder: Path, say: Say) -> Measured:
         torch.set_num_threads(1)
         samples = samples_of(_CASE)

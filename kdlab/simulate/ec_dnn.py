@@ -74,9 +74,6 @@ class EcDnn(SimulationSpec):
     cases: tuple[EnsembleCase, ...]
     calibration: str = ""
 
-    def build(self) -> "EcDnn":
-        return self
-
 
 @dataclass(slots=True)
 class EnsembleOutcome:
