@@ -54,49 +54,36 @@ class BlockRankConfig:
     """One device's part of a measurement.
 
     Attributes:
-        what: times of variants, or the memory that one needs.
         rank, world, meet_at: in the group of all devices.
-        variants: to be timed.
         rounds, steps: of slices, and of a slice.
-        warm_up: steps before, not timed.
-        lead: steps a stage may be ahead.
-        profile_s: at most for the profile.
         programme: whose memory is measured; facts of an `ExecutionPlan`.
     """
 
-    what: Literal["measure", "memory"]
+    what: Literal["measure", "memory"]  # times of variants, or the memory that one needs
     workload: Name
     rank: int
     world: int
     meet_at: str
     device: str
     batch: int
-    profile_s: float
-    variants: tuple[Variant, ...] = ()
+    profile_s: float  # at most for the profile
+    variants: tuple[Variant, ...] = ()  # to be timed
     rounds: int = 1
     steps: int
-    warm_up: int = 0
-    lead: int = 2
+    warm_up: int = 0  # steps before, not timed
+    lead: int = 2  # steps a stage may be ahead
     programme: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SliceTimes:
-    """What one device found.
+    """What one device found."""
 
-    Attributes:
-        seconds: of a step of each variant, in each round.
-        predicted: the same by the planner.
-        parts: seconds of a step by part, of each variant.
-        bound_over_dp: how many times DP the planner's bound is.
-        programmes: facts of what each variant carried out.
-    """
-
-    seconds: dict[Variant, list[float]]
-    predicted: dict[Variant, list[float]]
-    parts: dict[Variant, dict[str, float]]
-    bound_over_dp: float
-    programmes: dict[Variant, dict[str, object]]
+    seconds: dict[Variant, list[float]]  # of a step of each variant, in each round
+    predicted: dict[Variant, list[float]]  # the same by the planner
+    parts: dict[Variant, dict[str, float]]  # seconds of a step by part, of each variant
+    bound_over_dp: float  # how many times DP the planner's bound is
+    programmes: dict[Variant, dict[str, object]]  # facts of what each variant carried out
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,24 +61,17 @@ class BenchedMethod:
     """A method with its settings.
 
     Attributes:
-        name: for people.
         aggregation: of kdlab/train/aggregation.
-        iterations: local ones.
-        workers: None takes as many as the experiment has.
-        tau: iterations between communications; None does without them.
-        alpha: of Eq. 5.
-        p: share of the local data that is compressed on.
-        beta: of Eq. 6, at the start and later.
     """
 
-    name: str
+    name: str  # for people
     aggregation: Literal["none", "model_average", "ensemble"] = "none"
-    iterations: int = 1
-    workers: int | None = None
-    tau: int | None = None
-    alpha: float = 0.0
-    p: float = 0.0
-    beta: tuple[float, float] = (0.0, 0.0)
+    iterations: int = 1  # local ones
+    workers: int | None = None  # None takes as many as the experiment has
+    tau: int | None = None  # iterations between communications; None does without them
+    alpha: float = 0.0  # of Eq. 5
+    p: float = 0.0  # share of the local data that is compressed on
+    beta: tuple[float, float] = (0.0, 0.0)  # of Eq. 6, at the start and later
 
     def variant(self) -> dict[str, object]:
         """What `method.compare` has of it."""

@@ -41,13 +41,11 @@ class OverLink:
 
     Attributes:
         ratios: of the rate of training with true labels alone.
-        bytes: of a sample.
-        mbit_per_s: both ways.
     """
 
     ratios: list[float] = field(default_factory=list)
-    bytes: list[float] = field(default_factory=list)
-    mbit_per_s: list[float] = field(default_factory=list)
+    bytes: list[float] = field(default_factory=list)  # of a sample
+    mbit_per_s: list[float] = field(default_factory=list)  # both ways
 
 
 def main() -> None:

@@ -28,14 +28,10 @@ _PATIENCE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class MachineLink:
-    """Between two machines.
+    """Between two machines."""
 
-    mbit_per_s: in each direction; None leaves it as fast as it is.
-    delay_ms: one way.
-    """
-
-    mbit_per_s: float | None = None
-    delay_ms: float = 0.0
+    mbit_per_s: float | None = None  # in each direction; None leaves it as fast as it is
+    delay_ms: float = 0.0  # one way
 
     @property
     def name(self) -> str:

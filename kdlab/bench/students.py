@@ -35,14 +35,11 @@ ENDLESS = Recipe(
 
 @dataclass(frozen=True, slots=True)
 class ImageCase:
-    """One size of image and of step.
-
-    step_ms: aimed at; the layers are chosen so that it comes near.
-    """
+    """One size of image and of step."""
 
     size: int  # pixels of a side
     batch: int
-    step_ms: float
+    step_ms: float  # aimed at; the layers are chosen so that it comes near
     batches: int = 64  # per epoch
 
     @property

@@ -42,21 +42,19 @@ class RunStatus:
         state: one of UNDER_WAY or ENDED; or `prepared`, for ranks that torchrun starts; or
             `pool`, of a folder that holds no more than a pool. `unreadable` says that the file
             is damaged, and that the log does not tell how it ended.
-        created: when it was started or resumed last.
         pid, process_started: of its process; the time tells it from a reused pid.
         begin, ended: of its work.
-        seconds: that all its processes took which have ended.
         exit_code, error, result: of what has ended.
         tracking: why MLflow was not written; None where it was, or was not asked for.
     """
 
     state: str | None = None
-    created: float = 0.0
+    created: float = 0.0  # when it was started or resumed last
     pid: int | None = None
     process_started: float | None = None
     begin: float | None = None
     ended: float | None = None
-    seconds: float | None = None
+    seconds: float | None = None  # that all its processes took which have ended
     exit_code: int | None = None
     error: str | None = None
     result: Mapping[str, object] | None = None
@@ -77,19 +75,12 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrigin:
-    """What a run or a sweep was made of: `experiment.json`.
+    """What a run or a sweep was made of: `experiment.json`."""
 
-    Attributes:
-        format: of the folder.
-        experiment: name of its config.
-        spec_hash: of its spec.
-        cwd: where it was started.
-    """
-
-    format: int = 1
-    experiment: str | None = None
-    spec_hash: str | None = None
-    cwd: str | None = None
+    format: int = 1  # of the folder
+    experiment: str | None = None  # name of its config
+    spec_hash: str | None = None  # of its spec
+    cwd: str | None = None  # where it was started
 
 
 @dataclass(frozen=True, slots=True)

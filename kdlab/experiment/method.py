@@ -56,25 +56,20 @@ class MemberTraining:
     """One training of a run, as its method gets it.
 
     Attributes:
-        setup: spec, data, teacher, loops.
-        member: what is trained: name, soft labels, seed.
         run, folder: of the run, and of this member in it.
-        emit: events of this member.
-        pools: of teachers, started when they are asked for.
-        hosts: where processes are started; None is this machine.
         chaos: the trouble that the spec asks for, while its block goes on; takes the pool
             and the processes that can be hit.
         launched: the ranks of a student that somebody else has started, such as torchrun;
             None has kdlab start them.
     """
 
-    setup: "TrainingSetup"
-    member: "Member"
+    setup: "TrainingSetup"  # spec, data, teacher, loops
+    member: "Member"  # what is trained: name, soft labels, seed
     run: "RunFolder"
     folder: Path
-    emit: Emit
-    pools: "Pools"
-    hosts: "DaskHosts | None"
+    emit: Emit  # events of this member
+    pools: "Pools"  # of teachers, started when they are asked for
+    hosts: "DaskHosts | None"  # where processes are started; None is this machine
     chaos: Chaos
     launched: Launch | None = None
 

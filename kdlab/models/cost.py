@@ -19,16 +19,13 @@ class Cost:
     """What one image costs.
 
     Attributes:
-        parameters: of the network.
-        megabytes: of its weights and buffers.
         gflops: floating-point operations forward, a multiplication with its addition as two.
-        latency_ms: on one core of this machine, batch of one, the median.
     """
 
-    parameters: int
-    megabytes: float
+    parameters: int  # of the network
+    megabytes: float  # of its weights and buffers
     gflops: float
-    latency_ms: float
+    latency_ms: float  # on one core of this machine, batch of one, the median
 
 
 def cost_of(model: nn.Module, shape: Sequence[int]) -> Cost:

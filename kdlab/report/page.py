@@ -26,14 +26,12 @@ class Panel:
     """Curves over one x.
 
     curves: points by the name of the curve; those of one name before ` · ` share a colour.
-    lines: values drawn across, by name.
-    across: what x is, with its unit.
     """
 
     title: str
     curves: Mapping[str, Points]
-    lines: Mapping[str, float] = field(default_factory=dict)
-    across: str = ""
+    lines: Mapping[str, float] = field(default_factory=dict)  # values drawn across, by name
+    across: str = ""  # what x is, with its unit
 
 
 def svg(panels: Sequence[Panel]) -> str:

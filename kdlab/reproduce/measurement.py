@@ -18,15 +18,13 @@ class Measured:
     """What was found.
 
     Attributes:
-        values: of repeats or seeds, by the name a row asks for.
         curves: to be drawn over epochs: by panel, then by name, points.
-        pictures: that were drawn on the way.
         facts: for the result's card: seeds, hash of the spec.
     """
 
-    values: Mapping[str, Sequence[float]]
+    values: Mapping[str, Sequence[float]]  # of repeats or seeds, by the name a row asks for
     curves: Mapping[str, Mapping[str, Points]] = field(default_factory=dict)
-    pictures: Sequence[Path] = ()
+    pictures: Sequence[Path] = ()  # that were drawn on the way
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -135,26 +135,17 @@ class MeasuredRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """What came of it. `facts()` is what a result card holds.
-
-    Attributes:
-        figures: pictures that were drawn.
-        measurement: seeds, hash of the spec.
-        about: first line of the card.
-        command: that this is the result of.
-        seconds: it took.
-        files: all that was written.
-    """
+    """What came of it. `facts()` is what a result card holds."""
 
     name: str
     spec: Table
     rows: tuple[MeasuredRow, ...]
-    figures: tuple[Path, ...]
-    measurement: Mapping[str, Any] = field(default_factory=dict)
-    about: str = ""
-    command: str = ""
-    seconds: float = 0.0
-    files: tuple[Path, ...] = ()
+    figures: tuple[Path, ...]  # pictures that were drawn
+    measurement: Mapping[str, Any] = field(default_factory=dict)  # seeds, hash of the spec
+    about: str = ""  # first line of the card
+    command: str = ""  # that this is the result of
+    seconds: float = 0.0  # it took
+    files: tuple[Path, ...] = ()  # all that was written
 
     def facts(self) -> dict[str, Any]:
         return {
