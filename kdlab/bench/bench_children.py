@@ -42,12 +42,7 @@ def results(
 ) -> list[T]:
     """What each announced as `done`, in their order; what one announces as `say` is told.
 
-    Args:
-        jobs: processes.
-        kind: of what they come to.
-        at_once: that may be there at the same time.
-        patience_s: for all together.
-        say: told how it goes.
+    So many are there at once; `patience_s` is for all together.
 
     Raises:
         ClusterError: one ended before it was done, or they take too long.

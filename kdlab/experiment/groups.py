@@ -40,13 +40,10 @@ def rank_group(
         old.unlink()
 
     def start(name: str, pulse: Path) -> RankChild:
-        config = RankConfig(
-            run=str(training.run.path), member=training.member.name, name=name
-        )
-        log = folder / f"{name}.log"
-        if hosts is not None:
-            return hosts.start(module, config, log, pulse)
-        return start_here(module, config, log, pulse)
+        path, member = str(training.run.path), training.member.name
+        config = RankConfig(run=path, member=member, name=name)
+        started = start_here if hosts is None else hosts.start
+        return started(module, config, folder / f"{name}.log", pulse)
 
     def order(generation: StartGeneration) -> GenerationOrder:
         meeting = f"file://{rendezvous / f'generation-{generation.generation}'}"

@@ -70,13 +70,9 @@ def by_part(spans: Sequence[Span]) -> dict[int, dict[Part | str, float]]:
 def breakdown(
     spans: Sequence[Span], ideal: Mapping[str, float], path: Path, title: str = ""
 ) -> None:
-    """Fig. 2 of Pipe-BD: what a step of each device is made of, beside the ideal.
+    """Fig. 2 of Pipe-BD, as a PNG: what a step of each device is made of, beside the ideal.
 
-    Args:
-        spans: of all devices.
-        ideal: seconds of each part of all work, shared evenly by the devices.
-        path: of a PNG.
-        title: of the picture.
+    `ideal` has the seconds of each part of all work, shared evenly by the devices.
     """
     steps = len({span.step for span in spans}) or 1
     bars: dict[str, Mapping[Part | str, float]] = {"ideal": dict(ideal)}

@@ -180,12 +180,7 @@ def as_markdown(facts: Mapping[str, Any]) -> str:
 
 
 def markdown_rows(facts: Mapping[str, Any], quantities: Collection[str] = ()) -> str:
-    """The rows of a result as a Markdown table, without columns that are empty.
-
-    Args:
-        facts: of the result.
-        quantities: rows of these alone; none are all.
-    """
+    """The rows of a result, or those of `quantities`, as Markdown without empty columns."""
     lines = [
         [markdown(cell) for cell in line]
         for line in cells(facts)

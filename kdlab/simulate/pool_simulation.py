@@ -380,12 +380,9 @@ class Simulation:
 
 
 def settled_at(ended: Sequence[float], batch: int, reach: float) -> float:
-    """When steps first came at 0.95 of what can be reached, over the next 5 s.
+    """When steps of `batch` samples first came at 0.95 of `reach` samples/s, over the next 5 s.
 
-    Args:
-        ended: time of the start, then of each step, in seconds.
-        batch: samples of a step.
-        reach: samples/s.
+    `ended` has the seconds of the start, then of each step.
     """
     steps = max(2, round(_SETTLED_OVER_S * reach / batch))
     for first in range(len(ended) - steps):
