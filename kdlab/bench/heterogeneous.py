@@ -62,16 +62,11 @@ class Settings(Spec):
 
 
 _DEFAULT = {
-    "size": 224,
-    "batch": 64,
     "student": {
         "model": {"type": "torchvision/mobilenet_v3_small"},
         "cores": [1, 2, 4, 8, 16],
     },
-    "teacher": {
-        "model": {"type": "torchvision/resnet50"},
-        "cores": [8, 12, 16],
-    },
+    "teacher": {"model": {"type": "torchvision/resnet50"}, "cores": [8, 12, 16]},
 }
 
 

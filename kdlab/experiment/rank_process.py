@@ -144,9 +144,8 @@ def is_broken_group(error: Exception) -> bool:
     """Whether a collective failed because another rank is gone, rather than by itself."""
     if isinstance(error, dist.DistError | ConnectionError):
         return True
-    return isinstance(error, RuntimeError) and any(
-        word in str(error) for word in ("gloo", "Gloo", "NCCL", "ProcessGroup", "peer")
-    )
+    words = ("gloo", "Gloo", "NCCL", "ProcessGroup", "peer")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
 def is_machines_fault(error: Exception) -> bool:

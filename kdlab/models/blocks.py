@@ -9,7 +9,7 @@ from: training the blocks trains the network.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, fx, nn
@@ -128,10 +128,10 @@ class Cuttable:
             at = self._ends[name]
             alive = self._alive(at)
             if len(alive) != 1:
-                skipping = [n for n in alive if n is not self._nodes[at]]
                 uses = [
-                    f"{_text(n)} is used by {', '.join(sorted(_text(u) for u in n.users))}"
-                    for n in skipping
+                    f"{_text(n)} is used by {', '.join(sorted(map(_text, n.users)))}"
+                    for n in alive
+                    if n is not self._nodes[at]
                 ]
                 raise ModelError(
                     f"{type(self.net).__name__} cannot be cut behind {name!r}: "
@@ -151,8 +151,9 @@ class Cuttable:
         return found
 
     def _near(self, at: int) -> list[str]:
-        nearest = sorted(self.cuts, key=lambda cut: abs(cut.at - at))
-        return [cut.after for cut in nearest[:3]]
+        return [
+            cut.after for cut in sorted(self.cuts, key=lambda cut: abs(cut.at - at))[:3]
+        ]
 
     def blocks(self, cuts: Sequence[Cut]) -> list[nn.Module]:
         """The network in len(cuts) + 1 pieces; one behind the other they are the network."""
@@ -167,9 +168,8 @@ class Cuttable:
             copies[source] = graph.placeholder("input")
         for node in self._nodes[before + 1 : end + 1]:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-        (result,) = (
-            self._alive(end) if end < len(self._nodes) - 1 else self._result.all_input_nodes
-        )
+        is_last = end == len(self._nodes) - 1
+        (result,) = self._result.all_input_nodes if is_last else self._alive(end)
         graph.output(copies[result])
         return fx.GraphModule(self.net, graph)
 
@@ -196,9 +196,7 @@ class Cuttable:
 
     def distinct(self) -> list[Cut]:
         """One cut for each place: the outermost module that ends there."""
-        first: dict[int, Cut] = {}
-        for cut in self.cuts:
-            first.setdefault(cut.at, cut)
+        first = {cut.at: cut for cut in reversed(self.cuts)}
         computing = {k for k, n in enumerate(self._nodes) if n.op == "call_module"}
         found: list[Cut] = []
         for at, cut in sorted(first.items()):
@@ -226,10 +224,7 @@ def operations(pieces: Sequence[nn.Module], views: Tensor) -> list[float]:
 
 def fair_ends(costs: Sequence[float], count: int) -> list[int]:
     """Ends of `count` runs of consecutive costs whose largest sum is smallest."""
-    size = len(costs)
-    before = [0.0]
-    for cost in costs:
-        before.append(before[-1] + cost)
+    size, before = len(costs), list(accumulate(costs, initial=0.0))
     best = [[float("inf")] * (size + 1) for _ in range(count + 1)]
     last = [[0] * (size + 1) for _ in range(count + 1)]
     best[0][0] = 0.0

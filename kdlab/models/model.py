@@ -88,12 +88,10 @@ class ModelSpec(Spec, ABC):
         if self.weights is not None:
             load_weights(net, Path(self.weights).expanduser(), self.sha256)
         mean, std = self.normalisation()
-        return Normalised(
-            net,
-            _per_channel(self.mean or mean, in_chans),
-            _per_channel(self.std or std, in_chans),
-            num_classes,
+        mean, std = (
+            _per_channel(s, in_chans) for s in (self.mean or mean, self.std or std)
         )
+        return Normalised(net, mean, std, num_classes)
 
 
 def _per_channel(values: Sequence[float], channels: int) -> list[float]:
@@ -155,10 +153,9 @@ def _difference(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> st
         parts.append(f"{len(foreign)} it does not know ({_first(foreign)})")
     if not parts:
         return ""
+    hint = "It belongs to another architecture, or was saved under other names."
     if other and not missing and not foreign and len(other) <= 2:
         hint = "It was trained for another number of classes, or of channels."
-    else:
-        hint = "It belongs to another architecture, or was saved under other names."
     return f"{'; '.join(parts)}. {hint}"
 
 

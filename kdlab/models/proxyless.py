@@ -60,9 +60,8 @@ def places(*, small: bool) -> list[ChoicePlace]:
     for stage, (after, repeats, stride) in enumerate(_STAGES):
         first = _SMALL_STRIDES[stage] if small else stride
         for k in range(repeats):
-            found.append(
-                ChoicePlace(f"stages.{stage}.{k}", before, after, first if k == 0 else 1)
-            )
+            name, own = f"stages.{stage}.{k}", first if k == 0 else 1
+            found.append(ChoicePlace(name, before, after, own))
             before = after
     return found
 
@@ -94,10 +93,7 @@ class Proxyless(ModelSpec):
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         every = places(small=self.small)
-        blocks = [
-            _candidate(choice, place)
-            for choice, place in zip(self.choices, every, strict=True)
-        ]
+        blocks = list(map(_candidate, self.choices, every))
         return made(every, blocks, num_classes, in_chans, self.small)
 
 
@@ -129,9 +125,8 @@ def made(
     stages: list[list[nn.Module]] = [[] for _ in _STAGES]
     for place, block in zip(every, blocks, strict=True):
         stages[int(place.name.split(".")[1])].append(block)
-    net = _Net(
-        stem, nn.Sequential(*(nn.Sequential(*own) for own in stages)), 1280, num_classes
-    )
+    rows = nn.Sequential(*(nn.Sequential(*own) for own in stages))
+    net = _Net(stem, rows, 1280, num_classes)
     he_init(net)
     return net
 
