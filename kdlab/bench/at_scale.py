@@ -305,12 +305,9 @@ def liar(say: Say) -> list[Figure]:
     with _up(setting, check_share=0.05) as pair:
         pair.pool.host.send(lie=[1, 0.1])
         deadline = time.monotonic() + 180.0
-        while (seen := pair.looked()).lied_at[0] is None:
-            if time.monotonic() > deadline:
-                break
+        while (seen := pair.looked()).lied_at[0] is None and time.monotonic() <= deadline:
             time.sleep(0.5)  # between looks
-    answers = seen.lied_at[0]
-    of_all = seen.lied_of[0]
+    answers, of_all = seen.lied_at[0], seen.lied_of[0]
     say(
         f"liar found after {answers} answers of its own, {of_all} of all four; "
         f"{seen.again[0]} samples were asked again"

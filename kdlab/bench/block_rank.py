@@ -11,7 +11,8 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, get_args
 
 import psutil
 import torch
@@ -42,9 +43,7 @@ from kdlab.supervision.children import announce, configured
 from kdlab.train.recipe import make_optimizer
 
 Variant = Literal["dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"]
-VARIANTS: tuple[Variant, ...] = (
-    "dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"
-)  # fmt: skip
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
 _FOREVER = 1_000_000
 _AGAIN = 15  # steps of the profile in each round, or whole turns of about so many
 
@@ -150,7 +149,7 @@ def running(
             optimizers=[make_optimizer(of.recipe, p.student) for p in own],
             load=loader,
             prefix=[p.teacher for p in pairs[: stage.first]] if stage.from_data else (),
-            schedule=_drawing(own),
+            schedule=partial(draw_paths, nn.ModuleList(pair.student for pair in own)),
             relay=relay,
         )
         workers.append(Worker(plan, rank, job, groups, cutting.shapes[stage.first]))
@@ -160,11 +159,6 @@ def running(
     behind = len(stages.stages) - 1 - stages.stage_of(rank) if stages.decoupled else 0
     behind *= max(1, stages.lead // 2)  # half full, as on average
     return Running(workers, loaders, iter(together), behind)
-
-
-def _drawing(pairs: list[BlockPair]) -> Callable[[int], None]:
-    students = nn.ModuleList(pair.student for pair in pairs)
-    return lambda step: draw_paths(students, step)
 
 
 def profile_of(

@@ -139,19 +139,16 @@ def _relay(open_: Scratch, ends: list[str], delay_ms: float) -> None:
 
 def _take_away(names: list[str], end: str) -> None:
     for name in names:  # the link goes with them
-        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-    # One that was made and never moved.
-    subprocess.run(["ip", "link", "del", end], capture_output=True, check=False)
+        _tried("ip", "netns", "del", name)
+    _tried("ip", "link", "del", end)  # one that was made and never moved
 
 
 def _take_away_orphans() -> None:
     """Networks of a process that was killed before it could."""
-    known = subprocess.run(
-        ["ip", "netns", "list"], capture_output=True, text=True, check=False
-    )
-    for name, pid in re.findall(r"^(kdlab-(\d+)-\S+)", known.stdout, re.MULTILINE):
+    known = _tried("ip", "netns", "list").stdout
+    for name, pid in re.findall(r"^(kdlab-(\d+)-\S+)", known, re.MULTILINE):
         if not psutil.pid_exists(int(pid)):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+            _tried("ip", "netns", "del", name)
 
 
 def _shape(name: str, end: str, link: MachineLink, *, delays: bool) -> None:
@@ -170,7 +167,11 @@ def _shape(name: str, end: str, link: MachineLink, *, delays: bool) -> None:
         )  # fmt: skip
 
 
+def _tried(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
 def _call(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = _tried(*words)
     if done.returncode:
         raise ClusterError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")

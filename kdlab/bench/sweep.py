@@ -7,6 +7,7 @@ The same sweep is carried out by one worker and by two, in turns.
 """
 
 import time
+from contextlib import suppress
 
 from kdlab.bench.apart import runs_apart
 from kdlab.cluster.wires.security import remembered
@@ -112,11 +113,9 @@ def _until_gone(address: str, student: str) -> float:
     """When the pool has no such student any more; seconds since 1970."""
     deadline = time.time() + _PATIENCE_S
     tls = remembered(address)
-    try:
+    with suppress(SchedulerUnreachable):  # after the last trial the pool itself goes
         while student in ask(address, "kdlab_status", tls=tls)["students"]:
             if time.time() > deadline:
                 break
             time.sleep(0.02)  # between looks
-    except SchedulerUnreachable:  # after the last trial the pool itself goes
-        return time.time()
     return time.time()

@@ -111,10 +111,9 @@ def _trained(shares: str, overrides: dict[str, object]) -> _Measured:
 
 def _end(run: Run) -> None:
     """With all that it started: the next training must not meet it."""
-    pid = run.status.pid
     own: list[psutil.Process] = []
     with suppress(psutil.Error, TypeError):
-        main = psutil.Process(pid)
+        main = psutil.Process(run.status.pid)
         own = [main, *main.children(recursive=True)]
     run.kill()
     _, left = psutil.wait_procs(own, timeout=20)
@@ -149,7 +148,9 @@ def _slowed(run: Run) -> Iterator[None]:
     def slow() -> None:
         pid = None
         while pid is None and not over.is_set():
-            pid = _second_rank(run)
+            # Said before the ranks measure how fast they are.
+            first = next(select(run.folder.events, GenerationBegun), None)
+            pid = None if first is None else list(first.pids().values())[1]
             over.wait(0.01)  # between looks
         while pid is not None and not over.is_set():
             try:
@@ -167,9 +168,3 @@ def _slowed(run: Run) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def _second_rank(run: Run) -> int | None:
-    """Its process; said before the ranks measure how fast they are."""
-    first = next(select(run.folder.events, GenerationBegun), None)
-    return None if first is None else list(first.pids().values())[1]

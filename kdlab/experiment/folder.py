@@ -221,12 +221,10 @@ class RunFolder:
 
     @contextmanager
     def held(self, busy: BaseException, patience_s: float = 0.0) -> Iterator[None]:
-        """By one process at a time, for as long as it fills the folder.
+        """By one process at a time, for as long as it fills the folder; `busy` is raised else.
 
-        Args:
-            busy: raised where another process holds it.
-            patience_s: until then. A killed process counts as gone a moment before its last
-                thread lets go of the lock.
+        Not before `patience_s`: a killed process counts as gone a moment before its last
+        thread lets go of the lock.
         """
         deadline = time.monotonic() + patience_s
 

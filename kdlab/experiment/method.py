@@ -123,19 +123,12 @@ class MemberTraining:
 
 
 class MethodSpec(Spec, ABC):
-    """A method, as a spec names it.
+    """A method, as a spec names it."""
 
-    Attributes:
-        needs_teacher: whatever the soft labels need.
-        steers_loss: weights and temperature of the loss can be set while it trains.
-        steers_thresholds: so can the thresholds of served soft labels.
-        shares_pools: trials of a sweep can learn from the same pool.
-    """
-
-    needs_teacher: ClassVar[bool] = False
-    steers_loss: ClassVar[bool] = True
-    steers_thresholds: ClassVar[bool] = False
-    shares_pools: ClassVar[bool] = False
+    needs_teacher: ClassVar[bool] = False  # whatever the soft labels need
+    steers_loss: ClassVar[bool] = True  # its weights and temperature, while it trains
+    steers_thresholds: ClassVar[bool] = False  # so of served soft labels
+    shares_pools: ClassVar[bool] = False  # trials of a sweep can learn from the same pool
 
     # From the spec alone
 

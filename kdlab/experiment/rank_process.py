@@ -61,9 +61,6 @@ _TOLD_BY_ALL = (TeacherLost, TeachersGone, Warned, TeacherJoined, TeacherLeft)
 class RankProcess(ABC, Generic[OrderType]):
     """A process that can be a rank of one member's training.
 
-    Attributes:
-        takes: what it is told to carry out.
-
     Args:
         run: its folder.
         member: of the run.
@@ -71,7 +68,7 @@ class RankProcess(ABC, Generic[OrderType]):
         stop: whether the user asked this process to stop.
     """
 
-    takes: type[OrderType]
+    takes: type[OrderType]  # what it is told to carry out
 
     def __init__(
         self,

@@ -48,11 +48,9 @@ class _Tracer(fx.Tracer):
 
 
 class Cuttable:
-    """A traced network and where it can be cut.
+    """A traced network, from one tensor to one, and where it can be cut.
 
-    Args:
-        net: takes one tensor and returns one. Its mode (train or eval) is traced too, and
-            its in-place activations are made ordinary ones.
+    Its mode (train or eval) is traced too; its in-place activations are made ordinary ones.
 
     Raises:
         ModelError: it cannot be traced: its path depends on its input.
@@ -178,9 +176,7 @@ class Cuttable:
     ) -> list[Cut]:
         """Cuts into `count` blocks, the costliest of which is as cheap as can be.
 
-        Args:
-            count: of blocks, at most the number of cuts and one.
-            costs: of all pieces between neighbouring cuts, such as `operations` finds.
+        `costs` are those of all pieces between neighbouring cuts, such as `operations` finds.
 
         Raises:
             ModelError: more blocks than there are places to cut.

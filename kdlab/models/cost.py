@@ -32,20 +32,14 @@ def cost_of(model: nn.Module, shape: Sequence[int]) -> Cost:
     """What one image (C, H, W) costs a model of uint8 views in eval mode on the CPU."""
     view = torch.zeros((1, *shape), dtype=torch.uint8)
     state = model.state_dict().values()
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        model(view)
     return Cost(
         parameters=parameters(model),
         megabytes=sum(t.numel() * t.element_size() for t in state) / 1e6,
-        gflops=gflops_of(model, view),
+        gflops=float(counter.get_total_flops()) / 1e9,
         latency_ms=latency_ms(model, view),
     )
-
-
-@torch.inference_mode()
-def gflops_of(model: nn.Module, view: Tensor) -> float:
-    """Forward, for one image (1, C, H, W)."""
-    with FlopCounterMode(display=False) as counter:
-        model(view)
-    return float(counter.get_total_flops()) / 1e9
 
 
 @torch.inference_mode()

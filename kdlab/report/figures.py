@@ -31,7 +31,7 @@ class Report(TypedDict):
 def figure(
     name: str, found: float | Sequence[float], unit: str, goal: str | None = None
 ) -> Figure:
-    """Of one value or several."""
+    """One figure, of one value or several."""
     values = [found] if isinstance(found, int | float) else found
     middle = median(values)
     return Figure(

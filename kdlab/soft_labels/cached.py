@@ -8,7 +8,7 @@ is refused, because silently wrong labels cost accuracy that nobody can explain 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -82,7 +82,7 @@ class Cached(SourceSpec):
 
         with locked(folder.with_suffix(".lock")):
             if not usable(folder, wanted, warn):
-                self._write(folder, wanted, samples, teacher, context)
+                self._write(folder, wanted, teacher, context)
         known = samples.train_ids()
         stored = arrays(folder, len(known), samples.classes, read_meta(folder), "r")
 
@@ -93,32 +93,19 @@ class Cached(SourceSpec):
         return LocalSource(samples, labels, wanted.views)
 
     def _write(
-        self,
-        folder: Path,
-        meta: LabelMeta,
-        samples: Samples,
-        teacher: LoadedTeacher,
-        context: SourceContext,
+        self, folder: Path, meta: LabelMeta, teacher: LoadedTeacher, context: SourceContext
     ) -> None:
+        samples = context.samples
         count, views = len(samples.train_ids()), meta.views
         width = samples.classes * 2 if self.top_k is None else self.top_k * 6 + 2
         size = count * views * width
-        started = CacheStarted(
-            folder=str(folder), megabytes=size / 1e6, samples=count, views=views
-        )
-        context.report(started)
+        about: dict[str, Any] = {"folder": str(folder), "megabytes": size / 1e6}
+        about |= {"samples": count, "views": views}
+        context.report(CacheStarted(**about))
         folder.mkdir(parents=True, exist_ok=True)
         lost = _fill(folder, meta, samples, teacher, context.stop)
         write_meta(folder, meta)
-        context.report(
-            CacheWritten(
-                folder=started.folder,
-                megabytes=started.megabytes,
-                samples=count,
-                views=views,
-                lost_nats=lost,
-            )
-        )
+        context.report(CacheWritten(**about, lost_nats=lost))
 
 
 def _fill(

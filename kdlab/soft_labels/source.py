@@ -173,18 +173,13 @@ class SourceContext:
     student_rate: Callable[[], float] | None = None  # t_s in samples/s, measured
     start: dict[str, Any] = field(default_factory=dict)  # {"epoch": 0, "done": []}
     in_group: bool = False  # one of several ranks, which train on the same batches in step
-    outputs: int | None = (
-        None  # numbers per sample that a teacher answers; None: the classes
-    )
+    outputs: int | None = None  # of a teacher, for each sample; None: the classes
 
 
 class SourceSpec(Spec, ABC):
-    """A source, as a spec names it.
+    """A source, as a spec names it."""
 
-    Attributes:
-        needs_teacher: nowhere, in the student's process, or in a pool.
-    """
-
+    # Nowhere, in the student's process, or in a pool.
     needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "none"
 
     @property
