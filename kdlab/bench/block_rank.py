@@ -85,11 +85,6 @@ class SliceTimes:
     programmes: dict[Variant, dict[str, object]]  # facts of what each variant carried out
 
 
-@dataclass(frozen=True, slots=True)
-class NeededMemory:
-    mb: float
-
-
 @dataclass(slots=True)
 class Running:
     """One variant on this device: its workers, in step with each other."""
@@ -259,8 +254,8 @@ def _timed(work: Callable[[], None]) -> float:
     return time.perf_counter() - begin
 
 
-def memory(config: BlockRankConfig) -> NeededMemory:
-    """What this device needs in some steps of one variant.
+def memory(config: BlockRankConfig) -> float:
+    """Megabytes that this device needs in some steps of one variant.
 
     Its own blocks' weights, and what the steps add to a process that has built the models:
     optimiser, gradients, activations, buffers.
@@ -285,9 +280,9 @@ def memory(config: BlockRankConfig) -> NeededMemory:
     one.advance(config.steps)
     dist.barrier()
     if device.type == "cuda":
-        return NeededMemory(torch.cuda.max_memory_allocated() / 1e6)
+        return torch.cuda.max_memory_allocated() / 1e6
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return NeededMemory((peak - before + sum(own.values())) / 1e6)
+    return (peak - before + sum(own.values())) / 1e6
 
 
 def main() -> None:
@@ -297,7 +292,8 @@ def main() -> None:
     dist.init_process_group(
         "gloo", config.meet_at, rank=config.rank, world_size=config.world
     )
-    announce(done=plain(measure(config) if config.what == "measure" else memory(config)))
+    is_times = config.what == "measure"
+    announce(done=plain(measure(config)) if is_times else memory(config))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -135,10 +135,7 @@ def measure(
 
 
 def _chosen(
-    trainings: "_Trainings",
-    costs: MeasuredSeconds,
-    budget_s: float,
-    say: Say,
+    trainings: "_Trainings", costs: MeasuredSeconds, budget_s: float, say: Say
 ) -> tuple[dict[str, BenchedMethod], dict[str, ErrorCurve]]:
     """The settings of each method that are best on validation, with the first seed."""
     plain = costs.iterations(budget_s)

@@ -39,9 +39,7 @@ GOALS = {"reference": ">= 0.97", "value_uint8": ">= 0.95"}
 
 
 def measure(
-    repeats: int = 8,
-    say: Say = lambda line: None,
-    only: Collection[str] = (),
+    repeats: int = 8, say: Say = lambda line: None, only: Collection[str] = ()
 ) -> Report:
     """All figures, or those of some parts; `repeats` rounds of slices for each ratio."""
     torch.set_num_threads(1)

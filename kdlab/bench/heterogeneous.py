@@ -71,9 +71,7 @@ _DEFAULT = {
 
 
 def measure(
-    repeats: int = 3,
-    say: Say = lambda line: None,
-    overrides: Sequence[str] = (),
+    repeats: int = 3, say: Say = lambda line: None, overrides: Sequence[str] = ()
 ) -> Report:
     """Samples/s of N-training, Online and EDL-Dist for each row of both tables.
 

@@ -21,13 +21,7 @@ from typing import TypeVar
 import torch
 
 from kdlab.bench.bench_children import BenchJob, results
-from kdlab.bench.block_rank import (
-    VARIANTS,
-    BlockRankConfig,
-    NeededMemory,
-    SliceTimes,
-    Variant,
-)
+from kdlab.bench.block_rank import VARIANTS, BlockRankConfig, SliceTimes, Variant
 from kdlab.bench.block_workloads import Name
 from kdlab.bench.parts import measured
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
@@ -51,9 +45,7 @@ _PATIENCE_S = 1800.0
 
 
 def measure(
-    repeats: int = 6,
-    say: Say = lambda line: None,
-    only: Collection[str] = (),
+    repeats: int = 6, say: Say = lambda line: None, only: Collection[str] = ()
 ) -> Report:
     """All figures, or those of some parts; `repeats` rounds for each ratio."""
     plans: Plans = {}
@@ -158,7 +150,7 @@ def memory(say: Say, plans: Plans) -> list[Figure]:
         largest: dict[Variant, float] = {}
         for name in VARIANTS[:-1]:
             told = replace(_told(workload), what="memory", programme=known[name], steps=4)
-            each = [one.mb for one in _ranks(NeededMemory, told, say)]
+            each = _ranks(float, told, say)
             largest[name] = max(each)
             found.append(figure(f"memory_mb/{workload}/{name}", each, "MB"))
             say(f"memory {workload} {name}: {', '.join(f'{mb:.0f} MB' for mb in each)}")

@@ -87,12 +87,7 @@ class TimedTraining(Turn):
 
 
 def compare(
-    variants: Sequence[Turn],
-    *,
-    rounds: int,
-    steps: int,
-    warm_up: int,
-    say: Say,
+    variants: Sequence[Turn], *, rounds: int, steps: int, warm_up: int, say: Say
 ) -> None:
     """Fill each variant's `rates`, one per round of two slices in opposite orders.
 

@@ -58,10 +58,7 @@ def measure(repeats: int = 5, say: Say = lambda line: None) -> Report:
 
 
 async def _measure(
-    samples: PlannedSamples,
-    facts: Mapping[str, object],
-    repeats: int,
-    tls: Files | None,
+    samples: PlannedSamples, facts: Mapping[str, object], repeats: int, tls: Files | None
 ) -> Times:
     """Ways take turns within each repeat, so that a drift of the machine meets all."""
     found: Times = {way: ([], [], []) for way in WAYS}

@@ -63,8 +63,7 @@ class BasicBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or before != channels:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(before, channels, 1, stride, bias=False),
-                nn.BatchNorm2d(channels),
+                nn.Conv2d(before, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
             )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -33,11 +33,7 @@ class Normalised(nn.Module):
     std: Tensor
 
     def __init__(
-        self,
-        net: nn.Module,
-        mean: Sequence[float],
-        std: Sequence[float],
-        num_classes: int,
+        self, net: nn.Module, mean: Sequence[float], std: Sequence[float], num_classes: int
     ) -> None:
         super().__init__()
         self.net, self.num_classes = net, num_classes

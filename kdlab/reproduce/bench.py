@@ -8,12 +8,7 @@ from typing import Annotated, Any, Literal
 
 from kdlab.config import Fault, Range, register
 from kdlab.report.figures import Report, Say
-from kdlab.reproduce.measurement import (
-    Measured,
-    MeasurementSpec,
-    missing_images,
-    roots_of,
-)
+from kdlab.reproduce.measurement import Measured, MeasurementSpec, missing_images, roots_of
 
 
 @register("reproduce/bench")

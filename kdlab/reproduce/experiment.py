@@ -107,20 +107,22 @@ class Trained(MeasurementSpec):
         result = run.wait(lambda event: _say_epoch(event, say)).result
         rows = sorted(result["runs"], key=lambda row: row["seed"])
         values: dict[str, list[float]] = {}
+
+        def shown(source: str) -> str:
+            if variant is None:
+                return source
+            return f"teacher of {variant}" if source == TEACHER else variant
+
         for row in rows:
-            source = variant or row["source"]
             for name, key in _OF_A_ROW.items():
                 if row[key] is not None:
-                    values.setdefault(f"{name}/{source}", []).append(float(row[key]))
+                    label = f"{name}/{shown(row['source'])}"
+                    values.setdefault(label, []).append(float(row[key]))
         if result["teacher_top1"] is not None:
-            name = "teacher" if variant is None else f"teacher of {variant}"
-            values[f"top1/{name}"] = [float(result["teacher_top1"])]
+            values[f"top1/{shown(TEACHER)}"] = [float(result["teacher_top1"])]
         say("looking at calibration on test images")
         for member, error in run.examine(most=10_000).calibration().items():
-            source = member.split("/")[0]
-            if variant is not None:
-                source = f"teacher of {variant}" if source == TEACHER else variant
-            values.setdefault(f"ece/{source}", []).append(error)
+            values.setdefault(f"ece/{shown(member.split('/')[0])}", []).append(error)
         values |= _costs(result["costs"]) | self._exported(run, rows[-1], folder, say)
         for picture in self.pictures:
             shutil.copyfile(run.path / picture, folder / picture)
