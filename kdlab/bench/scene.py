@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import torch
@@ -19,6 +19,7 @@ from kdlab.bench.students import ENDLESS, deployment_for, loop_of
 from kdlab.cluster.deployment import DeployedModel, Deployment
 from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
 from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
+from kdlab.cluster.pool import Pool
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.config.seal import file_sha256
 from kdlab.data.samples import PlannedSamples
@@ -30,6 +31,7 @@ from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import frozen
 
 Infer = Callable[[Tensor], Tensor]
+PoolType = TypeVar("PoolType", bound=Pool)
 
 
 class Scratch(ExitStack):
@@ -50,7 +52,7 @@ class Scene(Scratch):
     """Samples, and a pool and students for them."""
 
     pool: TeacherPool | None = None
-    waited_s = 0.0  # for emulated teachers
+    waited_s = 0.0  # for its teachers
 
     def __init__(self, samples: PlannedSamples, folder: Path | None = None) -> None:
         super().__init__(folder)
@@ -62,26 +64,22 @@ class Scene(Scratch):
 
     def emulated(self, batch: int | None = None, **options: Any) -> RunningEmulatedPool:
         """Emulated teachers that are up; `options` are those of `EmulatedPool`."""
-        deployment = deployment_for(self.samples)
-        if batch is not None:
-            deployment = replace(deployment, batch=batch)
-        pool = EmulatedPool(**options).start(deployment, self.folder / "pool")
-        self.callback(pool.close)
-        begin = time.monotonic()
-        pool.wait()
-        self.waited_s = time.monotonic() - begin
-        self.pool = pool
-        return pool
+        own = deployment_for(self.samples)
+        deployment = own if batch is None else replace(own, batch=batch)
+        return self._up(EmulatedPool(**options).start(deployment, self.folder / "pool"))
 
     def local(
         self, spec: ModelSpec, model: Normalised | None = None, **options: Any
     ) -> RunningLocalPool:
         """Teachers that are up and compute; `options` are those of `LocalPool`."""
         deployment = self.deployment(spec, self.model(spec) if model is None else model)
-        pool = LocalPool(**options).start(deployment, self.folder / "pool")
+        return self._up(LocalPool(**options).start(deployment, self.folder / "pool"))
+
+    def _up(self, pool: PoolType) -> PoolType:
         self.callback(pool.close)
+        begin = time.monotonic()
         pool.wait()
-        self.pool = pool
+        self.pool, self.waited_s = pool, time.monotonic() - begin
         return pool
 
     def deployment(self, spec: ModelSpec, model: Normalised) -> Deployment:

@@ -170,24 +170,26 @@ class ExperimentSpec(Spec):
         if self.chaos is None:
             return
         asked = [kind for kind, weight in self.chaos.weights().items() if weight > 0]
-        hits_teachers, hits_ranks = (
-            any(kind.endswith(whom) for kind in asked) for whom in ("teacher", "rank")
-        )
         pool = self.teacher_pool
-        wrong = {
-            "only teachers of cluster/local_pool can be hit; use: teacher_pools/local": (
-                hits_teachers and not isinstance(pool, LocalPool)
+        for whom, is_wrong, why in (
+            (
+                "teacher",
+                not isinstance(pool, LocalPool),
+                "only teachers of cluster/local_pool can be hit; use: teacher_pools/local",
             ),
-            "one student in one process has no ranks; "
-            "aggregation.type=train/aggregation/all_reduce": (
-                hits_ranks and not self.method.has_ranks(self)
+            (
+                "rank",
+                not self.method.has_ranks(self),
+                "one student in one process has no ranks; "
+                "aggregation.type=train/aggregation/all_reduce",
             ),
-            "ranks on Dask workers cannot be hit from here; only those of this machine can": (
-                hits_ranks and self.workers is not None
+            (
+                "rank",
+                self.workers is not None,
+                "ranks on Dask workers cannot be hit from here; only those of this machine can",
             ),
-        }
-        for why, is_so in wrong.items():
-            if is_so:
+        ):
+            if is_wrong and any(kind.endswith(whom) for kind in asked):
                 yield Fault("chaos", f"asks for {', '.join(asked)}, and {why}")
         if "partition_teacher" in asked and isinstance(pool, LocalPool) and not pool.chaos:
             yield Fault("teacher_pool.chaos", "is false; partition_teacher needs it true")
