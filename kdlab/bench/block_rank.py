@@ -50,13 +50,7 @@ _AGAIN = 15  # steps of the profile in each round, or whole turns of about so ma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRankConfig:
-    """One device's part of a measurement.
-
-    Attributes:
-        rank, world, meet_at: in the group of all devices.
-        rounds, steps: of slices, and of a slice.
-        programme: whose memory is measured; facts of an `ExecutionPlan`.
-    """
+    """One device's part of a measurement: `rounds` of slices of so many `steps`."""
 
     what: Literal["measure", "memory"]  # times of variants, or the memory that one needs
     workload: Name
@@ -71,7 +65,9 @@ class BlockRankConfig:
     steps: int
     warm_up: int = 0  # steps before, not timed
     lead: int = 2  # steps a stage may be ahead
-    programme: Mapping[str, object] | None = None
+    programme: Mapping[str, object] | None = (
+        None  # an `ExecutionPlan`, to measure its memory
+    )
 
 
 @dataclass(frozen=True, slots=True)

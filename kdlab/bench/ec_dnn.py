@@ -58,14 +58,10 @@ class MeasuredSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchedMethod:
-    """A method with its settings.
-
-    Attributes:
-        aggregation: of kdlab/train/aggregation.
-    """
+    """A method with its settings."""
 
     name: str  # for people
-    aggregation: Literal["none", "model_average", "ensemble"] = "none"
+    aggregation: Literal["none", "model_average", "ensemble"] = "none"  # of kdlab/train
     iterations: int = 1  # local ones
     workers: int | None = None  # None takes as many as the experiment has
     tau: int | None = None  # iterations between communications; None does without them

@@ -37,13 +37,9 @@ class LinkStudentConfig:
 
 @dataclass(frozen=True, slots=True)
 class OverLink:
-    """What one way of inputs has over a link: a value for each repeat.
+    """What one way of inputs has over a link: a value for each repeat."""
 
-    Attributes:
-        ratios: of the rate of training with true labels alone.
-    """
-
-    ratios: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)  # of the rate with true labels alone
     bytes: list[float] = field(default_factory=list)  # of a sample
     mbit_per_s: list[float] = field(default_factory=list)  # both ways
 

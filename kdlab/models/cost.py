@@ -16,15 +16,11 @@ _TIMED_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one image costs.
-
-    Attributes:
-        gflops: floating-point operations forward, a multiplication with its addition as two.
-    """
+    """What one image costs."""
 
     parameters: int  # of the network
     megabytes: float  # of its weights and buffers
-    gflops: float
+    gflops: float  # forward, a multiplication with its addition as two operations
     latency_ms: float  # on one core of this machine, batch of one, the median
 
 

@@ -7,12 +7,10 @@ from kdlab.papers.ec_dnn import metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundErrors:
-    """Errors in percent on test images, at a communication.
+    """Errors in percent on test images, and on validation images, at a communication.
 
-    Attributes:
-        validation_locals, validation_global: the same on validation images.
-        local_losses, global_loss: mean cross entropy on test images; by Eq. 3 an ensemble's
-            is never above the mean of its models'.
+    Losses are the mean cross entropy on test images; by Eq. 3 an ensemble's is never above the
+    mean of its models'.
     """
 
     round: int  # its number

@@ -17,9 +17,8 @@ Points = Sequence[tuple[float, float]]
 class Measured:
     """What was found.
 
-    Attributes:
-        curves: to be drawn over epochs: by panel, then by name, points.
-        facts: for the result's card: seeds, hash of the spec.
+    `curves` are to be drawn over epochs: points by panel, then by name. `facts` are for the
+    result's card: seeds, hash of the spec.
     """
 
     values: Mapping[str, Sequence[float]]  # of repeats or seeds, by the name a row asks for
