@@ -98,8 +98,8 @@ def with_timm(teacher: Normalised, student: Normalised) -> Step:
     return step
 
 
-def with_torchdistill(teacher: Normalised, student: Normalised) -> Step:
-    """Torchdistill's KD, stepped without its data loader.
+def _find_torchdistill() -> None:
+    """Refuse with advice where it is missing.
 
     Raises:
         BadInput: it is not installed.
@@ -109,6 +109,11 @@ def with_torchdistill(teacher: Normalised, student: Normalised) -> Step:
             "bench peers compares with torchdistill, which is not installed: "
             "pip install 'kdlab[peers]'"
         )
+
+
+def with_torchdistill(teacher: Normalised, student: Normalised) -> Step:
+    """Torchdistill's KD, stepped without its data loader."""
+    _find_torchdistill()
     from torchdistill.core.distillation import DistillationBox
 
     # begin
