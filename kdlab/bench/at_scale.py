@@ -5,33 +5,32 @@ and wires are real, over real sockets. Each case stands beside its simulation, w
 same machines with the same defaults. Longest time: about a minute for each case and part.
 """
 
-import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import psutil
 
-from kdlab.bench.real_teacher import deployment_of_model
 from kdlab.bench.scale import StudentsSeen, asked_of, emulated_students
+from kdlab.bench.scene import Scene
 from kdlab.bench.students import ImageCase, deployment_for, samples_of
 from kdlab.bench.waiting import until
 from kdlab.cluster.child_configs import TeacherConfig
-from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
+from kdlab.cluster.emulated_pool import RunningEmulatedPool
 from kdlab.cluster.pool import send_weights, start_scheduler
 from kdlab.cluster.wires.wire import ask
 from kdlab.errors import SchedulerUnreachable
 from kdlab.models.patch_net import PatchNet
-from kdlab.report.figures import Figure, figure
+from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
 from kdlab.simulate.pool_simulation import PoolOutcome, Simulation, in_vain, settled_at
 from kdlab.simulate.profile import RateProfile
 from kdlab.supervision.children import Child
-from kdlab.train.teacher import frozen
 
+_IMAGES = ImageCase(8, 64, 1)
 _JITTER = 0.1  # of the teachers' service times
 _WARM_UP_S, _MEASURE_S = 15.0, 25.0
 _SIMULATED_S = 90.0
@@ -65,7 +64,7 @@ SETTINGS = (
 )
 
 
-def measure(say: Callable[[str], None]) -> list[Figure]:
+def measure(say: Say) -> list[Figure]:
     figures = []
     for setting in SETTINGS:
         outcome = simulated(setting)
@@ -98,22 +97,16 @@ def simulated(setting: Setting) -> PoolOutcome:
 
 def _of_simulation(setting: Setting, outcome: PoolOutcome) -> list[Figure]:
     rate = outcome.samples_per_second / setting.demand
-    held, name = outcome.held_over_needed, setting.name
-    lost = [outcome.lost + outcome.repeated]
-    return [
-        figure(f"scale/simulated/rate_over_demand/{name}", [rate], "ratio", ">= 0.97"),
-        figure(
-            f"scale/simulated/teachers_held_over_needed/{name}", [held], "ratio", "<= 1.15"
-        ),
-        figure(f"scale/simulated/settle_s/{name}", [outcome.settle_s], "s", "<= 15"),
-        figure(
-            f"scale/simulated/released_in_vain/{name}",
-            [outcome.released_in_vain],
-            "teachers",
-            "<= 0",
-        ),
-        figure(f"scale/simulated/lost_or_repeated/{name}", lost, "samples", "<= 0"),
-    ]
+    lost = outcome.lost + outcome.repeated
+    held, vain = outcome.held_over_needed, outcome.released_in_vain
+    return at(
+        setting.name,
+        figure("scale/simulated/rate_over_demand", rate, "ratio", ">= 0.97"),
+        figure("scale/simulated/teachers_held_over_needed", held, "ratio", "<= 1.15"),
+        figure("scale/simulated/settle_s", outcome.settle_s, "s", "<= 15"),
+        figure("scale/simulated/released_in_vain", vain, "teachers", "<= 0"),
+        figure("scale/simulated/lost_or_repeated", lost, "samples", "<= 0"),
+    )
 
 
 # Real processes
@@ -126,7 +119,6 @@ class Pair:
     setting: Setting
     pool: RunningEmulatedPool
     students: Child
-    folder: Path
     began: float
 
     def looked(self) -> StudentsSeen:
@@ -140,35 +132,30 @@ class Pair:
         return self.setting.batch * after.steps_per_second(before), after
 
 
-def _up(setting: Setting, stack: ExitStack, **rules: float) -> Pair:
-    samples = samples_of(ImageCase(8, 64, 1))
-    deployment = replace(deployment_for(samples), batch=setting.batch)
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+@contextmanager
+def _up(setting: Setting, **rules: float) -> Iterator[Pair]:
     (count, rate), *more = setting.teachers
-    pool = EmulatedPool(
-        teachers=count,
-        t_t=rate,
-        more=tuple((r, n) for n, r in more),
-        jitter=_JITTER,
-    ).start(deployment, folder)
-    stack.callback(pool.close)
-    pool.wait()
-    began = time.monotonic()
-    students = emulated_students(
-        pool,
-        samples.classes,
-        folder,
-        t_s=setting.demand,
-        batch=setting.batch,
-        rules={"order": setting.order, **rules},
-    )
-    stack.callback(students.stop)
-    return Pair(setting, pool, students, folder, began)
+    with Scene(samples_of(_IMAGES)) as scene:
+        pool = scene.emulated(
+            setting.batch,
+            teachers=count,
+            t_t=rate,
+            more=tuple((r, n) for n, r in more),
+            jitter=_JITTER,
+        )
+        began = time.monotonic()
+        students = emulated_students(
+            scene,
+            pool,
+            t_s=setting.demand,
+            batch=setting.batch,
+            rules={"order": setting.order, **rules},
+        )
+        yield Pair(setting, pool, students, began)
 
 
-def real(setting: Setting, say: Callable[[str], None]) -> list[Figure]:
-    with ExitStack() as stack:
-        pair = _up(setting, stack)
+def real(setting: Setting, say: Say) -> list[Figure]:
+    with _up(setting) as pair:
         time.sleep(_WARM_UP_S)
         rate, seen = pair.rate(_MEASURE_S)
     share, held = rate / setting.demand, sum(seen.held) / setting.demand
@@ -179,26 +166,21 @@ def real(setting: Setting, say: Callable[[str], None]) -> list[Figure]:
         f"{setting.name}: {share:.3f} of {setting.demand:g} samples/s, {held:.2f} of it held, "
         f"settled after {settled:.1f} s, waited {seen.waited_s[0]:.1f} s"
     )
-    name = setting.name
-    return [
-        figure(f"scale/rate_over_demand/{name}", [share], "ratio", ">= 0.93"),
-        figure(f"scale/teachers_held_over_needed/{name}", [held], "ratio", "<= 1.15"),
-        figure(f"scale/settle_s/{name}", [settled], "s", "<= 15"),
-        figure(f"scale/released_in_vain/{name}", [vain], "teachers", "<= 0"),
-        figure(
-            f"scale/lost_or_repeated/{name}",
-            [seen.lost + seen.repeated],
-            "batches",
-            "<= 0",
-        ),
-    ]
+    lost = seen.lost + seen.repeated
+    return at(
+        setting.name,
+        figure("scale/rate_over_demand", share, "ratio", ">= 0.93"),
+        figure("scale/teachers_held_over_needed", held, "ratio", "<= 1.15"),
+        figure("scale/settle_s", settled, "s", "<= 15"),
+        figure("scale/released_in_vain", vain, "teachers", "<= 0"),
+        figure("scale/lost_or_repeated", lost, "batches", "<= 0"),
+    )
 
 
-def churn(say: Callable[[str], None], seconds: float = 60.0) -> list[Figure]:
+def churn(say: Say, seconds: float = 60.0) -> list[Figure]:
     """One teacher ends without a word and one joins, each second."""
     setting = SETTINGS[0]
-    with ExitStack() as stack:
-        pair = _up(setting, stack)
+    with _up(setting) as pair:
         time.sleep(_WARM_UP_S)
         calm, _ = pair.rate(_MEASURE_S)
         before = pair.looked()
@@ -208,18 +190,18 @@ def churn(say: Callable[[str], None], seconds: float = 60.0) -> list[Figure]:
         after = pair.looked()
     rate = setting.batch * after.steps_per_second(before)
     say(f"churn: {rate:.0f} samples/s, calm {calm:.0f}; {after.resends} parts sent again")
-    lost = [after.lost + after.repeated]
-    return [
-        figure("scale/churn_over_calm/100x38_by_256", [rate / calm], "ratio", ">= 0.95"),
-        figure("scale/churn_lost_or_repeated/100x38_by_256", lost, "batches", "<= 0"),
-    ]
+    lost = after.lost + after.repeated
+    return at(
+        setting.name,
+        figure("scale/churn_over_calm", rate / calm, "ratio", ">= 0.95"),
+        figure("scale/churn_lost_or_repeated", lost, "batches", "<= 0"),
+    )
 
 
-def restart(say: Callable[[str], None]) -> list[Figure]:
+def restart(say: Say) -> list[Figure]:
     """The scheduler is killed and started again at its address."""
     setting = SETTINGS[1]
-    with ExitStack() as stack:
-        pair = _up(setting, stack)
+    with _up(setting) as pair:
         time.sleep(_WARM_UP_S)
         calm, _ = pair.rate(10.0)
         pool = pair.pool
@@ -227,7 +209,7 @@ def restart(say: Callable[[str], None]) -> list[Figure]:
         pool.scheduler.stop()
         killed = time.monotonic()
         pool.scheduler, _ = start_scheduler(
-            replace(deployment_for(samples_of(ImageCase(8, 64, 1))), batch=setting.batch),
+            replace(deployment_for(samples_of(_IMAGES)), batch=setting.batch),
             pool.folder,
             ttl_s=6.0,
             tls=pool.tls,
@@ -247,12 +229,14 @@ def restart(say: Callable[[str], None]) -> list[Figure]:
         f"scheduler killed, up after {back - killed:.1f} s, teachers serve {again_s:.1f} s "
         f"later; {during / calm:.2f} of the calm rate, {seen.resends} parts sent again"
     )
-    lost = [seen.lost + seen.repeated]
-    return [
-        figure("scale/restart_s/scheduler", [again_s], "s", "<= 10"),
-        figure("scale/restart_rate_over_calm/scheduler", [during / calm], "ratio"),
-        figure("scale/restart_lost_or_repeated/scheduler", lost, "batches", "<= 0"),
-    ]
+    return at(
+        "scheduler",
+        figure("scale/restart_s", again_s, "s", "<= 10"),
+        figure("scale/restart_rate_over_calm", during / calm, "ratio"),
+        figure(
+            "scale/restart_lost_or_repeated", seen.lost + seen.repeated, "batches", "<= 0"
+        ),
+    )
 
 
 def _renewed(pool: RunningEmulatedPool, up_s: float) -> int:
@@ -267,40 +251,30 @@ def _renewed(pool: RunningEmulatedPool, up_s: float) -> int:
     )
 
 
-def weights(say: Callable[[str], None]) -> list[Figure]:
+def weights(say: Say) -> list[Figure]:
     """Eight real teachers fetch a large model at once, from the coordinator and each other."""
-    samples = samples_of(ImageCase(8, 16, 1))
     model = PatchNet(patch=8, width=_WIDTH, depth=_LAYERS)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        built = frozen(model.build(samples.classes, samples.data.shape[0]))
-        deployment = deployment_of_model(model, built, samples, folder)
+    with Scene(samples_of(ImageCase(8, 16, 1))) as scene:
+        deployment, folder = scene.deployment(model, scene.model(model)), scene.folder
         (member,) = deployment.members
         there = Path(member.weights)
         size_mb = there.stat().st_size / 1e6
         gone = replace(deployment, members=(replace(member, weights=str(folder / "gone")),))
         scheduler, address = start_scheduler(gone, folder / "pool", ttl_s=6.0)
-        stack.callback(scheduler.stop)
+        scene.callback(scheduler.stop)
         send_weights(address, there, member.sha256, None)
         there.unlink()
-        others = [
-            Child(
-                "kdlab.cluster.teachers.teacher_server",
-                TeacherConfig(
-                    scheduler=address,
-                    name=f"teacher-{number}",
-                    host="127.0.0.1",
-                    threads=1,
-                    scratch=str(folder / f"scratch{number}"),
-                    device="cpu",
-                    tls=None,
-                ),
-                folder / f"teacher-{number}.log",
+        for number in range(_JOINING):
+            config = TeacherConfig(
+                scheduler=address,
+                name=f"teacher-{number}",
+                host="127.0.0.1",
+                threads=1,
+                scratch=str(folder / f"scratch{number}"),
+                device="cpu",
+                tls=None,
             )
-            for number in range(_JOINING)
-        ]
-        for child in others:
-            stack.callback(child.stop)
+            scene.child("cluster.teachers.teacher_server", config, config.name)
         begin, peak, silent = time.monotonic(), 0.0, 0.0
         process = psutil.Process(scheduler.pid)
         while True:
@@ -317,33 +291,29 @@ def weights(say: Callable[[str], None]) -> list[Figure]:
         f"scheduler took {peak:.0f} MB, no teacher was silent for more than {silent:.1f} s"
     )
     return [
-        figure("scale/weights/teachers_ready", [len(ready)], "teachers", f">= {_JOINING}"),
-        figure("scale/weights/scheduler_mb", [peak], "MB", "<= 400"),
-        figure("scale/weights/leases_lapsed", [expired], "leases", "<= 0"),
-        figure("scale/weights/silent_s", [silent], "s", "<= 6"),
-        figure("scale/weights/ready_s", [took], "s"),
+        figure("scale/weights/teachers_ready", len(ready), "teachers", f">= {_JOINING}"),
+        figure("scale/weights/scheduler_mb", peak, "MB", "<= 400"),
+        figure("scale/weights/leases_lapsed", expired, "leases", "<= 0"),
+        figure("scale/weights/silent_s", silent, "s", "<= 6"),
+        figure("scale/weights/ready_s", took, "s"),
     ]
 
 
-def liar(say: Callable[[str], None]) -> list[Figure]:
+def liar(say: Say) -> list[Figure]:
     """One teacher of four is wrong in 1 of 10 answers; 1 in 20 is computed again."""
     setting = Setting("4x200_by_64", ((4, 200.0),), 700.0, 64)
-    with ExitStack() as stack:
-        pair = _up(setting, stack, check_share=0.05)
+    with _up(setting, check_share=0.05) as pair:
         pair.pool.host.send(lie=[1, 0.1])
         deadline = time.monotonic() + 180.0
-        while (seen := pair.looked()).lied_at[0] is None:
-            if time.monotonic() > deadline:
-                break
+        while (seen := pair.looked()).lied_at[0] is None and time.monotonic() <= deadline:
             time.sleep(0.5)  # between looks
-    answers = seen.lied_at[0]
-    of_all = seen.lied_of[0]
+    answers, of_all = seen.lied_at[0], seen.lied_of[0]
     say(
         f"liar found after {answers} answers of its own, {of_all} of all four; "
         f"{seen.again[0]} samples were asked again"
     )
     own = float("inf") if answers is None else answers
     return [
-        figure("scale/answers_until_liar_found", [own], "answers", "<= 1000"),
-        figure("scale/answers_of_all_until_liar_found", [of_all], "answers"),
+        figure("scale/answers_until_liar_found", own, "answers", "<= 1000"),
+        figure("scale/answers_of_all_until_liar_found", of_all, "answers"),
     ]

@@ -1,13 +1,14 @@
 """Child processes of a benchmark: each does one thing, says what came of it, and ends."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from kdlab.errors import ClusterError
 from kdlab.messages import typed
+from kdlab.report.figures import Say
 from kdlab.supervision.rank_child import LocalRank
 from kdlab.supervision.supervisor import ChildLost, ChildSaid, Supervisor
 
@@ -37,16 +38,11 @@ def results(
     *,
     at_once: int,
     patience_s: float,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> list[T]:
     """What each announced as `done`, in their order; what one announces as `say` is told.
 
-    Args:
-        jobs: processes.
-        kind: of what they come to.
-        at_once: that may be there at the same time.
-        patience_s: for all together.
-        say: told how it goes.
+    So many are there at once; `patience_s` is for all together.
 
     Raises:
         ClusterError: one ended before it was done, or they take too long.

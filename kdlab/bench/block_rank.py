@@ -11,7 +11,8 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, get_args
 
 import psutil
 import torch
@@ -42,66 +43,42 @@ from kdlab.supervision.children import announce, configured
 from kdlab.train.recipe import make_optimizer
 
 Variant = Literal["dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"]
-VARIANTS: tuple[Variant, ...] = (
-    "dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"
-)  # fmt: skip
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
 _FOREVER = 1_000_000
 _AGAIN = 15  # steps of the profile in each round, or whole turns of about so many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRankConfig:
-    """One device's part of a measurement.
+    """One device's part of a measurement: `rounds` of slices of so many `steps`."""
 
-    Attributes:
-        what: times of variants, or the memory that one needs.
-        rank, world, meet_at: in the group of all devices.
-        variants: to be timed.
-        rounds, steps: of slices, and of a slice.
-        warm_up: steps before, not timed.
-        lead: steps a stage may be ahead.
-        profile_s: at most for the profile.
-        programme: whose memory is measured; facts of an `ExecutionPlan`.
-    """
-
-    what: Literal["measure", "memory"]
+    what: Literal["measure", "memory"]  # times of variants, or the memory that one needs
     workload: Name
     rank: int
     world: int
     meet_at: str
     device: str
     batch: int
-    profile_s: float
-    variants: tuple[Variant, ...] = ()
+    profile_s: float  # at most for the profile
+    variants: tuple[Variant, ...] = ()  # to be timed
     rounds: int = 1
     steps: int
-    warm_up: int = 0
-    lead: int = 2
-    programme: Mapping[str, object] | None = None
+    warm_up: int = 0  # steps before, not timed
+    lead: int = 2  # steps a stage may be ahead
+    programme: Mapping[str, object] | None = (
+        None  # an `ExecutionPlan`, to measure its memory
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class SliceTimes:
-    """What one device found.
+    """What one device found."""
 
-    Attributes:
-        seconds: of a step of each variant, in each round.
-        predicted: the same by the planner.
-        parts: seconds of a step by part, of each variant.
-        bound_over_dp: how many times DP the planner's bound is.
-        programmes: facts of what each variant carried out.
-    """
-
-    seconds: dict[Variant, list[float]]
-    predicted: dict[Variant, list[float]]
-    parts: dict[Variant, dict[str, float]]
-    bound_over_dp: float
-    programmes: dict[Variant, dict[str, object]]
-
-
-@dataclass(frozen=True, slots=True)
-class NeededMemory:
-    mb: float
+    seconds: dict[Variant, list[float]]  # of a step of each variant, in each round
+    predicted: dict[Variant, list[float]]  # the same by the planner
+    parts: dict[Variant, dict[str, float]]  # seconds of a step by part, of each variant
+    bound_over_dp: float  # how many times DP the planner's bound is
+    programmes: dict[Variant, dict[str, object]]  # facts of what each variant carried out
 
 
 @dataclass(slots=True)
@@ -163,7 +140,7 @@ def running(
             optimizers=[make_optimizer(of.recipe, p.student) for p in own],
             load=loader,
             prefix=[p.teacher for p in pairs[: stage.first]] if stage.from_data else (),
-            schedule=_drawing(own),
+            schedule=partial(draw_paths, nn.ModuleList(pair.student for pair in own)),
             relay=relay,
         )
         workers.append(Worker(plan, rank, job, groups, cutting.shapes[stage.first]))
@@ -173,11 +150,6 @@ def running(
     behind = len(stages.stages) - 1 - stages.stage_of(rank) if stages.decoupled else 0
     behind *= max(1, stages.lead // 2)  # half full, as on average
     return Running(workers, loaders, iter(together), behind)
-
-
-def _drawing(pairs: list[BlockPair]) -> Callable[[int], None]:
-    students = nn.ModuleList(pair.student for pair in pairs)
-    return lambda step: draw_paths(students, step)
 
 
 def profile_of(
@@ -265,9 +237,8 @@ def _parts(one: Running) -> dict[str, float]:
     spans = [span for worker in one.workers for span in worker.spans]
     steps = max(1, len({span.step for span in spans}))
     own: dict[str, float] = {}
-    for worker in one.workers:
-        for span in worker.spans:
-            own[span.part] = own.get(span.part, 0.0) + (span.end - span.begin) / steps
+    for span in spans:
+        own[span.part] = own.get(span.part, 0.0) + (span.end - span.begin) / steps
     return own
 
 
@@ -279,8 +250,8 @@ def _timed(work: Callable[[], None]) -> float:
     return time.perf_counter() - begin
 
 
-def memory(config: BlockRankConfig) -> NeededMemory:
-    """What this device needs in some steps of one variant.
+def memory(config: BlockRankConfig) -> float:
+    """Megabytes that this device needs in some steps of one variant.
 
     Its own blocks' weights, and what the steps add to a process that has built the models:
     optimiser, gradients, activations, buffers.
@@ -294,22 +265,20 @@ def memory(config: BlockRankConfig) -> NeededMemory:
     own = {
         id(p): p.numel() * p.element_size()
         for worker in one.workers
-        for module in (*worker.job.prefix, *(p.teacher for p in worker.job.pairs))
+        for module in (
+            *worker.job.prefix,
+            *(pair.teacher for pair in worker.job.pairs),
+            *worker.students,
+        )
         for p in (*module.parameters(), *module.buffers())
-    }
-    own |= {
-        id(p): p.numel() * p.element_size()
-        for worker in one.workers
-        for student in worker.students
-        for p in (*student.parameters(), *student.buffers())
     }
     before = psutil.Process().memory_info().rss
     one.advance(config.steps)
     dist.barrier()
     if device.type == "cuda":
-        return NeededMemory(torch.cuda.max_memory_allocated() / 1e6)
+        return torch.cuda.max_memory_allocated() / 1e6
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return NeededMemory((peak - before + sum(own.values())) / 1e6)
+    return (peak - before + sum(own.values())) / 1e6
 
 
 def main() -> None:
@@ -319,7 +288,8 @@ def main() -> None:
     dist.init_process_group(
         "gloo", config.meet_at, rank=config.rank, world_size=config.world
     )
-    announce(done=plain(measure(config) if config.what == "measure" else memory(config)))
+    is_times = config.what == "measure"
+    announce(done=plain(measure(config)) if is_times else memory(config))
     dist.barrier()
     dist.destroy_process_group()
 

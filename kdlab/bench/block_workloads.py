@@ -46,22 +46,12 @@ def workload(name: Name) -> Workload:
     if name == "compression":
         ends = tuple(f"features.{end}" for end in _VGG_ENDS)
         recipe = Recipe(lr=0.1, epochs=1, threads=1, weight_decay=5e-4)
-        return Workload(
-            name,
-            CifarVgg(depth=16),
-            Separable(of=CifarVgg(depth=16)),
-            _cuts(ends),
-            recipe,
-        )
+        vgg = CifarVgg(depth=16)
+        return Workload(name, vgg, Separable(of=vgg), _cuts(ends), recipe)
     ends = tuple(f"stages.{stage}" for stage in range(5))
     recipe = Recipe(lr=0.005, epochs=1, threads=1, nesterov=True, weight_decay=5e-4)
-    return Workload(
-        name,
-        Proxyless(small=True),
-        ProxylessSupernet(small=True),
-        _cuts(ends),
-        recipe,
-    )
+    teacher, student = Proxyless(small=True), ProxylessSupernet(small=True)
+    return Workload(name, teacher, student, _cuts(ends), recipe)
 
 
 def _cuts(ends: tuple[str, ...]) -> Cuts:

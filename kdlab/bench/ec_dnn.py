@@ -11,7 +11,7 @@ machines of one core each would need.
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +19,7 @@ from typing import Literal, TypeVar
 
 from kdlab.bench.bench_children import BenchJob, results
 from kdlab.papers.ec_dnn.metrics import speed, worse_share
-from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.report.figures import Figure, Report, Say, figure, report
 from kdlab.report.methods import ErrorCurve
 
 EXPERIMENT = "ec_dnn/cifar10_cpu"
@@ -58,27 +58,16 @@ class MeasuredSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchedMethod:
-    """A method with its settings.
+    """A method with its settings."""
 
-    Attributes:
-        name: for people.
-        aggregation: of kdlab/train/aggregation.
-        iterations: local ones.
-        workers: None takes as many as the experiment has.
-        tau: iterations between communications; None does without them.
-        alpha: of Eq. 5.
-        p: share of the local data that is compressed on.
-        beta: of Eq. 6, at the start and later.
-    """
-
-    name: str
-    aggregation: Literal["none", "model_average", "ensemble"] = "none"
-    iterations: int = 1
-    workers: int | None = None
-    tau: int | None = None
-    alpha: float = 0.0
-    p: float = 0.0
-    beta: tuple[float, float] = (0.0, 0.0)
+    name: str  # for people
+    aggregation: Literal["none", "model_average", "ensemble"] = "none"  # of kdlab/train
+    iterations: int = 1  # local ones
+    workers: int | None = None  # None takes as many as the experiment has
+    tau: int | None = None  # iterations between communications; None does without them
+    alpha: float = 0.0  # of Eq. 5
+    p: float = 0.0  # share of the local data that is compressed on
+    beta: tuple[float, float] = (0.0, 0.0)  # of Eq. 6, at the start and later
 
     def variant(self) -> dict[str, object]:
         """What `method.compare` has of it."""
@@ -100,7 +89,7 @@ class BenchedMethod:
         return found if self.workers is None else found | {"workers": self.workers}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TrainingConfig:
     """What a process trains; without a method it measures what a step and a row cost."""
 
@@ -113,17 +102,14 @@ class TrainingConfig:
 
 def measure(
     repeats: int = 3,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
     overrides: Sequence[str] = (),
     budget_s: float = BUDGET_S,
 ) -> Report:
-    """All figures.
+    """All figures, with so many seeds.
 
-    Args:
-        repeats: seeds.
-        say: told how it goes.
-        overrides: of configs/ec_dnn/cifar10_cpu.yaml.
-        budget_s: overall time of each training, on machines side by side.
+    overrides: of configs/ec_dnn/cifar10_cpu.yaml.
+    budget_s: overall time of each training, on machines side by side.
     """
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -136,19 +122,16 @@ def measure(
         chosen, first = _chosen(trainings, costs, budget_s, say)
         seeds = range(1, repeats)
         others = trainings.all([(case, seed) for seed in seeds for case in chosen.values()])
-        trained = {name: [first[name]] for name in chosen}
-        for k in range(len(seeds)):
-            for n, name in enumerate(chosen):
-                trained[name].append(others[k * len(chosen) + n])
+        trained = {
+            name: [first[name], *others[number :: len(chosen)]]
+            for number, name in enumerate(chosen)
+        }
     say(f"done in {time.monotonic() - begin:.0f} s")
     return report("ec_dnn", _figures(trained, chosen))
 
 
 def _chosen(
-    trainings: "_Trainings",
-    costs: MeasuredSeconds,
-    budget_s: float,
-    say: Callable[[str], None],
+    trainings: "_Trainings", costs: MeasuredSeconds, budget_s: float, say: Say
 ) -> tuple[dict[str, BenchedMethod], dict[str, ErrorCurve]]:
     """The settings of each method that are best on validation, with the first seed."""
     plain = costs.iterations(budget_s)
@@ -178,9 +161,8 @@ def _chosen(
         )
         if name not in best or last.validation_global < best[name][0]:
             best[name] = last.validation_global, case, result
-    return {n: case for n, (_, case, _) in best.items()}, {
-        n: result for n, (_, _, result) in best.items()
-    }
+    chosen = {name: case for name, (_, case, _) in best.items()}
+    return chosen, {name: result for name, (_, _, result) in best.items()}
 
 
 def _ec(
@@ -213,24 +195,23 @@ class _Trainings:
 
     def costs(self) -> MeasuredSeconds:
         """What a step and a row cost here."""
-        (found,) = self._results([self._told(None, 0)], MeasuredSeconds)
+        (found,) = self._results([(None, 0)], MeasuredSeconds)
         return found
 
     def all(self, cases: Sequence[tuple[BenchedMethod, int]]) -> list[ErrorCurve]:
         """What each came to with its seed, in their order."""
-        return self._results([self._told(case, seed) for case, seed in cases], ErrorCurve)
+        return self._results(cases, ErrorCurve)
 
-    def _told(self, case: BenchedMethod | None, seed: int) -> TrainingConfig:
-        self._number += 1
-        own = self.folder / f"{self._number}"
-        own.mkdir()
-        return TrainingConfig(overrides=self.overrides, folder=own, method=case, seed=seed)
-
-    def _results(self, told: Sequence[TrainingConfig], kind: type[T]) -> list[T]:
-        jobs = [
-            BenchJob("kdlab.bench.ec_dnn_training", one, one.folder / "training.log")
-            for one in told
-        ]
+    def _results(
+        self, cases: Sequence[tuple[BenchedMethod | None, int]], kind: type[T]
+    ) -> list[T]:
+        jobs = []
+        for method, seed in cases:
+            self._number += 1
+            own = self.folder / f"{self._number}"
+            own.mkdir()
+            told = TrainingConfig(self.overrides, own, method, seed)
+            jobs.append(BenchJob("kdlab.bench.ec_dnn_training", told, own / "training.log"))
         cores = max(1, min(2, os.cpu_count() or 1))
         patience_s = _PATIENCE_S * max(1, len(jobs))
         return results(jobs, kind, at_once=cores, patience_s=patience_s)
@@ -239,54 +220,48 @@ class _Trainings:
 def _figures(
     trained: dict[str, list[ErrorCurve]], chosen: dict[str, BenchedMethod]
 ) -> list[Figure]:
+    keys = {"g": "global_", "l": "chosen"}  # fields of the errors, as the paper calls them
+
     def last(name: str, key: str) -> list[float]:
         return [getattr(result.last, key) for result in trained[name]]
 
     found = [figure("error_pct/s", last("s", "chosen"), "%")]
     for name in ("ec", "ma", "e"):
-        found.append(figure(f"error_pct/{name}_g", last(name, "global_"), "%"))
-        found.append(figure(f"error_pct/{name}_l", last(name, "chosen"), "%"))
-    for one, other, key in (
-        ("ec", "ma", "global_"),
-        ("ec", "e", "global_"),
-        ("ec", "ma", "chosen"),
-    ):
-        suffix = "g" if key == "global_" else "l"
-        pairs = zip(last(one, key), last(other, key), strict=True)
-        label = f"points_better/{one}_{suffix}_than_{other}_{suffix}"
+        for of, key in keys.items():
+            found.append(figure(f"error_pct/{name}_{of}", last(name, key), "%"))
+    for other, of in (("ma", "g"), ("e", "g"), ("ma", "l")):
+        pairs = zip(last("ec", keys[of]), last(other, keys[of]), strict=True)
+        label = f"points_better/ec_{of}_than_{other}_{of}"
         found.append(figure(label, [b - a for a, b in pairs], "points", ">= 0"))
     baseline = [result.curve("global_") for result in trained["ma"]]
-    for name, key, goal in (
-        ("ec_g", "global_", ">= 1.9"),
-        ("ec_l", "chosen", None),
-        ("e_g", "global_", None),
-    ):
-        own = [result.curve(key) for result in trained[name.split("_")[0]]]
+    for name, of, goal in (("ec", "g", ">= 1.9"), ("ec", "l", None), ("e", "g", None)):
+        own = [result.curve(keys[of]) for result in trained[name]]
         values = [speed(mine, ma) for mine, ma in zip(own, baseline, strict=True)]
-        found.append(figure(f"speed/{name}", values, "times", goal))
+        found.append(figure(f"speed/{name}_{of}", values, "times", goal))
     found.append(_worse("ensemble", [*trained["ec"], *trained["e"]], "<= 0"))
     found.append(_worse("model_average", trained["ma"], None))
     for name, case in chosen.items():
         if case.tau is not None:
-            found.append(figure(f"tau/{name}", [case.tau], "iterations"))
+            found.append(figure(f"tau/{name}", case.tau, "iterations"))
         found.append(figure(f"parallel_s/{name}", last(name, "parallel_s"), "s"))
         found.append(figure(f"iterations/{name}", last(name, "iterations"), "iterations"))
-        accounts = [result.account for result in trained[name]]
         for part in ("relabel_s", "communication_s"):
-            values = [getattr(account, part) for account in accounts]
+            values = [getattr(result.account, part) for result in trained[name]]
             found.append(figure(f"{part}/{name}", values, "s"))
     ec = chosen["ec"]
-    found.append(figure("alpha/ec", [ec.alpha], ""))
-    found.append(figure("p/ec", [ec.p], "share"))
-    return [*found, figure("beta/ec", [ec.beta[1]], "")]
+    return [
+        *found,
+        figure("alpha/ec", ec.alpha, ""),
+        figure("p/ec", ec.p, "share"),
+        figure("beta/ec", ec.beta[1], ""),
+    ]
 
 
 def _worse(name: str, trained: Sequence[ErrorCurve], goal: str | None) -> Figure:
     """Share of looks whose global model has a larger loss than its models on average."""
-    shares = [
-        worse_share(
-            [fmean(look.local_losses) + 1e-5 - look.global_loss for look in result.looks]
-        )
+    apart = [
+        [fmean(look.local_losses) + 1e-5 - look.global_loss for look in result.looks]
         for result in trained
     ]
+    shares = list(map(worse_share, apart))
     return figure(f"worse_than_locals_share/{name}", shares, "share", goal)

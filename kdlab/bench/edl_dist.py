@@ -12,28 +12,18 @@ Its parts, all of them unless `--only` names some:
     faults         what kills, stops and joins cost; 200 of them in one run (faults.py)
 """
 
-import tempfile
-from collections.abc import Callable, Collection
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Collection
 from typing import Literal
 
-import psutil
 import torch
 
 from kdlab.bench import at_scale, faults, real_teacher, scale
 from kdlab.bench.parts import measured
-from kdlab.bench.slices import BUFFER, SLICE_MS, TimedTraining, compare, ratios, worst_of
-from kdlab.bench.students import (
-    ImageCase,
-    calibrated,
-    context,
-    emulated,
-    loop_of,
-    samples_of,
-)
-from kdlab.cluster.served import Served, ServedSource
-from kdlab.report.figures import Figure, Report, figure
+from kdlab.bench.scene import Scene
+from kdlab.bench.slices import BUFFER, SLICE_MS, compare, ratios, worst_of
+from kdlab.bench.students import ImageCase, calibrated, samples_of
+from kdlab.cluster.served import Served
+from kdlab.report.figures import Figure, Report, Say, at, figure
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.remembered import Remembered
 from kdlab.soft_labels.source import SourceSpec
@@ -49,9 +39,7 @@ GOALS = {"reference": ">= 0.97", "value_uint8": ">= 0.95"}
 
 
 def measure(
-    repeats: int = 8,
-    say: Callable[[str], None] = lambda line: None,
-    only: Collection[str] = (),
+    repeats: int = 8, say: Say = lambda line: None, only: Collection[str] = ()
 ) -> Report:
     """All figures, or those of some parts; `repeats` rounds of slices for each ratio."""
     torch.set_num_threads(1)
@@ -64,7 +52,7 @@ def measure(
     return measured("edl_dist", parts, only)
 
 
-def served(rounds: int, say: Callable[[str], None]) -> list[Figure]:
+def served(rounds: int, say: Say) -> list[Figure]:
     """The four cases; for each size of image the worse step counts."""
     each: list[Figure] = []
     for case in CASES:
@@ -84,57 +72,36 @@ def served(rounds: int, say: Callable[[str], None]) -> list[Figure]:
     return worst + each
 
 
-def _case(case: ImageCase, rounds: int, say: Callable[[str], None]) -> list[Figure]:
+def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
     samples = samples_of(case)
     spec, rate = calibrated(case, samples)
-    steps = max(6, round(SLICE_MS / case.step_ms))
-    with ExitStack() as stack:
-        pool = stack.enter_context(emulated(samples, teachers=8, t_t=rate))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        sources: dict[str, SourceSpec] = {"n_training": NoTeacher(), "memory": Remembered()}
-        for way in WAYS:
-            sources[way] = Served(lt=12 * case.batch, ut=BUFFER * case.batch, inputs=way)
-        variants = {}
-        for name, source in sources.items():
-            own = folder / name
-            built = source.build(context(samples, own, pool, 2 * rate, name))
-            stack.callback(built.close)
-            reader = None
-            if isinstance(built, ServedSource):
-                reader = psutil.Process(built.reader.pid)
-            loop = loop_of(spec, samples, own)
-            variants[name] = TimedTraining(name, loop, built, helper=reader)
-        compare(
-            list(variants.values()),
-            rounds=rounds,
-            steps=steps,
-            warm_up=BUFFER + 8,
-            say=say,
-        )
-        ut = BUFFER * case.batch
+    steps, ut = max(6, round(SLICE_MS / case.step_ms)), BUFFER * case.batch
+    sources: dict[str, SourceSpec] = {"n_training": NoTeacher(), "memory": Remembered()}
+    sources |= {way: Served(lt=12 * case.batch, ut=ut, inputs=way) for way in WAYS}
+    with Scene(samples) as scene:
+        scene.emulated(teachers=8, t_t=rate)
+        variants = {
+            name: scene.training(name, spec, source, 2 * rate)
+            for name, source in sources.items()
+        }
+        every = list(variants.values())
+        compare(every, rounds=rounds, steps=steps, warm_up=BUFFER + 8, say=say)
         made = []
         for way in WAYS:
-            variant = variants[way]
-            for base, label in (("memory", "memory"), ("n_training", "n_training")):
-                values = ratios(variant, variants[base])
-                made.append(
-                    figure(f"served_over_{label}/{way}/{case.name}", values, "ratio")
-                )
-            spent = 1000 * variant.source_cpu_s / variant.steps
-            made.append(_cpu_figure("student", way, case, spent))
-            waited = 1000 * variant.source_s / variant.steps
-            made.append(figure(f"student_ms_in_source/{way}/{case.name}", [waited], "ms"))
-            spent = 1000 * variant.helper_cpu_s / variant.steps
-            made.append(_cpu_figure("reader", way, case, spent))
-            volume = variant.source.figures()["volume_max"] / ut
-            made.append(
-                figure(f"volume_over_ut_max/{way}/{case.name}", [volume], "ratio", "<= 1")
+            own = variants[way]
+            per_step_ms = 1000 / own.steps
+            volume = own.source.figures()["volume_max"] / ut
+            goal = "<= 0.5" if way == "reference" else None
+            over = {base: ratios(own, variants[base]) for base in ("memory", "n_training")}
+            made += at(
+                f"{way}/{case.name}",
+                *(figure(f"served_over_{base}", it, "ratio") for base, it in over.items()),
+                figure(
+                    "student_cpu_ms_per_batch", per_step_ms * own.source_cpu_s, "ms", goal
+                ),
+                figure("student_ms_in_source", per_step_ms * own.source_s, "ms"),
+                figure("reader_cpu_ms_per_batch", per_step_ms * own.helper_cpu_s, "ms"),
+                figure("volume_over_ut_max", volume, "ratio", "<= 1"),
             )
         step = [1000 / rate for rate in variants["memory"].rates]
         return [*made, figure(f"step_ms/{case.name}", step, "ms")]
-
-
-def _cpu_figure(who: str, way: str, case: ImageCase, milliseconds: float) -> Figure:
-    goal = "<= 0.5" if (who, way) == ("student", "reference") else None
-    name = f"{who}_cpu_ms_per_batch/{way}/{case.name}"
-    return figure(name, [milliseconds], "ms", goal)

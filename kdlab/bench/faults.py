@@ -9,17 +9,16 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, chdir, contextmanager
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from kdlab.bench.real_teacher import deployment_of_model
-from kdlab.bench.students import ImageCase, context, emulated, samples_of
+from kdlab.bench.scene import Scene
+from kdlab.bench.students import ImageCase, samples_of
 from kdlab.bench.waiting import until
-from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.data.samples import PlannedSamples
 from kdlab.events.log import select
@@ -27,26 +26,24 @@ from kdlab.events.ranks import GenerationBegun, TrainingAgain
 from kdlab.events.teachers import ChaosCaused
 from kdlab.events.training import StepLogged
 from kdlab.models.patch_net import PatchNet
-from kdlab.report.figures import Figure, figure
+from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.run import Run, load
 from kdlab.train import checkpoint
 from kdlab.train.student_job import StudentFacts
-from kdlab.train.teacher import frozen
 
 _TTL_S = 6.0
 _REPEATS = 3
 _CHAOS_EVENTS = 200
 
 
-def measure(say: Callable[[str], None]) -> list[Figure]:
-    figures = [*resends(say), failover(say), memory_growth(say), *chaos(say)]
-    return figures
+def measure(say: Say) -> list[Figure]:
+    return [*resends(say), failover(say), memory_growth(say), *chaos(say)]
 
 
 # Teachers
 
 
-def resends(say: Callable[[str], None]) -> list[Figure]:
+def resends(say: Say) -> list[Figure]:
     samples = samples_of(ImageCase(8, 32, 1))
     found: dict[str, list[float]] = {}
     for repeat in range(_REPEATS):
@@ -69,17 +66,11 @@ def resends(say: Callable[[str], None]) -> list[Figure]:
 
 def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
     """Kill, stop, withdraw and add a teacher of a student under way."""
-    model = PatchNet(patch=2, depth=4)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        built = frozen(model.build(samples.classes, samples.data.shape[0]))
-        deployment = deployment_of_model(model, built, samples, folder)
-        pool = LocalPool(teachers=4, ttl_s=_TTL_S).start(deployment, folder / "pool")
-        stack.callback(pool.close)
-        until(lambda: _ready(pool) == 4)
-        spec = Served(lt=256, ut=1024, record=True)
-        source = spec.build(context(samples, folder, pool, 1e9, "faults"))
-        stack.callback(source.close)
+    with Scene(samples) as scene:
+        pool = scene.local(PatchNet(patch=2, depth=4), teachers=4, ttl_s=_TTL_S)
+        journal = pool.folder / "coordinator.jsonl"
+        until(lambda: len(_ready_times(journal)) == 4)
+        source = scene.served("faults", Served(lt=256, ut=1024, record=True))
         batches = _endless(source)
         found: dict[str, float] = {}
         for name, number in (("sigkill", signal.SIGKILL), ("sigstop", signal.SIGSTOP)):
@@ -98,7 +89,7 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
         until(lambda: not pool.teachers[2].alive(), lambda: _take(batches, 5))
         found["resend_s/sigterm"] = source.figures()["resends"] - before
         pool.add_teacher()
-        found["join_to_used_s"] = _used_after(pool, source, batches)
+        found["join_to_used_s"] = _used_after(journal, source, batches)
         return found
 
 
@@ -146,11 +137,8 @@ def _losses(source: ServedSource) -> int:
     return sum(one.loses for one in _recorded(source))
 
 
-def _used_after(
-    pool: RunningLocalPool, source: ServedSource, batches: Iterator[None]
-) -> float:
+def _used_after(journal: Path, source: ServedSource, batches: Iterator[None]) -> float:
     """Seconds from a teacher's readiness to the first part that is sent to it."""
-    journal = pool.folder / "coordinator.jsonl"
     before = _ready_times(journal)
     until(lambda: len(_ready_times(journal)) > len(before), lambda: _take(batches, 5))
     address, ready_at = _ready_times(journal)[-1]
@@ -185,21 +173,15 @@ def _recorded(source: ServedSource) -> list[_Recorded]:
     return found
 
 
-def _ready(pool: RunningLocalPool) -> int:
-    return len(_ready_times(pool.folder / "coordinator.jsonl"))
-
-
 # Memory
 
 
-def memory_growth(say: Callable[[str], None]) -> Figure:
+def memory_growth(say: Say) -> Figure:
     """Growth of trainer and reader together, over 50,000 batches of emulated teachers."""
     samples = samples_of(ImageCase(8, 16, 1, batches=500))
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        pool = stack.enter_context(emulated(samples, teachers=4, t_t=1e6, jitter=0.0))
-        source = Served(lt=128, ut=512).build(context(samples, folder, pool, 1e9, "growth"))
-        stack.callback(source.close)
+    with Scene(samples) as scene:
+        scene.emulated(teachers=4, t_t=1e6, jitter=0.0)
+        source = scene.served("growth", Served(lt=128, ut=512))
         batches = _endless(source)
         processes = [psutil.Process(), psutil.Process(source.reader.pid)]
         _take(batches, 5_000)  # pools and caches fill
@@ -207,7 +189,7 @@ def memory_growth(say: Callable[[str], None]) -> Figure:
         _take(batches, 50_000)
         grown = (sum(p.memory_info().rss for p in processes) - before) / 1e6
     say(f"memory over 50,000 batches: {grown:+.1f} MB")
-    return figure("rss_growth_mb/50000_batches", [grown], "MB", "<= 20")
+    return figure("rss_growth_mb/50000_batches", grown, "MB", "<= 20")
 
 
 # Ranks
@@ -237,7 +219,7 @@ def _run(*overrides: str) -> Iterator[Run]:
             run.wait()
 
 
-def failover(say: Callable[[str], None]) -> Figure:
+def failover(say: Say) -> Figure:
     with _run() as run:
         seconds = [_failover(run, repeat) for repeat in range(_REPEATS)]
     say(f"failover of a rank: {', '.join(f'{s:.2f} s' for s in seconds)}")
@@ -272,7 +254,7 @@ def _standby_is_ready(run: Run, used: int) -> bool:
     return len(pulses) >= 3 + used
 
 
-def chaos(say: Callable[[str], None]) -> list[Figure]:
+def chaos(say: Say) -> list[Figure]:
     """200 kills, stops, cuts, withdrawals and joins in one run, ranks among them."""
     weights = (
         # A rank is hit every eleven seconds: a failover takes four, on a busy machine more.
@@ -308,10 +290,11 @@ def chaos(say: Callable[[str], None]) -> list[Figure]:
         found = checkpoint.load_newest(folder, spec_hash, StudentFacts)
         assert found is not None
         lineage = found.facts.lineage
-    return [
-        figure("chaos_events/chaos200", [count], "events", f">= {_CHAOS_EVENTS}"),
-        figure("samples_lost/chaos200", [lineage.lost], "samples", "<= 0"),
-        figure("samples_repeated/chaos200", [lineage.repeated], "samples", "<= 0"),
-        figure("samples_rolled_back/chaos200", [lineage.rolled_back], "samples"),
-        figure("samples_seen/chaos200", [lineage.seen], "samples"),
-    ]
+    return at(
+        "chaos200",
+        figure("chaos_events", count, "events", f">= {_CHAOS_EVENTS}"),
+        figure("samples_lost", lineage.lost, "samples", "<= 0"),
+        figure("samples_repeated", lineage.repeated, "samples", "<= 0"),
+        figure("samples_rolled_back", lineage.rolled_back, "samples"),
+        figure("samples_seen", lineage.seen, "samples"),
+    )

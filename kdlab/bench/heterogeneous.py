@@ -7,38 +7,30 @@ left out and said. `device=cpu size=32` tries it without.
 """
 
 import os
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from torch import Tensor
 
-from kdlab.bench.real_teacher import deployment_of_model
+from kdlab.bench.scene import Scene, here
 from kdlab.bench.slices import TimedTraining
-from kdlab.bench.students import ENDLESS, context, loop_of
-from kdlab.cluster.local_pool import LocalPool
+from kdlab.bench.students import ENDLESS, EPOCHS, loop_of
 from kdlab.cluster.served import Served
 from kdlab.config import Range
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.config.spec import Spec
-from kdlab.data.samples import PlannedSamples, planned
+from kdlab.data.samples import planned
 from kdlab.data.synthetic import Synthetic
 from kdlab.errors import BadInput
-from kdlab.models.model import ModelSpec, Normalised
-from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.models.model import ModelSpec
+from kdlab.report.figures import Figure, Report, Say, at, figure, over, report
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
-from kdlab.soft_labels.source import LoadedTeacher, SourceSpec
-from kdlab.train.student import StudentLoop
-from kdlab.train.teacher import frozen
+from kdlab.soft_labels.source import SourceSpec
 
-_EPOCHS = 1_000_000
 _TIMED_S = 8.0
 Device = Literal["cuda", "cpu"]
 _CORES = Annotated[int, Range(ge=1)]
@@ -70,23 +62,16 @@ class Settings(Spec):
 
 
 _DEFAULT = {
-    "size": 224,
-    "batch": 64,
     "student": {
         "model": {"type": "torchvision/mobilenet_v3_small"},
         "cores": [1, 2, 4, 8, 16],
     },
-    "teacher": {
-        "model": {"type": "torchvision/resnet50"},
-        "cores": [8, 12, 16],
-    },
+    "teacher": {"model": {"type": "torchvision/resnet50"}, "cores": [8, 12, 16]},
 }
 
 
 def measure(
-    repeats: int = 3,
-    say: Callable[[str], None] = lambda line: None,
-    overrides: Sequence[str] = (),
+    repeats: int = 3, say: Say = lambda line: None, overrides: Sequence[str] = ()
 ) -> Report:
     """Samples/s of N-training, Online and EDL-Dist for each row of both tables.
 
@@ -127,47 +112,50 @@ class _Row:
     pool: Device
     teachers: int = 1
 
-    def figures(self, label: str, repeats: int, say: Callable[[str], None]) -> list[Figure]:
+    def figures(self, label: str, repeats: int, say: Say) -> list[Figure]:
         """All three trainings are alive at once and take turns."""
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            variants = self._variants(folder, stack)
+        own = self.settings
+        data = Synthetic(samples=20 * own.batch, size=own.size)
+        samples = planned(
+            data.load(), data.to_dict(), batch=own.batch, seed=0, epochs=EPOCHS
+        )
+        with Scene(samples) as scene:
+            variants = self._variants(scene)
             found: dict[str, list[float]] = {name: [] for name in variants}
             for _ in range(repeats):
                 for name, variant in variants.items():
                     steps = max(16, 4 * self.teachers) + 2 if name == "edl_dist" else 4
-                    found[name].append(self.settings.batch * _rate(variant, steps))
+                    found[name].append(own.batch * _rate(variant, steps))
         shown = ", ".join(f"{name} {max(rates):.1f}" for name, rates in found.items())
         say(f"{label}: {shown} samples/s")
-        made = [
-            figure(f"samples_per_second/{name}/{label}", rates, "samples/s")
-            for name, rates in found.items()
+        edl_dist = found["edl_dist"]
+        return [
+            *(
+                figure(f"samples_per_second/{name}/{label}", rates, "samples/s")
+                for name, rates in found.items()
+            ),
+            *at(
+                label,
+                figure(
+                    "edl_dist_over_n_training", over(edl_dist, found["n_training"]), "ratio"
+                ),
+                figure("edl_dist_over_online", over(edl_dist, found["online"]), "ratio"),
+            ),
         ]
-        for base in ("n_training", "online"):
-            pairs = zip(found["edl_dist"], found[base], strict=True)
-            over = [one / other for one, other in pairs]
-            made.append(figure(f"edl_dist_over_{base}/{label}", over, "ratio"))
-        return made
 
-    def _variants(self, folder: Path, stack: ExitStack) -> dict[str, TimedTraining]:
+    def _variants(self, scene: Scene) -> dict[str, TimedTraining]:
         own = self.settings
-        data = Synthetic(samples=20 * own.batch, size=own.size)
-        samples = planned(
-            data.load(), data.to_dict(), batch=own.batch, seed=0, epochs=_EPOCHS
-        )
         torch.manual_seed(1)
-        model = frozen(own.teacher.model.build(samples.classes, samples.data.shape[0]))
-        deployment = deployment_of_model(own.teacher.model, model, samples, folder)
-        spec = LocalPool(teachers=self.teachers, threads=1, device=self.pool)
-        pool = spec.start(deployment, folder / "pool")
-        stack.callback(pool.close)
-        pool.wait()
-        online = model.to(self.student)  # the student's own device
-        rate = self._loop(samples, folder / "probe").measure_rate(1.0)
-        place = replace(
-            context(samples, folder, pool, rate, "bench"),
-            load_teacher=lambda: _loaded(online, self.student),
+        model = scene.model(own.teacher.model)
+        scene.local(
+            own.teacher.model, model, teachers=self.teachers, threads=1, device=self.pool
         )
+        online = here(model.to(self.student))  # the student's own device
+        recipe = replace(ENDLESS, threads=self.threads, device=self.student)
+        probe = loop_of(
+            own.student.model, scene.samples, scene.folder / "probe", None, recipe
+        )
+        rate = probe.measure_rate(1.0)
         # What is in flight counts, and every teacher needs some batches there.
         ut = max(16, 4 * self.teachers) * own.batch
         sources: dict[str, SourceSpec] = {
@@ -175,25 +163,12 @@ class _Row:
             "online": InProcess(),
             "edl_dist": Served(lt=ut * 3 // 4, ut=ut),
         }
-        variants = {}
-        for name, source in sources.items():
-            built = source.build(replace(place, folder=folder / name, student=name))
-            stack.callback(built.close)
-            variants[name] = TimedTraining(name, self._loop(samples, folder / name), built)
-        return variants
-
-    def _loop(self, samples: PlannedSamples, folder: Path) -> StudentLoop:
-        model = self.settings.student.model
-        recipe = replace(ENDLESS, threads=self.threads, device=self.student)
-        return loop_of(model, samples, folder, recipe=recipe)
-
-
-def _loaded(model: Normalised, device: Device) -> LoadedTeacher:
-    @torch.inference_mode()
-    def infer(views: Tensor) -> Tensor:
-        return model(views.to(device, non_blocking=True)).float().cpu()
-
-    return LoadedTeacher(infer, "bench")
+        return {
+            name: scene.training(
+                name, own.student.model, source, rate, infer=online, recipe=recipe
+            )
+            for name, source in sources.items()
+        }
 
 
 def _rate(variant: TimedTraining, warm_up: int) -> float:

@@ -1,21 +1,16 @@
 """The student's side of `kdlab bench links`, in a network namespace of its own."""
 
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import torch
 
-from kdlab.bench.slices import BUFFER, TimedTraining, seconds_of
-from kdlab.bench.students import (
-    ImageCase,
-    calibrated,
-    context,
-    deployment_for,
-    loop_of,
-    samples_of,
-)
+from kdlab.bench.scene import Scene
+from kdlab.bench.slices import BUFFER, seconds_of
+from kdlab.bench.students import ImageCase, calibrated, deployment_for, samples_of
 from kdlab.cluster.pool import start_scheduler, wait_for_teacher
 from kdlab.cluster.served import Served
 from kdlab.cluster.wires.messages import Inputs
@@ -42,66 +37,48 @@ class LinkStudentConfig:
 
 @dataclass(frozen=True, slots=True)
 class OverLink:
-    """What one way of inputs has over a link: a value for each repeat.
+    """What one way of inputs has over a link: a value for each repeat."""
 
-    Attributes:
-        ratios: of the rate of training with true labels alone.
-        bytes: of a sample.
-        mbit_per_s: both ways.
-    """
-
-    ratios: list[float] = field(default_factory=list)
-    bytes: list[float] = field(default_factory=list)
-    mbit_per_s: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)  # of the rate with true labels alone
+    bytes: list[float] = field(default_factory=list)  # of a sample
+    mbit_per_s: list[float] = field(default_factory=list)  # both ways
 
 
 def main() -> None:
     config = configured(LinkStudentConfig)
     torch.set_num_threads(1)
-    folder = config.folder
     samples = samples_of(_CASE)
     spec, rate = calibrated(_CASE, samples)
-    # Emulated teachers load nothing, so they take references too.
-    scheduler, address = start_scheduler(
-        deployment_for(samples), folder / "pool", ttl_s=6.0, host=config.host
-    )
-    try:
+    ut = BUFFER * _CASE.batch
+    with Scene(samples, config.folder) as scene:
+        # Emulated teachers load nothing, so they take references too.
+        scheduler, address = start_scheduler(
+            deployment_for(samples), scene.folder / "pool", ttl_s=6.0, host=config.host
+        )
+        scene.callback(scheduler.stop)
         announce(scheduler=address, teachers=_TEACHERS, t_t=rate)
         wait_for_teacher(address, 60.0, lambda: None, lambda: False, at_least=_TEACHERS)
-        pool = PoolAddress(address=address, teacher="emulated", tls=None)
-        place = context(samples, folder / "alone", pool, rate, "alone")
-        alone = TimedTraining(
-            "alone", loop_of(spec, samples, place.folder), NoTeacher().build(place)
-        )
+        scene.pool = PoolAddress(address=address, teacher="emulated", tls=None)
+        alone = scene.training("alone", spec, NoTeacher())
         alone.advance(_WARM_UP)
         found: dict[Inputs, OverLink] = {}
         for way in config.ways:
             own = found[way] = OverLink()
             for repeat in range(config.repeats):
-                label = f"{way}{repeat}"
-                here = context(samples, folder / label, pool, rate, label)
                 before = seconds_of(alone, _ALONE)
-                source = Served(
-                    lt=BUFFER * _CASE.batch / 2, ut=BUFFER * _CASE.batch, inputs=way
-                ).build(here)
-                try:
-                    served = TimedTraining(
-                        label, loop_of(spec, samples, here.folder), source
-                    )
+                source = Served(lt=ut / 2, ut=ut, inputs=way)
+                served = scene.training(f"{way}{repeat}", spec, source, rate)
+                with closing(served.source):
                     served.advance(_WARM_UP)
                     carried, begin = _carried(), time.perf_counter()
                     took = seconds_of(served, _SERVED)
                     carried = _carried() - carried
                     wall = time.perf_counter() - begin
-                finally:
-                    source.close()
                 after = seconds_of(alone, _ALONE)
                 own.ratios.append(0.5 * (before + after) / took)
                 own.bytes.append(carried / (_SERVED * _CASE.batch))
                 own.mbit_per_s.append(8e-6 * carried / wall)
         announce(**plain(found))
-    finally:
-        scheduler.stop()
 
 
 def _carried() -> int:

@@ -5,17 +5,13 @@ namespace of its own; the kernel limits what goes between them. EDL-Dist names t
 inputs as its overhead (sections 4.4 and 5) and references as the way out of it.
 """
 
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-
 from kdlab.bench.link_student import LinkStudentConfig, OverLink
 from kdlab.bench.network import FAR, NEAR, MachineLink, delayed_by, linked, require
+from kdlab.bench.scene import Scratch
 from kdlab.cluster.child_configs import EmulatedTeachersConfig
 from kdlab.cluster.wires.messages import Inputs
 from kdlab.messages import typed
-from kdlab.report.figures import Figure, Report, figure, report
-from kdlab.supervision.children import Child
+from kdlab.report.figures import Figure, Report, Say, at, figure, report
 
 WAYS: tuple[Inputs, ...] = ("reference", "value_uint8")
 LINKS = (MachineLink(), MachineLink(1000.0), MachineLink(100.0))
@@ -25,7 +21,7 @@ _GOALS = {"reference": ">= 0.95"}
 _PATIENCE_S = 300.0
 
 
-def measure(repeats: int = 3, say: Callable[[str], None] = lambda line: None) -> Report:
+def measure(repeats: int = 3, say: Say = lambda line: None) -> Report:
     """`of_n_training/WAY/LINK` and `bytes_per_sample/WAY/LINK`.
 
     Raises:
@@ -43,36 +39,24 @@ def measure(repeats: int = 3, say: Callable[[str], None] = lambda line: None) ->
         for way in WAYS:
             own = found[way]
             label = f"{way}/{link.name}"
-            figures += [
-                figure(f"of_n_training/{label}", own.ratios, "ratio", _GOALS.get(way)),
-                figure(f"bytes_per_sample/{label}", own.bytes, "bytes"),
-                figure(f"mbit_per_s/{label}", own.mbit_per_s, "Mbit/s"),
-            ]
+            figures += at(
+                label,
+                figure("of_n_training", own.ratios, "ratio", _GOALS.get(way)),
+                figure("bytes_per_sample", own.bytes, "bytes"),
+                figure("mbit_per_s", own.mbit_per_s, "Mbit/s"),
+            )
             say(f"{label}: {own.ratios[0]:.3f} of N-training")
     return report("links", figures)
 
 
 def _over(link: MachineLink, repeats: int) -> dict[Inputs, OverLink]:
-    with linked(link) as (near, far), tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        config = LinkStudentConfig(host=NEAR, ways=WAYS, repeats=repeats, folder=place)
-        student = Child(
-            "kdlab.bench.link_student", config, place / "student.log", within=near
+    with linked(link) as (near, far), Scratch() as scratch:
+        folder = scratch.folder
+        config = LinkStudentConfig(host=NEAR, ways=WAYS, repeats=repeats, folder=folder)
+        student = scratch.child("bench.link_student", config, "student", within=near)
+        wanted = student.answer(_PATIENCE_S)
+        own = EmulatedTeachersConfig(
+            host=FAR, tls=None, scratch=str(folder / "scratch"), **wanted
         )
-        teachers = None
-        try:
-            wanted = student.answer(_PATIENCE_S)
-            own = EmulatedTeachersConfig(
-                host=FAR, tls=None, scratch=str(place / "scratch"), **wanted
-            )
-            teachers = Child(
-                "kdlab.cluster.teachers.emulated_teachers",
-                own,
-                place / "teachers.log",
-                within=far,
-            )
-            return typed(dict[Inputs, OverLink], student.answer(_PATIENCE_S))
-        finally:
-            if teachers is not None:
-                teachers.stop()
-            student.stop()
+        scratch.child("cluster.teachers.emulated_teachers", own, "teachers", within=far)
+        return typed(dict[Inputs, OverLink], student.answer(_PATIENCE_S))

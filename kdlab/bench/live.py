@@ -9,14 +9,13 @@ says how long its main thread was busy.
 import base64
 import json
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from kdlab.bench.apart import runs_in
+from kdlab.bench.apart import runs_apart
 from kdlab.bench.waiting import until
 from kdlab.errors import ClusterError
 from kdlab.events.log import EventReader
@@ -25,7 +24,7 @@ from kdlab.events.training import StepLogged
 from kdlab.notebook.curves import CurvesWidget
 from kdlab.notebook.monitor import Monitor
 from kdlab.notebook.watch import Watch
-from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.report.figures import Figure, Report, Say, figure, report
 from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run
 
@@ -38,7 +37,7 @@ _HZ = 10
 _TICK_S = 5.0  # at the page
 
 
-def measure(repeats: int = 8, say: Callable[[str], None] = lambda line: None) -> Report:
+def measure(repeats: int = 8, say: Say = lambda line: None) -> Report:
     """All figures; those of the page only where Chromium and playwright are."""
     ratios, sizes = _watched(repeats, say)
     figures = [
@@ -51,10 +50,10 @@ def measure(repeats: int = 8, say: Callable[[str], None] = lambda line: None) ->
 # The run
 
 
-def _watched(repeats: int, say: Callable[[str], None]) -> tuple[list[float], list[float]]:
+def _watched(repeats: int, say: Say) -> tuple[list[float], list[float]]:
     options = {"compare": ["none"], "train.epochs": 1_000_000, "tracking.enabled": False}
     ratios, sizes = list[float](), list[float]()
-    with tempfile.TemporaryDirectory() as folder, runs_in(folder):
+    with runs_apart():
         run = load("quickstart", options).start()
         try:
             read = EventReader(run.folder.events)
@@ -105,7 +104,7 @@ def _counting(sizes: list[float]) -> Callable[..., None]:
 # The page
 
 
-def _page(say: Callable[[str], None]) -> list[Figure]:
+def _page(say: Say) -> list[Figure]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     try:
         from playwright.sync_api import sync_playwright
@@ -139,7 +138,7 @@ def _page(say: Callable[[str], None]) -> list[Figure]:
     say(f"the page was busy {median(busy):.1f} ms of a second, {drawn} updates were drawn")
     return [
         figure("browser_ms_per_s", busy, "ms", "<= 100"),
-        figure("bytes_of_whole_history", [float(kept)], "bytes"),
+        figure("bytes_of_whole_history", float(kept), "bytes"),
     ]
 
 

@@ -9,19 +9,17 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
-from pathlib import Path
 
 import psutil
 
 from kdlab.bench.delay_relay import MTU, TUN, RelayConfig
+from kdlab.bench.scene import Scratch
 from kdlab.errors import BadInput, ClusterError
-from kdlab.supervision.children import Child
 
 NEAR, FAR = "10.177.19.1", "10.177.19.2"
 _NUMBERS = count()
@@ -30,14 +28,10 @@ _PATIENCE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class MachineLink:
-    """Between two machines.
+    """Between two machines."""
 
-    mbit_per_s: in each direction; None leaves it as fast as it is.
-    delay_ms: one way.
-    """
-
-    mbit_per_s: float | None = None
-    delay_ms: float = 0.0
+    mbit_per_s: float | None = None  # in each direction; None leaves it as fast as it is
+    delay_ms: float = 0.0  # one way
 
     @property
     def name(self) -> str:
@@ -118,7 +112,7 @@ def linked(link: MachineLink) -> Iterator[tuple[list[str], list[str]]]:
     ends = [f"kd{own}{side}" for side in ("n", "f")]
     _take_away_orphans()
     relayed = link.delay_ms > 0 and not has_netem()
-    with ExitStack() as open_:
+    with Scratch() as open_:
         open_.callback(_take_away, names, ends[0])
         for name in names:
             _call("ip", "netns", "add", name)
@@ -137,30 +131,24 @@ def linked(link: MachineLink) -> Iterator[tuple[list[str], list[str]]]:
         yield tuple(["ip", "netns", "exec", name] for name in names)  # type: ignore[misc]  # two of them
 
 
-def _relay(open_: ExitStack, ends: list[str], delay_ms: float) -> None:
+def _relay(open_: Scratch, ends: list[str], delay_ms: float) -> None:
     """A process that makes both ends and passes packets from each to the other."""
-    folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
     config = RelayConfig(devices=(ends[0], ends[1]), delay_ms=delay_ms)
-    child = Child("kdlab.bench.delay_relay", config, folder / "relay.log")
-    open_.callback(child.stop)
-    child.answer(_PATIENCE_S)
+    open_.child("bench.delay_relay", config, "relay").answer(_PATIENCE_S)
 
 
 def _take_away(names: list[str], end: str) -> None:
     for name in names:  # the link goes with them
-        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-    # One that was made and never moved.
-    subprocess.run(["ip", "link", "del", end], capture_output=True, check=False)
+        _tried("ip", "netns", "del", name)
+    _tried("ip", "link", "del", end)  # one that was made and never moved
 
 
 def _take_away_orphans() -> None:
     """Networks of a process that was killed before it could."""
-    known = subprocess.run(
-        ["ip", "netns", "list"], capture_output=True, text=True, check=False
-    )
-    for name, pid in re.findall(r"^(kdlab-(\d+)-\S+)", known.stdout, re.MULTILINE):
+    known = _tried("ip", "netns", "list").stdout
+    for name, pid in re.findall(r"^(kdlab-(\d+)-\S+)", known, re.MULTILINE):
         if not psutil.pid_exists(int(pid)):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+            _tried("ip", "netns", "del", name)
 
 
 def _shape(name: str, end: str, link: MachineLink, *, delays: bool) -> None:
@@ -179,7 +167,11 @@ def _shape(name: str, end: str, link: MachineLink, *, delays: bool) -> None:
         )  # fmt: skip
 
 
+def _tried(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
 def _call(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = _tried(*words)
     if done.returncode:
         raise ClusterError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")

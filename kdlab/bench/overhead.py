@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -21,7 +20,7 @@ from kdlab.data.samples import PlannedSamples, planned
 from kdlab.events.log import EventLog, MemberLog
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
-from kdlab.report.figures import Report, figure, report
+from kdlab.report.figures import Report, Say, figure, over, report
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.train.recipe import Recipe, lr_at, make_optimizer
 from kdlab.train.student import StudentLoop
@@ -32,7 +31,7 @@ _IMPORT = (
 )
 
 
-def measure(repeats: int = 15, say: Callable[[str], None] = lambda line: None) -> Report:
+def measure(repeats: int = 15, say: Say = lambda line: None) -> Report:
     """`n_training_over_bare_loop` (samples/s over samples/s) and `import_s`."""
     torch.set_num_threads(1)
     # Steps of a few milliseconds: the shorter the step, the more bookkeeping weighs.
@@ -41,36 +40,27 @@ def measure(repeats: int = 15, say: Callable[[str], None] = lambda line: None) -
     digits = Digits(size=8)
     data = digits.load()
     samples = planned(data, digits.to_dict(), batch=64, seed=0, epochs=4)
-    ratios, ours, bare = [], [], []
+    ours, bare = list[float](), list[float]()
     for repeat in range(-1, repeats):  # the first warms up and is not counted
-        pair = _pair(recipe, spec, samples, swapped=repeat % 2 == 1)
+        order = (_kdlab_rate, _bare_rate) if repeat % 2 == 0 else (_bare_rate, _kdlab_rate)
+        rates = {measured: measured(recipe, spec, samples) for measured in order}
         if repeat >= 0:
-            ours.append(pair[0])
-            bare.append(pair[1])
-            ratios.append(pair[0] / pair[1])
-            say(f"repeat {repeat + 1}/{repeats}: kdlab over bare loop {ratios[-1]:.3f}")
+            ours.append(rates[_kdlab_rate])
+            bare.append(rates[_bare_rate])
+            say(
+                f"repeat {repeat + 1}/{repeats}: kdlab over bare loop {ours[-1] / bare[-1]:.3f}"
+            )
     imports = [_import_seconds() for _ in range(5)]
     return report(
         "overhead",
         [
-            figure("n_training_over_bare_loop", ratios, "ratio", ">= 0.97"),
+            figure("n_training_over_bare_loop", over(ours, bare), "ratio", ">= 0.97"),
             figure("n_training_samples_per_second", ours, "samples/s"),
             figure("bare_loop_samples_per_second", bare, "samples/s"),
-            figure("step_ms", [64_000 / median(bare)], "ms"),
+            figure("step_ms", 64_000 / median(bare), "ms"),
             figure("import_s", imports, "s", "<= 0.4"),
         ],
     )
-
-
-def _pair(
-    recipe: Recipe, spec: CifarResNet, samples: PlannedSamples, swapped: bool
-) -> tuple[float, float]:
-    """(kdlab, bare) in samples/s, in changing order."""
-    if swapped:
-        bare = _bare_rate(recipe, _model(spec, samples), samples)
-        return _kdlab_rate(recipe, spec, samples), bare
-    ours = _kdlab_rate(recipe, spec, samples)
-    return ours, _bare_rate(recipe, _model(spec, samples), samples)
 
 
 def _model(spec: CifarResNet, samples: PlannedSamples) -> Normalised:
@@ -97,8 +87,9 @@ def _kdlab_rate(recipe: Recipe, spec: CifarResNet, samples: PlannedSamples) -> f
     return rate
 
 
-def _bare_rate(recipe: Recipe, model: Normalised, samples: PlannedSamples) -> float:
+def _bare_rate(recipe: Recipe, spec: CifarResNet, samples: PlannedSamples) -> float:
     """What one writes by hand: no events, counts, checkpoints or stop requests."""
+    model = _model(spec, samples)
     optimizer = make_optimizer(recipe, model)
     model.train()
     steps_per_epoch, step, seen = samples.plan.batches, 0, 0

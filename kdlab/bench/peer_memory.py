@@ -3,7 +3,7 @@
 import psutil
 
 from kdlab.bench.peer_loops import PEERS
-from kdlab.bench.peers import PeerMemoryConfig, PeerStage
+from kdlab.bench.peers import PeerMemoryConfig, PeerScene
 from kdlab.bench.slices import BUFFER
 from kdlab.supervision.children import announce, configured
 
@@ -13,9 +13,8 @@ _STEPS = 2 * BUFFER + 8  # all buffers are full then
 def main() -> None:
     config = configured(PeerMemoryConfig)
     name = config.variant
-    stage = PeerStage(config.folder)
-    with stage.open:
-        variant = stage.peer(name) if name in PEERS else stage.kdlab(name)
+    with PeerScene(config.folder) as scene:
+        variant = scene.peer(name) if name in PEERS else scene.kdlab(name)
         most = 0.0
         for _ in range(_STEPS // 4):
             variant.advance(4)

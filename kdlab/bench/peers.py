@@ -7,10 +7,9 @@ teacher uses the other core, the peers are measured with two threads as well.
 """
 
 import copy
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -29,58 +28,38 @@ from kdlab.bench.peer_loops import (
     Step,
     written,
 )
-from kdlab.bench.real_teacher import deployment_of_model
-from kdlab.bench.slices import BUFFER, TimedTraining, compare, ratios
-from kdlab.bench.students import ENDLESS, context, loop_of
-from kdlab.cluster.local_pool import LocalPool
+from kdlab.bench.scene import Scene, Scratch, here
+from kdlab.bench.slices import BUFFER, Turn, compare, ratios
+from kdlab.bench.students import ENDLESS, EPOCHS, loop_of
 from kdlab.cluster.served import Served
 from kdlab.data.digits import Digits
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.losses.hinton import Hinton
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
-from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.report.figures import Figure, Report, Say, figure, report
 from kdlab.soft_labels.cached import Cached
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
-from kdlab.soft_labels.source import (
-    LoadedTeacher,
-    SoftLabelSource,
-    SourceContext,
-    SourceSpec,
-)
-from kdlab.supervision.children import Child
-from kdlab.train.student import StudentLoop
-from kdlab.train.teacher import frozen
+from kdlab.soft_labels.source import SourceSpec
 
 BATCH = 64
 STEPS = 12  # of a slice
-_EPOCHS = 1_000_000
 TEACHER = CifarResNet(depth=14)
 STUDENT = CifarResNet(depth=8, width=(8, 8, 16, 32))
 KDLAB = ("kdlab_n_training", "kdlab_online", "kdlab_offline", "kdlab_served")
 _PATIENCE_S = 120.0
 
 
-@dataclass(slots=True)
-class Peer:
+@dataclass(slots=True, kw_only=True)
+class Peer(Turn):
     """A loop of somebody else's on kdlab's batches."""
 
-    name: str
     step: Step
     samples: PlannedSamples
-    beside: Callable[[], AbstractContextManager[None]] = nullcontext
-    rates: list[float] = field(default_factory=list)
-    _batches: Iterator[None] | None = None
 
-    def advance(self, steps: int) -> None:
-        if self._batches is None:
-            self._batches = self._train()
-        for _ in range(steps):
-            next(self._batches)
-
-    def _train(self) -> Iterator[None]:
-        for epoch in range(_EPOCHS):
+    def train(self) -> Iterator[None]:
+        for epoch in range(EPOCHS):
             for ids in self.samples.batches(epoch):
                 views = torch.from_numpy(self.samples.views(ids, epoch))
                 self.step(views, torch.from_numpy(self.samples.labels(ids)))
@@ -95,23 +74,17 @@ class PeerMemoryConfig:
     folder: Path
 
 
-class PeerStage:
-    """Data, teacher, and every variant built on them.
+class PeerScene(Scene):
+    """Data, teacher, and every variant built on them."""
 
-    Args:
-        folder: for pools and weights.
-    """
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         torch.set_num_threads(1)
-        self.folder, self.open = folder, ExitStack()
         digits = Digits(size=32)
-        self.samples = planned(
-            digits.load(), digits.to_dict(), batch=BATCH, seed=0, epochs=_EPOCHS
-        )
+        facts = digits.to_dict()
+        samples = planned(digits.load(), facts, batch=BATCH, seed=0, epochs=EPOCHS)
+        super().__init__(samples, folder)
         torch.manual_seed(1)
-        classes, channels = self.samples.classes, self.samples.data.shape[0]
-        self.teacher = frozen(TEACHER.build(classes, channels))
+        self.teacher = self.model(TEACHER)
         self.models: dict[str, Normalised] = {}
 
     def student(self, name: str) -> Normalised:
@@ -126,7 +99,7 @@ class PeerStage:
         # One of its own: torchdistill leaves hooks in it.
         step = PEERS[name](copy.deepcopy(self.teacher), self.student(label))
         beside = nullcontext if threads == 1 else lambda: _threads(threads)
-        return Peer(label, step, self.samples, beside)
+        return Peer(name=label, step=step, samples=self.samples, beside=beside)
 
     def plain(self) -> Peer:
         """By hand, without a teacher."""
@@ -143,48 +116,35 @@ class PeerStage:
             optimizer.step()
             return loss.detach()
 
-        return Peer("bare_n_training", step, self.samples)
+        return Peer(name="bare_n_training", step=step, samples=self.samples)
 
-    def kdlab(self, name: str) -> TimedTraining:
-        loop = self._loop(name)
-        if name == "kdlab_served":
-            source: SoftLabelSource = self._served(loop.measure_rate(0.3))
-        else:
-            kinds: dict[str, SourceSpec] = {
-                "kdlab_n_training": NoTeacher(),
-                "kdlab_online": InProcess(),
-                "kdlab_offline": Cached(path=str(self.folder / "cache")),
-            }
-            source = kinds[name].build(self._in_process())
-        self.open.callback(source.close)
-        return TimedTraining(name, loop, source)
-
-    def _loop(self, name: str) -> StudentLoop:
-        loop = loop_of(
-            STUDENT, self.samples, self.folder / name,
-            Hinton(temperature=TEMPERATURE, hard_weight=HARD, soft_weight=SOFT),
-            replace(ENDLESS, lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY),
-        )  # fmt: skip
-        self.models[name] = loop.model
-        return loop
-
-    def _served(self, rate: float) -> SoftLabelSource:
-        deployment = deployment_of_model(TEACHER, self.teacher, self.samples, self.folder)
-        pool = LocalPool(teachers=1).start(deployment, self.folder / "pool")
-        self.open.callback(pool.close)
-        pool.wait()
-        own = context(self.samples, self.folder / "served", pool, rate, "served")
-        return Served(lt=12 * BATCH, ut=BUFFER * BATCH).build(own)
-
-    def _in_process(self) -> SourceContext:
-        infer = torch.inference_mode()(lambda views: self.teacher(views).float())
-        return SourceContext(
-            samples=self.samples,
-            student="bench",
-            folder=self.folder / "in_process",
-            load_teacher=lambda: LoadedTeacher(infer, "bench"),
-            start={"epoch": 0, "done": []},
+    def kdlab(self, name: str) -> Turn:
+        sources: dict[str, SourceSpec] = {
+            "kdlab_n_training": NoTeacher(),
+            "kdlab_online": InProcess(),
+            "kdlab_offline": Cached(path=str(self.folder / "cache")),
+            "kdlab_served": Served(lt=12 * BATCH, ut=BUFFER * BATCH),
+        }
+        loss = Hinton(temperature=TEMPERATURE, hard_weight=HARD, soft_weight=SOFT)
+        recipe = replace(
+            ENDLESS, lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY
         )
+        rate = 1.0
+        if name == "kdlab_served":
+            probe = loop_of(STUDENT, self.samples, self.folder / "probe", loss, recipe)
+            rate = probe.measure_rate(0.3)
+            self.local(TEACHER, self.teacher, teachers=1)
+        made = self.training(
+            name,
+            STUDENT,
+            sources[name],
+            rate,
+            infer=here(self.teacher),
+            loss=loss,
+            recipe=recipe,
+        )
+        self.models[name] = made.loop.model
+        return made
 
     @torch.inference_mode()
     def loss_of(self, name: str) -> float:
@@ -209,54 +169,46 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(1)
 
 
-def measure(repeats: int = 6, say: Callable[[str], None] = lambda line: None) -> Report:
+def measure(repeats: int = 6, say: Say = lambda line: None) -> Report:
     """Samples/s of all, loss after as many steps, memory, and lines one writes."""
-    with tempfile.TemporaryDirectory() as folder:
-        stage = PeerStage(Path(folder))
-        with stage.open:
-            variants: list[TimedTraining | Peer] = [stage.kdlab(name) for name in KDLAB]
-            variants += [stage.plain(), *(stage.peer(name) for name in PEERS)]
-            variants += [stage.peer(name, threads=2) for name in PEERS]
-            compare(variants, rounds=repeats, steps=STEPS, warm_up=BUFFER + 8, say=say)
-            steps = (BUFFER + 8) * (2 * repeats + 1) + 2 * repeats * STEPS
-            known = {v.name: v for v in variants}
-            figures = [*_figures(known, stage, steps), _overhead(known, repeats, say)]
+    with PeerScene() as scene:
+        variants = [scene.kdlab(name) for name in KDLAB]
+        variants += [scene.plain(), *(scene.peer(name) for name in PEERS)]
+        variants += [scene.peer(name, threads=2) for name in PEERS]
+        compare(variants, rounds=repeats, steps=STEPS, warm_up=BUFFER + 8, say=say)
+        steps = (BUFFER + 8) * (2 * repeats + 1) + 2 * repeats * STEPS
+        known = {v.name: v for v in variants}
+        figures = [*_figures(known, scene, steps), _overhead(known, repeats, say)]
     for name in ("bare_loop", "timm", "torchdistill", *KDLAB[1:]):
         say(f"memory of {name}")
-        figures.append(figure(f"memory_mb/{name}", [_memory(name)], "MB"))
-    figures += [figure(f"lines/{w.peer}", [float(w.lines)], "lines") for w in written()]
+        figures.append(figure(f"memory_mb/{name}", _memory(name), "MB"))
+    figures += [
+        figure(f"lines/{name}", float(count), "lines") for name, count in written().items()
+    ]
     return report("peers", figures)
 
 
-def _figures(
-    variants: dict[str, TimedTraining | Peer], stage: PeerStage, steps: int
-) -> list[Figure]:
-    served = variants["kdlab_served"]
-    found = [
-        figure(
-            f"samples_per_second/{name}", [BATCH * rate for rate in v.rates], "samples/s"
-        )
-        for name, v in variants.items()
-    ]
+def _figures(variants: dict[str, Turn], scene: PeerScene, steps: int) -> list[Figure]:
+    found = []
+    for name, v in variants.items():
+        rates = [BATCH * rate for rate in v.rates]
+        found.append(figure(f"samples_per_second/{name}", rates, "samples/s"))
     for name in [*PEERS, *(f"{name}_2_threads" for name in PEERS), "kdlab_online"]:
-        goal = ">= 1" if name in PEERS else None
-        found.append(
-            figure(f"served_over/{name}", ratios(served, variants[name]), "times", goal)
-        )
-    bare = stage.loss_of("bare_loop")
+        goal, over = ">= 1" if name in PEERS else None, variants[name]
+        values = ratios(variants["kdlab_served"], over)
+        found.append(figure(f"served_over/{name}", values, "times", goal))
+    bare = scene.loss_of("bare_loop")
     for name, v in variants.items():
         if "n_training" in name:
             continue
-        loss = stage.loss_of(name)
-        found.append(figure(f"loss_over_bare_loop/{name}", [loss / bare], "ratio"))
+        loss = scene.loss_of(name)
+        found.append(figure(f"loss_over_bare_loop/{name}", loss / bare, "ratio"))
         seconds = steps / median(v.rates)
-        found.append(figure(f"seconds_to_equal_loss/{name}", [seconds], "s"))
+        found.append(figure(f"seconds_to_equal_loss/{name}", seconds, "s"))
     return found
 
 
-def _overhead(
-    variants: dict[str, TimedTraining | Peer], repeats: int, say: Callable[[str], None]
-) -> Figure:
+def _overhead(variants: dict[str, Turn], repeats: int, say: Say) -> Figure:
     """Rate without a teacher, measured alone: a few percent are looked for."""
     own, bare = variants["kdlab_n_training"], variants["bare_n_training"]
     rounds = 4 * repeats
@@ -267,14 +219,8 @@ def _overhead(
 
 def _memory(name: str) -> float:
     """Peak megabytes of a process of its own, and of those it starts."""
-    with tempfile.TemporaryDirectory() as folder:
-        child = Child(
-            "kdlab.bench.peer_memory",
-            PeerMemoryConfig(variant=name, folder=Path(folder)),
-            Path(folder) / "log",
-            environment={"OMP_NUM_THREADS": "1"},
-        )
-        try:
-            return float(child.answer(_PATIENCE_S)["mb"])
-        finally:
-            child.stop()
+    environment = {"OMP_NUM_THREADS": "1"}
+    with Scratch() as scratch:
+        config = PeerMemoryConfig(variant=name, folder=scratch.folder)
+        child = scratch.child("bench.peer_memory", config, "log", environment=environment)
+        return float(child.answer(_PATIENCE_S)["mb"])

@@ -13,7 +13,7 @@ the others do; that divided by their number is a step without waiting or sharing
 import random
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -21,18 +21,12 @@ from typing import TypeVar
 import torch
 
 from kdlab.bench.bench_children import BenchJob, results
-from kdlab.bench.block_rank import (
-    VARIANTS,
-    BlockRankConfig,
-    NeededMemory,
-    SliceTimes,
-    Variant,
-)
+from kdlab.bench.block_rank import VARIANTS, BlockRankConfig, SliceTimes, Variant
 from kdlab.bench.block_workloads import Name
 from kdlab.bench.parts import measured
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import dynamic
-from kdlab.report.figures import Figure, Report, figure
+from kdlab.report.figures import Figure, Report, Say, at, figure, over
 
 T = TypeVar("T")
 Plans = dict[Name, dict[Variant, dict[str, object]]]
@@ -51,9 +45,7 @@ _PATIENCE_S = 1800.0
 
 
 def measure(
-    repeats: int = 6,
-    say: Callable[[str], None] = lambda line: None,
-    only: Collection[str] = (),
+    repeats: int = 6, say: Say = lambda line: None, only: Collection[str] = ()
 ) -> Report:
     """All figures, or those of some parts; `repeats` rounds for each ratio."""
     plans: Plans = {}
@@ -67,9 +59,7 @@ def measure(
     return measured("pipe_bd", parts, only)
 
 
-def speed(
-    workload: Name, rounds: int, say: Callable[[str], None], plans: Plans
-) -> list[Figure]:
+def speed(workload: Name, rounds: int, say: Say, plans: Plans) -> list[Figure]:
     told = replace(_told(workload), variants=VARIANTS, rounds=_rounds(workload, rounds))
     times = _ranks(SliceTimes, replace(told, warm_up=2), say)
     plans[workload] = times[0].programmes
@@ -86,30 +76,19 @@ def _speed_figures(workload: str, times: list[SliceTimes]) -> list[Figure]:
     pipe = seconds["tr_dpu_ahd"]
     ideal = [s / DEVICES for s in seconds["ideal"]]
 
-    def over(base: list[float], own: list[float]) -> list[float]:
-        return [b / o for b, o in zip(base, own, strict=True)]
-
     over_dp = over(seconds["dp"], pipe)
     bound = times[0].bound_over_dp
     nas = workload == "nas"
-    found = [
-        figure(f"of_ideal/{workload}", over(ideal, pipe), "ratio", ">= 0.93"),
-        figure(f"over_dp/{workload}", over_dp, "times", None if nas else ">= 3.3"),
-        figure(
-            f"over_ls/{workload}",
-            over(seconds["ls"], pipe),
-            "times",
-            ">= 1" if nas else None,
-        ),
-        figure(
-            f"over_dp_of_bound/{workload}",
-            [value / bound for value in over_dp],
-            "ratio",
-            ">= 0.9" if nas else None,
-        ),
-        figure(f"bound_over_dp/{workload}", [bound], "times"),
-        _predicted(workload, "tr_dpu_ahd", times, goal=True),
-    ]
+    over_ls, of_bound = over(seconds["ls"], pipe), [value / bound for value in over_dp]
+    found = at(
+        workload,
+        figure("of_ideal", over(ideal, pipe), "ratio", ">= 0.93"),
+        figure("over_dp", over_dp, "times", None if nas else ">= 3.3"),
+        figure("over_ls", over_ls, "times", ">= 1" if nas else None),
+        figure("over_dp_of_bound", of_bound, "ratio", ">= 0.9" if nas else None),
+        figure("bound_over_dp", bound, "times"),
+    )
+    found.append(_predicted(workload, "tr_dpu_ahd", times, goal=True))
     others: tuple[Variant, ...] = ("dp", "ls", "tr", "tr_dpu", "tr_ir")
     found += [_predicted(workload, name, times) for name in others]
     for name in VARIANTS:
@@ -131,8 +110,7 @@ def _predicted(
 
     By a short profile of the same round: what is tested is the cost model, not the host.
     """
-    pairs = zip(times[0].predicted[name], times[0].seconds[name], strict=True)
-    values = [predicted / measured for predicted, measured in pairs]
+    values = over(times[0].predicted[name], times[0].seconds[name])
     label = f"predicted_over_measured/{workload}"
     made = figure(label if goal else f"{label}/{name}", values, "ratio")
     if goal:
@@ -141,7 +119,7 @@ def _predicted(
     return made
 
 
-def batches(rounds: int, say: Callable[[str], None]) -> list[Figure]:
+def batches(rounds: int, say: Say) -> list[Figure]:
     found = []
     own: tuple[Variant, ...] = ("tr_dpu", "tr_dpu_ahd")
     for workload in WORKLOADS:
@@ -156,13 +134,12 @@ def batches(rounds: int, say: Callable[[str], None]) -> list[Figure]:
             )
             seconds = _ranks(SliceTimes, told, say)[0].seconds
             for name in own:
-                values = [d / o for d, o in zip(seconds["dp"], seconds[name], strict=True)]
                 label = f"speed_over_dp_at_batch/{workload}/{name}/{batch}"
-                found.append(figure(label, values, "times"))
+                found.append(figure(label, over(seconds["dp"], seconds[name]), "times"))
     return found
 
 
-def memory(say: Callable[[str], None], plans: Plans) -> list[Figure]:
+def memory(say: Say, plans: Plans) -> list[Figure]:
     """Each variant in processes of its own, since a process does not give memory back."""
     found: list[Figure] = []
     for workload in WORKLOADS:
@@ -173,12 +150,12 @@ def memory(say: Callable[[str], None], plans: Plans) -> list[Figure]:
         largest: dict[Variant, float] = {}
         for name in VARIANTS[:-1]:
             told = replace(_told(workload), what="memory", programme=known[name], steps=4)
-            each = [one.mb for one in _ranks(NeededMemory, told, say)]
+            each = _ranks(float, told, say)
             largest[name] = max(each)
             found.append(figure(f"memory_mb/{workload}/{name}", each, "MB"))
             say(f"memory {workload} {name}: {', '.join(f'{mb:.0f} MB' for mb in each)}")
         ratio = largest["tr_dpu_ahd"] / largest["dp"]
-        found.append(figure(f"memory_over_dp/{workload}", [ratio], "ratio"))
+        found.append(figure(f"memory_over_dp/{workload}", ratio, "ratio"))
     return found
 
 
@@ -226,7 +203,7 @@ def _told(workload: Name) -> BlockRankConfig:
     )
 
 
-def _ranks(kind: type[T], told: BlockRankConfig, say: Callable[[str], None]) -> list[T]:
+def _ranks(kind: type[T], told: BlockRankConfig, say: Say) -> list[T]:
     """What each of the ranks found; they are processes of their own."""
     with tempfile.TemporaryDirectory() as folder:
         meet_at = f"file://{folder}/meet"

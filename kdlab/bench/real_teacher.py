@@ -10,19 +10,16 @@ show what is left of the difference once both compute it.
 
 import os
 import signal
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from statistics import median
 
 import psutil
 import torch
-from safetensors.torch import save_file
 
 from kdlab.bench.neighbour import NeighbourConfig
+from kdlab.bench.scene import Scene, here
 from kdlab.bench.slices import (
     BUFFER,
     SLICE_MS,
@@ -32,34 +29,21 @@ from kdlab.bench.slices import (
     ratios,
     worst_of,
 )
-from kdlab.bench.students import (
-    ImageCase,
-    calibrated,
-    context,
-    deployment_for,
-    loop_of,
-    samples_of,
-)
-from kdlab.cluster.deployment import DeployedModel, Deployment
-from kdlab.cluster.local_pool import LocalPool
+from kdlab.bench.students import ImageCase, calibrated, samples_of
 from kdlab.cluster.served import Served
-from kdlab.config.seal import file_sha256
 from kdlab.data.samples import PlannedSamples
-from kdlab.models.model import ModelSpec, Normalised
+from kdlab.models.model import Normalised
 from kdlab.models.patch_net import PatchNet
-from kdlab.report.figures import Figure, figure
+from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.remembered import Remembered
-from kdlab.soft_labels.source import LoadedTeacher, SoftLabelSource, SourceContext
 from kdlab.supervision.children import Child
-from kdlab.train.teacher import frozen
 
-Beside = Callable[[], AbstractContextManager[None]]
 CASES = (ImageCase(32, 40, 5), ImageCase(32, 64, 80))
 
 
-def measure(rounds: int, say: Callable[[str], None]) -> list[Figure]:
+def measure(rounds: int, say: Say) -> list[Figure]:
     figures: list[Figure] = []
     for case in CASES:
         figures += _case(case, rounds, say)
@@ -67,52 +51,34 @@ def measure(rounds: int, say: Callable[[str], None]) -> list[Figure]:
     return [worst, *figures]
 
 
-def _case(case: ImageCase, rounds: int, say: Callable[[str], None]) -> list[Figure]:
+def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
     samples = samples_of(case)
     spec, rate = calibrated(case, samples)
     teacher_spec = PatchNet(patch=spec.patch, depth=max(1, round(1.2 * spec.depth)))
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        model = frozen(teacher_spec.build(samples.classes, samples.data.shape[0]))
-        deployment = deployment_of_model(teacher_spec, model, samples, folder)
-        pool = LocalPool(teachers=1).start(deployment, folder / "pool")
-        stack.callback(pool.close)
-        pool.wait()
+    steps = max(6, round(SLICE_MS / case.step_ms))
+    with Scene(samples) as scene:
+        model = scene.model(teacher_spec)
+        pool = scene.local(teacher_spec, model, teachers=1)
         teacher_s = _seconds(model, samples)
-
-        def built(name: str) -> SourceContext:
-            return context(samples, folder / name, pool, rate, name)
-
-        served = Served(lt=12 * case.batch, ut=BUFFER * case.batch).build(built("served"))
-        stack.callback(served.close)
-        online = InProcess().build(_online(model, samples, folder))
-        steps = max(6, round(SLICE_MS / case.step_ms))
-
-        def timed(name: str, source: SoftLabelSource, beside: Beside) -> TimedTraining:
-            loop = loop_of(spec, samples, folder / name)
-            return TimedTraining(name, loop, source, beside)
-
-        served_v = timed("served", served, nullcontext)
-        helpers = [psutil.Process(pid) for pid in (served.reader.pid, pool.teachers[0].pid)]
-        spent, share = _helpers_spend(served_v, helpers, steps)
-        neighbour = _neighbour(teacher_spec, samples, share, folder)
-        stack.callback(neighbour.stop)
-        stack.callback(neighbour.process.send_signal, signal.SIGCONT)  # or it could not end
+        source = Served(lt=12 * case.batch, ut=BUFFER * case.batch)
+        served = scene.training("served", spec, source, rate)
+        assert served.helper is not None
+        helpers = [served.helper, psutil.Process(pool.teachers[0].pid)]
+        spent, share = _helpers_spend(served, helpers, steps)
+        neighbour = _neighbour(scene, teacher_spec, share)
 
         def beside() -> AbstractContextManager[None]:
             return going(neighbour.pid)
 
-        variants = {
-            "n_training": timed(
-                "n_training", NoTeacher().build(built("alone")), nullcontext
-            ),
-            "busy": timed("busy", NoTeacher().build(built("busy")), beside),
-            "memory": timed("memory", Remembered().build(built("memory")), beside),
-            "served": served_v,
-            "online": timed("online", online, nullcontext),
-        }
+        every = [
+            scene.training("n_training", spec, NoTeacher()),
+            scene.training("busy", spec, NoTeacher(), beside=beside),
+            scene.training("memory", spec, Remembered(), beside=beside),
+            served,
+            scene.training("online", spec, InProcess(), infer=here(model)),
+        ]
         compare(
-            list(variants.values()),
+            every,
             rounds=rounds,
             steps=steps,
             warm_up=BUFFER + 10,
@@ -120,10 +86,10 @@ def _case(case: ImageCase, rounds: int, say: Callable[[str], None]) -> list[Figu
         )
     label = f"{case.step_ms:g}ms"
     return [
-        *_figures(variants, teacher_s, label),
-        figure(f"helpers_share_of_a_core/{label}", [share], "cores"),
+        *_figures({variant.name: variant for variant in every}, teacher_s, label),
+        figure(f"helpers_share_of_a_core/{label}", share, "cores"),
         *(
-            figure(f"{who}_cpu_ms_per_batch/real_teacher/{label}", [1000 * seconds], "ms")
+            figure(f"{who}_cpu_ms_per_batch/real_teacher/{label}", 1000 * seconds, "ms")
             for who, seconds in zip(("reader", "teacher"), spent, strict=True)
         ),
     ]
@@ -134,19 +100,21 @@ def _figures(v: dict[str, TimedTraining], teacher_s: float, label: str) -> list[
     step_s = 1 / median(busy.rates)
     limit = (step_s + teacher_s) / max(step_s, teacher_s)
     over_online = ratios(served, v["online"])
-    gains = [gain / limit for gain in over_online]
-    over_busy, over_memory = ratios(served, busy), ratios(served, v["memory"])
-    beside, soft_loss = ratios(busy, v["n_training"]), ratios(v["memory"], busy)
-    name = f"real_teacher/{label}"
-    return [
-        figure(f"served_over_n_training/{name}", over_busy, "ratio", ">= 0.97"),
-        figure(f"control/busy_neighbour/{label}", beside, "ratio"),
-        figure(f"control/soft_loss/{label}", soft_loss, "ratio"),
-        figure(f"served_over_memory/{name}", over_memory, "ratio"),
-        figure(f"gain_over_online_of_limit/{label}", gains, "ratio"),
-        figure(f"gain_over_online/{label}", over_online, "times"),
-        figure(f"teacher_ms/{label}", [1000 * teacher_s], "ms"),
-    ]
+    over_memory, soft_loss = ratios(served, v["memory"]), ratios(v["memory"], busy)
+    return at(
+        label,
+        figure(
+            "served_over_n_training/real_teacher", ratios(served, busy), "ratio", ">= 0.97"
+        ),
+        figure("control/busy_neighbour", ratios(busy, v["n_training"]), "ratio"),
+        figure("control/soft_loss", soft_loss, "ratio"),
+        figure("served_over_memory/real_teacher", over_memory, "ratio"),
+        figure(
+            "gain_over_online_of_limit", [gain / limit for gain in over_online], "ratio"
+        ),
+        figure("gain_over_online", over_online, "times"),
+        figure("teacher_ms", 1000 * teacher_s, "ms"),
+    )
 
 
 def _helpers_spend(
@@ -171,9 +139,9 @@ def going(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGSTOP)
 
 
-def _neighbour(
-    spec: PatchNet, samples: PlannedSamples, share: float, folder: Path
-) -> Child:
+def _neighbour(scene: Scene, spec: PatchNet, share: float) -> Child:
+    """Stopped, until somebody lets it go on."""
+    samples = scene.samples
     config = NeighbourConfig(
         patch=spec.patch,
         depth=spec.depth,
@@ -182,45 +150,12 @@ def _neighbour(
         batch=samples.plan.batch,
         share=share,
     )
-    child = Child(
-        "kdlab.bench.neighbour",
-        config,
-        folder / "neighbour.log",
-        environment={"OMP_NUM_THREADS": "1"},
-    )
+    environment = {"OMP_NUM_THREADS": "1"}
+    child = scene.child("bench.neighbour", config, "neighbour", environment=environment)
     child.answer(60.0)
     os.kill(child.pid, signal.SIGSTOP)
+    scene.callback(child.process.send_signal, signal.SIGCONT)  # or it could not end
     return child
-
-
-def deployment_of_model(
-    spec: ModelSpec, model: Normalised, samples: PlannedSamples, folder: Path
-) -> Deployment:
-    weights = folder / "teacher.safetensors"
-    save_file(model.net.state_dict(), weights)
-    member = DeployedModel(
-        model=spec.to_dict(),
-        weights=str(weights),
-        sha256=file_sha256(weights),
-        weight=1.0,
-    )
-    return replace(
-        deployment_for(samples),
-        members=(member,),
-        teacher=member.sha256[:16],
-        by_reference=True,
-    )
-
-
-def _online(model: Normalised, samples: PlannedSamples, folder: Path) -> SourceContext:
-    infer = torch.inference_mode()(lambda views: model(views).float())
-    return SourceContext(
-        samples=samples,
-        student="online",
-        folder=folder,
-        load_teacher=lambda: LoadedTeacher(infer, "bench"),
-        start={"epoch": 0, "done": []},
-    )
 
 
 @torch.inference_mode()

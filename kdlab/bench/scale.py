@@ -1,21 +1,19 @@
 """The paper's largest scale on one machine: 614 teachers, 32 students, one coordinator."""
 
-import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import psutil
 
+from kdlab.bench.scene import Scene
 from kdlab.bench.slices import cpu_seconds
-from kdlab.bench.students import ImageCase, deployment_for, samples_of
+from kdlab.bench.students import ImageCase, samples_of
 from kdlab.cluster.child_configs import EmulatedStudentsConfig
-from kdlab.cluster.emulated_pool import EmulatedPool, RunningEmulatedPool
+from kdlab.cluster.emulated_pool import RunningEmulatedPool
 from kdlab.messages import typed
-from kdlab.report.figures import Figure, figure
+from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.supervision.children import Child
 
 TEACHERS, STUDENTS = 614, 32
@@ -70,49 +68,37 @@ class Renewals:
     renewals: list[float]
 
 
-def measure(say: Callable[[str], None]) -> list[Figure]:
+def measure(say: Say) -> list[Figure]:
     samples = samples_of(ImageCase(8, _BATCH, 1))
-    deployment = replace(deployment_for(samples), batch=_BEST_BATCH)
-    with tempfile.TemporaryDirectory() as folder:
-        few = EmulatedPool(teachers=_FEW, t_t=_T_T).start(deployment, Path(folder) / "few")
-        few.wait()
-        base_mb = _mb(few.host.pid)
-        few.close()
-        say(f"{TEACHERS} teachers are starting")
-        pool = EmulatedPool(teachers=TEACHERS, t_t=_T_T).start(deployment, Path(folder))
-        with ExitStack() as stack:
-            stack.callback(pool.close)
-            begin = time.monotonic()
-            pool.wait()
-            up_s = time.monotonic() - begin
-            each_mb = (_mb(pool.host.pid) - base_mb) / (TEACHERS - _FEW)
-            students = _students(pool, samples.classes, Path(folder))
-            stack.callback(students.stop)
-            time.sleep(_WARM_UP_S)  # the first answers take batch / t_t seconds
-            return _measure(pool, students, each_mb, up_s, say)
-
-
-def _students(pool: RunningEmulatedPool, classes: int, folder: Path) -> Child:
-    return emulated_students(
-        pool,
-        classes,
-        folder,
-        students=STUDENTS,
-        t_s=_T_S,
-        batch=_BATCH,
-        rules={"settle_s": 12.0, "wait_s": 120.0, "give_up_s": 120.0},
-        deadline_s=120.0,
-    )
+    with Scene(samples) as scene:
+        base_mb = _mb(scene.emulated(_BEST_BATCH, teachers=_FEW, t_t=_T_T))
+    say(f"{TEACHERS} teachers are starting")
+    with Scene(samples) as scene:
+        pool = scene.emulated(_BEST_BATCH, teachers=TEACHERS, t_t=_T_T)
+        each_mb = (_mb(pool) - base_mb) / (TEACHERS - _FEW)
+        students = emulated_students(
+            scene,
+            pool,
+            students=STUDENTS,
+            t_s=_T_S,
+            batch=_BATCH,
+            rules={"settle_s": 12.0, "wait_s": 120.0, "give_up_s": 120.0},
+            deadline_s=120.0,
+        )
+        time.sleep(_WARM_UP_S)  # the first answers take batch / t_t seconds
+        return [
+            *at(f"{TEACHERS}x{STUDENTS}", *_measured(pool, students, scene.waited_s, say)),
+            figure("emulated_teacher_mb", each_mb, "MB"),
+        ]
 
 
 def emulated_students(
+    scene: Scene,
     pool: RunningEmulatedPool,
-    classes: int,
-    folder: Path,
     *,
     t_s: float,
     batch: int,
-    rules: dict[str, object],
+    rules: Mapping[str, object],
     students: int = 1,
     deadline_s: float = 30.0,
 ) -> Child:
@@ -124,7 +110,7 @@ def emulated_students(
         students=students,
         batch=batch,
         batches=1_000_000,
-        classes=classes,
+        classes=scene.samples.classes,
         replies="full",
         top_k=1,
         inputs="reference",
@@ -132,43 +118,35 @@ def emulated_students(
         t_s=t_s,
         rules=rules,
     )
-    child = Child("kdlab.cluster.reader.emulated_students", config, folder / "students.log")
+    child = scene.child("cluster.reader.emulated_students", config, "students")
     child.answer(60.0)
     return child
 
 
-def _measure(
-    pool: RunningEmulatedPool,
-    students: Child,
-    each_mb: float,
-    up_s: float,
-    say: Callable[[str], None],
+def _measured(
+    pool: RunningEmulatedPool, students: Child, up_s: float, say: Say
 ) -> list[Figure]:
     scheduler = psutil.Process(pool.scheduler.pid)
     asked_of(pool.host, Renewals)  # what was before does not count
     before, cpu = asked_of(students, StudentsSeen), cpu_seconds(scheduler)
     time.sleep(_MEASURE_S)  # the time of the measurement
-    after, share = asked_of(students, StudentsSeen), (cpu_seconds(scheduler) - cpu)
+    after, spent = asked_of(students, StudentsSeen), (cpu_seconds(scheduler) - cpu)
     seconds = after.time - before.time
     renewals = asked_of(pool.host, Renewals).renewals
+    per_s, held = len(renewals) / seconds, sum(after.teachers)
     rate = _BATCH * after.steps_per_second(before) / STUDENTS
-    say(
-        f"{len(renewals) / seconds:.0f} renewals/s, {sum(after.teachers)} teachers held, "
-        f"{rate:.1f} samples/s each student"
-    )
-    label = f"{TEACHERS}x{STUDENTS}"
+    say(f"{per_s:.0f} renewals/s, {held} teachers held, {rate:.1f} samples/s each student")
     p99 = renewals[min(len(renewals) - 1, int(0.99 * len(renewals)))]
     return [
-        figure(f"lease_p99_s/{label}", [p99], "s", "<= 1"),
-        figure(f"lease_median_s/{label}", [renewals[len(renewals) // 2]], "s"),
-        figure(f"renewals_per_s/{label}", [len(renewals) / seconds], "1/s"),
-        figure(f"coordinator_core_share/{label}", [share / seconds], "cores", "<= 0.3"),
-        figure(f"student_samples_per_second/{label}", [rate], "samples/s"),
-        figure(f"student_rate_over_t_s/{label}", [rate / _T_S], "ratio"),
-        figure(f"connections/{label}", [after.connections], "connections"),
-        figure(f"teachers_held/{label}", [sum(after.teachers)], "teachers"),
-        figure(f"start_s/{label}", [up_s], "s"),
-        figure("emulated_teacher_mb", [each_mb], "MB"),
+        figure("lease_p99_s", p99, "s", "<= 1"),
+        figure("lease_median_s", renewals[len(renewals) // 2], "s"),
+        figure("renewals_per_s", per_s, "1/s"),
+        figure("coordinator_core_share", spent / seconds, "cores", "<= 0.3"),
+        figure("student_samples_per_second", rate, "samples/s"),
+        figure("student_rate_over_t_s", rate / _T_S, "ratio"),
+        figure("connections", after.connections, "connections"),
+        figure("teachers_held", held, "teachers"),
+        figure("start_s", up_s, "s"),
     ]
 
 
@@ -177,5 +155,5 @@ def asked_of(child: Child, kind: type[T]) -> T:
     return typed(kind, child.answer(60.0))
 
 
-def _mb(pid: int) -> float:
-    return float(psutil.Process(pid).memory_info().rss) / 1e6
+def _mb(pool: RunningEmulatedPool) -> float:
+    return float(psutil.Process(pool.host.pid).memory_info().rss) / 1e6

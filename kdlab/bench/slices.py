@@ -7,14 +7,14 @@ in buffers meanwhile is used up there, so a served variant is timed at its stead
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import psutil
 
-from kdlab.report.figures import Figure, figure
+from kdlab.report.figures import Figure, Say, figure, over
 from kdlab.soft_labels.source import SoftLabelSource
 from kdlab.train.student import StudentLoop
 
@@ -22,35 +22,50 @@ SLICE_MS = 700.0  # timed
 BUFFER = 16  # batches of ut: a slice's warm-up uses up more than that and the slots
 
 
-@dataclass(slots=True)
-class TimedTraining:
-    """One training that can be advanced by some steps.
+@dataclass(slots=True, kw_only=True)
+class Turn(ABC):
+    """What takes part in a comparison: a training that can be advanced by some steps.
 
     beside: entered for each of its slices, such as a busy neighbour that runs meanwhile.
-    helper: a process whose processor time during its slices is added up.
     """
 
     name: str
-    loop: StudentLoop
-    source: SoftLabelSource
     beside: Callable[[], AbstractContextManager[None]] = nullcontext
-    helper: psutil.Process | None = None
-    helper_cpu_s: float = 0.0
-    source_cpu_s: float = 0.0  # processor time of this process inside the source
-    source_s: float = 0.0  # time inside the source: that, and waiting
-    steps: int = 0
     rates: list[float] = field(default_factory=list)  # steps/s, one per round
     _batches: Iterator[None] | None = None
 
     def advance(self, steps: int) -> None:
         if self._batches is None:
-            self._batches = self._train()
-        before = cpu_seconds(self.helper)
+            self._batches = self.train()
         for _ in range(steps):
             next(self._batches)
+
+    @abstractmethod
+    def train(self) -> Iterator[None]:
+        """A step each time, without end."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TimedTraining(Turn):
+    """A training of kdlab's.
+
+    helper: a process whose processor time during its slices is added up.
+    """
+
+    loop: StudentLoop
+    source: SoftLabelSource
+    helper: psutil.Process | None = None
+    helper_cpu_s: float = 0.0
+    source_cpu_s: float = 0.0  # processor time of this process inside the source
+    source_s: float = 0.0  # time inside the source: that, and waiting
+    steps: int = 0
+
+    def advance(self, steps: int) -> None:
+        before = cpu_seconds(self.helper)
+        Turn.advance(self, steps)
         self.helper_cpu_s += cpu_seconds(self.helper) - before
 
-    def _train(self) -> Iterator[None]:
+    def train(self) -> Iterator[None]:
         loop = self.loop
         loop.source = self.source
         loop.model.train()
@@ -71,34 +86,12 @@ class TimedTraining:
             loop.position.done.clear()
 
 
-class Turn(Protocol):
-    """What takes part in a comparison: something that can be advanced by some steps."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def beside(self) -> Callable[[], AbstractContextManager[None]]: ...
-    @property
-    def rates(self) -> list[float]: ...
-    def advance(self, steps: int) -> None: ...
-
-
 def compare(
-    variants: Sequence[Turn],
-    *,
-    rounds: int,
-    steps: int,
-    warm_up: int,
-    say: Callable[[str], None] = lambda line: None,
+    variants: Sequence[Turn], *, rounds: int, steps: int, warm_up: int, say: Say
 ) -> None:
-    """Fill each variant's `rates`, one per round of two slices.
+    """Fill each variant's `rates`, one per round of two slices in opposite orders.
 
-    Args:
-        variants: to be compared.
-        rounds: of two slices each, in opposite orders.
-        steps: timed per slice.
-        warm_up: steps before, not timed.
-        say: progress.
+    In each slice `warm_up` steps are not timed, and `steps` are.
     """
     for variant in variants:
         variant.advance(warm_up)
@@ -125,19 +118,15 @@ def seconds_of(variant: Turn, steps: int) -> float:
 
 def ratios(one: Turn, other: Turn) -> list[float]:
     """Speed of `one` over that of `other`, round by round."""
-    return [a / b for a, b in zip(one.rates, other.rates, strict=True)]
+    return over(one.rates, other.rates)
 
 
 def worst_of(
-    figures: list[Figure],
-    name: str,
-    worst: Callable[..., Figure],
-    goal: str | None,
+    figures: list[Figure], name: str, worst: Callable[..., Figure], goal: str | None
 ) -> Figure:
     """The worst of all figures below that name."""
-    found = worst(
-        (f for f in figures if f["name"].startswith(f"{name}/")), key=lambda f: f["value"]
-    )
+    below = (f for f in figures if f["name"].startswith(f"{name}/"))
+    found = worst(below, key=lambda f: f["value"])
     return figure(name, [found["low"], found["value"], found["high"]], found["unit"], goal)
 
 

@@ -1,15 +1,13 @@
 """Students and teachers of a wanted cost, for benchmarks."""
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.emulated_pool import EmulatedPool
 from kdlab.cluster.teachers.probe import identity_of
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.data.synthetic import Synthetic
@@ -17,35 +15,31 @@ from kdlab.losses.hinton import Hinton
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.model import ModelSpec
 from kdlab.models.patch_net import PatchNet
-from kdlab.soft_labels.source import SourceContext, TeacherPool
 from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
 
-_EPOCHS = 1_000_000  # slices never come to an end
+EPOCHS = 1_000_000  # slices never come to an end
 _MAX_LAYERS = 2048  # of a student that is slow enough for any case
 # A training that neither evaluates nor saves.
 ENDLESS = Recipe(
-    epochs=_EPOCHS,
+    epochs=EPOCHS,
     schedule="constant",
     lr=1e-4,
     threads=1,
     device="cpu",
-    evaluate_every=_EPOCHS,
+    evaluate_every=EPOCHS,
     checkpoint_every_s=1e9,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ImageCase:
-    """One size of image and of step.
-
-    step_ms: aimed at; the layers are chosen so that it comes near.
-    """
+    """One size of image and of step."""
 
     size: int  # pixels of a side
     batch: int
-    step_ms: float
+    step_ms: float  # aimed at; the layers are chosen so that it comes near
     batches: int = 64  # per epoch
 
     @property
@@ -56,7 +50,7 @@ class ImageCase:
 def samples_of(case: ImageCase) -> PlannedSamples:
     # 10 % each go to validation and test.
     data = Synthetic(samples=int(case.batch * case.batches / 0.81), size=case.size)
-    return planned(data.load(), data.to_dict(), batch=case.batch, seed=0, epochs=_EPOCHS)
+    return planned(data.load(), data.to_dict(), batch=case.batch, seed=0, epochs=EPOCHS)
 
 
 def loop_of(
@@ -99,12 +93,9 @@ def calibrated(case: ImageCase, samples: PlannedSamples) -> tuple[PatchNet, floa
 def depth_for(step_ms: float, measure: Callable[[int], float]) -> int:
     """Layers with which a step takes about so long, between two depths that were measured.
 
-    Depths are doubled until a step takes longer: a probe that a busy machine disturbs costs
-    accuracy, and never makes a student of thousands of layers.
-
-    Args:
-        step_ms: wanted, in milliseconds.
-        measure: milliseconds of a step with so many layers.
+    `measure` gives the milliseconds of a step with so many layers. Depths are doubled until a
+    step takes longer: a probe that a busy machine disturbs costs accuracy, and never makes a
+    student of thousands of layers.
     """
     depth, below = 1, measure(1)
     while below < step_ms and depth < _MAX_LAYERS:
@@ -127,29 +118,4 @@ def deployment_for(samples: PlannedSamples) -> Deployment:
         identity=identity_of(samples.data),
         by_reference=False,
         components={},
-    )
-
-
-@contextmanager
-def emulated(samples: PlannedSamples, **spec: float) -> Iterator[TeacherPool]:
-    """A pool of emulated teachers that is up."""
-    with tempfile.TemporaryDirectory() as folder:
-        pool = EmulatedPool(**spec).start(deployment_for(samples), Path(folder))  # type: ignore[arg-type]  # numbers
-        try:
-            pool.wait()
-            yield pool
-        finally:
-            pool.close()
-
-
-def context(
-    samples: PlannedSamples, folder: Path, pool: TeacherPool | None, rate: float, name: str
-) -> SourceContext:
-    return SourceContext(
-        samples=samples,
-        student=name,
-        folder=folder,
-        pool=pool,
-        student_rate=lambda: rate,
-        start={"epoch": 0, "done": []},
     )

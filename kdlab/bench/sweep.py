@@ -6,18 +6,17 @@ computing (but for the reader of soft labels that each starts, a second of proce
 The same sweep is carried out by one worker and by two, in turns.
 """
 
-import tempfile
 import time
-from collections.abc import Callable
+from contextlib import suppress
 
-from kdlab.bench.apart import runs_in
+from kdlab.bench.apart import runs_apart
 from kdlab.cluster.wires.security import remembered
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.load import from_dict
 from kdlab.errors import ClusterError, SchedulerUnreachable
 from kdlab.events.sweeps import TrialDone, TrialStarted, TrialStopping
 from kdlab.events.teachers import PoolReady
-from kdlab.report.figures import Report, figure, report
+from kdlab.report.figures import Report, Say, figure, report
 from kdlab.tuning.checked import CheckedSweep
 
 _TRIALS = 12
@@ -42,7 +41,7 @@ _SWEEP: dict[str, object] = {
 
 
 def measure(
-    repeats: int = 3, say: Callable[[str], None] = lambda line: None, trials: int = _TRIALS
+    repeats: int = 3, say: Say = lambda line: None, trials: int = _TRIALS
 ) -> Report:
     """Driver time per trial, and the speed-up by a second worker over two.
 
@@ -50,7 +49,7 @@ def measure(
         RunFailed: a sweep did.
     """
     overhead, efficiency, each, freed = (list[float]() for _ in range(4))
-    with tempfile.TemporaryDirectory() as folder, runs_in(folder):
+    with runs_apart():
         for number in range(repeats):
             seconds = {}
             for jobs in (1, 2) if number % 2 else (2, 1):
@@ -114,11 +113,9 @@ def _until_gone(address: str, student: str) -> float:
     """When the pool has no such student any more; seconds since 1970."""
     deadline = time.time() + _PATIENCE_S
     tls = remembered(address)
-    try:
+    with suppress(SchedulerUnreachable):  # after the last trial the pool itself goes
         while student in ask(address, "kdlab_status", tls=tls)["students"]:
             if time.time() > deadline:
                 break
             time.sleep(0.02)  # between looks
-    except SchedulerUnreachable:  # after the last trial the pool itself goes
-        return time.time()
     return time.time()

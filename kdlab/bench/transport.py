@@ -7,14 +7,15 @@ process's sockets carried, measured at the loopback device of this machine.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from statistics import median
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from kdlab.bench.students import ImageCase, emulated, samples_of
+from kdlab.bench.scene import Scene
+from kdlab.bench.students import ImageCase, samples_of
 from kdlab.cluster.child_configs import WiresConfig
 from kdlab.cluster.reader.reader_wires import Wires
 from kdlab.cluster.wires import security
@@ -23,45 +24,44 @@ from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import ask, settle
 from kdlab.data.samples import PlannedSamples
 from kdlab.messages import typed
-from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.report.figures import Figure, Report, Say, at, figure, report
 
 WAYS: tuple[Inputs, ...] = ("reference", "value_uint8", "value_float32")
 SIZES = {32: 64, 224: 32}  # pixels of a side: samples of a batch
 _REQUESTS = 40  # per way and repeat, one after the other
 _IN_FLIGHT = 4
+# ms one after the other, ms with some in flight, bytes of a sample: a value for each repeat
+Times = dict[str, tuple[list[float], list[float], list[float]]]
 
 
-def measure(repeats: int = 5, say: Callable[[str], None] = lambda line: None) -> Report:
+def measure(repeats: int = 5, say: Say = lambda line: None) -> Report:
     settle()
     figures: list[Figure] = []
     for size, batch in SIZES.items():
         samples = samples_of(ImageCase(size, batch, 1, batches=8))
-        with emulated(samples, teachers=1, t_t=1e7, jitter=0.0) as pool:
+        with Scene(samples) as scene:
+            pool = scene.emulated(teachers=1, t_t=1e7, jitter=0.0)
             (teacher,) = ask(pool.address, "kdlab_status", tls=pool.tls)["teachers"]
             with security.used(pool.tls):
                 found = asyncio.run(_measure(samples, teacher, repeats, pool.tls))
         for way in WAYS:
             times, overlapped, carried = found[way]
             label = f"{way}/{size}"
-            figures += [
-                figure(f"ms_per_request/{label}", times, "ms"),
-                figure(f"ms_per_request_in_flight/{label}", overlapped, "ms"),
-                figure(f"bytes_per_sample/{label}", carried, "bytes"),
-            ]
+            figures += at(
+                label,
+                figure("ms_per_request", times, "ms"),
+                figure("ms_per_request_in_flight", overlapped, "ms"),
+                figure("bytes_per_sample", carried, "bytes"),
+            )
             say(f"{label}: {median(times):.2f} ms, {median(carried):.0f} bytes per sample")
     return report("transport", figures)
 
 
 async def _measure(
-    samples: PlannedSamples,
-    facts: Mapping[str, object],
-    repeats: int,
-    tls: Files | None,
-) -> dict[str, tuple[list[float], list[float], list[float]]]:
+    samples: PlannedSamples, facts: Mapping[str, object], repeats: int, tls: Files | None
+) -> Times:
     """Ways take turns within each repeat, so that a drift of the machine meets all."""
-    found: dict[str, tuple[list[float], list[float], list[float]]] = {
-        way: ([], [], []) for way in WAYS
-    }
+    found: Times = {way: ([], [], []) for way in WAYS}
     wires = {way: await Wires.open(_config(samples, way, tls)) for way in WAYS}
     ids, teacher = samples.batches(0)[0], str(facts["address"])
     for way in WAYS:
@@ -77,12 +77,8 @@ async def _measure(
             carried.append((_loopback_bytes() - before) / _REQUESTS / len(ids))
             begin = time.perf_counter()
             for _ in range(_REQUESTS // _IN_FLIGHT):
-                await asyncio.gather(
-                    *(
-                        _request(wires[way], teacher, samples, ids, way)
-                        for _ in range(_IN_FLIGHT)
-                    )
-                )
+                asked = wires[way], teacher, samples, ids, way
+                await asyncio.gather(*(_request(*asked) for _ in range(_IN_FLIGHT)))
             overlapped.append(1000 * (time.perf_counter() - begin) / _REQUESTS)
     for open_wires in wires.values():
         await open_wires.close()

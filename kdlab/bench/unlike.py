@@ -8,22 +8,21 @@ the slower one. Here one of two ranks gets the processor for 39 % of the time, a
 
 import os
 import signal
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from statistics import median
 
 import psutil
 
-from kdlab.bench.apart import runs_in
+from kdlab.bench.apart import runs_apart
 from kdlab.errors import KdlabError
 from kdlab.events.log import select
 from kdlab.events.ranks import BatchShared, GenerationBegun
 from kdlab.events.training import StepLogged
-from kdlab.report.figures import Figure, Report, figure, report
+from kdlab.report.figures import Figure, Report, Say, at, figure, over, report
 from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run
 
@@ -47,7 +46,7 @@ _SERVED: Mapping[str, object] = {
 }
 
 
-def measure(repeats: int = 2, say: Callable[[str], None] = lambda line: None) -> Report:
+def measure(repeats: int = 2, say: Say = lambda line: None) -> Report:
     """`over_fast_alone/SHARES` with and without soft labels; 1 is the faster rank alone.
 
     `slow_rank_rows/SHARES` is the slower rank's part of each batch.
@@ -61,23 +60,22 @@ def measure(repeats: int = 2, say: Callable[[str], None] = lambda line: None) ->
                 trained = _trained(name, dict(_BASE) | dict(more))
                 found[name].append(trained)
                 say(f"{source}, {name}, repeat {repeat + 1}: {trained.rate:.0f} samples/s")
+        rates = {name: [one.rate for one in each] for name, each in found.items()}
         for name in ("equal", "measured"):
-            pairs = zip(found[name], found["alone"], strict=True)
             # The paper's loss of 44.6 and 49 % is below 10 % from 0.9 on.
             goal = ">= 0.9" if name == "measured" else None
-            over = [one.rate / alone.rate for one, alone in pairs]
-            figures.append(figure(f"over_fast_alone/{name}/{source}", over, "ratio", goal))
-            ideal = [ratio / (1 + SPEED) for ratio in over]
-            figures.append(figure(f"of_both_together/{name}/{source}", ideal, "ratio"))
+            over_alone = over(rates[name], rates["alone"])
+            both = [ratio / (1 + SPEED) for ratio in over_alone]
             rows = [one.slow_rows for one in found[name]]
-            figures.append(figure(f"slow_rank_rows/{name}/{source}", rows, "of a batch"))
-        figures += [
-            figure(
-                f"samples_per_second/{name}/{source}",
-                [one.rate for one in trained],
-                "samples/s",
+            figures += at(
+                f"{name}/{source}",
+                figure("over_fast_alone", over_alone, "ratio", goal),
+                figure("of_both_together", both, "ratio"),
+                figure("slow_rank_rows", rows, "of a batch"),
             )
-            for name, trained in found.items()
+        figures += [
+            figure(f"samples_per_second/{name}/{source}", own, "samples/s")
+            for name, own in rates.items()
         ]
     return report("unlike", figures)
 
@@ -98,7 +96,7 @@ def _trained(shares: str, overrides: dict[str, object]) -> _Measured:
             "standby": 0,
             "hang_s": 60,
         }
-    with tempfile.TemporaryDirectory() as folder, runs_in(folder):
+    with runs_apart():
         run = load("smoke/none", overrides).start(lambda line: None)
         try:
             with _slowed(run) if shares != "alone" else nullcontext():
@@ -113,10 +111,9 @@ def _trained(shares: str, overrides: dict[str, object]) -> _Measured:
 
 def _end(run: Run) -> None:
     """With all that it started: the next training must not meet it."""
-    pid = run.status.pid
     own: list[psutil.Process] = []
     with suppress(psutil.Error, TypeError):
-        main = psutil.Process(pid)
+        main = psutil.Process(run.status.pid)
         own = [main, *main.children(recursive=True)]
     run.kill()
     _, left = psutil.wait_procs(own, timeout=20)
@@ -151,7 +148,9 @@ def _slowed(run: Run) -> Iterator[None]:
     def slow() -> None:
         pid = None
         while pid is None and not over.is_set():
-            pid = _second_rank(run)
+            # Said before the ranks measure how fast they are.
+            first = next(select(run.folder.events, GenerationBegun), None)
+            pid = None if first is None else list(first.pids().values())[1]
             over.wait(0.01)  # between looks
         while pid is not None and not over.is_set():
             try:
@@ -169,9 +168,3 @@ def _slowed(run: Run) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def _second_rank(run: Run) -> int | None:
-    """Its process; said before the ranks measure how fast they are."""
-    first = next(select(run.folder.events, GenerationBegun), None)
-    return None if first is None else list(first.pids().values())[1]

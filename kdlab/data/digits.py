@@ -36,14 +36,9 @@ class Digits(DataSpec):
         grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)
         if self.size != 8:
             side = (self.size, self.size)
-            grey = np.stack(
-                [
-                    np.asarray(
-                        Image.fromarray(image).resize(side, Image.Resampling.BILINEAR)
-                    )
-                    for image in grey
-                ]
-            )
+            bilinear = Image.Resampling.BILINEAR
+            larger = [Image.fromarray(image).resize(side, bilinear) for image in grey]
+            grey = np.stack([np.asarray(image) for image in larger])
         labels = bunch.target.astype(np.int64)
         split = np.full(len(labels), TRAIN, np.uint8)
         test, _ = by_class(np.arange(len(labels)), labels, 300, seed=2021)

@@ -1,10 +1,9 @@
 """Fashion-MNIST as torchvision reads it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from kdlab.config import register
-from kdlab.data.from_torchvision import ArraySet, TorchvisionArrays
+from kdlab.data.from_torchvision import TorchvisionArrays
 
 
 @register("data/fashion_mnist")
@@ -12,10 +11,5 @@ from kdlab.data.from_torchvision import ArraySet, TorchvisionArrays
 class FashionMnist(TorchvisionArrays):
     """Fashion-MNIST through torchvision; `download: true` fetches it."""
 
-    def expected_bytes(self) -> int:
-        return 70000 * 784
-
-    def torchvision_class(self) -> Callable[..., ArraySet]:
-        from torchvision.datasets import FashionMNIST
-
-        return FashionMNIST
+    torchvision_name = "FashionMNIST"
+    decoded_bytes = 70000 * 784

@@ -5,10 +5,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from kdlab.data.images import TEST, TRAIN, DataSpec, Decoded, Say
 from kdlab.errors import DataError
@@ -70,11 +70,16 @@ class TorchvisionData(DataSpec):
 class TorchvisionArrays(TorchvisionData):
     """One that torchvision reads into memory."""
 
-    @abstractmethod
-    def torchvision_class(self) -> Callable[..., ArraySet]: ...
+    torchvision_name: ClassVar[str]  # of its class
+    decoded_bytes: ClassVar[int]
+
+    def expected_bytes(self) -> int:
+        return self.decoded_bytes
 
     def open_all(self) -> tuple[ArraySet, ArraySet]:
-        make = self.torchvision_class()
+        from torchvision import datasets
+
+        make: Callable[..., ArraySet] = getattr(datasets, self.torchvision_name)
         return (
             self.open(make, train=True, download=self.download),
             self.open(make, train=False, download=self.download),
@@ -84,12 +89,17 @@ class TorchvisionArrays(TorchvisionData):
         train, test = self.open_all()
         pixels = np.concatenate([np.asarray(train.data), np.asarray(test.data)])
         inputs = pixels.transpose(0, 3, 1, 2) if pixels.ndim == 4 else pixels[:, None]
-        labels = np.concatenate([np.asarray(train.targets), np.asarray(test.targets)])
-        sizes = (len(train.targets), len(test.targets))
-        split = np.repeat(np.array([TRAIN, TEST], np.uint8), sizes)
-        return Decoded(
-            np.ascontiguousarray(inputs),
-            labels.astype(np.int64),
-            split,
-            tuple(train.classes),
-        )
+        inputs = np.ascontiguousarray(inputs)
+        return split_in_two(inputs, train.targets, test.targets, train.classes)
+
+
+def split_in_two(
+    inputs: NDArray[np.uint8],
+    train: Sequence[int],
+    test: Sequence[int],
+    classes: Sequence[str],
+) -> Decoded:
+    """The images of two sets, whose labels are `train` and `test`, one behind the other."""
+    labels = np.concatenate([np.asarray(train), np.asarray(test)]).astype(np.int64)
+    split = np.repeat(np.array([TRAIN, TEST], np.uint8), (len(train), len(test)))
+    return Decoded(inputs, labels, split, tuple(classes))

@@ -3,9 +3,10 @@
 import io
 import os
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -137,13 +138,8 @@ def _stamp(root: Path) -> str:
     if root.is_file():
         return f"{root} {root.stat().st_size} {root.stat().st_mtime_ns}"
     stats = [(str(p), p.stat()) for p in sorted(root.rglob("*")) if p.is_file()]
-    return f"{root} {hash_lines(f'{n} {s.st_size} {s.st_mtime_ns}' for n, s in stats)}"
-
-
-def hash_lines(lines: Iterable[str]) -> str:
-    from hashlib import sha256
-
-    return sha256("\n".join(lines).encode()).hexdigest()[:16]
+    lines = "\n".join(f"{n} {s.st_size} {s.st_mtime_ns}" for n, s in stats)
+    return f"{root} {sha256(lines.encode()).hexdigest()[:16]}"
 
 
 def decode_files(
@@ -164,19 +160,13 @@ def decode_files(
     def one(i: int) -> None:
         file = files[i]
         try:
-            archive = archives.get(file.holder)
+            path, archive = file.holder / file.inner, archives.get(file.holder)
             size_of = (
-                archive.getinfo(file.inner).file_size
-                if archive
-                else (file.holder / file.inner).stat().st_size
+                archive.getinfo(file.inner).file_size if archive else path.stat().st_size
             )
             if size_of > _LARGEST:
                 raise DataError(f"has {size_of / 1e6:,.0f} MB, which no image has")
-            raw = (
-                archive.read(file.inner)
-                if archive
-                else (file.holder / file.inner).read_bytes()
-            )
+            raw = archive.read(file.inner) if archive else path.read_bytes()
             result[i] = _pixels(raw, size, channels)
         except Exception as error:  # Pillow raises a dozen kinds for damaged files
             what = "is not an image" if "identify" in str(error) else str(error)

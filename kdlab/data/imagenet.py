@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Protocol
 
-import numpy as np
-
 from kdlab.config import Range, register
-from kdlab.data.from_torchvision import TorchvisionData
+from kdlab.data.from_torchvision import TorchvisionData, split_in_two
 from kdlab.data.image_folder import ImageFile, decode_files
-from kdlab.data.images import TEST, TRAIN, Decoded, Say
+from kdlab.data.images import Decoded, Say
 from kdlab.errors import DataError
 
 
@@ -43,24 +41,17 @@ class ImageNet(TorchvisionData):
         from torchvision.datasets import ImageNet as Torchvision
 
         if self.download:
-            self._refuse_download()
+            raise DataError(
+                "data/imagenet cannot be downloaded: its licence asks each user to fetch the "
+                f"archives from image-net.org. Put them under {self.folder()} and leave "
+                "`download` off."
+            )
         return self.open(Torchvision, split="train"), self.open(Torchvision, split="val")
-
-    def _refuse_download(self) -> None:
-        raise DataError(
-            "data/imagenet cannot be downloaded: its licence asks each user to fetch the "
-            f"archives from image-net.org. Put them under {self.folder()} and leave "
-            "`download` off."
-        )
 
     def decode(self, say: Say) -> Decoded:
         train, test = self.open_all()
-        pairs = [*train.samples, *test.samples]
-        files = [
-            ImageFile(Path(path).parent, Path(path).name, "", None) for path, _ in pairs
-        ]
-        labels = np.array([label for _, label in pairs], np.int64)
-        sizes = (len(train.samples), len(test.samples))
-        split = np.repeat(np.array([TRAIN, TEST], np.uint8), sizes)
-        classes = tuple(names[0] for names in train.classes)
-        return Decoded(decode_files(files, self.size, 3, say), labels, split, classes)
+        paths = [Path(path) for path, _ in (*train.samples, *test.samples)]
+        files = [ImageFile(path.parent, path.name, "", None) for path in paths]
+        first, last = ([label for _, label in own.samples] for own in (train, test))
+        classes = [names[0] for names in train.classes]
+        return split_in_two(decode_files(files, self.size, 3, say), first, last, classes)

@@ -123,16 +123,17 @@ class DataSpec(Spec, ABC):
         """
         key = hashlib.sha256(f"{self.component}\n{self.identity()}".encode())
         folder = home() / "data" / key.hexdigest()[:16]
-        if damage(folder, hashes=verify) is not None:
-            with locked(folder.with_suffix(".lock")):
-                found = damage(folder, hashes=verify)  # another process may have been first
-                if found is not None:
-                    if sealed(folder):
-                        say(
-                            f"The decoded images of {self.component} in {folder} are damaged "
-                            f"({found}); they are decoded again."
-                        )
-                    self._decode_into(folder, say)
+        if damage(folder, hashes=verify) is None:
+            return self._open(folder)
+        with locked(folder.with_suffix(".lock")):
+            found = damage(folder, hashes=verify)  # another process may have been first
+            if found is not None and sealed(folder):
+                say(
+                    f"The decoded images of {self.component} in {folder} are damaged "
+                    f"({found}); they are decoded again."
+                )
+            if found is not None:
+                self._decode_into(folder, say)
         return self._open(folder)
 
     def _decode_into(self, folder: Path, say: Say) -> None:
@@ -168,15 +169,12 @@ class DataSpec(Spec, ABC):
         meta = typed(_DecodedMeta, check(folder, hashes=False))
         inputs = np.load(folder / "inputs.npy", mmap_mode="r")
         labels = np.load(folder / "labels.npy")
-        train, validation, test = self._split(labels, np.load(folder / "split.npy"))
         return ImageData(
-            name=str(self.component),
-            inputs=inputs.view(np.ndarray),  # plain array: indexing a memmap is slower
-            labels=labels,
-            classes=meta.classes,
-            train=train,
-            validation=validation,
-            test=test,
+            str(self.component),
+            inputs.view(np.ndarray),  # plain array: indexing a memmap is slower
+            labels,
+            meta.classes,
+            *self._split(labels, np.load(folder / "split.npy")),
             digest=meta.digest,
             augment=self.augment,
         )

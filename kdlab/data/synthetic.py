@@ -33,9 +33,8 @@ class Synthetic(DataSpec):
         pixels = self.channels * self.size**2
         noise = words(self.seed, 0, ids, -(-pixels // 8)).view(np.uint8)[:, :pixels]
         inputs = noise.reshape(self.samples, self.channels, self.size, self.size)
-        labels = (words(self.seed, 1, ids, 1)[:, 0] % np.uint64(self.classes)).astype(
-            np.int64
-        )
+        labels = words(self.seed, 1, ids, 1)[:, 0] % np.uint64(self.classes)
         split = np.full(self.samples, TRAIN, np.uint8)
         split[-max(1, self.samples // 10) :] = TEST
-        return Decoded(inputs, labels, split, tuple(f"c{i}" for i in range(self.classes)))
+        classes = tuple(f"c{i}" for i in range(self.classes))
+        return Decoded(inputs, labels.astype(np.int64), split, classes)

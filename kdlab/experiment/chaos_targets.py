@@ -15,14 +15,10 @@ from kdlab.events.event import Emit
 
 @dataclass(slots=True)
 class OwnTargets:
-    """The processes of the run that carries out the chaos itself.
+    """The processes of the run that carries out the chaos itself."""
 
-    pool: of teachers; only those of a pool of this run can be hit.
-    ranks: the processes that train.
-    """
-
-    pool: Pool | None = None
-    ranks: Callable[[], list[Target]] = list
+    pool: Pool | None = None  # of teachers; only those of a pool of this run can be hit
+    ranks: Callable[[], list[Target]] = list  # the processes that train
 
     def teachers(self) -> list[Target]:
         """Those that serve or load; one that just ended is none."""

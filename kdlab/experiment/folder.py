@@ -42,21 +42,19 @@ class RunStatus:
         state: one of UNDER_WAY or ENDED; or `prepared`, for ranks that torchrun starts; or
             `pool`, of a folder that holds no more than a pool. `unreadable` says that the file
             is damaged, and that the log does not tell how it ended.
-        created: when it was started or resumed last.
         pid, process_started: of its process; the time tells it from a reused pid.
         begin, ended: of its work.
-        seconds: that all its processes took which have ended.
         exit_code, error, result: of what has ended.
         tracking: why MLflow was not written; None where it was, or was not asked for.
     """
 
     state: str | None = None
-    created: float = 0.0
+    created: float = 0.0  # when it was started or resumed last
     pid: int | None = None
     process_started: float | None = None
     begin: float | None = None
     ended: float | None = None
-    seconds: float | None = None
+    seconds: float | None = None  # that all its processes took which have ended
     exit_code: int | None = None
     error: str | None = None
     result: Mapping[str, object] | None = None
@@ -77,19 +75,12 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrigin:
-    """What a run or a sweep was made of: `experiment.json`.
+    """What a run or a sweep was made of: `experiment.json`."""
 
-    Attributes:
-        format: of the folder.
-        experiment: name of its config.
-        spec_hash: of its spec.
-        cwd: where it was started.
-    """
-
-    format: int = 1
-    experiment: str | None = None
-    spec_hash: str | None = None
-    cwd: str | None = None
+    format: int = 1  # of the folder
+    experiment: str | None = None  # name of its config
+    spec_hash: str | None = None  # of its spec
+    cwd: str | None = None  # where it was started
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +113,19 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        try:
-            return typed(RunOrigin, _read(self.path / "experiment.json"))
-        except (OSError, ValueError, MessageError) as error:
-            raise self._unreadable("experiment.json", error) from error
+        with self._reading("experiment.json") as path:
+            return typed(RunOrigin, _read(path))
 
-    def _unreadable(self, file: str, error: Exception) -> BadInput:
-        return BadInput(
-            f"Run {self.run_id} cannot be read: {file} in {self.path} is damaged ({error}). "
-            "Its log, students and checkpoints are as they were; other runs are not concerned. "
-            "Put the file back, or start a new run."
-        )
+    @contextmanager
+    def _reading(self, file: str) -> Iterator[Path]:
+        try:
+            yield self.path / file
+        except (OSError, ValueError, MessageError, yaml.YAMLError) as error:
+            raise BadInput(
+                f"Run {self.run_id} cannot be read: {file} in {self.path} is damaged ({error}). "
+                "Its log, students and checkpoints are as they were; other runs are not "
+                "concerned. Put the file back, or start a new run."
+            ) from error
 
     def write_origin(self, experiment: str, spec_hash: str) -> None:
         origin = RunOrigin(
@@ -146,10 +139,8 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        try:
-            return typed(dict[str, dict[str, str]], _read(self.path / "components.json"))
-        except (OSError, ValueError, MessageError) as error:
-            raise self._unreadable("components.json", error) from error
+        with self._reading("components.json") as path:
+            return typed(dict[str, dict[str, str]], _read(path))
 
     def resolved(self) -> dict[str, Any]:
         """The resolved spec, as it was written.
@@ -157,13 +148,11 @@ class RunFolder:
         Raises:
             BadInput: the file is damaged.
         """
-        try:
-            tree = yaml.safe_load((self.path / "spec.yaml").read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise self._unreadable("spec.yaml", error) from error
-        if not isinstance(tree, dict):
-            raise self._unreadable("spec.yaml", ValueError("it holds no spec"))
-        return tree
+        with self._reading("spec.yaml") as path:
+            tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+            if not isinstance(tree, dict):
+                raise ValueError("it holds no spec")
+            return tree
 
     def check_format(self) -> None:
         """Whether this version of kdlab can go on with what lies here.
@@ -202,16 +191,14 @@ class RunFolder:
             *_, done = select(self.events, "run_done", "sweep_done")
         except (ValueError, OSError, KdlabError):
             return RunStatus(state="unreadable", created=made, exit_code=1, error=why)
-        state = str(done["state"])
-        code = {"finished": 0, "stopped": 130}.get(state, 1)
-        result, error_text = done.get("result"), done.get("error")
+        state, result, said = str(done["state"]), done.get("result"), done.get("error")
         return RunStatus(
             state=state,
             created=made,
             ended=done.time,
-            exit_code=code,
+            exit_code={"finished": 0, "stopped": 130}.get(state, 1),
             result=result if isinstance(result, Mapping) else None,
-            error=None if error_text is None else str(error_text),
+            error=None if said is None else str(said),
         )
 
     def write_status(self, **facts: object) -> None:
@@ -234,12 +221,10 @@ class RunFolder:
 
     @contextmanager
     def held(self, busy: BaseException, patience_s: float = 0.0) -> Iterator[None]:
-        """By one process at a time, for as long as it fills the folder.
+        """By one process at a time, for as long as it fills the folder; `busy` is raised else.
 
-        Args:
-            busy: raised where another process holds it.
-            patience_s: until then. A killed process counts as gone a moment before its last
-                thread lets go of the lock.
+        Not before `patience_s`: a killed process counts as gone a moment before its last
+        thread lets go of the lock.
         """
         deadline = time.monotonic() + patience_s
 
@@ -260,16 +245,14 @@ def find(run_id: str) -> RunFolder:
     known = all_folders()
     if run_id == "last" and known:
         return known[-1]
-    exact = [f for f in known if f.run_id == run_id] or [
-        f for f in known if run_id in f.run_id
-    ]
-    if len(exact) == 1:
-        return exact[0]
+    exact = [f for f in known if f.run_id == run_id]
+    fits = exact or [f for f in known if run_id in f.run_id]
+    if len(fits) == 1:
+        return fits[0]
     names = [f.run_id for f in known]
-    if exact:
-        raise NotFoundError(
-            f"{run_id!r} fits {len(exact)} runs: {', '.join(f.run_id for f in exact[:5])}."
-        )
+    if fits:
+        first = ", ".join(f.run_id for f in fits[:5])
+        raise NotFoundError(f"{run_id!r} fits {len(fits)} runs: {first}.")
     hint = nearest(run_id, names) or " There are no runs yet."
     raise NotFoundError(f"There is no run {run_id!r} in {runs_folder()}.{hint}")
 

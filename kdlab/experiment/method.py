@@ -56,25 +56,20 @@ class MemberTraining:
     """One training of a run, as its method gets it.
 
     Attributes:
-        setup: spec, data, teacher, loops.
-        member: what is trained: name, soft labels, seed.
         run, folder: of the run, and of this member in it.
-        emit: events of this member.
-        pools: of teachers, started when they are asked for.
-        hosts: where processes are started; None is this machine.
         chaos: the trouble that the spec asks for, while its block goes on; takes the pool
             and the processes that can be hit.
         launched: the ranks of a student that somebody else has started, such as torchrun;
             None has kdlab start them.
     """
 
-    setup: "TrainingSetup"
-    member: "Member"
+    setup: "TrainingSetup"  # spec, data, teacher, loops
+    member: "Member"  # what is trained: name, soft labels, seed
     run: "RunFolder"
     folder: Path
-    emit: Emit
-    pools: "Pools"
-    hosts: "DaskHosts | None"
+    emit: Emit  # events of this member
+    pools: "Pools"  # of teachers, started when they are asked for
+    hosts: "DaskHosts | None"  # where processes are started; None is this machine
     chaos: Chaos
     launched: Launch | None = None
 
@@ -128,24 +123,13 @@ class MemberTraining:
 
 
 class MethodSpec(Spec, ABC):
-    """A method, as a spec names it.
+    """A method, as a spec names it."""
 
-    Attributes:
-        needs_teacher: whatever the soft labels need.
-        steers_loss: weights and temperature of the loss can be set while it trains.
-        steers_thresholds: so can the thresholds of served soft labels.
-        shares_pools: trials of a sweep can learn from the same pool.
-        files: names of those that a member may have beside its student.
-    """
-
-    needs_teacher: ClassVar[bool] = False
-    steers_loss: ClassVar[bool] = True
-    steers_thresholds: ClassVar[bool] = False
-    shares_pools: ClassVar[bool] = False
-    files: ClassVar[tuple[str, ...]] = ()
-
-    def build(self) -> "MethodSpec":
-        return self
+    needs_teacher: ClassVar[bool] = False  # whatever the soft labels need
+    steers_loss: ClassVar[bool] = True  # its weights and temperature, while it trains
+    steers_thresholds: ClassVar[bool] = False  # so of served soft labels
+    shares_pools: ClassVar[bool] = False  # trials of a sweep can learn from the same pool
+    files: ClassVar[tuple[str, ...]] = ()  # that a member may have beside its student
 
     # From the spec alone
 

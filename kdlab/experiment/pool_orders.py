@@ -19,11 +19,7 @@ _TICK_S = 0.2
 class PoolOrders:
     """Reads the orders of `kdlab.run.handle.control` and carries out those for teachers.
 
-    Args:
-        path: of the orders.
-        pool: that takes them.
-        emit: what was done.
-        since: older orders belong to an earlier session.
+    Orders from before `since` belong to an earlier session.
     """
 
     def __init__(

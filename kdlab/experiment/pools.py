@@ -25,12 +25,7 @@ from kdlab.soft_labels.source import SourceSpec
 class Pools:
     """Each pool is started for the first member of the run that needs it.
 
-    Args:
-        run: its folder.
-        setup: teacher and data.
-        emit: events for people.
-        stop: whether the user asked to stop.
-        shared: serves the teacher already, and is not closed here.
+    One that is `shared` serves the teacher already, and is not closed here.
     """
 
     def __init__(

@@ -64,9 +64,6 @@ _TOLD_BY_ALL = (TeacherLost, TeachersGone, Warned, TeacherJoined, TeacherLeft)
 class RankProcess(ABC, Generic[OrderType]):
     """A process that can be a rank of one member's training.
 
-    Attributes:
-        takes: what it is told to carry out.
-
     Args:
         run: its folder.
         member: of the run.
@@ -74,7 +71,7 @@ class RankProcess(ABC, Generic[OrderType]):
         stop: whether the user asked this process to stop.
     """
 
-    takes: type[OrderType]
+    takes: type[OrderType]  # what it is told to carry out
 
     def __init__(
         self,
@@ -157,9 +154,8 @@ def is_broken_group(error: Exception) -> bool:
     """Whether a collective failed because another rank is gone, rather than by itself."""
     if isinstance(error, dist.DistError | ConnectionError):
         return True
-    return isinstance(error, RuntimeError) and any(
-        word in str(error) for word in ("gloo", "Gloo", "NCCL", "ProcessGroup", "peer")
-    )
+    words = ("gloo", "Gloo", "NCCL", "ProcessGroup", "peer")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
 def is_machines_fault(error: Exception) -> bool:

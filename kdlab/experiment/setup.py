@@ -27,11 +27,7 @@ from kdlab.train.teacher import PreparedTeachers, prepare
 class TrainingSetup:
     """Made when they are first asked for, and then kept.
 
-    Args:
-        spec: the resolved experiment.
-        emit: for notes on the data.
-        emit_teacher: for the training of a teacher that is not there yet.
-        stop: whether the user asked to stop.
+    `emit` takes notes on the data, `emit_teacher` the training of a teacher that is not there.
     """
 
     def __init__(
@@ -90,17 +86,16 @@ class TrainingSetup:
         **plan: int,
     ) -> PlannedSamples:
         """The samples of a member; `plan` replaces keys of `Plan`."""
-        spec, aggregation = self.spec, self.spec.aggregation
+        spec, train = self.spec, self.spec.train
         keys: dict[str, Any] = {
-            "batch": spec.train.batch,
+            "batch": train.batch,
             "seed": member.seed,
-            "epochs": spec.train.epochs,
+            "epochs": train.epochs,
         }
-        if aggregation.smallest_batch is not None:
-            keys["smallest"] = aggregation.smallest_batch
-        return planned(
-            self.data, spec.data.to_dict(), part=part, shard=shard, **keys | plan
-        )
+        if spec.aggregation.smallest_batch is not None:
+            keys["smallest"] = spec.aggregation.smallest_batch
+        facts = spec.data.to_dict()
+        return planned(self.data, facts, part=part, shard=shard, **keys | plan)
 
     def loop(
         self,
@@ -117,20 +112,15 @@ class TrainingSetup:
         model_spec = rest.pop("model_spec", spec.student)
         model = model_spec.build(len(data.classes), data.shape[0])
         fit_pixel_mean(model, data.inputs, data.train)
-        fields: dict[str, Any] = {
-            "recipe": spec.train,
-            "model": model,
-            "stop": self.stop,
-        }
-        return StudentLoop(
-            StudentJob(
-                model_spec=model_spec,
-                samples=samples or self.samples(member),
-                loss=spec.loss,
-                seed=member.seed,
-                folder=folder,
-                spec_hash=self.spec_hash,
-                emit=emit,
-                **fields | rest,
-            )
+        fields: dict[str, Any] = {"recipe": spec.train, "model": model, "stop": self.stop}
+        job = StudentJob(
+            model_spec=model_spec,
+            samples=samples or self.samples(member),
+            loss=spec.loss,
+            seed=member.seed,
+            folder=folder,
+            spec_hash=self.spec_hash,
+            emit=emit,
+            **fields | rest,
         )
+        return StudentLoop(job)

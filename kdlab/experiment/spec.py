@@ -135,10 +135,11 @@ class ExperimentSpec(Spec):
                 f"{self.soft_labels.component}; describe the served source there "
                 "(type: cluster/served)",
             )
-        needs = {member.source.needs_teacher for member in self.members()}
-        if needs - {"none"} and not self.teachers() and not self.method.needs_teacher:
-            yield Fault("teacher", f"is missing; {self._who_needs()} needs one")
-        if "served" in needs and self.teacher_pool is None:
+        taught = [m.source for m in self.members() if m.source.needs_teacher != "none"]
+        if taught and not self.teachers() and not self.method.needs_teacher:
+            yield Fault("teacher", f"is missing; {taught[0].component} needs one")
+        served = any(source.needs_teacher == "served" for source in taught)
+        if served and self.teacher_pool is None:
             yield Fault(
                 "teacher_pool",
                 "is missing; served soft labels need one (use: teacher_pools/local)",
@@ -174,35 +175,28 @@ class ExperimentSpec(Spec):
             return
         asked = [kind for kind, weight in self.chaos.weights().items() if weight > 0]
         pool = self.teacher_pool
-        if any(kind.endswith("teacher") for kind in asked) and not isinstance(
-            pool, LocalPool
-        ):
-            yield Fault(
-                "chaos",
-                f"asks for {', '.join(asked)}, and only teachers of cluster/local_pool can "
-                "be hit; use: teacher_pools/local",
-            )
-        if any(kind.endswith("rank") for kind in asked) and not self.method.has_ranks(self):
-            yield Fault(
-                "chaos",
-                f"asks for {', '.join(asked)}, and one student in one process has no ranks; "
+        for whom, is_wrong, why in (
+            (
+                "teacher",
+                not isinstance(pool, LocalPool),
+                "only teachers of cluster/local_pool can be hit; use: teacher_pools/local",
+            ),
+            (
+                "rank",
+                not self.method.has_ranks(self),
+                "one student in one process has no ranks; "
                 "aggregation.type=train/aggregation/all_reduce",
-            )
-        if any(kind.endswith("rank") for kind in asked) and self.workers is not None:
-            yield Fault(
-                "chaos",
-                f"asks for {', '.join(asked)}, and ranks on Dask workers cannot be hit from "
-                "here; only those of this machine can",
-            )
+            ),
+            (
+                "rank",
+                self.workers is not None,
+                "ranks on Dask workers cannot be hit from here; only those of this machine can",
+            ),
+        ):
+            if is_wrong and any(kind.endswith(whom) for kind in asked):
+                yield Fault("chaos", f"asks for {', '.join(asked)}, and {why}")
         if "partition_teacher" in asked and isinstance(pool, LocalPool) and not pool.chaos:
             yield Fault("teacher_pool.chaos", "is false; partition_teacher needs it true")
-
-    def _who_needs(self) -> str:
-        return next(
-            str(m.source.component)
-            for m in self.members()
-            if m.source.needs_teacher != "none"
-        )
 
     def teachers(self) -> tuple[TeacherSpec, ...]:
         """None, one, or the members of an ensemble."""

@@ -43,9 +43,6 @@ class LossSpec(Spec, ABC):
             ShapeError: the shapes of student and teacher differ.
         """
 
-    def build(self) -> "LossSpec":
-        return self
-
 
 def same_shape(student: Tensor, teacher: Tensor) -> None:
     if student.shape != teacher.shape:

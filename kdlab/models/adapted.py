@@ -1,4 +1,7 @@
-"""A student whose blocks stand between 1×1 convolutions, to speak its teacher's channels."""
+"""A student whose blocks stand between 1×1 convolutions, to speak its teacher's channels.
+
+The convolutions belong to the student.
+"""
 
 from dataclasses import dataclass
 
@@ -10,19 +13,14 @@ from kdlab.models.model import ModelSpec, Statistics
 
 
 class Adapted(nn.Module):
-    """A student block between 1×1 convolutions from and to the teacher's channels.
-
-    They belong to the student: its blocks, one behind the other, speak the teacher's
-    channels at every boundary.
-    """
+    """A student block between 1×1 convolutions from and to the teacher's channels."""
 
     def __init__(self, block: nn.Module, before: nn.Module, after: nn.Module) -> None:
         super().__init__()
         self.before, self.block, self.after = before, block, after
 
     def forward(self, x: Tensor) -> Tensor:
-        adapted: Tensor = self.after(self.block(self.before(x)))
-        return adapted
+        return self.after(self.block(self.before(x)))
 
 
 @register("models/adapted")
@@ -42,14 +40,8 @@ class AdaptedModel(ModelSpec):
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         blocks = cut(self.student.architecture(num_classes, in_chans), self.cuts)
-        return nn.Sequential(
-            *(
-                Adapted(block, adapter(before), adapter(after))
-                for block, before, after in zip(
-                    blocks, self.before, self.after, strict=True
-                )
-            )
-        )
+        places = zip(blocks, self.before, self.after, strict=True)
+        return nn.Sequential(*(Adapted(b, adapter(i), adapter(o)) for b, i, o in places))
 
     def normalisation(self) -> Statistics:
         return self.student.normalisation()

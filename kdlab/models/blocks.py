@@ -9,7 +9,7 @@ from: training the blocks trains the network.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, fx, nn
@@ -49,11 +49,9 @@ class _Tracer(fx.Tracer):
 
 
 class Cuttable:
-    """A traced network and where it can be cut.
+    """A traced network, from one tensor to one, and where it can be cut.
 
-    Args:
-        net: takes one tensor and returns one. Its mode (train or eval) is traced too, and
-            its in-place activations are made ordinary ones.
+    Its mode (train or eval) is traced too; its in-place activations are made ordinary ones.
 
     Raises:
         ModelError: it cannot be traced: its path depends on its input.
@@ -129,10 +127,10 @@ class Cuttable:
             at = self._ends[name]
             alive = self._alive(at)
             if len(alive) != 1:
-                skipping = [n for n in alive if n is not self._nodes[at]]
                 uses = [
-                    f"{_text(n)} is used by {', '.join(sorted(_text(u) for u in n.users))}"
-                    for n in skipping
+                    f"{_text(n)} is used by {', '.join(sorted(map(_text, n.users)))}"
+                    for n in alive
+                    if n is not self._nodes[at]
                 ]
                 raise ModelError(
                     f"{type(self.net).__name__} cannot be cut behind {name!r}: "
@@ -152,8 +150,9 @@ class Cuttable:
         return found
 
     def _near(self, at: int) -> list[str]:
-        nearest = sorted(self.cuts, key=lambda cut: abs(cut.at - at))
-        return [cut.after for cut in nearest[:3]]
+        return [
+            cut.after for cut in sorted(self.cuts, key=lambda cut: abs(cut.at - at))[:3]
+        ]
 
     def blocks(self, cuts: Sequence[Cut]) -> list[nn.Module]:
         """The network in len(cuts) + 1 pieces; one behind the other they are the network."""
@@ -168,9 +167,8 @@ class Cuttable:
             copies[source] = graph.placeholder("input")
         for node in self._nodes[before + 1 : end + 1]:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-        (result,) = (
-            self._alive(end) if end < len(self._nodes) - 1 else self._result.all_input_nodes
-        )
+        is_last = end == len(self._nodes) - 1
+        (result,) = self._result.all_input_nodes if is_last else self._alive(end)
         graph.output(copies[result])
         return fx.GraphModule(self.net, graph)
 
@@ -179,9 +177,7 @@ class Cuttable:
     ) -> list[Cut]:
         """Cuts into `count` blocks, the costliest of which is as cheap as can be.
 
-        Args:
-            count: of blocks, at most the number of cuts and one.
-            costs: of all pieces between neighbouring cuts, such as `operations` finds.
+        `costs` are those of all pieces between neighbouring cuts, such as `operations` finds.
 
         Raises:
             ModelError: more blocks than there are places to cut.
@@ -197,9 +193,7 @@ class Cuttable:
 
     def distinct(self) -> list[Cut]:
         """One cut for each place: the outermost module that ends there."""
-        first: dict[int, Cut] = {}
-        for cut in self.cuts:
-            first.setdefault(cut.at, cut)
+        first = {cut.at: cut for cut in reversed(self.cuts)}
         computing = {k for k, n in enumerate(self._nodes) if n.op == "call_module"}
         found: list[Cut] = []
         for at, cut in sorted(first.items()):
@@ -227,10 +221,7 @@ def operations(pieces: Sequence[nn.Module], views: Tensor) -> list[float]:
 
 def fair_ends(costs: Sequence[float], count: int) -> list[int]:
     """Ends of `count` runs of consecutive costs whose largest sum is smallest."""
-    size = len(costs)
-    before = [0.0]
-    for cost in costs:
-        before.append(before[-1] + cost)
+    size, before = len(costs), list(accumulate(costs, initial=0.0))
     best = [[float("inf")] * (size + 1) for _ in range(count + 1)]
     last = [[0] * (size + 1) for _ in range(count + 1)]
     best[0][0] = 0.0

@@ -5,7 +5,7 @@ He et al. 2015 (arXiv:1512.03385), section 4.2: a 3×3 stem and three stages of
 networks of the distillation literature are 32, 64, 128, 256.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -44,22 +44,13 @@ class ResNet(nn.Module):
         self.stem = nn.Sequential(
             nn.Conv2d(in_chans, stem, 3, padding=1, bias=False), nn.BatchNorm2d(stem)
         )
-        blocks: list[nn.Module] = []
-        before = stem
-        for i, channels in enumerate(stages):
-            for j in range((depth - 2) // 6):
-                stride = 2 if i > 0 and j == 0 else 1
-                blocks.append(BasicBlock(before, channels, stride))
-                before = channels
-        self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(before, num_classes)
+        self.blocks = staged(BasicBlock, stem, stages, (depth - 2) // 6)
+        self.head = nn.Linear(stages[-1], num_classes)
         he_init(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) normalised -> (N, classes)."""
-        features: Tensor = self.blocks(relu(self.stem(x)))
-        scores: Tensor = self.head(features.mean(dim=(2, 3)))
-        return scores
+        return self.head(self.blocks(relu(self.stem(x))).mean(dim=(2, 3)))
 
 
 class BasicBlock(nn.Module):
@@ -72,13 +63,27 @@ class BasicBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or before != channels:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(before, channels, 1, stride, bias=False),
-                nn.BatchNorm2d(channels),
+                nn.Conv2d(before, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
             )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn2(self.conv2(relu(self.bn1(self.conv1(x)))))
         return relu(y + self.shortcut(x))
+
+
+def staged(
+    block: Callable[[int, int, int], nn.Module],
+    before: int,
+    stages: Sequence[int],
+    each: int,
+) -> nn.Sequential:
+    """Stages of so many blocks (channels before, after, stride); all but the first shrink."""
+    made = []
+    for i, channels in enumerate(stages):
+        for j in range(each):
+            made.append(block(before, channels, 2 if i > 0 and j == 0 else 1))
+            before = channels
+    return nn.Sequential(*made)
 
 
 def he_init(net: nn.Module) -> None:

@@ -41,10 +41,8 @@ class Vgg(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         before = in_chans
-        for stage, (count, channels) in enumerate(
-            zip(convolutions, _CHANNELS, strict=True)
-        ):
-            if stage:
+        for count, channels in zip(convolutions, _CHANNELS, strict=True):
+            if layers:
                 layers.append(nn.MaxPool2d(2))
             for _ in range(count):
                 layers += [
@@ -59,5 +57,4 @@ class Vgg(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) normalised -> (N, classes)."""
-        scores: Tensor = self.head(self.features(x).mean(dim=(2, 3)))
-        return scores
+        return self.head(self.features(x).mean(dim=(2, 3)))

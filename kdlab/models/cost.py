@@ -16,45 +16,26 @@ _TIMED_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one image costs.
+    """What one image costs."""
 
-    Attributes:
-        parameters: of the network.
-        megabytes: of its weights and buffers.
-        gflops: floating-point operations forward, a multiplication with its addition as two.
-        latency_ms: on one core of this machine, batch of one, the median.
-    """
-
-    parameters: int
-    megabytes: float
-    gflops: float
-    latency_ms: float
+    parameters: int  # of the network
+    megabytes: float  # of its weights and buffers
+    gflops: float  # forward, a multiplication with its addition as two operations
+    latency_ms: float  # on one core of this machine, batch of one, the median
 
 
 def cost_of(model: nn.Module, shape: Sequence[int]) -> Cost:
-    """What one image costs a model in eval mode on the CPU.
-
-    Args:
-        model: from uint8 views to scores.
-        shape: (C, H, W) of an image.
-    """
+    """What one image (C, H, W) costs a model of uint8 views in eval mode on the CPU."""
     view = torch.zeros((1, *shape), dtype=torch.uint8)
     state = model.state_dict().values()
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        model(view)
     return Cost(
         parameters=parameters(model),
         megabytes=sum(t.numel() * t.element_size() for t in state) / 1e6,
-        gflops=gflops_of(model, shape),
+        gflops=float(counter.get_total_flops()) / 1e9,
         latency_ms=latency_ms(model, view),
     )
-
-
-@torch.inference_mode()
-def gflops_of(model: nn.Module, shape: Sequence[int]) -> float:
-    """Forward, for one image (C, H, W)."""
-    counter = FlopCounterMode(display=False)
-    with counter:
-        model(torch.zeros((1, *shape), dtype=torch.uint8))
-    return float(counter.get_total_flops()) / 1e9
 
 
 @torch.inference_mode()

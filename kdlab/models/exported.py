@@ -11,8 +11,7 @@ from kdlab.models.model import ModelSpec, Normalised, load_weights, read_card
 def load_exported(path: str | Path) -> Normalised:
     """The model with its weights and normalisation, in eval mode.
 
-    Args:
-        path: of a .safetensors that `kdlab export` or a run wrote, its .json beside it.
+    From a .safetensors that `kdlab export` or a run wrote, its .json beside it.
 
     Raises:
         WeightsError: a file is missing, or they do not belong together.

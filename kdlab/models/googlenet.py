@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE, SHARE
-from kdlab.models.model import IMAGENET_MEAN, IMAGENET_STD, ModelSpec, Statistics
+from kdlab.models.model import IMAGENET, ModelSpec
 from kdlab.models.nin import begin_plain
 from kdlab.models.pixel_mean import centred
 
@@ -42,6 +42,7 @@ class GoogLeNet(ModelSpec):
     pixel_mean: side of the images; their mean is then subtracted from each. null does not.
     """
 
+    statistics = IMAGENET
     width: Annotated[float, POSITIVE] = 1.0
     dropout: Annotated[float, SHARE] = 0.4
     pixel_mean: Annotated[int, Range(ge=1)] | None = None
@@ -50,9 +51,6 @@ class GoogLeNet(ModelSpec):
         net = Net(self.width, self.dropout, num_classes, in_chans)
         net.layers = nn.Sequential(*centred(in_chans, self.pixel_mean), *net.layers)
         return net
-
-    def normalisation(self) -> Statistics:
-        return IMAGENET_MEAN, IMAGENET_STD
 
 
 class Net(nn.Module):
@@ -84,8 +82,7 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, classes)."""
-        scores: Tensor = self.classes(self.dropout(self.layers(x).mean(dim=(2, 3))))
-        return scores
+        return self.classes(self.dropout(self.layers(x).mean(dim=(2, 3))))
 
 
 class Inception(nn.Module):
@@ -95,15 +92,10 @@ class Inception(nn.Module):
         super().__init__()
         one, reduce3, three, reduce5, five, pooled = widths
         self.one = _Convolution(before, one, 1)
-        self.three = nn.Sequential(
-            _Convolution(before, reduce3, 1), _Convolution(reduce3, three, 3)
-        )
-        self.five = nn.Sequential(
-            _Convolution(before, reduce5, 1), _Convolution(reduce5, five, 5)
-        )
-        self.pooled = nn.Sequential(
-            nn.MaxPool2d(3, 1, padding=1), _Convolution(before, pooled, 1)
-        )
+        conv, row = _Convolution, nn.Sequential
+        self.three = row(conv(before, reduce3, 1), conv(reduce3, three, 3))
+        self.five = row(conv(before, reduce5, 1), conv(reduce5, five, 5))
+        self.pooled = row(nn.MaxPool2d(3, 1, padding=1), conv(before, pooled, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([self.one(x), self.three(x), self.five(x), self.pooled(x)], 1)

@@ -3,11 +3,12 @@
 import ctypes
 import functools
 
-# mallopt(3) of glibc
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
-_KEEP = 512 * 2**20  # bytes of free memory at the top of a heap
-_LARGEST_ON_HEAP = 32 * 2**20  # bytes; the most glibc allows
-_GROW_BY = 16 * 2**20  # bytes
+# mallopt(3) of glibc: parameters and bytes
+_WANTED = (
+    (-1, 512 * 2**20),  # M_TRIM_THRESHOLD: free memory kept at the top of a heap
+    (-2, 16 * 2**20),  # M_TOP_PAD: a heap grows by so much
+    (-3, 32 * 2**20),  # M_MMAP_THRESHOLD: the largest on a heap, the most glibc allows
+)
 
 
 @functools.cache
@@ -22,9 +23,4 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library: its own habits
         return False
-    wanted = (
-        (_M_TRIM_THRESHOLD, _KEEP),
-        (_M_TOP_PAD, _GROW_BY),
-        (_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP),
-    )
-    return all(mallopt(name, value) == 1 for name, value in wanted)
+    return all(mallopt(name, value) == 1 for name, value in _WANTED)

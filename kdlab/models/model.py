@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -19,8 +19,8 @@ from kdlab.config.seal import file_sha256
 from kdlab.config.spec import Range, Spec
 from kdlab.errors import ModelError, WeightsError
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 Statistics = tuple[Sequence[float], Sequence[float]]  # mean and std per channel, of 0..1
+IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class Normalised(nn.Module):
@@ -34,11 +34,7 @@ class Normalised(nn.Module):
     std: Tensor
 
     def __init__(
-        self,
-        net: nn.Module,
-        mean: Sequence[float],
-        std: Sequence[float],
-        num_classes: int,
+        self, net: nn.Module, mean: Sequence[float], std: Sequence[float], num_classes: int
     ) -> None:
         super().__init__()
         self.net, self.num_classes = net, num_classes
@@ -47,8 +43,7 @@ class Normalised(nn.Module):
 
     def forward(self, views: Tensor) -> Tensor:
         """(N, C, H, W) uint8 -> (N, classes) logits."""
-        scores: Tensor = self.net((views.to(self.mean.dtype) - self.mean) / self.std)
-        return scores
+        return self.net((views.to(self.mean.dtype) - self.mean) / self.std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +68,11 @@ class ModelSpec(Spec, ABC):
             ModelError: there is no such network.
         """
 
+    statistics: ClassVar[Statistics] = ((0.5,), (0.5,))
+
     def normalisation(self) -> Statistics:
         """Statistics the network was made for; kdlab's own networks take -1..1."""
-        return (0.5,), (0.5,)
+        return self.statistics
 
     def build(self, num_classes: int, in_chans: int) -> Normalised:
         """The network with its weights.
@@ -88,12 +85,10 @@ class ModelSpec(Spec, ABC):
         if self.weights is not None:
             load_weights(net, Path(self.weights).expanduser(), self.sha256)
         mean, std = self.normalisation()
-        return Normalised(
-            net,
-            _per_channel(self.mean or mean, in_chans),
-            _per_channel(self.std or std, in_chans),
-            num_classes,
+        mean, std = (
+            _per_channel(s, in_chans) for s in (self.mean or mean, self.std or std)
         )
+        return Normalised(net, mean, std, num_classes)
 
 
 def _per_channel(values: Sequence[float], channels: int) -> list[float]:
@@ -155,10 +150,9 @@ def _difference(network: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> st
         parts.append(f"{len(foreign)} it does not know ({_first(foreign)})")
     if not parts:
         return ""
+    hint = "It belongs to another architecture, or was saved under other names."
     if other and not missing and not foreign and len(other) <= 2:
         hint = "It was trained for another number of classes, or of channels."
-    else:
-        hint = "It belongs to another architecture, or was saved under other names."
     return f"{'; '.join(parts)}. {hint}"
 
 

@@ -57,8 +57,7 @@ class NiN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, classes)."""
-        scores: Tensor = self.classes(self.layers(x)).mean(dim=(2, 3))
-        return scores
+        return self.classes(self.layers(x)).mean(dim=(2, 3))
 
 
 def _group(before: int, size: int, widths: tuple[int, ...]) -> Iterator[nn.Module]:

@@ -42,5 +42,4 @@ class _PatchNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, classes)."""
-        scores: Tensor = self.head(self.layers(self.stem(x)).mean(dim=(2, 3)))
-        return scores
+        return self.head(self.layers(self.stem(x)).mean(dim=(2, 3)))

@@ -33,12 +33,10 @@ def centred(channels: int, side: int | None) -> list[nn.Module]:
 
 @torch.no_grad()
 def fit_pixel_mean(model: Normalised, images: NDArray[Any], rows: NDArray[Any]) -> None:
-    """Set the pixel mean to that of these images before augmentation; nothing for other networks.
+    """Set the pixel mean to that of these rows of images, before augmentation.
 
-    Args:
-        model: with fresh weights. A mean that came with its weights file stays.
-        images: (N, C, H, W) uint8.
-        rows: of them, those to train on.
+    A mean that came with the weights file stays; other networks have none. Images are
+    (N, C, H, W) uint8.
     """
     layers = [m for m in model.modules() if isinstance(m, PixelMean)]
     layers = [layer for layer in layers if not bool(layer.mean_image.any())]

@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from kdlab.config import Fault, register
 from kdlab.errors import ModelError
 from kdlab.models.cifar_resnet import he_init
-from kdlab.models.model import IMAGENET_MEAN, IMAGENET_STD, ModelSpec, Statistics
+from kdlab.models.model import IMAGENET, ModelSpec
 
 CHOICES = tuple(f"k{k}e{e}" for k, e in product((3, 5, 7), (3, 6)))
 SKIP = "skip"
@@ -60,9 +60,8 @@ def places(*, small: bool) -> list[ChoicePlace]:
     for stage, (after, repeats, stride) in enumerate(_STAGES):
         first = _SMALL_STRIDES[stage] if small else stride
         for k in range(repeats):
-            found.append(
-                ChoicePlace(f"stages.{stage}.{k}", before, after, first if k == 0 else 1)
-            )
+            name, own = f"stages.{stage}.{k}", first if k == 0 else 1
+            found.append(ChoicePlace(name, before, after, own))
             before = after
     return found
 
@@ -76,6 +75,7 @@ class Proxyless(ModelSpec):
     small: strides for images of 64 pixels and less (CIFAR-10).
     """
 
+    statistics = IMAGENET
     choices: tuple[str, ...] = ("k3e6",) * sum(repeats for _, repeats, _ in _STAGES)
     small: bool = False
 
@@ -93,14 +93,8 @@ class Proxyless(ModelSpec):
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         every = places(small=self.small)
-        blocks = [
-            _candidate(choice, place)
-            for choice, place in zip(self.choices, every, strict=True)
-        ]
+        blocks = list(map(_candidate, self.choices, every))
         return made(every, blocks, num_classes, in_chans, self.small)
-
-    def normalisation(self) -> Statistics:
-        return IMAGENET_MEAN, IMAGENET_STD
 
 
 class _Net(nn.Module):
@@ -109,18 +103,12 @@ class _Net(nn.Module):
     ) -> None:
         super().__init__()
         self.stem, self.stages = stem, stages
-        self.head = nn.Sequential(
-            nn.Conv2d(_STAGES[-1][0], features, 1, bias=False),
-            nn.BatchNorm2d(features),
-            nn.ReLU6(),
-        )
+        self.head = nn.Sequential(*normed(_STAGES[-1][0], features, 1))
         self.classifier = nn.Linear(features, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, classes)."""
-        seen = self.head(self.stages(self.stem(x))).mean(dim=(2, 3))
-        scores: Tensor = self.classifier(seen)
-        return scores
+        return self.classifier(self.head(self.stages(self.stem(x))).mean(dim=(2, 3)))
 
 
 def made(
@@ -131,19 +119,26 @@ def made(
     small: bool,  # of the network, as its spec says
 ) -> nn.Module:
     stem = nn.Sequential(
-        nn.Conv2d(in_chans, 32, 3, stride=1 if small else 2, padding=1, bias=False),
-        nn.BatchNorm2d(32),
-        nn.ReLU6(),
+        *normed(in_chans, 32, 3, 1 if small else 2),
         MobileBlock(32, 16, kernel=3, expansion=1, stride=1),
     )
     stages: list[list[nn.Module]] = [[] for _ in _STAGES]
     for place, block in zip(every, blocks, strict=True):
         stages[int(place.name.split(".")[1])].append(block)
-    net = _Net(
-        stem, nn.Sequential(*(nn.Sequential(*own) for own in stages)), 1280, num_classes
-    )
+    rows = nn.Sequential(*(nn.Sequential(*own) for own in stages))
+    net = _Net(stem, rows, 1280, num_classes)
     he_init(net)
     return net
+
+
+def normed(
+    before: int, after: int, kernel: int, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
+    """A convolution, its norm and its activation."""
+    own = nn.Conv2d(
+        before, after, kernel, stride, padding=kernel // 2, groups=groups, bias=False
+    )
+    return [own, nn.BatchNorm2d(after), nn.ReLU6()]
 
 
 class MobileBlock(nn.Module):
@@ -154,26 +149,17 @@ class MobileBlock(nn.Module):
     ) -> None:
         super().__init__()
         wide = before * expansion
-        layers: list[nn.Module] = []
-        if expansion > 1:
-            layers += [nn.Conv2d(before, wide, 1, bias=False), nn.BatchNorm2d(wide)]
-            layers += [nn.ReLU6()]
-        layers += [
-            nn.Conv2d(
-                wide, wide, kernel, stride, padding=kernel // 2, groups=wide, bias=False
-            ),
-            nn.BatchNorm2d(wide),
-            nn.ReLU6(),
-            nn.Conv2d(wide, after, 1, bias=False),
-            nn.BatchNorm2d(after),
-        ]
-        self.layers = nn.Sequential(*layers)
+        expand = normed(before, wide, 1) if expansion > 1 else []
+        self.layers = nn.Sequential(
+            *expand,
+            *normed(wide, wide, kernel, stride, groups=wide),
+            *normed(wide, after, 1)[:-1],
+        )
         self.residual = stride == 1 and before == after
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, C', H', W')."""
-        result: Tensor = self.layers(x)
-        return x + result if self.residual else result
+        return x + self.layers(x) if self.residual else self.layers(x)
 
 
 def _candidate(choice: str, place: ChoicePlace) -> nn.Module:

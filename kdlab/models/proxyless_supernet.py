@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from kdlab.config import register
-from kdlab.models.model import IMAGENET_MEAN, IMAGENET_STD, ModelSpec, Statistics
+from kdlab.models.model import IMAGENET, ModelSpec
 from kdlab.models.proxyless import MixedBlock, made, places
 
 
@@ -17,6 +17,7 @@ class ProxylessSupernet(ModelSpec):
     small: strides for images of 64 pixels and less (CIFAR-10).
     """
 
+    statistics = IMAGENET
     small: bool = False
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
@@ -24,6 +25,3 @@ class ProxylessSupernet(ModelSpec):
         return made(
             every, [MixedBlock(p) for p in every], num_classes, in_chans, self.small
         )
-
-    def normalisation(self) -> Statistics:
-        return IMAGENET_MEAN, IMAGENET_STD

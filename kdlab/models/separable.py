@@ -52,24 +52,17 @@ class Separable(ModelSpec):
 
 
 def _separated(conv: nn.Conv2d) -> nn.Module:
-    size, stride = (
-        (conv.kernel_size[0], conv.kernel_size[1]),
-        (conv.stride[0], conv.stride[1]),
-    )
+    channels = conv.in_channels
     depthwise = nn.Conv2d(
-        conv.in_channels,
-        conv.in_channels,
-        size,
-        stride,
-        conv.padding
-        if isinstance(conv.padding, str)
-        else (conv.padding[0], conv.padding[1]),
-        groups=conv.in_channels,
+        channels,
+        channels,
+        conv.kernel_size,  # type: ignore[arg-type]  # two ints at run time
+        conv.stride,  # type: ignore[arg-type]
+        conv.padding,  # type: ignore[arg-type]
+        groups=channels,
         bias=False,
     )
-    pointwise = nn.Conv2d(
-        conv.in_channels, conv.out_channels, 1, bias=conv.bias is not None
-    )
-    made = nn.Sequential(depthwise, nn.BatchNorm2d(conv.in_channels), nn.ReLU(), pointwise)
+    pointwise = nn.Conv2d(channels, conv.out_channels, 1, bias=conv.bias is not None)
+    made = nn.Sequential(depthwise, nn.BatchNorm2d(channels), nn.ReLU(), pointwise)
     he_init(made)
     return made

@@ -8,7 +8,7 @@ from torch import nn
 
 from kdlab.config import register
 from kdlab.errors import Fault, ModelError
-from kdlab.models.model import IMAGENET_MEAN, IMAGENET_STD, ModelSpec, Statistics
+from kdlab.models.model import IMAGENET, ModelSpec
 from kdlab.models.zoo import unknown_model
 
 
@@ -21,6 +21,7 @@ class TorchvisionModel(ModelSpec):
         number of classes at 1,000 and of channels at 3.
     """
 
+    statistics = IMAGENET
     variant: str
     pretrained: bool = False
 
@@ -47,9 +48,6 @@ class TorchvisionModel(ModelSpec):
             options["weights"] = "DEFAULT"
         net: nn.Module = zoo.get_model(self.variant, **options)
         return net if in_chans == 3 else _with_channels(net, in_chans)
-
-    def normalisation(self) -> Statistics:
-        return IMAGENET_MEAN, IMAGENET_STD
 
 
 def _with_channels(net: nn.Module, in_chans: int) -> nn.Module:

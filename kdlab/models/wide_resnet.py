@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from kdlab.config import Fault, Range, register
-from kdlab.models.cifar_resnet import he_init
+from kdlab.models.cifar_resnet import he_init, staged
 from kdlab.models.model import ModelSpec
 
 
@@ -37,23 +37,15 @@ class WideResNet(nn.Module):
     def __init__(self, depth: int, widen: int, num_classes: int, in_chans: int) -> None:
         super().__init__()
         self.stem = nn.Conv2d(in_chans, 16, 3, padding=1, bias=False)
-        blocks: list[nn.Module] = []
-        before = 16
-        for i, channels in enumerate(c * widen for c in (16, 32, 64)):
-            for j in range((depth - 4) // 6):
-                stride = 2 if i > 0 and j == 0 else 1
-                blocks.append(PreActivationBlock(before, channels, stride))
-                before = channels
-        self.blocks = nn.Sequential(*blocks)
-        self.bn = nn.BatchNorm2d(before)
-        self.head = nn.Linear(before, num_classes)
+        stages = [channels * widen for channels in (16, 32, 64)]
+        self.blocks = staged(PreActivationBlock, 16, stages, (depth - 4) // 6)
+        self.bn = nn.BatchNorm2d(stages[-1])
+        self.head = nn.Linear(stages[-1], num_classes)
         he_init(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) normalised -> (N, classes)."""
-        features = relu(self.bn(self.blocks(self.stem(x))))
-        scores: Tensor = self.head(features.mean(dim=(2, 3)))
-        return scores
+        return self.head(relu(self.bn(self.blocks(self.stem(x)))).mean(dim=(2, 3)))
 
 
 class PreActivationBlock(nn.Module):

@@ -15,12 +15,9 @@ _BUILDER = re.compile(r"^@register_model\b.*?^def (\w+)\(", re.MULTILINE | re.DO
 def unknown_model(
     package: str, name: str, known: Callable[[], list[str]]
 ) -> Iterator[Fault]:
-    """The fault of a name that the package does not have.
+    """The fault of a name, without its tag of weights, that timm or torchvision do not have.
 
-    Args:
-        package: "timm" or "torchvision".
-        name: of a model, without its tag of weights.
-        known: all names; imports the package, and is only asked where no source has it.
+    `known` has all names; it imports the package, and is only asked where no source has it.
     """
     if name in _builders(package):
         return

@@ -76,12 +76,9 @@ def agreement(
     for number, name in enumerate(classes):
         own = labels == number
         if own.any():
-            shares = (mine == theirs, mine == labels, theirs == labels)
-            rows.append(
-                ClassAgreement(
-                    name, int(own.sum()), *(100 * float(s[own].mean()) for s in shares)
-                )
-            )
+            right = (mine == theirs, mine == labels, theirs == labels)
+            shares = (100 * float(each[own].mean()) for each in right)
+            rows.append(ClassAgreement(name, int(own.sum()), *shares))
     return rows
 
 

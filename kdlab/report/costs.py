@@ -17,8 +17,7 @@ def cost_rows(costs: CostOfEach) -> list[list[str]]:
         [name, f"{cost['parameters']:,}", *(f"{cost[key]:.3g}" for key in _KEYS[1:])]
         for name, cost in costs.items()
     ]
-    smaller = times_smaller(costs)
-    if smaller:
+    if smaller := times_smaller(costs):
         cells = [f"{smaller[key]:.3g}" if key in smaller else "-" for key in _KEYS]
         rows.append(["times smaller", *cells])
     return rows

@@ -1,11 +1,13 @@
 """A benchmark's report: figures with spread, goal and verdict, and its machine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, TypedDict
 
 from kdlab.report.machine import machine, versions
 from kdlab.report.table import text_table
+
+Say = Callable[[str], None]  # takes a line about how it goes
 
 
 class Figure(TypedDict):
@@ -27,8 +29,10 @@ class Report(TypedDict):
 
 
 def figure(
-    name: str, values: Sequence[float], unit: str, goal: str | None = None
+    name: str, found: float | Sequence[float], unit: str, goal: str | None = None
 ) -> Figure:
+    """One figure, of one value or several."""
+    values = [found] if isinstance(found, int | float) else found
     middle = median(values)
     return Figure(
         name=name,
@@ -38,11 +42,23 @@ def figure(
         values=[float(value) for value in values],
         unit=unit,
         goal=goal,
-        holds=None if goal is None else _holds(middle, goal),
+        holds=None if goal is None else meets(middle, goal),
     )
 
 
-def _holds(value: float, goal: str) -> bool:
+def at(where: str, *figures: Figure) -> list[Figure]:
+    """These figures, named for where they were found: `name/where`."""
+    for one in figures:
+        one["name"] += f"/{where}"
+    return list(figures)
+
+
+def over(ones: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Ratios of what was measured side by side."""
+    return [one / other for one, other in zip(ones, others, strict=True)]
+
+
+def meets(value: float, goal: str) -> bool:
     sign, bound = goal.split()
     return value >= float(bound) if sign == ">=" else value <= float(bound)
 

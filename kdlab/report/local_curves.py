@@ -25,11 +25,7 @@ def _curves(looks: Sequence[RoundErrors], path: Path, title: str) -> None:
     axes = figure.subplots()
     seconds = [look.parallel_s for look in looks]
     for k in range(max(len(look.locals) for look in looks)):
-        own = [
-            (s, look.locals[k])
-            for s, look in zip(seconds, looks, strict=True)
-            if k < len(look.locals)
-        ]
+        own = [(look.parallel_s, look.locals[k]) for look in looks if k < len(look.locals)]
         axes.plot(*zip(*own, strict=True), color="0.8", linewidth=1)
     axes.plot(seconds, [look.chosen for look in looks], label="local model (_L)")
     axes.plot(seconds, [look.global_ for look in looks], label="global model (_G)")

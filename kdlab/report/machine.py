@@ -22,7 +22,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    names = (
+    names = [
         "kdlab",
         "torch",
         "torchvision",
@@ -31,20 +31,15 @@ def versions() -> dict[str, str]:
         "mlflow",
         "numpy",
         "safetensors",
-    )
+    ]
     return {"python": platform.python_version()} | {name: version(name) for name in names}
 
 
 def git_commit() -> str | None:
     """Commit of the current folder; None where it is no checkout or git is missing."""
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        )
+        return subprocess.check_output(
+            ["git", "rev-parse", "HEAD"], stderr=subprocess.DEVNULL, text=True, timeout=5
+        ).strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()

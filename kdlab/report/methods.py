@@ -23,14 +23,10 @@ LINES = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
 
 @dataclass(frozen=True, slots=True)
 class ErrorCurve:
-    """One training of one method, as its direction.json has it.
+    """One training of one method, as its direction.json has it."""
 
-    looks: what was seen at communications.
-    account: what it cost.
-    """
-
-    looks: Sequence[RoundErrors]
-    account: CostTotals
+    looks: Sequence[RoundErrors]  # what was seen at communications
+    account: CostTotals  # what it cost
 
     def curve(self, key: str) -> list[Point]:
         """Error against overall time; `global_` or `chosen` (_L)."""

@@ -17,6 +17,7 @@ WIDTH, PANEL = 720, 130
 NARROW = 'style="max-width:100%;height:auto"'  # than that: the whole of it, smaller
 _LEFT, _RIGHT, _TOP, _BOTTOM, _LINE = 62, 12, 20, 20, 16
 COLOURS = ("#3b82c4", "#d1603d", "#3f9d64", "#8f5fb8", "#b98a2f", "#5f7385", "#c4508f")
+_END = 'text-anchor="end"'
 Points = Sequence[tuple[float, float]]
 
 
@@ -25,14 +26,12 @@ class Panel:
     """Curves over one x.
 
     curves: points by the name of the curve; those of one name before ` · ` share a colour.
-    lines: values drawn across, by name.
-    across: what x is, with its unit.
     """
 
     title: str
     curves: Mapping[str, Points]
-    lines: Mapping[str, float] = field(default_factory=dict)
-    across: str = ""
+    lines: Mapping[str, float] = field(default_factory=dict)  # values drawn across, by name
+    across: str = ""  # what x is, with its unit
 
 
 def svg(panels: Sequence[Panel]) -> str:
@@ -45,12 +44,7 @@ def svg(panels: Sequence[Panel]) -> str:
     )
     head = _LINE * len(rows) if above else 0
     height = head + PANEL * len(panels) + 4
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        f'width="{WIDTH}" height="{height}" {NARROW} font-family="sans-serif" '
-        'font-size="11">',
-        "<style>text{fill:#888}</style>",
-    ]
+    parts = [svg_head(height)]
     if above:
         for number, row in enumerate(rows):
             parts += _legend(row, groups, number * _LINE)
@@ -61,6 +55,19 @@ def svg(panels: Sequence[Panel]) -> str:
             own = [g for g in groups if any(_group(n) == g for n in panel.curves)]
             parts += _legend(own, groups, top)
     return "".join([*parts, "</svg>"])
+
+
+def svg_head(height: int) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}" height="{height}" {NARROW} font-family="sans-serif" '
+        'font-size="11"><style>text{fill:#888}</style>'
+    )
+
+
+def svg_text(x: float, y: str, words: str, more: str = "") -> str:
+    """Somebody's words at a place; `more` are attributes."""
+    return f'<text x="{x}" y="{y}"{more and f" {more}"}>{html.escape(words)}</text>'
 
 
 def _width(name: str) -> float:
@@ -83,10 +90,9 @@ def _drawn(panel: Panel, groups: Sequence[str], top: float) -> Iterable[str]:
     xs = [x for points in curves.values() for x, _ in points]
     ys = [y for points in curves.values() for _, y in points if math.isfinite(y)]
     ys += panel.lines.values()
-    title = html.escape(panel.title)
-    yield f'<text x="{_LEFT}" y="{top + 13}" font-weight="bold">{title}</text>'
+    yield svg_text(_LEFT, f"{top + 13}", panel.title, 'font-weight="bold"')
     if not xs or not ys:
-        yield f'<text x="{_LEFT}" y="{top + 60}">nothing yet</text>'
+        yield svg_text(_LEFT, f"{top + 60}", "nothing yet")
         return
     x0, x1 = min(xs), max(*xs, min(xs) + 1e-9)
     y0, y1 = _room(min(ys), max(ys))
@@ -96,21 +102,18 @@ def _drawn(panel: Panel, groups: Sequence[str], top: float) -> Iterable[str]:
         share = (min(max(y, y0), y1) - y0) / (y1 - y0)
         return _LEFT + inner * (x - x0) / (x1 - x0), top + _TOP + tall * (1 - share)
 
+    def across(y: float, style: str) -> str:
+        ends = f'x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"'
+        return f'<line {ends} stroke="#888" {style}/>'
+
     for value in (y0, y1):
         _, y = at(x0, value)
-        yield (
-            f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
-            'stroke="#888" stroke-opacity="0.3"/>'
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}</text>'
-        )
+        yield across(y, 'stroke-opacity="0.3"')
+        yield svg_text(_LEFT - 6, f"{y + 4:.1f}", f"{value:.4g}", _END)
     for name, value in panel.lines.items():
         _, y = at(x0, value)
-        yield (
-            f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
-            'stroke="#888" stroke-dasharray="5 4"/>'
-            f'<text x="{WIDTH - _RIGHT}" y="{y - 3:.1f}" text-anchor="end">'
-            f"{html.escape(name)} {value:.4g}</text>"
-        )
+        yield across(y, 'stroke-dasharray="5 4"')
+        yield svg_text(WIDTH - _RIGHT, f"{y - 3:.1f}", f"{name} {value:.4g}", _END)
     for name, points in curves.items():
         colour = COLOURS[groups.index(_group(name)) % len(COLOURS)]
         places = [at(*p) for p in points if math.isfinite(p[1])]
@@ -122,14 +125,10 @@ def _drawn(panel: Panel, groups: Sequence[str], top: float) -> Iterable[str]:
             f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{drawn}">'
             f"<title>{html.escape(name)}</title></polyline>"
         )
-    yield f'<text x="{_LEFT}" y="{top + PANEL - 5}">{x0:.4g}</text>'
-    yield (
-        f'<text x="{_LEFT + inner / 2}" y="{top + PANEL - 5}" text-anchor="middle">'
-        f"{html.escape(panel.across)}</text>"
-    )
-    yield (
-        f'<text x="{WIDTH - _RIGHT}" y="{top + PANEL - 5}" text-anchor="end">{x1:.6g}</text>'
-    )
+    below = f"{top + PANEL - 5}"
+    yield svg_text(_LEFT, below, f"{x0:.4g}")
+    yield svg_text(_LEFT + inner / 2, below, panel.across, 'text-anchor="middle"')
+    yield svg_text(WIDTH - _RIGHT, below, f"{x1:.6g}", _END)
 
 
 def _group(name: str) -> str:
@@ -141,10 +140,8 @@ def _legend(names: Sequence[str], groups: Sequence[str], top: float) -> Iterable
     at = float(WIDTH - _RIGHT)
     for name in reversed(names):
         colour = COLOURS[groups.index(name) % len(COLOURS)]
-        yield (
-            f'<text x="{at:.0f}" y="{top + 13}" text-anchor="end" style="fill:{colour}">'
-            f"{html.escape(name)}</text>"
-        )
+        style = f'{_END} style="fill:{colour}"'
+        yield svg_text(round(at), f"{top + 13}", name, style)
         at -= _width(name)
 
 

@@ -21,13 +21,7 @@ _HEAD = (
 
 
 def plan_table(made: ExecutionPlan, costs: StageCosts, cuts: Sequence[str] = ()) -> str:
-    """One line for each stage, then the whole.
-
-    Args:
-        made: what is carried out.
-        costs: it was made from.
-        cuts: modules the student's blocks end with.
-    """
+    """One line for each stage, then the whole; `cuts` are the ends of the student's blocks."""
     memory = memory_bytes(made, costs)
     rows = [
         _row(stage, costs, memory, is_task=stage.first > 0 and stage.from_data)

@@ -30,7 +30,6 @@ class Progression:
     over_time: points of each curve by its title, over seconds since the training began (of
         local models: of machines side by side).
     over_count: the same over samples the student has seen, or iterations of local models.
-    wall_s: seconds from its begin to its end, or as far as it came.
     teacher_s: seconds of all its teachers together, while they were in the pool.
     """
 
@@ -40,7 +39,7 @@ class Progression:
     over_time: dict[str, Points] = field(default_factory=dict)
     over_count: dict[str, Points] = field(default_factory=dict)
     counted: str = "samples"
-    wall_s: float = 0.0
+    wall_s: float = 0.0  # seconds from its begin to its end, or as far as it came
     teacher_s: float = 0.0
     _seen: list[_Seen] = field(default_factory=list)
     _samples: float = 0.0

@@ -7,34 +7,24 @@ from kdlab.papers.ec_dnn import metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundErrors:
-    """Errors in percent on test images, at a communication.
+    """Errors in percent on test images, and on validation images, at a communication.
 
-    Attributes:
-        round: its number.
-        iterations: local ones of a worker until then.
-        parallel_s: overall time on machines side by side (4.3).
-        locals: error of each local model, before anything is combined.
-        global_: of the global model.
-        compressed: of each local model after its reset; empty without one.
-        chosen: error of the local model with the smallest training loss (_L).
-        validation_locals, validation_global: the same on validation images.
-        local_losses, global_loss: mean cross entropy on test images; by Eq. 3 an ensemble's
-            is never above the mean of its models'.
-        models: K' workers.
+    Losses are the mean cross entropy on test images; by Eq. 3 an ensemble's is never above the
+    mean of its models'.
     """
 
-    round: int
-    iterations: int
-    parallel_s: float
-    locals: list[float]
-    global_: float
-    compressed: list[float]
-    chosen: float
+    round: int  # its number
+    iterations: int  # local ones of a worker until then
+    parallel_s: float  # overall time on machines side by side (4.3)
+    locals: list[float]  # error of each local model, before anything is combined
+    global_: float  # of the global model
+    compressed: list[float]  # of each local model after its reset; empty without one
+    chosen: float  # error of the local model with the smallest training loss (_L)
     validation_locals: list[float]
     validation_global: float
     local_losses: list[float]
     global_loss: float
-    models: list[int]
+    models: list[int]  # K' workers
 
     @property
     def diff_lg(self) -> float:

@@ -82,15 +82,7 @@ def result_table(rows: Sequence[dict[str, Any]]) -> str:
                 f"/{sum(r['samples_repeated'] for r in group)}",
             ]
         )
-    head = [
-        "",
-        "top-1 %",
-        "best-on-val %",
-        "samples/s",
-        "speed",
-        "wall s",
-        "lost/repeated",
-    ]
+    head = ["", "top-1 %", "best-on-val %", "samples/s", "speed", "wall s", "lost/repeated"]
     if all(row.get("global_top1") is not None for row in rows):
         head.insert(2, "global top-1 %")
         for line, group in zip(body, groups.values(), strict=True):

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Sequence
 
-from kdlab.report.page import NARROW, WIDTH
+from kdlab.report.page import WIDTH, svg_head
 
 Row = tuple[int, str, int, float, float]  # device, part, step, begin and end in seconds
 
@@ -29,12 +29,7 @@ def timeline(spans: Sequence[Row]) -> str:
     ends = max((end for *_, end in spans), default=0.0) or 1e-9
     used = [name for name in COLOURS if any(s[1] == name for s in spans)]
     height = _HIGH * (len(devices) + 1) + 14 * (1 + len(used) // _BESIDE)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        f'width="{WIDTH}" height="{height}" {NARROW} font-family="sans-serif" '
-        'font-size="11">',
-        "<style>text{fill:#888}</style>",
-    ]
+    parts = [svg_head(height)]
     for row, device in enumerate(devices):
         top = row * _HIGH
         parts.append(f'<text x="0" y="{top + 17}">device {device}</text>')

@@ -3,9 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kdlab.papers.pipe_bd.relay import Part, Span
 from kdlab.report.timeline import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def chrome_trace(spans: Sequence[Span]) -> dict[str, object]:
@@ -53,37 +58,27 @@ def by_part(spans: Sequence[Span]) -> dict[int, dict[Part | str, float]]:
     begin, end = min(s.begin for s in spans), max(s.end for s in spans)
     for device in sorted({span.device for span in spans}):
         own = [span for span in spans if span.device == device]
-        parts: dict[Part | str, float] = {}
+        parts = found[device] = {}
         for span in own:
-            waits = span.part in ("receive", "barrier")
-            part = "idle" if waits else span.part
+            part = "idle" if span.part in ("receive", "barrier") else span.part
             parts[part] = parts.get(part, 0.0) + span.end - span.begin
         covered = sum(span.end - span.begin for span in own)
         parts["idle"] = parts.get("idle", 0.0) + max(0.0, end - begin - covered)
-        found[device] = parts
     return found
 
 
 def breakdown(
     spans: Sequence[Span], ideal: Mapping[str, float], path: Path, title: str = ""
 ) -> None:
-    """Fig. 2 of Pipe-BD: what a step of each device is made of, beside the ideal.
+    """Fig. 2 of Pipe-BD, as a PNG: what a step of each device is made of, beside the ideal.
 
-    Args:
-        spans: of all devices.
-        ideal: seconds of each part of all work, shared evenly by the devices.
-        path: of a PNG.
-        title: of the picture.
+    `ideal` has the seconds of each part of all work, shared evenly by the devices.
     """
     steps = len({span.step for span in spans}) or 1
     bars: dict[str, Mapping[Part | str, float]] = {"ideal": dict(ideal)}
     for device, parts in by_part(spans).items():
         bars[f"device {device}"] = {part: s / steps for part, s in parts.items()}
-    from matplotlib.figure import Figure as Picture  # 1 s
-    from matplotlib.patches import Patch
-
-    picture = Picture(figsize=(1.6 * len(bars) + 3, 4), layout="constrained")
-    axes = picture.subplots()
+    picture, axes = _picture(1.6 * len(bars) + 3, 4, title, fontsize="medium")
     used = [part for part in COLOURS if any(part in parts for parts in bars.values())]
     for column, own in enumerate(bars.values()):
         bottom = 0.0
@@ -93,21 +88,14 @@ def breakdown(
             bottom += height
     axes.set_xticks(range(len(bars)), list(bars))
     axes.set_ylabel("ms of a step")
-    axes.set_title(title, fontsize="medium")
-    handles = [Patch(facecolor=COLOURS[p], edgecolor="#888888", label=p) for p in used]
-    picture.legend(handles=handles, loc="outside right upper")
-    picture.savefig(path, dpi=120)
+    _save(picture, path, used, loc="outside right upper")
 
 
 def gantt(spans: Sequence[Span], path: Path, title: str = "") -> None:
     """A picture of who did what when, one row for each device."""
     origin = min((span.begin for span in spans), default=0.0)
     devices = sorted({span.device for span in spans})
-    from matplotlib.figure import Figure as Picture  # 1 s
-    from matplotlib.patches import Patch
-
-    picture = Picture(figsize=(10, 0.6 * len(devices) + 1.4), layout="constrained")
-    axes = picture.subplots()
+    picture, axes = _picture(10, 0.6 * len(devices) + 1.4, title)
     for row, device in enumerate(devices):
         for span in spans:
             if span.device == device and span.end > span.begin:
@@ -116,8 +104,25 @@ def gantt(spans: Sequence[Span], path: Path, title: str = "") -> None:
     axes.set_yticks(range(len(devices)), [f"device {d}" for d in devices])
     axes.invert_yaxis()
     axes.set_xlabel("ms")
-    axes.set_title(title)
     used = [part for part in COLOURS if any(span.part == part for span in spans)]
-    handles = [Patch(facecolor=COLOURS[p], edgecolor="#888888", label=p) for p in used]
-    picture.legend(handles=handles, loc="outside lower center", ncols=len(used))
+    _save(picture, path, used, loc="outside lower center", ncols=len(used))
+
+
+def _picture(
+    width: float, height: float, title: str, **words: Any
+) -> "tuple[Figure, Axes]":
+    from matplotlib.figure import Figure  # 1 s
+
+    picture = Figure(figsize=(width, height), layout="constrained")
+    axes = picture.subplots()
+    axes.set_title(title, **words)
+    return picture, axes
+
+
+def _save(picture: "Figure", path: Path, parts: Sequence[str], **legend: Any) -> None:
+    """With the colours of these parts."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=COLOURS[p], edgecolor="#888888", label=p) for p in parts]
+    picture.legend(handles=handles, **legend)
     picture.savefig(path, dpi=120)

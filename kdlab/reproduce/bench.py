@@ -1,20 +1,14 @@
 """Measured by a benchmark of kdlab's, side by side in one run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from kdlab.config import Fault, Range, register
-from kdlab.report.figures import Report
-from kdlab.reproduce.measurement import (
-    Measured,
-    MeasurementSpec,
-    Say,
-    missing_images,
-    roots_of,
-)
+from kdlab.report.figures import Report, Say
+from kdlab.reproduce.measurement import Measured, MeasurementSpec, missing_images, roots_of
 
 
 @register("reproduce/bench")
@@ -41,9 +35,6 @@ class Bench(MeasurementSpec):
             yield Fault("images", f"has no effect on bench {self.name}")
         yield from missing_images(self.images)
 
-    def build(self) -> "Bench":
-        return self
-
     def measure(self, folder: Path, say: Say) -> Measured:
         options: dict[str, Any] = {"say": say}
         if self.repeats is not None:
@@ -56,9 +47,4 @@ class Bench(MeasurementSpec):
             options["overrides"] = list(self.without_images)
         # The name is one of the literals above.
         found: Report = import_module(f"kdlab.bench.{self.name}").measure(**options)
-        return Measured(values=values_of(found))
-
-
-def values_of(found: Report) -> Mapping[str, list[float]]:
-    """The values of each figure by its name."""
-    return {f["name"]: f["values"] for f in found["figures"]}
+        return Measured(values={f["name"]: f["values"] for f in found["figures"]})

@@ -3,7 +3,7 @@
 import re
 import shlex
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,13 @@ from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.config.home import write_json
 from kdlab.errors import BadInput, NotFoundError
+from kdlab.report.figures import Say
 from kdlab.report.page import markdown, markdown_table
-from kdlab.reproduce.measurement import Measured, MeasurementSpec, Say
+from kdlab.reproduce.drawn import draw
+from kdlab.reproduce.measurement import Measured
 from kdlab.reproduce.result import KeptResult
-from kdlab.reproduce.table import Reproduction, Table, cells, reproduced
+from kdlab.reproduce.table import MeasuredRow, Reproduction, Row, Table, cells
+from kdlab.run.simulations import simulate
 
 _SHELF = "reproductions/"
 _HEAD = ("", "", "published", "simulated", "which is", "off", "measured here", "")
@@ -27,7 +30,7 @@ def known() -> dict[str, str]:
     found = {}
     for name, path in folders.names("registry").items():
         if name.startswith(_SHELF):
-            head = yaml_text.read(path, folders.display(path)).data or {}
+            head = _written_in(path)
             said = f"{head.get('source', 'a fault')} ({head.get('minutes', '?')} min)"
             found[name.removeprefix(_SHELF)] = said
     return found
@@ -46,9 +49,12 @@ def card(name: str, overrides: Sequence[str] = ()) -> tuple[str, Table]:
             f"Nothing named {clean!r} can be reproduced.{folders.nearest(clean, list(known()))}"
         )
     composed = loader.compose_card(f"{_SHELF}{clean}", overrides)
-    path = folders.find("registry", f"{_SHELF}{clean}")
-    about = (yaml_text.read(path, folders.display(path)).data or {}).get("about", "")
+    about = _written_in(folders.find("registry", f"{_SHELF}{clean}")).get("about", "")
     return str(about), construct(Table, composed)
+
+
+def _written_in(path: Path) -> Mapping[str, Any]:
+    return yaml_text.read(path, folders.display(path)).data or {}
 
 
 def reproduce(
@@ -95,7 +101,7 @@ def reproduce(
         except OSError as error:
             raise BadInput(f"Nothing can be written to {folder}: {error}") from error
         begin = time.perf_counter()
-        result = reproduced(name, spec, folder, _once(made, folder, say), say)
+        result = _reproduced(name, spec, folder, made, say)
         done = replace(
             result,
             about=about,
@@ -106,18 +112,42 @@ def reproduce(
     return found
 
 
-def _once(
-    made: dict[str, Measured], folder: Path, say: Say
-) -> Callable[[MeasurementSpec], Measured]:
-    """Each measurement once, whoever asks for it."""
+def _reproduced(
+    name: str, spec: Table, folder: Path, made: dict[str, Measured], say: Say
+) -> Reproduction:
+    """Simulate, measure (what is in `made` was already), compare, draw."""
+    simulated: dict[str, float] = {}
+    if spec.simulation is not None:
+        report, _ = simulate(spec.simulation, (), say)
+        simulated = {f["name"]: f["value"] for f in report["figures"]}
+    measured = Measured(values={})
+    if spec.measurement is not None:
+        alike = repr(spec.measurement)
+        if alike not in made:
+            made[alike] = spec.measurement.measure(folder, say)
+        measured = made[alike]
+    rows = tuple(_found(row, simulated, measured) for row in spec.rows)
+    for row in rows:
+        if row.spec.measured is not None and not row.measured:
+            say(f"warning: nothing was measured of {row.spec.measured} ({row.spec.row})")
+    pictures = draw(name, spec.picture, rows, measured, folder)
+    return Reproduction(
+        name=name,
+        spec=spec,
+        rows=rows,
+        figures=(*pictures, *measured.pictures),
+        measurement=measured.facts,
+    )
 
-    def measured(spec: MeasurementSpec) -> Measured:
-        name = repr(spec)
-        if name not in made:
-            made[name] = spec.measure(folder, say)
-        return made[name]
 
-    return measured
+def _found(row: Row, simulated: Mapping[str, float], measured: Measured) -> MeasuredRow:
+    value = None
+    if row.simulated is not None and row.simulated in simulated:
+        value = simulated[row.simulated] / row.over
+        if row.of is not None:
+            value = row.of / value
+    own = () if row.measured is None else measured.values.get(row.measured, ())
+    return MeasuredRow(row, value, tuple(own))
 
 
 def _written(result: Reproduction, folder: Path, *, keeps: bool) -> Reproduction:
@@ -150,12 +180,7 @@ def as_markdown(facts: Mapping[str, Any]) -> str:
 
 
 def markdown_rows(facts: Mapping[str, Any], quantities: Collection[str] = ()) -> str:
-    """The rows of a result as a Markdown table, without columns that are empty.
-
-    Args:
-        facts: of the result.
-        quantities: rows of these alone; none are all.
-    """
+    """The rows of a result, or those of `quantities`, as Markdown without empty columns."""
     lines = [
         [markdown(cell) for cell in line]
         for line in cells(facts)

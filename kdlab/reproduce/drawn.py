@@ -3,14 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean, median
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from kdlab.report.methods import LINES
 from kdlab.reproduce.measurement import Measured, Points
+from kdlab.reproduce.table import MeasuredRow, in_digits, typical
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,26 +18,8 @@ if TYPE_CHECKING:
 _COLOURS = {"published": "#5d6d7e", "simulated": "#2471a3", "measured": "#c0392b"}
 
 
-class RowWords(Protocol):
-    @property
-    def row(self) -> str: ...
-    @property
-    def quantity(self) -> str: ...
-    @property
-    def published(self) -> float | None: ...
-
-
-class FoundRow(Protocol):
-    @property
-    def spec(self) -> RowWords: ...
-    @property
-    def simulated(self) -> float | None: ...
-    @property
-    def measured(self) -> tuple[float, ...]: ...
-
-
 def draw(
-    title: str, kind: str, rows: Sequence[FoundRow], measured: Measured, folder: Path
+    title: str, kind: str, rows: Sequence[MeasuredRow], measured: Measured, folder: Path
 ) -> list[Path]:
     """Writes figure.png, and curves.png where there are any."""
     # What is only an input has nothing to be compared with.
@@ -57,15 +39,11 @@ def draw(
         drawn(axes, own)
         axes.set_title(quantity, loc="left", fontsize="medium")
         axes.spines[["top", "right"]].set_visible(False)
-    present = {
-        name
-        for own in panels.values()
-        for row in own
-        for name, v in _values(row).items()
-        if v is not None
-    }
+    drawn_rows = [_values(row) for own in panels.values() for row in own]
     shown = [
-        Patch(color=_COLOURS[name], label=name) for name in _COLOURS if name in present
+        Patch(color=colour, label=name)
+        for name, colour in _COLOURS.items()
+        if any(values[name] is not None for values in drawn_rows)
     ]
     figure.legend(handles=shown, fontsize="small", ncols=3, loc="outside lower right")
     figure.savefig(folder / "figure.png", dpi=110)
@@ -75,7 +53,7 @@ def draw(
     return paths
 
 
-def _values(row: FoundRow) -> dict[str, float | None]:
+def _values(row: MeasuredRow) -> dict[str, float | None]:
     return {
         "published": row.spec.published,
         "simulated": row.simulated,
@@ -83,21 +61,12 @@ def _values(row: FoundRow) -> dict[str, float | None]:
     }
 
 
-def typical(quantity: str, values: Sequence[float]) -> float:
-    """The mean (over seeds) of percent and points, the median of all else."""
-    return mean(values) if is_mean(quantity) else median(values)
-
-
-def is_mean(quantity: str) -> bool:
-    return "%" in quantity or "points" in quantity
-
-
-def _bars_of(rows: Sequence[FoundRow]) -> int:
+def _bars_of(rows: Sequence[MeasuredRow]) -> int:
     """How many will be drawn, with the room between rows."""
     return sum(1 + sum(v is not None for v in _values(row).values()) for row in rows)
 
 
-def _bars(axes: "Axes", rows: Sequence[FoundRow]) -> None:
+def _bars(axes: "Axes", rows: Sequence[MeasuredRow]) -> None:
     """Lying, so that rows may have long names; the first on top, measured with its range."""
     at, names, places = 0.0, [], []
     for row in rows:
@@ -123,18 +92,11 @@ def _bars(axes: "Axes", rows: Sequence[FoundRow]) -> None:
     axes.margins(x=0.1)
 
 
-def in_digits(value: float | None) -> str:
-    """In four digits, or all of them before the point; None is nothing."""
-    if value is None:
-        return ""
-    return f"{value:.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
-
-
-def _numbered(rows: Sequence[FoundRow]) -> bool:
+def _numbered(rows: Sequence[MeasuredRow]) -> bool:
     return all(re.match(r"\d", row.spec.row) for row in rows)
 
 
-def _lines(axes: "Axes", rows: Sequence[FoundRow]) -> None:
+def _lines(axes: "Axes", rows: Sequence[MeasuredRow]) -> None:
     for name, colour in _COLOURS.items():
         points = [
             (float(row.spec.row.split()[0]), value)

@@ -13,11 +13,11 @@ from kdlab.events.event import Event
 from kdlab.events.log import select
 from kdlab.events.training import EpochDone
 from kdlab.report.costs import CostOfEach, times_smaller
+from kdlab.report.figures import Say
 from kdlab.reproduce.measurement import (
     Measured,
     MeasurementSpec,
     Points,
-    Say,
     missing_images,
     roots_of,
 )
@@ -59,8 +59,7 @@ class Trained(MeasurementSpec):
 
     def cross_faults(self) -> Iterator[Fault]:
         yield from missing_images(self.images)
-        packages = ("onnxruntime", "onnxscript") if "onnx" in self.exports else ()
-        for name in packages:
+        for name in ("onnxruntime", "onnxscript") if "onnx" in self.exports else ():
             if find_spec(name) is None:
                 yield Fault("exports", f"needs {name} for onnx: pip install 'kdlab[onnx]'")
         if self.variants is not None and not self.variants:
@@ -70,33 +69,26 @@ class Trained(MeasurementSpec):
                 "variants", "cannot be with exports or pictures: these have one name"
             )
 
-    def build(self) -> "Trained":
-        return self
-
     def measure(self, folder: Path, say: Say) -> Measured:
-        if self.variants is None:
-            found = [self._trained({}, folder, say, None)]
-        else:
-            found = [
-                self._trained(changes, folder, say, name)
-                for name, changes in self.variants.items()
-            ]
+        variants: list[tuple[str | None, Any]] = [(None, {})]
+        if self.variants is not None:
+            variants = [*self.variants.items()]
+        found = [self._trained(changes, folder, say, name) for name, changes in variants]
         values: dict[str, Sequence[float]] = {}
-        for one in found:
-            values |= one.values
         curves: dict[str, dict[str, Points]] = {}
         for one in found:
+            values |= one.values
             for panel, lines in one.curves.items():
                 curves.setdefault(panel, {}).update(lines)
-        several = {
-            name: [one.facts[name] for one in found] for name in ("run", "spec_hash")
-        }
-        facts = {name: of[0] if len(of) == 1 else of for name, of in several.items()}
+        facts = {"seeds": found[0].facts["seeds"]}
+        for name in ("run", "spec_hash"):
+            several = [one.facts[name] for one in found]
+            facts[name] = several[0] if len(several) == 1 else several
         return Measured(
             values=values | _differences(values),
             pictures=[picture for one in found for picture in one.pictures],
             curves=curves,
-            facts={"seeds": found[0].facts["seeds"]} | facts,
+            facts=facts,
         )
 
     def _trained(
@@ -112,24 +104,25 @@ class Trained(MeasurementSpec):
                 )
             say(f"training with {variant}")
         run = experiment.start(say)
-        said = _Said(say)
-        result = run.wait(said.see).result
+        result = run.wait(lambda event: _say_epoch(event, say)).result
         rows = sorted(result["runs"], key=lambda row: row["seed"])
         values: dict[str, list[float]] = {}
+
+        def shown(source: str) -> str:
+            if variant is None:
+                return source
+            return f"teacher of {variant}" if source == TEACHER else variant
+
         for row in rows:
-            source = variant or row["source"]
             for name, key in _OF_A_ROW.items():
                 if row[key] is not None:
-                    values.setdefault(f"{name}/{source}", []).append(float(row[key]))
+                    label = f"{name}/{shown(row['source'])}"
+                    values.setdefault(label, []).append(float(row[key]))
         if result["teacher_top1"] is not None:
-            name = "teacher" if variant is None else f"teacher of {variant}"
-            values[f"top1/{name}"] = [float(result["teacher_top1"])]
+            values[f"top1/{shown(TEACHER)}"] = [float(result["teacher_top1"])]
         say("looking at calibration on test images")
         for member, error in run.examine(most=10_000).calibration().items():
-            source = member.split("/")[0]
-            if variant is not None:
-                source = f"teacher of {variant}" if source == TEACHER else variant
-            values.setdefault(f"ece/{source}", []).append(error)
+            values.setdefault(f"ece/{shown(member.split('/')[0])}", []).append(error)
         values |= _costs(result["costs"]) | self._exported(run, rows[-1], folder, say)
         for picture in self.pictures:
             shutil.copyfile(run.path / picture, folder / picture)
@@ -148,9 +141,10 @@ class Trained(MeasurementSpec):
         self, run: Run, row: Mapping[str, Any], folder: Path, say: Say
     ) -> dict[str, list[float]]:
         values: dict[str, list[float]] = {}
-        beside = Beside(run.folder, Path(row["student_path"])) if self.exports else None
+        if not self.exports:
+            return values
+        beside = Beside(run.folder, Path(row["student_path"]))
         for form in self.exports:
-            assert beside is not None
             try:
                 path = folder / f"student.{form}"
                 done = ship(beside.student, beside.images(), form, path)
@@ -227,14 +221,8 @@ def _curves(run: Run, variant: str | None) -> dict[str, dict[str, Points]]:
     return {"top-1 on validation, %": dict(curves)}
 
 
-class _Said:
-    """The epochs of a run, a line each."""
-
-    def __init__(self, say: Say) -> None:
-        self._say = say
-
-    def see(self, event: Event) -> None:
-        if isinstance(event, EpochDone):
-            top1 = event.validation_top1
-            shown = "" if top1 is None else f", top-1 on validation {top1:.2f} %"
-            self._say(f"{event.member}: epoch {event.epoch}{shown}")
+def _say_epoch(event: Event, say: Say) -> None:
+    if isinstance(event, EpochDone):
+        top1 = event.validation_top1
+        shown = "" if top1 is None else f", top-1 on validation {top1:.2f} %"
+        say(f"{event.member}: epoch {event.epoch}{shown}")

@@ -1,15 +1,15 @@
 """What a reproduction measures on this machine, at the scale that it has."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kdlab.config import Fault
 from kdlab.config.spec import Spec
+from kdlab.report.figures import Say
 
-Say = Callable[[str], None]
 Points = Sequence[tuple[float, float]]
 
 
@@ -17,16 +17,13 @@ Points = Sequence[tuple[float, float]]
 class Measured:
     """What was found.
 
-    Attributes:
-        values: of repeats or seeds, by the name a row asks for.
-        curves: to be drawn over epochs: by panel, then by name, points.
-        pictures: that were drawn on the way.
-        facts: for the result's card: seeds, hash of the spec.
+    `curves` are to be drawn over epochs: points by panel, then by name. `facts` are for the
+    result's card: seeds, hash of the spec.
     """
 
-    values: Mapping[str, Sequence[float]]
+    values: Mapping[str, Sequence[float]]  # of repeats or seeds, by the name a row asks for
     curves: Mapping[str, Mapping[str, Points]] = field(default_factory=dict)
-    pictures: Sequence[Path] = ()
+    pictures: Sequence[Path] = ()  # that were drawn on the way
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -44,9 +41,6 @@ def roots_of(images: Sequence[str]) -> list[str]:
 
 class MeasurementSpec(Spec, ABC):
     """How the measured column of a reproduction comes about."""
-
-    @abstractmethod
-    def build(self) -> "MeasurementSpec": ...
 
     @abstractmethod
     def measure(self, folder: Path, say: Say) -> Measured:

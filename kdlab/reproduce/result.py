@@ -31,6 +31,3 @@ class KeptResult(Spec):
     measurement: Mapping[str, Any] = field(default_factory=dict)
     scaled: str = ""
     notes: tuple[str, ...] = ()
-
-    def build(self) -> "KeptResult":
-        return self

@@ -6,31 +6,24 @@ An emulated teacher answers after the time that a real one would take, and takes
 time; everything between it and the student is real.
 """
 
-import tempfile
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import torch
 
+from kdlab.bench.scene import Scene
 from kdlab.bench.slices import BUFFER, TimedTraining, seconds_of
-from kdlab.bench.students import (
-    ImageCase,
-    calibrated,
-    context,
-    emulated,
-    loop_of,
-    samples_of,
-)
+from kdlab.bench.students import ImageCase, calibrated, samples_of
 from kdlab.cluster.served import Served
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE, Spec
-from kdlab.data.samples import PlannedSamples
 from kdlab.models.patch_net import PatchNet
-from kdlab.reproduce.measurement import Measured, MeasurementSpec, Say
+from kdlab.report.figures import Say
+from kdlab.reproduce.measurement import Measured, MeasurementSpec
 from kdlab.soft_labels.none import NoTeacher
-from kdlab.soft_labels.source import SourceContext
 
 _CASE = ImageCase(size=32, batch=64, step_ms=20)
 _WARM_UP, _ALONE, _SERVED = 6, 80, 240  # steps
@@ -59,57 +52,46 @@ class Shares(MeasurementSpec):
     cases: Mapping[str, Teachers]
     repeats: Annotated[int, Range(ge=1)] = 3
 
-    def build(self) -> "Shares":
-        return self
-
     def measure(self, folder: Path, say: Say) -> Measured:
         torch.set_num_threads(1)
         samples = samples_of(_CASE)
         spec, _ = calibrated(_CASE, samples)
         found: dict[str, list[float]] = {}
-        with tempfile.TemporaryDirectory() as own:
-            alone = _alone(spec, samples, Path(own))
+        with Scene(samples) as beside:
+            alone = beside.training("alone", spec, NoTeacher())
+            alone.advance(_WARM_UP)
             for name, case in self.cases.items():
                 rate = _CASE.batch / seconds_of(alone, _ALONE)
-                with emulated(
-                    samples, teachers=case.teachers, t_t=case.each * rate
-                ) as pool:
-                    found[name] = []
-                    for k in range(self.repeats):
-                        label = f"{name}/{k}"
-                        place = context(samples, Path(own) / label, pool, rate, label)
-                        found[name].append(self._ratio(case, alone, place, spec))
+                with Scene(samples) as scene:
+                    scene.emulated(teachers=case.teachers, t_t=case.each * rate)
+                    found[name] = [
+                        _ratio(case, alone, scene, spec, f"{name}/{k}", rate)
+                        for k in range(self.repeats)
+                    ]
                 shown = ", ".join(f"{ratio:.3f}" for ratio in found[name])
                 say(f"{name}: {case.teachers} teachers of {case.each:.3g} each: {shown}")
         return Measured(values=found)
 
-    def _ratio(
-        self, case: Teachers, alone: TimedTraining, place: SourceContext, spec: PatchNet
-    ) -> float:
-        """Share of N-training's rate, which is measured before and after.
 
-        The reader is a new one and has nothing gathered: what teachers that are a little
-        too slow are ahead with would last for a thousand steps.
-        """
-        before = seconds_of(alone, _ALONE)
-        # What is in flight counts, and every teacher needs some batches there.
-        ut = max(BUFFER, 4 * case.teachers) * _CASE.batch
-        source = Served(lt=ut * 3 // 4, ut=ut).build(place)
-        try:
-            loop = loop_of(spec, alone.loop.job.samples, place.folder)
-            served = TimedTraining("served", loop, source)
-            served.advance(_WARM_UP)
-            steps = round(_SERVED * min(1.0, case.teachers * case.each))
-            took = seconds_of(served, max(40, steps))
-        finally:
-            source.close()
-        return 0.5 * (before + seconds_of(alone, _ALONE)) / took
+def _ratio(
+    case: Teachers,
+    alone: TimedTraining,
+    scene: Scene,
+    spec: PatchNet,
+    name: str,
+    rate: float,
+) -> float:
+    """Share of N-training's rate, which is measured before and after.
 
-
-def _alone(spec: PatchNet, samples: PlannedSamples, folder: Path) -> TimedTraining:
-    """N-training, warm."""
-    place = context(samples, folder / "alone", None, 1.0, "alone")
-    loop = loop_of(spec, samples, place.folder)
-    variant = TimedTraining("alone", loop, NoTeacher().build(place))
-    variant.advance(_WARM_UP)
-    return variant
+    The reader is a new one and has nothing gathered: what teachers that are a little
+    too slow are ahead with would last for a thousand steps.
+    """
+    before = seconds_of(alone, _ALONE)
+    # What is in flight counts, and every teacher needs some batches there.
+    ut = max(BUFFER, 4 * case.teachers) * _CASE.batch
+    served = scene.training(name, spec, Served(lt=ut * 3 // 4, ut=ut), rate)
+    with closing(served.source):
+        served.advance(_WARM_UP)
+        steps = round(_SERVED * min(1.0, case.teachers * case.each))
+        took = seconds_of(served, max(40, steps))
+    return 0.5 * (before + seconds_of(alone, _ALONE)) / took

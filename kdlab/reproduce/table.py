@@ -5,7 +5,7 @@ takes as it is, is an input; what a rate was fitted to, is no evidence for it.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -13,11 +13,10 @@ from typing import Annotated, Any, Literal
 
 from kdlab.config import Fault, register
 from kdlab.config.spec import POSITIVE, Spec
+from kdlab.report.figures import meets
 from kdlab.report.machine import machine, versions
 from kdlab.report.table import text_table
-from kdlab.reproduce.drawn import draw, in_digits, is_mean
-from kdlab.reproduce.measurement import Measured, MeasurementSpec, Say
-from kdlab.run.simulations import simulate
+from kdlab.reproduce.measurement import MeasurementSpec
 
 Mark = Literal["input", "fitted", "predicted"]
 _GOAL = re.compile(r"(>=|<=) -?\d+(\.\d+)?")
@@ -48,11 +47,6 @@ class Row(Spec):
     measured: str | None = None
     within_pct: Annotated[float, POSITIVE] | None = None
     goal: str | None = None
-
-    @property
-    def is_mean(self) -> bool:
-        """Over seeds, with its deviation; of rates and times the median counts."""
-        return is_mean(self.quantity)
 
     def cross_faults(self) -> Iterator[Fault]:
         if self.goal is not None and not _GOAL.fullmatch(self.goal):
@@ -88,15 +82,10 @@ class Table(Spec):
 
     def cross_faults(self) -> Iterator[Fault]:
         for number, row in enumerate(self.rows):
-            for what, there in (
-                ("simulated", self.simulation),
-                ("measured", self.measurement),
-            ):
+            asked = {"simulated": self.simulation, "measured": self.measurement}
+            for what, there in asked.items():
                 if getattr(row, what) is not None and there is None:
                     yield Fault(f"rows.{number}.{what}", "is asked for, and there is none")
-
-    def build(self) -> "Table":
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +113,10 @@ class MeasuredRow:
             return False
         if goal is None or not self.measured:
             return None if within is None or off is None else True
-        sign, bound = goal.split()
-        value = fmean(self.measured) if self.spec.is_mean else median(self.measured)
-        return value >= float(bound) if sign == ">=" else value <= float(bound)
+        return meets(typical(self.spec.quantity, self.measured), goal)
 
     def facts(self) -> dict[str, Any]:
-        spec = self.spec
+        spec, values = self.spec, self.measured
         return {
             "row": spec.row,
             "quantity": spec.quantity,
@@ -137,37 +124,28 @@ class MeasuredRow:
             "simulated": _rounded(self.simulated),
             "is": spec.marked,
             "off_pct": _rounded(self.off_pct),
-            "measured": _rounded(median(self.measured)) if self.measured else None,
-            "mean": _rounded(fmean(self.measured)) if self.measured else None,
-            "std": _rounded(stdev(self.measured)) if len(self.measured) > 1 else None,
-            "low": _rounded(min(self.measured, default=None)),
-            "high": _rounded(max(self.measured, default=None)),
+            "measured": _rounded(median(values)) if values else None,
+            "mean": _rounded(fmean(values)) if values else None,
+            "std": _rounded(stdev(values)) if len(values) > 1 else None,
+            "low": _rounded(min(values, default=None)),
+            "high": _rounded(max(values, default=None)),
             "holds": self.holds,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """What came of it. `facts()` is what a result card holds.
-
-    Attributes:
-        figures: pictures that were drawn.
-        measurement: seeds, hash of the spec.
-        about: first line of the card.
-        command: that this is the result of.
-        seconds: it took.
-        files: all that was written.
-    """
+    """What came of it. `facts()` is what a result card holds."""
 
     name: str
     spec: Table
     rows: tuple[MeasuredRow, ...]
-    figures: tuple[Path, ...]
-    measurement: Mapping[str, Any] = field(default_factory=dict)
-    about: str = ""
-    command: str = ""
-    seconds: float = 0.0
-    files: tuple[Path, ...] = ()
+    figures: tuple[Path, ...]  # pictures that were drawn
+    measurement: Mapping[str, Any] = field(default_factory=dict)  # seeds, hash of the spec
+    about: str = ""  # first line of the card
+    command: str = ""  # that this is the result of
+    seconds: float = 0.0  # it took
+    files: tuple[Path, ...] = ()  # all that was written
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -191,37 +169,32 @@ class Reproduction:
 def printed(facts: Mapping[str, Any]) -> str:
     """The table of a result, for a terminal."""
     lines = [[str(cell) for cell in line] for line in cells(facts)]
-    shown = text_table(_HEAD, lines)
     below = [f"Scaled: {facts['scaled']}"] if facts["scaled"] else []
     below += [f"Note: {note}" for note in facts["notes"]]
-    return "\n".join(
-        [f"{facts['name']}: {facts['source']}", "", shown, "", *below]
-    ).rstrip()
+    head = f"{facts['name']}: {facts['source']}"
+    return "\n".join([head, "", text_table(_HEAD, lines), "", *below]).rstrip()
 
 
 def cells(facts: Mapping[str, Any]) -> list[list[str]]:
     """Cells of the rows: row, quantity, published, simulated, is, off, measured, verdict."""
     verdict = {True: "holds", False: "FAILS", None: ""}
-    found = []
-    for row in facts["rows"]:
-        off = row["off_pct"]
-        found.append(
-            [
-                row["row"],
-                row["quantity"],
-                in_digits(row["published"]),
-                in_digits(row["simulated"]),
-                row["is"] or "",
-                "" if off is None else f"{off:+.1f} %",
-                _spread(row),
-                verdict[row["holds"]],
-            ]
-        )
-    return found
+    return [
+        [
+            row["row"],
+            row["quantity"],
+            in_digits(row["published"]),
+            in_digits(row["simulated"]),
+            row["is"] or "",
+            "" if row["off_pct"] is None else f"{row['off_pct']:+.1f} %",
+            _spread(row),
+            verdict[row["holds"]],
+        ]
+        for row in facts["rows"]
+    ]
 
 
 def _spread(row: Mapping[str, Any]) -> str:
-    """As `drawn.typical` has it: mean ± std over seeds, or the median and its range."""
+    """As `typical` has it: mean ± std over seeds, or the median and its range."""
     if row["measured"] is None:
         return ""
     if row["std"] is not None and is_mean(row["quantity"]):
@@ -232,52 +205,21 @@ def _spread(row: Mapping[str, Any]) -> str:
     return f"{in_digits(row['measured'])}, {low} to {high}"
 
 
+def typical(quantity: str, values: Sequence[float]) -> float:
+    """The mean (over seeds) of percent and points, the median of all else."""
+    return fmean(values) if is_mean(quantity) else median(values)
+
+
+def is_mean(quantity: str) -> bool:
+    return "%" in quantity or "points" in quantity
+
+
+def in_digits(value: float | None) -> str:
+    """In four digits, or all of them before the point; None is nothing."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
-
-
-def reproduced(
-    name: str,
-    spec: Table,
-    folder: Path,
-    measure: Callable[[MeasurementSpec], Measured],
-    say: Say,
-) -> Reproduction:
-    """Simulate, measure, compare, draw.
-
-    Args:
-        name: of the card.
-        spec: of the card.
-        folder: for pictures.
-        measure: carries out a measurement.
-        say: told how it goes.
-    """
-    simulated: dict[str, float] = {}
-    if spec.simulation is not None:
-        report, _ = simulate(spec.simulation, (), say)
-        simulated = {f["name"]: f["value"] for f in report["figures"]}
-    measured = Measured(values={})
-    if spec.measurement is not None:
-        measured = measure(spec.measurement)
-    rows = tuple(_found(row, simulated, measured) for row in spec.rows)
-    for row in rows:
-        if row.spec.measured is not None and not row.measured:
-            say(f"warning: nothing was measured of {row.spec.measured} ({row.spec.row})")
-    pictures = draw(name, spec.picture, rows, measured, folder)
-    return Reproduction(
-        name=name,
-        spec=spec,
-        rows=rows,
-        figures=(*pictures, *measured.pictures),
-        measurement=measured.facts,
-    )
-
-
-def _found(row: Row, simulated: Mapping[str, float], measured: Measured) -> MeasuredRow:
-    value = None
-    if row.simulated is not None and row.simulated in simulated:
-        value = simulated[row.simulated] / row.over
-        if row.of is not None:
-            value = row.of / value
-    own = () if row.measured is None else measured.values.get(row.measured, ())
-    return MeasuredRow(row, value, tuple(own))

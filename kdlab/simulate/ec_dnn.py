@@ -18,6 +18,7 @@ from kdlab.simulate.clock import Clock
 from kdlab.simulate.kind import SimulationSpec
 
 _POSITIVE = Range(ge=1)
+Happened = Callable[[int], Iterable[Instruction]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +75,6 @@ class EcDnn(SimulationSpec):
     cases: tuple[EnsembleCase, ...]
     calibration: str = ""
 
-    def build(self) -> "EcDnn":
-        return self
-
 
 @dataclass(slots=True)
 class EnsembleOutcome:
@@ -85,7 +83,9 @@ class EnsembleOutcome:
     case: EnsembleCase
     overall_s: float = 0.0
     communication_s: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)  # worker 0's train, relabel ...
+    parts: dict[str, float] = field(  # of worker 0
+        default_factory=lambda: dict.fromkeys(("train", "relabel", "compress"), 0.0)
+    )
     rounds: int = 0
     events: int = 0
 
@@ -103,46 +103,32 @@ class _Simulation:
         self.speeds = case.speeds or (1.0,) * case.workers
 
     def run(self) -> EnsembleOutcome:
-        self.found.parts = dict.fromkeys(("train", "relabel", "compress"), 0.0)
         for worker in range(self.case.workers):
             self._do(self.rounds.on_ready(worker))
         self.clock.run(inf)
-        self.found.overall_s = self._ended
         self.found.events = self.clock.happened
         return self.found
-
-    _ended = 0.0
 
     def _do(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
                 case Train(worker, round_, latest):
                     seconds = self._train_s(worker, round_, models=len(latest))
-                    self._after(seconds, self.rounds.on_done, worker)
+                    self._then(seconds, self.rounds.on_done, worker)
                 case Combine(worker, round_, models):
                     seconds = self._combine_s(worker, round_, models=len(models))
-                    self._after(seconds, self.rounds.on_done, worker)
+                    self._then(seconds, self.rounds.on_done, worker)
                 case Finish():
                     self.found.rounds = len(self.rounds.rounds)
-                    self._ended = self.clock.now
+                    self.found.overall_s = self.clock.now
 
-    def _after(
-        self,
-        seconds: float,
-        happened: Callable[[int], Iterable[Instruction]],
-        worker: int,
-    ) -> None:
+    def _then(self, seconds: float, happened: Happened, worker: int) -> None:
         self.clock.after(seconds, lambda: self._do(happened(worker)))
 
     def _note(self, worker: int, part: str, seconds: float) -> float:
         if worker == 0:
             self.found.parts[part] += seconds
         return seconds
-
-    def _exchange_s(self, models: int) -> float:
-        combining: Combining = "model_average" if self.case.method == "ma" else "ensemble"
-        size = round(1e6 * self.case.model_mb)
-        return self.network.communication_s(combining, models, size)
 
     def _train_s(self, worker: int, round_: Round, models: int) -> float:
         case, speed = self.case, self.speeds[worker]
@@ -155,7 +141,9 @@ class _Simulation:
         return seconds
 
     def _communicates(self, worker: int, models: int) -> float:
-        seconds = self._exchange_s(models)
+        combining: Combining = "model_average" if self.case.method == "ma" else "ensemble"
+        size = round(1e6 * self.case.model_mb)
+        seconds = self.network.communication_s(combining, models, size)
         if worker == 0:
             self.found.communication_s += seconds
         return seconds

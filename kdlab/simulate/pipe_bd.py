@@ -50,11 +50,10 @@ class Relay:
         self._edges = edges(self.plan)
 
     def run(self) -> "Relay":
-        devices = [
-            _Device(d, instructions(self.plan, d, self.steps)) for d in self.plan.devices
-        ]
-        for device in devices:
-            device.next = next(device.programme, None)
+        devices = []
+        for number in self.plan.devices:
+            programme = instructions(self.plan, number, self.steps)
+            devices.append(_Device(number, programme, next=next(programme, None)))
         moved = True
         while moved:
             moved = False
@@ -162,9 +161,8 @@ class Relay:
         stage, own, _ = self._place(device.number)
         shares = isinstance(instruction, relay.ReduceGradients)
         all_of = stage.devices if shares else self.plan.devices
-        there = self._met.setdefault(
-            (type(instruction).__name__, stage.first if shares else 0, instruction.step), {}
-        )
+        place = type(instruction).__name__, stage.first if shares else 0, instruction.step
+        there = self._met.setdefault(place, {})
         there.setdefault(device.number, device.now)
         if len(there) < len(all_of):
             return False
@@ -225,27 +223,25 @@ class PipelineCase(Spec):
             yield Fault("devices", f"are {len(self.devices)}, more than blocks times batch")
 
     def profile(self) -> Profile:
-        types = {kind: self._blocks(kind) for kind in dict.fromkeys(self.devices)}
-        link = DeviceLink(
-            bytes_per_s=self.gb_per_s * 1e9,
-            latency_s=self.latency_ms / 1e3,
-            overlap=self.overlap,
-        )
         return Profile(
-            types=types, devices=self.devices, link=link, load_s=self.load_ms / 1e3
+            types={kind: self._blocks(kind) for kind in dict.fromkeys(self.devices)},
+            devices=self.devices,
+            link=DeviceLink(
+                bytes_per_s=self.gb_per_s * 1e9,
+                latency_s=self.latency_ms / 1e3,
+                overlap=self.overlap,
+            ),
+            load_s=self.load_ms / 1e3,
         )
 
     def _blocks(self, kind: str) -> list[Block]:
         speed = self.speeds.get(kind, 1.0)
-        rows = sorted(
-            {1, *(max(1, self.batch * k // _SHARES) for k in range(1, _SHARES + 1))}
-        )
+        shares = range(1, _SHARES + 1)
+        rows = sorted({1, *(max(1, self.batch * k // _SHARES) for k in shares)})
 
         def seconds(milliseconds: float) -> dict[int, float]:
-            whole = milliseconds / 1e3 / speed
-            return {
-                r: whole * (self.floor + (1 - self.floor) * r / self.batch) for r in rows
-            }
+            whole, floor = milliseconds / 1e3 / speed, self.floor
+            return {r: whole * (floor + (1 - floor) * r / self.batch) for r in rows}
 
         return [
             Block(

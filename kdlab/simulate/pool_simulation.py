@@ -62,7 +62,6 @@ class _SimulatedTeacher:
     free_at: float = 0.0
     sent_by: float = 0.0  # its link is busy until then
     alive: bool = True
-    served: int = 0
 
 
 @dataclass(slots=True)
@@ -114,15 +113,12 @@ class Simulation:
             wait_s=1e9,
         )
         sizes = [self.batch] * (self.wanted + rules.ut // self.batch + rules.slots + 1)
-        return _Student(
-            f"student-{number}", t_s, DistilReader(rules, lambda e: sizes, epochs=1)
-        )
+        reader = DistilReader(rules, lambda epoch: sizes, epochs=1)
+        return _Student(f"student-{number}", t_s, reader)
 
     def run(self) -> PoolOutcome:
-        for fleet in (
-            Fleet(teacher=self.case.teacher, count=self.case.teachers),
-            *self.case.more,
-        ):
+        first = Fleet(teacher=self.case.teacher, count=self.case.teachers)
+        for fleet in (first, *self.case.more):
             for _ in range(fleet.count):
                 self._join(fleet.teacher.samples_per_second)
         for student in self.students:
@@ -252,25 +248,17 @@ class Simulation:
         teacher.free_at = done
 
         def computed() -> None:
-            back = self._over_links(
-                student, teacher, part.size * spec.bytes_out, self.clock.now
-            )
-            self.clock.after(back - self.clock.now, answer)
+            now = self.clock.now
+            back = self._over_links(student, teacher, part.size * spec.bytes_out, now)
+            self.clock.after(back - now, answer)
 
         def answer() -> None:
             time, reader = self.clock.now, student.reader
             if not teacher.alive:  # known already, unless it went without an answer
-                self._do(
-                    student,
-                    reader.on_trouble(address, lease, "gone", unusable=False, time=time),
-                )
-                return
-            teacher.served += part.size
-            if check:
+                told = reader.on_trouble(address, lease, "gone", unusable=False, time=time)
+            elif check:
                 case = reader.check.cases.get(part)
-                both: list[tuple[str, int]] = (
-                    [] if case is None else [case.first, case.second]
-                )
+                both = [] if case is None else [case.first, case.second]
                 told = reader.on_compared(part, address, lease, both, time)
             else:
                 told = reader.on_answer(part, address, lease, time)
@@ -321,36 +309,33 @@ class Simulation:
     # What it came to
 
     def _outcome(self) -> PoolOutcome:
+        students, readers = self.students, [s.reader for s in self.students]
         rate = sum(
             self.batch * self.steps / max(1e-9, s.end - s.begin)
-            for s in self.students
+            for s in students
             if s.steps >= self.wanted
         )
-        demand = sum(s.t_s for s in self.students)
+        demand = sum(s.t_s for s in students)
         capacity = sum(t.t_t for t in self.teachers.values() if t.alive)
         return PoolOutcome(
             case=self.case,
             samples_per_second=rate,
             demand=demand,
             capacity=capacity,
-            teachers_used=sum(len(self.table.held_by(s.name)) for s in self.students),
+            teachers_used=sum(len(self.table.held_by(s.name)) for s in students),
             held_over_needed=self._held() / min(demand, capacity),
-            settle_s=max(self._settled_at(s) for s in self.students),
-            volume_max=max(s.reader.volume_max for s in self.students),
-            volume_over_ut=max(
-                s.reader.volume_max / s.reader.rules.ut for s in self.students
-            ),
-            volume_over_bound=max(
-                s.reader.volume_max / s.reader.room_max for s in self.students
-            ),
-            lost=self.batch * sum(map(self._lost, self.students)),
+            settle_s=max(map(self._settled_at, students)),
+            volume_max=max(r.volume_max for r in readers),
+            volume_over_ut=max(r.volume_max / r.rules.ut for r in readers),
+            volume_over_bound=max(r.volume_max / r.room_max for r in readers),
+            lost=self.batch * sum(map(self._lost, students)),
             repeated=self.batch
-            * sum(n - 1 for s in self.students for n in s.delivered.values()),
-            resends=sum(s.reader.ledger.resends for s in self.students),
-            hedges=sum(s.reader.ledger.hedges for s in self.students),
-            asked=sum(len(s.asked) for s in self.students),
-            released=sum(len(s.released) for s in self.students),
-            released_in_vain=sum(in_vain(s.released, s.asked) for s in self.students),
+            * sum(n - 1 for s in students for n in s.delivered.values()),
+            resends=sum(r.ledger.resends for r in readers),
+            hedges=sum(r.ledger.hedges for r in readers),
+            asked=sum(len(s.asked) for s in students),
+            released=sum(len(s.released) for s in students),
+            released_in_vain=sum(in_vain(s.released, s.asked) for s in students),
             events=self.clock.happened,
             simulated_s=self.clock.now,
         )
@@ -367,9 +352,8 @@ class Simulation:
 
     def _settled_at(self, student: _Student) -> float:
         """When the student first did 0.95 of what can be done, over the next 5 s."""
-        reach = min(
-            student.t_s, sum(t.t_t for t in self.teachers.values()) / len(self.students)
-        )
+        share = sum(t.t_t for t in self.teachers.values()) / len(self.students)
+        reach = min(student.t_s, share)
         return settled_at([0.0, *student.ended], self.batch, reach)
 
     def _lost(self, student: _Student) -> int:
@@ -380,12 +364,9 @@ class Simulation:
 
 
 def settled_at(ended: Sequence[float], batch: int, reach: float) -> float:
-    """When steps first came at 0.95 of what can be reached, over the next 5 s.
+    """When steps of `batch` samples first came at 0.95 of `reach` samples/s, over the next 5 s.
 
-    Args:
-        ended: time of the start, then of each step, in seconds.
-        batch: samples of a step.
-        reach: samples/s.
+    `ended` has the seconds of the start, then of each step.
     """
     steps = max(2, round(_SETTLED_OVER_S * reach / batch))
     for first in range(len(ended) - steps):

@@ -5,14 +5,13 @@ replays exactly those. A run that would see other views, another teacher or othe
 is refused, because silently wrong labels cost accuracy that nobody can explain later.
 """
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kdlab.config import Range, register
@@ -38,8 +37,6 @@ from kdlab.soft_labels.source import (
     Samples,
     SourceContext,
     SourceSpec,
-    local_batch,
-    open_batches,
 )
 
 _WRITE_BATCH = 256
@@ -67,7 +64,7 @@ class Cached(SourceSpec):
                 "smaller. null keeps all classes."
             )
 
-    def build(self, context: SourceContext) -> "CachedSource":
+    def build(self, context: SourceContext) -> LocalSource:
         """The cache, written now if it is not there.
 
         Raises:
@@ -79,40 +76,36 @@ class Cached(SourceSpec):
         teacher = context.load_teacher()
         wanted = meta_for(samples, teacher.fingerprint, self.views, self.top_k)
         folder = Path(self.path).expanduser() if self.path else own_folder(wanted)
+
+        def warn(line: str) -> None:
+            context.report(Warned(message=line))
+
         with locked(folder.with_suffix(".lock")):
-            if not usable(
-                folder, wanted, lambda line: context.report(Warned(message=line))
-            ):
-                self._write(folder, wanted, samples, teacher, context)
-        return CachedSource(samples, folder, wanted.views)
+            if not usable(folder, wanted, warn):
+                self._write(folder, wanted, teacher, context)
+        known = samples.train_ids()
+        stored = arrays(folder, len(known), samples.classes, read_meta(folder), "r")
+
+        def labels(batch: Batch, view: int) -> Tensor:
+            rows = np.searchsorted(known, batch.ids)
+            return torch.from_numpy(read(stored, view, rows, samples.classes))
+
+        return LocalSource(samples, labels, wanted.views)
 
     def _write(
-        self,
-        folder: Path,
-        meta: LabelMeta,
-        samples: Samples,
-        teacher: LoadedTeacher,
-        context: SourceContext,
+        self, folder: Path, meta: LabelMeta, teacher: LoadedTeacher, context: SourceContext
     ) -> None:
+        samples = context.samples
         count, views = len(samples.train_ids()), meta.views
         width = samples.classes * 2 if self.top_k is None else self.top_k * 6 + 2
         size = count * views * width
-        started = CacheStarted(
-            folder=str(folder), megabytes=size / 1e6, samples=count, views=views
-        )
-        context.report(started)
+        about: dict[str, Any] = {"folder": str(folder), "megabytes": size / 1e6}
+        about |= {"samples": count, "views": views}
+        context.report(CacheStarted(**about))
         folder.mkdir(parents=True, exist_ok=True)
         lost = _fill(folder, meta, samples, teacher, context.stop)
         write_meta(folder, meta)
-        context.report(
-            CacheWritten(
-                folder=started.folder,
-                megabytes=started.megabytes,
-                samples=count,
-                views=views,
-                lost_nats=lost,
-            )
-        )
+        context.report(CacheWritten(**about, lost_nats=lost))
 
 
 def _fill(
@@ -142,20 +135,3 @@ def _fill(
     for array in made.values():
         array.flush()
     return float(np.mean(lost)) if lost else 0.0
-
-
-class CachedSource(LocalSource):
-    def __init__(self, samples: Samples, folder: Path, views: int) -> None:
-        self.samples, self.views = samples, views
-        self.ids = samples.train_ids()
-        self.arrays = arrays(folder, len(self.ids), samples.classes, read_meta(folder), "r")
-
-    def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
-        view = epoch % self.views
-        for index, ids in open_batches(self.samples, epoch, done):
-            batch = local_batch(self.samples, index, ids, view)
-            yield replace(batch, soft=self._labels(ids, view))
-
-    def _labels(self, ids: NDArray[np.int64], view: int) -> Tensor:
-        rows = np.searchsorted(self.ids, ids)
-        return torch.from_numpy(read(self.arrays, view, rows, self.samples.classes))

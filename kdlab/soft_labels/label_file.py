@@ -65,12 +65,7 @@ def own_folder(meta: LabelMeta) -> Path:
 
 
 def usable(folder: Path, meta: LabelMeta, say: Callable[[str], None]) -> bool:
-    """Whether a complete file is there, as it was written; a damaged one is named and removed.
-
-    Args:
-        folder: of the file.
-        meta: what the labels must depend on.
-        say: gets a line where it is damaged.
+    """Whether a complete file is there, as it was written; a damaged one is said and removed.
 
     Raises:
         CacheError: it was written for something else.
@@ -117,34 +112,31 @@ def read_meta(folder: Path) -> LabelMeta:
 
 def write_meta(folder: Path, meta: LabelMeta) -> None:
     """The last of all: its presence means complete."""
-    names = ("logits",) if meta.top_k is None else ("values", "classes", "tail")
-    seal(folder, [f"{name}.npy" for name in names], plain(meta))
+    seal(folder, [f"{name}.npy" for name in _of_a_label(meta, 0)], plain(meta))
+
+
+def _of_a_label(meta: LabelMeta, classes: int) -> dict[str, tuple[type, tuple[int, ...]]]:
+    """Arrays of the file, with type and shape of what one label has in each."""
+    if meta.top_k is None:
+        return {"logits": (np.float16, (classes,))}
+    top = (meta.top_k,)
+    return {
+        "values": (np.float16, top),
+        "classes": (np.int32, top),
+        "tail": (np.float16, ()),
+    }
 
 
 def arrays(
-    folder: Path,
-    count: int,
-    classes: int,
-    meta: LabelMeta,
-    mode: Literal["r", "r+", "w+"],
+    folder: Path, count: int, classes: int, meta: LabelMeta, mode: Literal["r", "r+", "w+"]
 ) -> dict[str, Stored]:
     """The label arrays, memory-mapped; "w+" makes new files, whoever reads the old ones."""
-    views, k = meta.views, meta.top_k
-    shapes: dict[str, tuple[type, tuple[int, ...]]] = (
-        {"logits": (np.float16, (views, count, classes))}
-        if k is None
-        else {
-            "values": (np.float16, (views, count, k)),
-            "classes": (np.int32, (views, count, k)),
-            "tail": (np.float16, (views, count)),
-        }
-    )
-    if mode != "w+":
-        return {name: np.load(folder / f"{name}.npy", mmap_mode=mode) for name in shapes}
-    return {
-        name: _new(folder / f"{name}.npy", dtype, shape)
-        for name, (dtype, shape) in shapes.items()
-    }
+    found = {}
+    for name, (dtype, shape) in _of_a_label(meta, classes).items():
+        path, whole = folder / f"{name}.npy", (meta.views, count, *shape)
+        is_new = mode == "w+"
+        found[name] = _new(path, dtype, whole) if is_new else np.load(path, mmap_mode=mode)
+    return found
 
 
 def _new(path: Path, dtype: type, shape: tuple[int, ...]) -> Stored:
@@ -257,7 +249,5 @@ def _is_growing(folder: Path, shape: tuple[int, int], classes: int) -> bool:
         logits = np.load(folder / "logits.npy", mmap_mode="r")
     except (OSError, ValueError, EOFError):  # none, or damaged: they are made anew
         return False
-    return (known.shape, known.dtype) == (shape, np.uint32) and (
-        logits.shape,
-        logits.dtype,
-    ) == ((*shape, classes), np.float16)
+    fits = known.shape == shape and logits.shape == (*shape, classes)
+    return fits and (known.dtype, logits.dtype) == (np.uint32, np.float16)

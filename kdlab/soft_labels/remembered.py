@@ -18,12 +18,10 @@ class Remembered(SourceSpec):
     """The first epoch's views with scripted labels, from memory. For benchmarks."""
 
     def build(self, context: SourceContext) -> "RememberedSource":
-        scripted = Scripted().build(context)
-        kept = [
-            replace(batch, views=batch.views.clone(), labels=batch.labels.clone())
-            for batch in scripted.epoch(0, ())
-        ]
-        return RememberedSource(kept)
+        first = Scripted().build(context).epoch(0, ())
+        return RememberedSource(
+            [replace(b, views=b.views.clone(), labels=b.labels.clone()) for b in first]
+        )
 
 
 class RememberedSource(LocalSource):

@@ -1,16 +1,14 @@
 """Soft labels without a teacher model: for tests, and as the control in benchmarks."""
 
 import math
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch.nn.functional import one_hot
 
 from kdlab.config import Range, register
-from kdlab.soft_labels.none import NoTeacherSource
-from kdlab.soft_labels.source import Batch, LocalSource, SourceContext, SourceSpec
+from kdlab.soft_labels.source import LocalSource, SourceContext, SourceSpec
 
 
 @register("soft_labels/scripted")
@@ -23,19 +21,11 @@ class Scripted(SourceSpec):
 
     confidence: Annotated[float, Range(gt=0, lt=1)] = 0.9
 
-    def build(self, context: SourceContext) -> "ScriptedSource":
-        return ScriptedSource(
-            NoTeacherSource(context.samples), context.samples.classes, self.confidence
+    def build(self, context: SourceContext) -> LocalSource:
+        classes = context.samples.classes
+        rest = (1 - self.confidence) / max(1, classes - 1)
+        gap = math.log(self.confidence / rest)
+        return LocalSource(
+            context.samples,
+            lambda batch, view: one_hot(batch.labels, classes).to(torch.float32) * gap,
         )
-
-
-class ScriptedSource(LocalSource):
-    def __init__(self, plain: NoTeacherSource, classes: int, confidence: float) -> None:
-        self.plain, self.classes = plain, classes
-        rest = (1 - confidence) / max(1, classes - 1)
-        self.gap = math.log(confidence / rest)
-
-    def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
-        for batch in self.plain.epoch(epoch, done):
-            soft = one_hot(batch.labels, self.classes).to(torch.float32) * self.gap
-            yield replace(batch, soft=soft)

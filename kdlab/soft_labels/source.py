@@ -6,7 +6,7 @@ never learns where the soft labels were made.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
@@ -45,11 +45,38 @@ class SoftLabelSource(Protocol):
         """End what the source started. May be called twice."""
 
 
-class LocalSource(ABC):
-    """A source that starts nothing: there is nothing to show and nothing to end."""
+class LocalSource:
+    """Batches made in this process, with what `soft` says of each: it starts nothing to end.
 
-    @abstractmethod
-    def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]: ...
+    Args:
+        samples: of the run.
+        soft: labels for a batch and its view; None leaves it at the true labels.
+        views: of each sample; None is one of its own for every epoch.
+    """
+
+    def __init__(
+        self,
+        samples: "Samples",
+        soft: Callable[[Batch, int], Tensor] | None = None,
+        views: int | None = None,
+    ) -> None:
+        self.samples, self.soft, self.views = samples, soft, views
+
+    def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
+        view = epoch if self.views is None else epoch % self.views
+        for index, ids in enumerate(self.samples.batches(epoch)):
+            if index in done:
+                continue
+            batch = Batch(
+                index=index,
+                ids=ids,
+                views=torch.from_numpy(self.samples.views(ids, view)),
+                labels=torch.from_numpy(self.samples.labels(ids)),
+                soft=None,
+            )
+            yield (
+                batch if self.soft is None else replace(batch, soft=self.soft(batch, view))
+            )
 
     def figures(self) -> dict[str, float]:
         return {}
@@ -146,18 +173,13 @@ class SourceContext:
     student_rate: Callable[[], float] | None = None  # t_s in samples/s, measured
     start: dict[str, Any] = field(default_factory=dict)  # {"epoch": 0, "done": []}
     in_group: bool = False  # one of several ranks, which train on the same batches in step
-    outputs: int | None = (
-        None  # numbers per sample that a teacher answers; None: the classes
-    )
+    outputs: int | None = None  # of a teacher, for each sample; None: the classes
 
 
 class SourceSpec(Spec, ABC):
-    """A source, as a spec names it.
+    """A source, as a spec names it."""
 
-    Attributes:
-        needs_teacher: nowhere, in the student's process, or in a pool.
-    """
-
+    # Nowhere, in the student's process, or in a pool.
     needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "none"
 
     @property
@@ -200,23 +222,3 @@ class SourceSpec(Spec, ABC):
     def output_faults(self) -> Iterator[Fault]:
         """Why it cannot fetch outputs that are no soft labels, and change while it trains."""
         yield Fault("", f"is {self.component}; it must be of a pool: cluster/served")
-
-
-def local_batch(samples: Samples, index: int, ids: NDArray[np.int64], epoch: int) -> Batch:
-    """A batch without soft labels, made in this process."""
-    return Batch(
-        index=index,
-        ids=ids,
-        views=torch.from_numpy(samples.views(ids, epoch)),
-        labels=torch.from_numpy(samples.labels(ids)),
-        soft=None,
-    )
-
-
-def open_batches(
-    samples: Samples, epoch: int, done: Collection[int]
-) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """(index, ids) of the batches still to be trained on."""
-    for index, ids in enumerate(samples.batches(epoch)):
-        if index not in done:
-            yield index, ids

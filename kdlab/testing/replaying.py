@@ -28,15 +28,13 @@ class Difference:
 class Replay:
     """What came of it.
 
-    events: how often each happened.
     delivered: batches handed to the trainer, (epoch, batch), in order; of a reader.
     different: the first event to which the machine says something else now, with what it
         said then and now; None when all are alike.
-    machine: in its last state.
     """
 
-    machine: DistilReader | LeaseTable
-    events: Counter[str] = field(default_factory=Counter)
+    machine: DistilReader | LeaseTable  # in its last state
+    events: Counter[str] = field(default_factory=Counter)  # how often each happened
     delivered: list[tuple[int, int]] = field(default_factory=list)
     different: Difference | None = None
 
