@@ -63,7 +63,10 @@ def export(arguments: Arguments) -> int:
     ),
     option("--repeats", type=int),
     option(
-        "--only", nargs="+", metavar="PART", help="of edl_dist and pipe_bd: served, nas, ..."
+        "--only",
+        nargs="+",
+        metavar="PART",
+        help="of edl_dist and pipe_bd: served, nas, ...",
     ),
     JSON,
 )

@@ -47,7 +47,9 @@ def run(arguments: Arguments) -> int:
 @command(
     "go on from the newest checkpoint",
     RUN,
-    flag("--trust-components", "run the source of components that came from a notebook cell"),
+    flag(
+        "--trust-components", "run the source of components that came from a notebook cell"
+    ),
     flag(
         "--anew",
         "where all checkpoints of a training are damaged, put them aside and begin it anew",
@@ -109,9 +111,7 @@ def sweep(arguments: Arguments) -> int:
     return 0
 
 
-@command(
-    "watch a run; Ctrl-C leaves it running", option("run", nargs="?", default="last")
-)
+@command("watch a run; Ctrl-C leaves it running", option("run", nargs="?", default="last"))
 def attach(arguments: Arguments) -> int:
     from kdlab.run import Run
 

@@ -73,7 +73,10 @@ def scale(arguments: Arguments) -> int:
     option("--threads", type=int, help="CPU threads"),
     option("--device", choices=["auto", "cpu", "cuda"], default="auto"),
     option("--host", help="address to listen on"),
-    *(option(f"--tls-{name}", help="PEM file, for tls://") for name in ("ca", "cert", "key")),
+    *(
+        option(f"--tls-{name}", help="PEM file, for tls://")
+        for name in ("ca", "cert", "key")
+    ),
     flag("--insecure", "plain TCP, for tcp://"),
     option("--port", type=int, default=0, help="of its worker; 0 is any"),
     option("--label-port", type=int, default=0, help="for readers; 0 is any"),

@@ -9,14 +9,6 @@ KEY_PARTS = 40  # of a dotted key
 NAME = 200  # characters of a config, card, run or key
 CARDS = 500  # uses of cards in one spec
 _WHOLE = 2**63  # what a 64 bit integer holds
-_SHOWN = 300  # characters of a fault
-
-
-def short(text: str, shown: int = _SHOWN) -> str:
-    """The text, or its beginning and its length."""
-    if len(text) <= shown:
-        return text
-    return f"{text[: shown - 40]}... ({len(text):,} characters)"
 
 
 def refusal(value: object) -> str | None:

@@ -73,11 +73,11 @@ class Draft:
 
     def value(self, field: FormField) -> object:
         """With cards read and defaults filled in."""
-        return _at(self._tree, field.key, field.default)
+        return loader.at(self._tree, field.key, field.default)
 
     def chosen(self, field: FormField) -> str | None:
         """Name of the card or component a part is made of; None where it is null."""
-        tree = _at(self._written, field.key, None)
+        tree = loader.at(self._written, field.key)
         if not isinstance(tree, Mapping):
             tree = self.value(field)
         if isinstance(tree, Mapping):
@@ -313,14 +313,6 @@ class Builder:
         self._say(f"started: {self.run.id}")
         with self.output:
             self.run.live()
-
-
-def _at(tree: object, key: str, default: object) -> object:
-    for part in key.split("."):
-        if not isinstance(tree, Mapping) or part not in tree:
-            return default
-        tree = tree[part]
-    return tree
 
 
 def _widget(

@@ -32,7 +32,7 @@ def catalogue(kind: str | None = None, word: str | None = None) -> str:
     if kind not in (None, "all"):
         if kind not in sections:
             raise NotFoundError(
-                f"There is no kind {kind!r}.{nearest(kind, list(sections))} "
+                f"There is no kind {kind!r}.{nearest(kind, sections)} "
                 f"Kinds: {', '.join(sections)}; `kdlab list --search WORD` finds names."
             )
         sections = {kind: sections[kind]}
@@ -168,7 +168,7 @@ class Registry:
             is_config = name in folders.names("configs")
             hint = f' It is a config: kdlab.load("{name}").' if is_config else ""
             raise NotFoundError(
-                f"There is no card or component named {name!r}.{hint}{nearest(name, list(self))}"
+                f"There is no card or component named {name!r}.{hint}{nearest(name, self)}"
             )
         return found
 

@@ -122,11 +122,7 @@ class CheckedSweep:
     def _write(self, folder: SweepFolder, components: Components) -> None:
         """What its process reads. A study that goes on keeps the name it began with."""
         text = yaml_text.dump(self.spec.to_dict())
-
-        def write(path: Path) -> None:
-            path.write_text(text, encoding="utf-8")
-
-        write_whole(folder.spec, write)
+        write_whole(folder.spec, lambda new: new.write_text(text, encoding="utf-8"))
         write_json(folder.path / "components.json", components)
         known = folder.origin().experiment or f"sweeps/{self.name}"
         folder.write_origin(known, self.hash)

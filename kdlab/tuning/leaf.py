@@ -1,13 +1,12 @@
 """What a key of a spec takes: kinds of values, choices, a range."""
 
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Union, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from kdlab.config import load as loader
 from kdlab.config.folders import nearest
-from kdlab.config.spec import Range, Spec, hints_of
+from kdlab.config.spec import Range, Spec, alternatives, hints_of, ranges_in
 from kdlab.errors import NotFoundError
 
 
@@ -61,7 +60,7 @@ def leaf_of(spec: Spec, key: str) -> Leaf:
 
 def _item(hint: object) -> object:
     """The type of a tuple's items or a mapping's values."""
-    for option in _options(hint):
+    for option in alternatives(hint):
         arguments = get_args(option)
         if get_origin(option) in (tuple, list):
             return arguments[0]
@@ -70,33 +69,13 @@ def _item(hint: object) -> object:
     return None
 
 
-def _options(hint: object) -> Iterator[object]:
-    origin = get_origin(hint)
-    if origin is Annotated:
-        yield from _options(get_args(hint)[0])
-    elif origin in (Union, types.UnionType):
-        for option in get_args(hint):
-            yield from _options(option)
-    else:
-        yield hint
-
-
 def _taken(hint: object) -> tuple[tuple[type, ...], tuple[object, ...], Range | None]:
     """Kinds of scalar, choices and range of a field."""
     kinds, choices = list[type](), list[object]()
-    for option in _options(hint):
+    for option in alternatives(hint):
         if get_origin(option) is Literal:
             choices += get_args(option)
             kinds.append(str)
         elif isinstance(option, type) and option in (float, int, bool, str):
             kinds.append(option)
-    return tuple(dict.fromkeys(kinds)), tuple(choices), _range(hint)
-
-
-def _range(hint: object) -> Range | None:
-    if get_origin(hint) is Annotated:
-        found = [extra for extra in get_args(hint)[1:] if isinstance(extra, Range)]
-        if found:
-            return found[0]
-    inner = (_range(option) for option in get_args(hint) if not isinstance(option, Range))
-    return next((limit for limit in inner if limit is not None), None)
+    return tuple(dict.fromkeys(kinds)), tuple(choices), next(ranges_in(hint), None)

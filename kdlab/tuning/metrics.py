@@ -131,7 +131,7 @@ def metric(name: str, simulated: bool) -> Metric:
     if name not in found:
         where = "a simulation" if simulated else "a run"
         raise NotFoundError(
-            f"{where} has no metric {name!r}.{nearest(name, list(found))} "
+            f"{where} has no metric {name!r}.{nearest(name, found)} "
             f"All: {', '.join(found)}."
         )
     return found[name]

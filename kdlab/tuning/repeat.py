@@ -183,7 +183,7 @@ def check_real(real: RealRun, space: Space) -> None:
     flat = dict(loader.flat(experiment.resolved))
     for key in (*real.keys.values(), *real.batches):
         if key not in flat:
-            hint = nearest(key, list(flat))
+            hint = nearest(key, flat)
             raise BadInput(
                 f"real names {key}, which {real.experiment} does not have.{hint}"
             )
@@ -222,7 +222,7 @@ def real_run(sweep: "SweepProcess", chosen: FrozenTrial) -> RealRunOutcome:
     batch = load(real.experiment, dict(real.overrides)).spec.train.batch
     values: Values = {}
     for simulated, key in real.keys.items():
-        value = _at(tree.data, simulated)
+        value = loader.at(tree.data, simulated)
         values[key] = number(value) * batch if key in real.batches else value
     run = _executed(sweep, {"compare": ["none", "served"], **values})
     rows = {(r["source"], r["seed"]): r["samples_per_second"] for r in run.result["runs"]}
@@ -238,17 +238,6 @@ def real_run(sweep: "SweepProcess", chosen: FrozenTrial) -> RealRunOutcome:
         off=off,
         holds=off <= real.within,
     )
-
-
-def _at(tree: Mapping[str, object], key: str) -> object:
-    node: object = tree
-    for part in key.split("."):
-        if isinstance(node, list):
-            node = node[int(part)]
-        else:
-            assert isinstance(node, Mapping)
-            node = node[part]
-    return node
 
 
 def _executed(sweep: "SweepProcess", more: Mapping[str, object]) -> Run:

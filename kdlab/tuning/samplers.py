@@ -82,7 +82,7 @@ def _faults(
 ) -> Iterator[Fault]:
     name = said.get("name")
     if name not in known:
-        message = f"is {name!r}.{nearest(str(name), list(known))} All: {', '.join(known)}"
+        message = f"is {name!r}.{nearest(str(name), known)} All: {', '.join(known)}"
         yield Fault(f"{where}.name", message)
         return
     allowed = {
@@ -92,7 +92,7 @@ def _faults(
     }
     for option, value in _options(said).items():
         if option not in allowed:
-            message = f"{name} has no such option.{nearest(option, list(allowed))}"
+            message = f"{name} has no such option.{nearest(option, allowed)}"
             yield Fault(f"{where}.{option}", message)
         elif isinstance(value, str) and "str" not in allowed[option]:
             yield Fault(f"{where}.{option}", f"is {value!r}, must be {allowed[option]}")

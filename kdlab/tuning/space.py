@@ -277,7 +277,7 @@ class Space:
         """Why these values cannot be enqueued."""
         for key in values:
             if key not in self.spec.space:
-                yield f"{key} is not in the space.{nearest(key, list(self.spec.space))}"
+                yield f"{key} is not in the space.{nearest(key, self.spec.space)}"
                 return
         for key, dimension in self.spec.space.items():
             exists = _exists(dimension, values)
