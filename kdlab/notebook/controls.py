@@ -14,6 +14,26 @@ if TYPE_CHECKING:
     from kdlab.run.handle.run import Run
 
 
+def attempt(act: Callable[[], object], say: Callable[[str], None]) -> bool:
+    """Whether it was done; what was wrong is said, or nothing."""
+    say("")
+    try:
+        act()
+    except KdlabError as error:
+        say(str(error))
+        return False
+    return True
+
+
+def button(
+    label: str, act: Callable[[], object], say: Callable[[str], None], **look: Any
+) -> widgets.Button:
+    """A button that attempts it."""
+    made = widgets.Button(description=label, **look)
+    made.on_click(lambda _: attempt(act, say))
+    return made
+
+
 class Controls:
     """Buttons and sliders. Each only appends an order; errors are shown where they happen.
 
@@ -39,25 +59,8 @@ class Controls:
         self._dials: dict[str, Dial] = {}
         self._made_for = ""
 
-    def parts(self) -> list[widgets.Widget]:
-        """All, to be closed."""
-        own = [*self.buttons.children, *self.pool.children, *self.sliders.children]
-        return [*own, self.buttons, self.pool, self.sliders]
-
     def _button(self, label: str, act: Callable[[], object]) -> widgets.Button:
-        button = widgets.Button(description=label, layout=widgets.Layout(width="auto"))
-        button.on_click(lambda _: self._try(act))
-        return button
-
-    def _try(self, act: Callable[[], object]) -> bool:
-        """Whether it was done."""
-        try:
-            act()
-        except KdlabError as error:
-            self._say(str(error))
-            return False
-        self._say("")
-        return True
+        return button(label, act, self._say, layout=widgets.Layout(width="auto"))
 
     def _pause_or_go_on(self) -> None:
         self.run.go_on() if self._paused else self.run.pause()
@@ -84,7 +87,8 @@ class Controls:
     def _make_sliders(self) -> None:
         """With the values of the member that trains now."""
         for dial in self._dials.values():
-            dial.close()
+            for widget in (*dial.children, dial):
+                widget.close()
         self._dials.clear()
         try:
             knobs = self.run.knobs()
@@ -96,7 +100,7 @@ class Controls:
         self.sliders.children = tuple(self._dials.values())
 
     def _set(self, name: str, value: float) -> bool:
-        return self._try(lambda: self.run.set(**{name: value}))
+        return attempt(lambda: self.run.set(**{name: value}), self._say)
 
     def disable(self) -> None:
         """The run has ended."""
@@ -176,8 +180,3 @@ class Dial(widgets.HBox):
     def disable(self) -> None:
         """The run has ended."""
         self.slider.disabled = self.field.disabled = True
-
-    def close(self) -> None:
-        for widget in (self.slider, self.field):
-            widget.close()
-        super().close()

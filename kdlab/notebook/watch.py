@@ -79,11 +79,8 @@ class Watch:
 
     @_take.register
     def _on_member_started(self, event: MemberStarted) -> None:
-        self._begin(str(event.member))
-
-    def _begin(self, member: str) -> None:
-        """Another member: its own curves; what came of the others stays."""
-        self.member, self.paused = member, False
+        """Its own curves; what came of the others stays."""
+        self.member, self.paused = str(event.member), False
         self.chapter += 1
         self.values.clear()
         self.curves.clear()

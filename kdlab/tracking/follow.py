@@ -1,4 +1,4 @@
-"""Follows a run's events into MLflow, in a process of its own beside the run."""
+"""Follows the events of a run or a sweep into MLflow, in a process of its own beside it."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kdlab.supervision.children import configured
-from kdlab.tracking.sync import quiet
+from kdlab.tracking.sync import writer_of
 
 if TYPE_CHECKING:
     from kdlab.tracking.event_writer import EventWriter
@@ -27,11 +27,8 @@ class Followed:
 
 def main() -> None:
     config = configured(Followed)
-    os.nice(10)  # training comes first
-    quiet()
-    from kdlab.tracking.writer import Writer  # after nice: 2 s of import
-
-    follow(Writer(config.folder))
+    os.nice(10)  # training comes first, also before what the next line imports
+    follow(writer_of(config.folder))
 
 
 def follow(writer: "EventWriter") -> None:

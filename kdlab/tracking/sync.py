@@ -1,9 +1,15 @@
-"""Writes later what MLflow could not take during a run."""
+"""Writes to MLflow, now or later, what happened in a folder; and pages beside it."""
 
+import json
 import logging
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kdlab.tracking.event_writer import EventWriter
 
 
 def quiet() -> None:
@@ -14,25 +20,42 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", module="sqlalchemy|mlflow")
 
 
-def sync(run_folder: Path) -> int:
-    """Write a run's remaining events; how many there were.
+def writer_of(folder: Path) -> "EventWriter":
+    """Of a run, or of a sweep and its trials."""
+    quiet()  # before 2 s of imports
+    if (folder / "sweep.yaml").is_file():
+        from kdlab.tracking.sweep import SweepWriter
+
+        return SweepWriter(folder)
+    from kdlab.tracking.writer import Writer
+
+    return Writer(folder)
+
+
+def sync(folder: Path) -> int:
+    """Write the remaining events of a run or a sweep; how many there were.
 
     Raises:
         Exception: what MLflow raised; the position is kept, so try again later.
     """
-    quiet()
-    from kdlab.tracking.writer import Writer  # 2 s of import
-
-    return Writer(run_folder).step()
+    return writer_of(folder).step()
 
 
-def sync_sweep(folder: Path) -> int:
-    """The same of a sweep and its trials.
+def log_page(states: Sequence[Path], name: str, text: str) -> list[str]:
+    """A text as an artifact of each run's MLflow run; returns their ids.
 
-    Raises:
-        Exception: what MLflow raised; the position is kept, so try again later.
+    Args:
+        states: `tracking.json` of each run folder.
+        name: of the artifact.
+        text: its contents.
     """
     quiet()
-    from kdlab.tracking.sweep import SweepWriter
+    from mlflow import MlflowClient  # 2 s
 
-    return SweepWriter(folder).step()
+    found = []
+    for path in states:
+        state = json.loads(path.read_text())
+        run = state["runs"][""]
+        MlflowClient(tracking_uri=state["uri"]).log_text(run, text, name)
+        found.append(run)
+    return found

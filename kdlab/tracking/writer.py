@@ -29,29 +29,11 @@ from kdlab.tracking.event_writer import STATES, EventWriter
 _MAX_METRICS = 1000
 _FORBIDDEN = re.compile(r"[^\w\-./ :]")
 _STEP_METRICS = (
-    "loss",
-    "lr",
-    "samples_per_second",
-    "samples_seen",
-    "volume",
-    "volume_max",
-    "in_flight",
-    "teachers",
-    "resends",
-    "hedges",
-    "stored_mb",
-    "stability_mean",
-    "credit",
-    "latency_s",
-    "capacity",
-    "starved_s",
+    *("loss", "lr", "samples_per_second", "samples_seen", "volume", "volume_max"),
+    *("in_flight", "teachers", "resends", "hedges", "stored_mb", "stability_mean"),
+    *("credit", "latency_s", "capacity", "starved_s"),
 )
-_EPOCH_METRICS = (
-    "validation_top1",
-    "validation_top5",
-    "samples_lost",
-    "samples_repeated",
-)
+_EPOCH_METRICS = ("validation_top1", "validation_top5", "samples_lost", "samples_repeated")
 _LOOK_METRICS = {  # of local and global models, over iterations
     "chosen": "test/error_local",
     "global_": "test/error_global",
@@ -173,21 +155,11 @@ class Writer(EventWriter):
             self.client.set_terminated(run, "FINISHED", int(event.time * 1000))
 
     @write.register
-    def _on_steered(self, event: Steered) -> None:
-        values = {f"control/{name}": value for name, value in event.values.items()}
-        self._control(event, values)
-
-    @write.register
-    def _on_paused(self, event: Paused) -> None:
-        self._control(event, {"control/paused": 1.0})
-
-    @write.register
-    def _on_went_on(self, event: WentOn) -> None:
-        self._control(event, {"control/paused": 0.0})
-
-    def _control(self, event: Steered | Paused | WentOn, values: dict[str, float]) -> None:
-        run = self.state["runs"][event.member]
-        self._add(run, values, event.time, event.step)
+    def _on_control(self, event: Steered | Paused | WentOn) -> None:
+        values = {"control/paused": float(isinstance(event, Paused))}
+        if isinstance(event, Steered):
+            values = {f"control/{name}": value for name, value in event.values.items()}
+        self._add(self.state["runs"][event.member], values, event.time, event.step)
 
     @write.register
     def _on_methods_compared(self, event: MethodsCompared) -> None:
@@ -212,12 +184,7 @@ class Writer(EventWriter):
         parent = self.state["runs"][""]
         result = event.result
         if result:
-            keys = (
-                "student_top1",
-                "teacher_top1",
-                "samples_per_second",
-                "wall_seconds",
-            )
+            keys = ("student_top1", "teacher_top1", "samples_per_second", "wall_seconds")
             values = {f"run/{k}": result[k] for k in keys if result.get(k) is not None}
             self._add(parent, values, event.time, 0)
             self.client.log_dict(parent, result, "result.json")
@@ -267,15 +234,13 @@ class Writer(EventWriter):
             run, params=params, tags=[RunTag(k, str(v)) for k, v in tags.items()]
         )
         data = event["dataset"]
-        source = json.dumps({"kdlab": event["spec"]["data"]})
+        counts = {k: data[k] for k in ("train", "validation", "test", "classes")}
         dataset = Dataset(
             name=data["name"],
             digest=data["digest"],
             source_type="local",
-            source=source,
-            profile=json.dumps(
-                {k: data[k] for k in ("train", "validation", "test", "classes")}
-            ),
+            source=json.dumps({"kdlab": event["spec"]["data"]}),
+            profile=json.dumps(counts),
         )
         tag = InputTag("mlflow.data.context", "training")
         self.client.log_inputs(run, datasets=[DatasetInput(dataset=dataset, tags=[tag])])

@@ -224,7 +224,7 @@ class SweepProcess(Work):
         )
         if self.uri is None:
             return
-        self.tracker.start("kdlab.tracking.follow_sweep", self.folder.path)
+        self.tracker.start(self.folder.path)
 
     def go_on(self) -> str:
         return (

@@ -144,7 +144,7 @@ class RunProcess(Work):
 
     def track(self) -> None:
         """Have MLflow follow the events."""
-        self.tracker.start("kdlab.tracking.follow", self.run.path)
+        self.tracker.start(self.run.path)
 
     def draw(self) -> None:
         """Curves and a table of all that was trained, for MLflow."""

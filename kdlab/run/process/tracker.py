@@ -26,11 +26,11 @@ class Tracker:
         self._log = Path()  # of the process
         self.trouble: str | None = None  # why MLflow was not written, or not to the end
 
-    def start(self, module: str, folder: Path) -> None:
-        """Have this module write what happens in the folder."""
+    def start(self, folder: Path) -> None:
+        """Have what happens in the folder written."""
         self._log = folder / "tracking.log"
         try:
-            self._child = Child(module, Followed(folder=folder), self._log)
+            self._child = Child("kdlab.tracking.follow", Followed(folder=folder), self._log)
         except (OSError, ClusterError) as error:  # tracking never stops a training
             self._failed(f"MLflow is not written: {error}")
 
