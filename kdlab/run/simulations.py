@@ -7,7 +7,7 @@ from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.report.figures import Figure, Report, figure, report
-from kdlab.report.table import text_table
+from kdlab.report.table import number, text_table
 from kdlab.simulate import ec_dnn, pipe_bd
 from kdlab.simulate.ec_dnn import EcDnn
 from kdlab.simulate.edl_dist import EdlDist, in_unit
@@ -110,9 +110,9 @@ def _table(spec: EdlDist, outcomes: Sequence[PoolOutcome]) -> str:
                 str(outcome.teachers_used),
                 f"{value:.4g}",
                 case.evidence,
-                _or_dash(case.published),
-                _or_dash(ratio),
-                _or_dash(case.online),
+                number(case.published),
+                number(ratio),
+                number(case.online),
                 f"{outcome.volume_over_ut:.2f}",
                 str(outcome.asked),
                 str(outcome.resends),
@@ -120,10 +120,6 @@ def _table(spec: EdlDist, outcomes: Sequence[PoolOutcome]) -> str:
             ]
         )
     return text_table(head, rows)
-
-
-def _or_dash(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 # Pipe-BD
@@ -196,9 +192,9 @@ def _pipe_table(outcomes: Sequence[pipe_bd.PipelineOutcome]) -> str:
                     str(len(outcome.case.devices)),
                     variant,
                     f"{1000 * seconds:.4g}",
-                    _or_dash(outcome.over_dp(variant)),
+                    number(outcome.over_dp(variant)),
                     f"{outcome.ideal_s / seconds:.3g}",
-                    _or_dash(told),
+                    number(told),
                 ]
             )
         plans.append(f"{outcome.case.name}: {described(outcome.plan)}")
@@ -251,7 +247,7 @@ def _ec_dnn(spec: EcDnn, say: Callable[[str], None]) -> tuple[list[Figure], str]
                     f"{parts[p]:.4g}"
                     for p in ("train", "communication", "relabel", "compress")
                 ),
-                _or_dash(crossing),
+                number(crossing),
             ]
         )
     head = ["case", "K", "tau", "Gbit/s", "overall s", "of the first"]

@@ -1,7 +1,7 @@
 """The best trial: which it is, how it is kept, and the result of a sweep around it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 
 import optuna
@@ -42,16 +42,17 @@ def feasible(trial: FrozenTrial, spec: SweepSpec) -> bool:
 
 def ranked(study: optuna.Study, spec: SweepSpec) -> list[FrozenTrial]:
     """Feasible trials, the best first; by the first objective, then by the next."""
-    signs = [1 if d == "minimize" else -1 for d in spec.directions()]
     good = [
         t
         for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         if feasible(t, spec)
     ]
-    return sorted(
-        good,
-        key=lambda t: ([s * v for s, v in zip(signs, t.values, strict=True)], t.number),
-    )
+    return sorted(good, key=lambda t: (_costs(t, spec), t.number))
+
+
+def _costs(trial: FrozenTrial, spec: SweepSpec) -> list[float]:
+    """Its objectives, so that less is better."""
+    return [s * v for s, v in zip(spec.signs(), trial.values, strict=True)]
 
 
 def best_of(study: optuna.Study, spec: SweepSpec) -> FrozenTrial:
@@ -82,14 +83,8 @@ def best_of(study: optuna.Study, spec: SweepSpec) -> FrozenTrial:
 
 def front(study: optuna.Study, spec: SweepSpec) -> list[FrozenTrial]:
     """Feasible trials that no other beats in all objectives; for one objective the best."""
-    signs = [1 if d == "minimize" else -1 for d in spec.directions()]
-    order = ranked(study, spec)
-    points = [[s * v for s, v in zip(signs, t.values, strict=True)] for t in order]
-    return [
-        t
-        for t, own in zip(order, points, strict=True)
-        if not any(_beats(other, own) for other in points)
-    ]
+    points = [(trial, _costs(trial, spec)) for trial in ranked(study, spec)]
+    return [t for t, own in points if not any(_beats(other, own) for _, other in points)]
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -115,9 +110,7 @@ def row(trial: FrozenTrial, spec: SweepSpec) -> TrialRow:
 
 
 def best_row(trial: FrozenTrial, spec: SweepSpec) -> BestTrial:
-    found = row(trial, spec)
-    own = {f.name: getattr(found, f.name) for f in fields(found)}
-    return BestTrial(**own, metrics=metrics_of(trial))
+    return BestTrial(**asdict(row(trial, spec)), metrics=metrics_of(trial))
 
 
 def counts(study: optuna.Study) -> TrialCounts:

@@ -13,19 +13,21 @@ runs/sweeps/<study>/
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import optuna
+import yaml
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
-from kdlab.config.folders import nearest
+from kdlab.config.check import construct
 from kdlab.config.home import runs_folder
+from kdlab.config.load import from_dict
 from kdlab.errors import BadInput, NotFoundError
-from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.folder import RunFolder, named
 from kdlab.tuning import samplers
 from kdlab.tuning.spec import SweepSpec
 
@@ -49,6 +51,12 @@ class SweepFolder(RunFolder):
     def spec(self) -> Path:
         return self.path / "sweep.yaml"
 
+    def sweep(self) -> SweepSpec:
+        """The resolved sweep."""
+        return construct(
+            SweepSpec, from_dict(yaml.safe_load(self.spec.read_text()), self.run_id)
+        )
+
     def trial(self, number: int) -> Path:
         return self.path / "trials" / f"{self.run_id}-{number:04d}"
 
@@ -66,19 +74,9 @@ def find(study: str) -> SweepFolder:
     Raises:
         NotFoundError: there is none; names the nearest.
     """
-    folders = sorted(all_folders(), key=lambda f: f.since)
-    if study == "last" and folders:
-        return folders[-1]
-    for folder in folders:
-        if folder.run_id == study:
-            return folder
-    names = [folder.run_id for folder in folders]
-    hint = nearest(study, names) or " There are no sweeps yet."
-    raise NotFoundError(f"There is no sweep {study!r} in {sweeps_folder()}.{hint}")
-
-
-def all_folders() -> Iterator[SweepFolder]:
-    return (SweepFolder(path.parent) for path in sweeps_folder().glob("*/sweep.yaml"))
+    every = (SweepFolder(path.parent) for path in sweeps_folder().glob("*/sweep.yaml"))
+    known = sorted(every, key=lambda f: f.since)
+    return named(study, known, "sweep", sweeps_folder())
 
 
 def counted(tree: Mapping[str, object]) -> dict[str, object]:
@@ -110,12 +108,9 @@ def open_study(folder: SweepFolder, spec: SweepSpec, spec_hash: str) -> optuna.S
     path = folder.storage(spec.storage)
     if spec.storage == "journal":
         mend(path)
-        storage: BaseStorage = JournalStorage(JournalFileBackend(str(path)))
-    else:
-        storage = RDBStorage(f"sqlite:///{path}")
     study = optuna.create_study(
         study_name=folder.run_id,
-        storage=storage,
+        storage=_storage(path, spec.storage),
         sampler=samplers.sampler(spec),
         pruner=samplers.pruner(spec),
         directions=spec.directions(),
@@ -141,12 +136,13 @@ def read_study(folder: SweepFolder, kind: str) -> optuna.Study:
     path = folder.storage(kind)
     if not path.is_file():
         raise NotFoundError(f"The sweep {folder.run_id} has no study yet.")
-    storage = (
-        JournalStorage(JournalFileBackend(str(path)))
-        if kind == "journal"
-        else f"sqlite:///{path}"
-    )
-    return optuna.load_study(study_name=folder.run_id, storage=storage)
+    return optuna.load_study(study_name=folder.run_id, storage=_storage(path, kind))
+
+
+def _storage(path: Path, kind: str) -> BaseStorage:
+    if kind == "journal":
+        return JournalStorage(JournalFileBackend(str(path)))
+    return RDBStorage(f"sqlite:///{path}")
 
 
 def mend(journal: Path) -> None:

@@ -6,19 +6,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from kdlab.config import folders
-from kdlab.config import load as loader
-from kdlab.config.check import construct
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.events.event import Event
 from kdlab.experiment.folder import RunStatus
 from kdlab.messages import typed
-from kdlab.report.table import text_table_left
+from kdlab.report.table import number, text_table_left
 from kdlab.run.handle.watched import Watched, viewers
 from kdlab.tuning.folder import SweepFolder, find, read_study
-from kdlab.tuning.outcome import SweepOutcome, TrialRow, number
+from kdlab.tuning.outcome import SweepOutcome, TrialRow
 from kdlab.tuning.spec import SweepSpec
 
 if TYPE_CHECKING:
@@ -70,8 +66,7 @@ class Sweep(Watched):
 
     @property
     def spec(self) -> SweepSpec:
-        tree = loader.from_dict(yaml.safe_load(self.folder.spec.read_text()), self.id)
-        return construct(SweepSpec, tree)
+        return self.folder.sweep()
 
     @property
     def result(self) -> dict[str, Any]:
@@ -122,11 +117,10 @@ class Sweep(Watched):
     def _cells(self, most: int) -> tuple[list[str], list[list[str]]]:
         spec, rows = self.spec, self.rows()
         names = [o.metric for o in spec.objectives]
-        sign = 1 if spec.directions()[0] == "minimize" else -1
         again = {r.retry_of for r in rows}
 
         def place(row: TrialRow) -> tuple[bool, bool, float]:
-            first = 0.0 if row.values is None else sign * row.values[names[0]]
+            first = 0.0 if row.values is None else spec.signs()[0] * row.values[names[0]]
             return row.values is None, not row.feasible, first
 
         shown = sorted((r for r in rows if r.number not in again), key=place)[:most]

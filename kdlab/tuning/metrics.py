@@ -23,7 +23,8 @@ class Metric:
         name: in `objectives` and `constraints`.
         direction: which way is better.
         about: with its unit.
-        of: the number, from a run's result and its events; None where the run has none.
+        take: the number, from a run's result and its events; None is what stands under its
+            name in the result.
         watched: key of the `epoch_done` events that shows it while it trains; None where it
             is known in the end only.
     """
@@ -31,16 +32,15 @@ class Metric:
     name: str
     direction: Direction
     about: str
-    of: Take
+    take: Take | None = None
     watched: str | None = None
 
-
-def _plain(key: str) -> Take:
-    def of(result: Mapping[str, object], events: Events) -> float | None:
-        value = result.get(key)
+    def of(self, result: Mapping[str, object], events: Events) -> float | None:
+        """The number; None where the run has none."""
+        if self.take is not None:
+            return self.take(result, events)
+        value = result.get(self.name)
         return value if isinstance(value, int | float) else None
-
-    return of
 
 
 def _each(key: str, result: Mapping[str, object]) -> list[float]:
@@ -72,17 +72,6 @@ def _teacher_seconds(result: Mapping[str, object], events: Events) -> float:
     return total
 
 
-def _metric(
-    name: str,
-    direction: Direction,
-    about: str,
-    of: Take | None = None,
-    watched: str | None = None,
-) -> Metric:
-    """The key of its name in the result, unless `of` says otherwise."""
-    return Metric(name, direction, about, of or _plain(name), watched)
-
-
 _SCREEN, _EACH_EPOCH = "percent on validation images", "validation_top1"
 _LAST = f"{_SCREEN}, after the last epoch"
 _BEST = f"{_SCREEN}, of the best epoch"
@@ -93,27 +82,27 @@ _LOST = "samples that no step was taken on"
 _SHARE = "samples/s over that of the students without a teacher"
 _GLOBAL = "percent on test images, global model of EC-DNN, MA-DNN, E-DNN"
 _RUN = (
-    _metric("validation_top1", "maximize", _LAST, watched=_EACH_EPOCH),
-    _metric("validation_top1_best", "maximize", _BEST, watched=_EACH_EPOCH),
-    _metric("student_top1", "maximize", _TEST, watched=_EACH_EPOCH),
-    _metric("student_top5", "maximize", "the same, of the five likeliest"),
-    _metric("global_top1", "maximize", _GLOBAL),
-    _metric("samples_per_second", "maximize", "of the student"),
-    _metric("wall_seconds", "minimize", "of the whole run"),
-    _metric("train_seconds", "minimize", "in the training loop", _sum("train_seconds")),
-    _metric("teacher_seconds", "minimize", "teachers held times seconds", _teacher_seconds),
-    _metric("volume_max", "minimize", _VOLUME, _max("volume_max")),
-    _metric("resends", "minimize", _RESENT, _sum("resends")),
-    _metric("samples_lost", "minimize", _LOST, _sum("samples_lost")),
+    Metric("validation_top1", "maximize", _LAST, watched=_EACH_EPOCH),
+    Metric("validation_top1_best", "maximize", _BEST, watched=_EACH_EPOCH),
+    Metric("student_top1", "maximize", _TEST, watched=_EACH_EPOCH),
+    Metric("student_top5", "maximize", "the same, of the five likeliest"),
+    Metric("global_top1", "maximize", _GLOBAL),
+    Metric("samples_per_second", "maximize", "of the student"),
+    Metric("wall_seconds", "minimize", "of the whole run"),
+    Metric("train_seconds", "minimize", "in the training loop", _sum("train_seconds")),
+    Metric("teacher_seconds", "minimize", "teachers held times seconds", _teacher_seconds),
+    Metric("volume_max", "minimize", _VOLUME, _max("volume_max")),
+    Metric("resends", "minimize", _RESENT, _sum("resends")),
+    Metric("samples_lost", "minimize", _LOST, _sum("samples_lost")),
 )
 _SIMULATED = (
-    _metric("samples_per_second", "maximize", "of all students"),
-    _metric("of_n_training", "maximize", _SHARE),
-    _metric("teachers", "minimize", "teachers rented"),
-    _metric("teachers_used", "minimize", "teachers held at the end"),
-    _metric("volume_max", "minimize", _VOLUME),
-    _metric("resends", "minimize", _RESENT),
-    _metric("samples_lost", "minimize", "samples not delivered"),
+    Metric("samples_per_second", "maximize", "of all students"),
+    Metric("of_n_training", "maximize", _SHARE),
+    Metric("teachers", "minimize", "teachers rented"),
+    Metric("teachers_used", "minimize", "teachers held at the end"),
+    Metric("volume_max", "minimize", _VOLUME),
+    Metric("resends", "minimize", _RESENT),
+    Metric("samples_lost", "minimize", "samples not delivered"),
 )
 
 

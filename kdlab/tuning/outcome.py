@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kdlab.report.table import number
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRow:
@@ -41,6 +43,10 @@ class TrialCounts:
     pruned: int
     failed: int
     tried_again: int
+
+    @property
+    def ended(self) -> int:
+        return self.complete + self.pruned + self.failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +149,3 @@ class SweepOutcome:
         )
         lines += [f"Saved: {path}" for path in self.saved]
         return "\n".join(lines)
-
-
-def number(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import optuna
-import yaml
 
 from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.home import runs_folder
-from kdlab.config.load import from_dict, spec_hash
+from kdlab.config.load import spec_hash
 from kdlab.errors import SchedulerUnreachable
 from kdlab.events.log import MemberLog
 from kdlab.events.sweeps import Calibrated, Searched, SweepDone, SweepStarted
@@ -34,7 +33,6 @@ from kdlab.tuning.outcome import SweepOutcome
 from kdlab.tuning.plan import gpus, jobs_of, shares_pool
 from kdlab.tuning.repeat import confirmed, rates, real_run
 from kdlab.tuning.space import Space, Values
-from kdlab.tuning.spec import SweepSpec
 from kdlab.tuning.trial_messages import TrialOrder
 from kdlab.tuning.trial_workers import TrialWorkers
 from kdlab.tuning.warm_start import earlier
@@ -50,8 +48,7 @@ class SweepProcess(Work):
     def __init__(self, folder: SweepFolder, stop: Callable[[], bool]) -> None:
         super().__init__(folder, stop)
         self.folder = folder
-        tree = from_dict(yaml.safe_load(folder.spec.read_text()), folder.run_id)
-        self.spec = construct(SweepSpec, tree)
+        self.spec = folder.sweep()
         self.hash = spec_hash(counted(self.spec.to_dict()))
         self.space = Space(self.spec)
         self.uri = self.spec.tracking.store(runs_folder())

@@ -121,11 +121,9 @@ class Space:
         found: Values = {}
         for key, value in values.items():
             dimension = self.spec.space[key]
-            if dimension.times is not None:
-                factor = number(value) / number(values[dimension.times])
-                found[parameter(key, dimension)] = factor
-            else:
-                found[key] = value
+            factor = None if dimension.times is None else values[dimension.times]
+            own = value if factor is None else number(value) / number(factor)
+            found[parameter(key, dimension)] = own
         return found
 
     def as_it_is(self) -> Values | None:
@@ -145,12 +143,10 @@ class Space:
             or leaf.value in dimension.choices
         ):
             return leaf.value
-        same = (
-            c
-            for c in dimension.choices
-            if leaf_of(self._built({key: c}), key).part == leaf.part
-        )
-        return next(same, leaf.value)
+        for choice in dimension.choices:
+            if leaf_of(self._built({key: choice}), key).part == leaf.part:
+                return choice
+        return leaf.value
 
     def completed(self, values: Mapping[str, object]) -> Values:
         """Those of the space, and the experiment's own where one is missing."""
@@ -207,11 +203,8 @@ class Space:
         try:
             tree = self._built(conditions) if conditions else self.base
             leaf = self.leaves[key] = leaf_of(tree, key)
-        except SpecError as error:
-            yield "; ".join(f"{f.key}: {f.message}" for f in error.faults)
-            return
-        except NotFoundError as error:
-            yield str(error)
+        except (SpecError, NotFoundError) as error:
+            yield _short(error)
             return
         if dimension.choices is not None:
             yield from self._choice_faults(leaf, dimension, conditions)

@@ -258,6 +258,10 @@ class SweepSpec(Spec):
         """The metric of objective `number`."""
         return metrics.metric(self.objectives[number].metric, self.simulated)
 
+    def signs(self) -> list[int]:
+        """By which each objective is multiplied, so that less is better."""
+        return [1 if d == "minimize" else -1 for d in self.directions()]
+
     def directions(self) -> list[Direction]:
         return [
             objective.direction or self.metric(i).direction

@@ -1,9 +1,5 @@
 """The best settings of an earlier sweep, to be tried first in another one."""
 
-import yaml
-
-from kdlab.config.check import construct
-from kdlab.config.load import from_dict
 from kdlab.errors import BadInput
 from kdlab.tuning.best import ranked
 from kdlab.tuning.folder import find, read_study
@@ -23,8 +19,7 @@ def earlier(spec: SweepSpec, space: Space) -> list[Values]:
     if warm is None:
         return []
     folder = find(warm.study)
-    tree = from_dict(yaml.safe_load(folder.spec.read_text()), folder.run_id)
-    known = construct(SweepSpec, tree)
+    known = folder.sweep()
     found, why = list[Values](), "it has no trial that ended well"
     for trial in ranked(read_study(folder, known.storage), known)[: warm.best]:
         values = space.completed(values_of(trial))

@@ -67,7 +67,7 @@ def as_html(sweep: "Sweep") -> str:
     """Where it stands: the curve of the best so far, and the best trials."""
     spec, rows = sweep.spec, sweep.rows()
     name = spec.objectives[0].metric
-    sign = 1 if spec.directions()[0] == "minimize" else -1
+    sign = spec.signs()[0]
     each, best = list[tuple[float, float]](), list[tuple[float, float]]()
     for row in rows:
         if row.values is None:
