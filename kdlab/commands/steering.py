@@ -83,17 +83,9 @@ def scale(arguments: Arguments) -> int:
     option("--patience", type=float, help="s without a scheduler; then it ends"),
 )
 def teacher(arguments: Arguments) -> int:
-    from kdlab.run.join import TeacherPlace, certificates, join
+    from kdlab.cluster.child_configs import TeacherConfig
+    from kdlab.run.join import certificates, join
 
-    place = TeacherPlace(
-        name=arguments.name,
-        threads=arguments.threads,
-        device=arguments.device,
-        host=arguments.host,
-        port=arguments.port,
-        label_port=arguments.label_port,
-        patience_s=arguments.patience,
-    )
     tls = certificates(
         arguments.scheduler,
         arguments.tls_ca,
@@ -101,4 +93,15 @@ def teacher(arguments: Arguments) -> int:
         arguments.tls_key,
         insecure=arguments.insecure,
     )
-    return join(arguments.scheduler, model=arguments.model, place=place, tls=tls)
+    config = TeacherConfig(
+        scheduler=arguments.scheduler,
+        name=arguments.name or "",
+        host=arguments.host or "",
+        threads=arguments.threads or 0,
+        device=arguments.device,
+        tls=tls,
+        port=arguments.port,
+        label_port=arguments.label_port,
+        patience_s=arguments.patience,
+    )
+    return join(config, arguments.model)

@@ -20,30 +20,22 @@ class Finding(TypedDict):
     advice: str
 
 
+_PACKAGES = ("torch", "torchvision", "timm", "distributed", "mlflow", "optuna", "omegaconf")
+
+
 def examine() -> list[Finding]:
-    findings = [_python(), *map(_package, _PACKAGES), _gpu(), _memory()]
-    findings += [
-        _writable("data and teachers", home()),
-        _writable("runs", runs_folder()),
-    ]
-    findings += [_shared_memory(), _optional("redis-server", "the Redis coordinator")]
-    return findings
-
-
-_PACKAGES = (
-    "torch",
-    "torchvision",
-    "timm",
-    "distributed",
-    "mlflow",
-    "optuna",
-    "omegaconf",
-)
-
-
-def _python() -> Finding:
     good = sys.version_info >= (3, 11)
-    return _finding("Python", good, sys.version.split()[0], "install Python 3.11 or newer")
+    python = sys.version.split()[0]
+    return [
+        _finding("Python", good, python, "install Python 3.11 or newer"),
+        *map(_package, _PACKAGES),
+        _gpu(),
+        _memory(),
+        _writable("data and teachers", home(), "KDLAB_HOME"),
+        _writable("runs", runs_folder(), "KDLAB_RUNS"),
+        _shared_memory(),
+        _redis(),
+    ]
 
 
 def _package(name: str) -> Finding:
@@ -59,55 +51,44 @@ def _package(name: str) -> Finding:
 def _gpu() -> Finding:
     import torch
 
-    if torch.cuda.is_available():
-        return _finding("GPU", True, torch.cuda.get_device_name(), "")
-    return _limited("GPU", "none: everything runs on the CPU", "a GPU makes it faster")
+    good = torch.cuda.is_available()
+    found = torch.cuda.get_device_name() if good else "none: everything runs on the CPU"
+    return _finding("GPU", good, found, "a GPU makes it faster", "limited")
 
 
 def _memory() -> Finding:
     memory = psutil.virtual_memory()
     text = f"{os.cpu_count()} cores, {memory.available / 2**30:.1f} GiB free"
-    if memory.available < 2 * 2**30:
-        return _limited(
-            "machine", text, "data sets and teachers need memory; close programs"
-        )
-    return _finding("machine", True, text, "")
+    advice = "data sets and teachers need memory; close programs"
+    return _finding("machine", memory.available >= 2 * 2**30, text, advice, "limited")
 
 
-def _writable(what: str, folder: Path) -> Finding:
+def _writable(what: str, folder: Path, variable: str) -> Finding:
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(existing).free / 1e9
-    variable = "KDLAB_HOME" if what.startswith("data") else "KDLAB_RUNS"
-    return _finding(
-        f"folder for {what}",
-        os.access(existing, os.W_OK),
-        f"{folder} ({free:.0f} GB free)",
-        f"set {variable} to a folder that can be written",
-    )
+    good, found = os.access(existing, os.W_OK), f"{folder} ({free:.0f} GB free)"
+    advice = f"set {variable} to a folder that can be written"
+    return _finding(f"folder for {what}", good, found, advice)
 
 
 def _shared_memory() -> Finding:
-    if os.access("/dev/shm", os.W_OK):
-        return _finding("shared memory", True, "/dev/shm", "")
-    return _limited(
-        "shared memory", "no /dev/shm", "the reader uses a temporary file instead"
+    good = os.access("/dev/shm", os.W_OK)
+    advice = "the reader uses a temporary file instead"
+    return _finding(
+        "shared memory", good, "/dev/shm" if good else "no /dev/shm", advice, "limited"
     )
 
 
-def _optional(program: str, what: str) -> Finding:
-    path = shutil.which(program)
-    if path:
-        return _finding(program, True, path, "")
-    return _limited(program, "not found", f"only {what} needs it")
+def _redis() -> Finding:
+    path, advice = shutil.which("redis-server"), "only the Redis coordinator needs it"
+    return _finding("redis-server", bool(path), path or "not found", advice, "limited")
 
 
-def _finding(what: str, good: bool, found: str, advice: str) -> Finding:
-    state = "ok" if good else "missing"
-    return Finding(what=what, state=state, found=found, advice="" if good else advice)
-
-
-def _limited(what: str, found: str, advice: str) -> Finding:
-    return Finding(what=what, state="limited", found=found, advice=advice)
+def _finding(
+    what: str, good: bool, found: str, advice: str, otherwise: str = "missing"
+) -> Finding:
+    state, told = ("ok", "") if good else (otherwise, advice)
+    return Finding(what=what, state=state, found=found, advice=told)
 
 
 def printed(findings: list[Finding]) -> str:

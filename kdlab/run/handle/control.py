@@ -84,12 +84,9 @@ def knobs(run: RunFolder) -> list[Knob]:
     source = next((m.source for m in spec.members() if m.name == now), spec.soft_labels)
     taught = source.needs_teacher != "none" and spec.method.steers_loss
     values = settings_of(spec.loss if taught else None)
-    ranges = {LR_FACTOR: _LR}
-    for name in values:
-        if name != LR_FACTOR:
-            ranges[name] = ranges_of(type(spec.loss)).get(
-                name.removeprefix("loss."), Range()
-            )
+    of_loss = ranges_of(type(spec.loss))
+    ranges = {name: of_loss.get(name.removeprefix("loss."), Range()) for name in values}
+    ranges[LR_FACTOR] = _LR  # the first of them
     if spec.method.steers_thresholds and now is not None:
         for name, value in source.adjustable(spec.train.batch).items():
             values[f"soft_labels.{name}"] = value

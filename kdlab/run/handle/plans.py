@@ -30,11 +30,8 @@ class PlanSheet:
 
     def _repr_html_(self) -> str:
         table = f"<pre>{html.escape(self.table)}</pre>"
-        picture = (
-            ""
-            if self.gantt is None
-            else page.png(self.gantt, "Gantt of the first epoch's last steps")
-        )
+        words = "Gantt of the first epoch's last steps"
+        picture = "" if self.gantt is None else page.png(self.gantt, words)
         return f"<b>{html.escape(self.member)}</b>{table}{picture}"
 
 

@@ -19,11 +19,9 @@ class RunList(list["Run"]):
     """Runs, which show themselves as a table."""
 
     def __repr__(self) -> str:
-        return (
-            "\n".join([text_table_left(_RUNS, self._rows()), *self._notes()])
-            if self
-            else _NO_RUNS
-        )
+        if not self:
+            return _NO_RUNS
+        return "\n".join([text_table_left(_RUNS, self._rows()), *self._notes()])
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<div>{html.escape(note)}</div>" for note in self._notes())
@@ -31,11 +29,10 @@ class RunList(list["Run"]):
 
     def _notes(self) -> list[str]:
         """A line for each run that is not in MLflow, or cannot be read."""
-        statuses = [(run, run.status) for run in self]
         return [
             f"{run.id}: {status.tracking or status.error}"
-            for run, status in statuses
-            if status.tracking or status.state == "unreadable"
+            for run in self
+            if (status := run.status).tracking or status.state == "unreadable"
         ]
 
     def _rows(self) -> list[list[str]]:

@@ -23,9 +23,7 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.messages import plain
 from kdlab.run.process.tracker import Tracker
 
-_RESERVE = (
-    ".reserve"  # in the folder while it works, so that a full disk has room for the end
-)
+_RESERVE = ".reserve"  # in the folder while it works: a full disk has room for the end
 _RESERVE_BYTES = 256 * 1024
 _LITTLE_ROOM = 64 * 1024  # bytes
 
@@ -136,10 +134,8 @@ def _has_no_room(folder: RunFolder) -> bool:
 
 
 def _full(error: Exception, work: Work | None) -> str:
-    told = f"The disk did not take what was written: {error}. "
-    return told + (
-        work.go_on() if work is not None else "Nothing was begun. Make room and resume."
-    )
+    then = "Nothing was begun. Make room and resume." if work is None else work.go_on()
+    return f"The disk did not take what was written: {error}. {then}"
 
 
 def _write(words: Callable[[], None]) -> None:

@@ -84,8 +84,7 @@ def outcome(
     tracking_uri: str | None,
 ) -> RunOutcome:
     described = [r for r in results if r.source == spec.described()]
-    rows = [row(result) for result in results]
-    own = [r for r in rows if r.source == spec.described()]
+    own = [row(result) for result in described]
     top1 = [r.student_top1 for r in own]
     return RunOutcome(
         run_id=run.run_id,
@@ -106,15 +105,13 @@ def outcome(
         samples_lost=sum(r.samples_lost for r in own),
         samples_repeated=sum(r.samples_repeated for r in own),
         samples_rolled_back=sum(r.samples_rolled_back for r in own),
-        teacher_top1=next(
-            (r.teacher_top1 for r in results if r.teacher_top1 is not None), None
-        ),
+        teacher_top1=next((t for r in results if (t := r.teacher_top1) is not None), None),
         costs=next((r.costs for r in described if r.costs), {}),
         epochs=described[0].epochs,
         wall_seconds=wall_seconds,
         tracking_uri=tracking_uri,
         run_dir=str(run.path),
-        runs=rows,
+        runs=[row(result) for result in results],
     )
 
 
