@@ -38,13 +38,7 @@ def file_sha256(path: Path) -> str:
 
 
 def seal(folder: Path, names: Iterable[str], facts: Mapping[str, object]) -> None:
-    """Make what lies in a folder complete; the files are on disk before the seal is.
-
-    Args:
-        folder: it gets a `meta.json`.
-        names: its files.
-        facts: what they are, as JSON has it.
-    """
+    """Make what lies in a folder complete; the files are on disk before its `meta.json` is."""
     files = {}
     for name in sorted(names):
         path = folder / name
@@ -61,11 +55,7 @@ def sealed(folder: Path) -> bool:
 
 
 def check(folder: Path, *, hashes: bool) -> dict[str, object]:
-    """The facts of a folder whose files are what they were.
-
-    Args:
-        folder: sealed.
-        hashes: compare those too; else the sizes alone.
+    """The facts of a folder whose files have their sizes, and with `hashes` their hashes too.
 
     Raises:
         Damaged: says which file is how.

@@ -108,11 +108,7 @@ class LoopControl:
         """Stand still until the first rank says go on, or any rank stop or leave.
 
         All ranks agree in it, so that they leave it together; a rank that is lost breaks it.
-
-        Args:
-            sources: that stand still too.
-            agree: on a request, with all ranks.
-            act: on what all agreed on: settings, a checkpoint.
+        Sources stand still too; `act` gets what all agreed on: settings, a checkpoint.
         """
         if self.is_first:
             self._emit(Paused(step=self._step()))

@@ -40,10 +40,6 @@ _FIRST = (
 class Draft:
     """An experiment in the making: the one it began with, and what was changed. No widget.
 
-    Args:
-        name: of the config it begins with, or a path.
-        changes: overrides that hold already.
-
     Raises:
         NotFoundError: no such config.
     """
@@ -92,13 +88,9 @@ class Draft:
     def save(self, name: str, *, replace: bool = False) -> Path:
         """Into `configs/` of the current folder, where every command finds it.
 
-        Args:
-            name: such as my/experiment.
-            replace: a config of this name that is there.
-
         Raises:
-            BadInput: it has a fault, the name leads elsewhere or is taken, or nothing can be
-                written there.
+            BadInput: it has a fault, the name leads elsewhere or is taken (and not to be replaced),
+                or nothing can be written there.
         """
         if self.fault:
             raise BadInput(f"Not saved, for it could not run: {self.fault}")

@@ -35,12 +35,7 @@ def button(
 
 
 class Controls:
-    """Buttons and sliders. Each only appends an order; errors are shown where they happen.
-
-    Args:
-        run: to be steered.
-        say: shows what was wrong, or nothing.
-    """
+    """Buttons and sliders. Each only appends an order; what is wrong is said by `say`."""
 
     def __init__(self, run: "Run", say: Callable[[str], None]) -> None:
         self.run, self._say = run, say
@@ -114,11 +109,8 @@ class Dial(widgets.HBox):
     """A number as a slider, and as a field where it is typed.
 
     A slider takes the nearest number it can show for one outside its range; the field sends what
-    was typed, and goes back where the run refuses it.
-
-    Args:
-        knob: with its range; a slider without an upper end reaches four times the value.
-        send: (name, value) to the run; whether it was taken.
+    was typed, and goes back where the run refuses it (`send` is false). A slider without an upper
+    end reaches four times the value.
     """
 
     def __init__(self, knob: "Knob", send: Callable[[str, float], bool]) -> None:

@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 class LiveView(ABC):
-    """Shown in a cell. Neither closing it nor losing its page touches what it follows.
-
-    Args:
-        watched: the run or the sweep.
-        every_s: between looks.
-    """
+    """Shown in a cell. Neither closing it nor losing its page touches what it follows."""
 
     box: widgets.VBox
 

@@ -28,13 +28,7 @@ _TABLES_S = 1.0  # between updates of tables and of the SVG
 
 
 class Monitor(LiveView):
-    """What `run.live()` shows.
-
-    Args:
-        run: to be watched.
-        renderer: `auto` draws on a canvas, and as SVG where the page cannot show that.
-        hz: updates a second.
-    """
+    """What `run.live()` shows, `hz` times a second; `auto` takes SVG where there is no canvas."""
 
     def __init__(self, run: "Run", renderer: Renderer = "auto", hz: float = 8.0) -> None:
         super().__init__(run, 1 / hz)

@@ -10,12 +10,7 @@ from kdlab.run.handle.watched import Watched
 
 
 class SweepView(LiveView):
-    """The table follows; a button stops the sweep, closing this does not.
-
-    Args:
-        sweep: to be watched.
-        drawn: where it stands, as HTML.
-    """
+    """What is drawn (HTML) follows; a button stops the sweep, closing this does not."""
 
     def __init__(self, sweep: Watched, drawn: Callable[[], str]) -> None:
         super().__init__(sweep, every_s=0.5)

@@ -48,16 +48,10 @@ _STOPPED = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedOrder:
-    """What all ranks do next, by rank 0.
-
-    Attributes:
-        member: to be trained; None ends all ranks.
-        fence: checkpoints of an earlier start are not written any more.
-        pool: that teaches them.
-    """
+    """What all ranks do next, by rank 0: train a member, or end (None)."""
 
     member: str | None = None
-    fence: int = 0
+    fence: int = 0  # checkpoints of an earlier start are not written any more
     pool: PoolAddress | None = None
 
 

@@ -28,9 +28,7 @@ STATES = {
 class EventWriter(ABC):
     """Call `step` until `done`. Raises whatever MLflow raises; nothing is lost by that.
 
-    Args:
-        folder: whose events.jsonl; what was written stands in its tracking.json.
-        state: as it is before the first event.
+    What was written stands in the folder's tracking.json; `state` is as before the first event.
     """
 
     def __init__(self, folder: Path, state: dict[str, Any]) -> None:

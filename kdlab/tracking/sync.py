@@ -42,13 +42,7 @@ def sync(folder: Path) -> int:
 
 
 def log_page(states: Sequence[Path], name: str, text: str) -> list[str]:
-    """A text as an artifact of each run's MLflow run; returns their ids.
-
-    Args:
-        states: `tracking.json` of each run folder.
-        name: of the artifact.
-        text: its contents.
-    """
+    """A text as an artifact of the MLflow runs of these `tracking.json`; returns their ids."""
     quiet()
     from mlflow import MlflowClient  # 2 s
 

@@ -45,13 +45,7 @@ _LOOK_METRICS = {  # of local and global models, over iterations
 
 
 class Writer(EventWriter):
-    """The events of one run.
-
-    Args:
-        run_folder: whose events.
-        tags: of its run in MLflow, beside its own.
-        weights: the networks become artifacts too.
-    """
+    """The events of one run; `tags` are beside its own, `weights` makes networks artifacts."""
 
     def __init__(
         self,

@@ -41,11 +41,7 @@ def check_name(name: str) -> None:
 
 
 def attach_sweep(study: str = "last") -> "Sweep":
-    """A sweep that exists, running or not.
-
-    Raises:
-        NotFoundError: there is none of this name.
-    """
+    """A sweep that exists, running or not; NotFoundError where there is none of this name."""
     return Sweep(find(study))
 
 

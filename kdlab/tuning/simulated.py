@@ -29,11 +29,7 @@ def simulated(spec: SimulationSpec) -> dict[str, float]:
 
 
 def check(spec: SimulationSpec) -> None:
-    """Whether it has thresholds to tune.
-
-    Raises:
-        BadInput: it has none.
-    """
+    """Whether it has thresholds to tune; BadInput where it has none."""
     if not isinstance(spec, EdlDist):
         raise BadInput(
             f"{spec.component} cannot be swept; simulations of simulate/edl_dist can."

@@ -34,13 +34,7 @@ class RunningTrial:
 
 
 class Verdicts:
-    """Each trial gets one: complete, pruned, failed, or to be tried again.
-
-    Args:
-        spec: of the sweep.
-        study: Optuna's; nobody else writes to it.
-        emit: events of the sweep.
-    """
+    """Each trial gets one: complete, pruned, failed, or to be tried again."""
 
     def __init__(self, spec: SweepSpec, study: optuna.Study, emit: Emit) -> None:
         self.spec, self.study, self.emit = spec, study, emit

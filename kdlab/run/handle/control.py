@@ -40,13 +40,7 @@ def send(
     values: Mapping[str, float] | None = None,
     name: str | None = None,
 ) -> None:
-    """Append an order for the member that trains now.
-
-    Args:
-        run: that goes on.
-        event: of TRAINING or TEACHERS.
-        values: of the knobs, for `set`.
-        name: of a teacher.
+    """Append an order (of TRAINING or TEACHERS) for the member that trains now.
 
     Raises:
         BadInput: the run has ended, or cannot do that; a name that is unknown.

@@ -12,12 +12,7 @@ from kdlab.report import page
 
 @dataclass(frozen=True, slots=True)
 class PlanSheet:
-    """One plan.
-
-    member: the training it belongs to.
-    table: who does what, and what it is expected to cost.
-    gantt: picture of the first epoch's last steps; None before that has ended.
-    """
+    """Who does what in a training, what it should cost, and a picture once an epoch has ended."""
 
     member: str
     table: str
@@ -43,11 +38,7 @@ class PlanSheets(list[PlanSheet]):
 
 
 def plans(run: RunFolder) -> PlanSheets:
-    """All that have been made.
-
-    Raises:
-        NotFoundError: none.
-    """
+    """All that have been made; NotFoundError where there is none."""
     root = run.path / "members"
     found = PlanSheets()
     for path in sorted(root.rglob("plan.json")):

@@ -66,13 +66,7 @@ def prepare_for_torchrun(experiment: "Experiment") -> "Run":
 def made(
     experiment: "Experiment", state: str, path: Path | None = None
 ) -> tuple[RunFolder, Components]:
-    """A run folder with its spec, and the components from notebook cells it needs.
-
-    Args:
-        experiment: checked already.
-        state: that its status says.
-        path: of the folder; None is a new one among the runs.
-    """
+    """A run folder (None: a new one) with its spec, and the components of cells it needs."""
     from kdlab.cluster.notebook_components import pack
 
     if path is None:

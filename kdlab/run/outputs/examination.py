@@ -74,13 +74,7 @@ def _png(image: NDArray[np.uint8]) -> str:
 def show_batch(
     spec: ExperimentSpec, count: int, *, teacher: bool, say: Callable[[str], None]
 ) -> Pictures:
-    """The first images of the first epoch as the student sees them.
-
-    Args:
-        spec: of the experiment.
-        count: images, of one batch at most.
-        teacher: say what the teacher makes of them; it is trained first if it never was.
-        say: told what takes a while.
+    """The first images of the first epoch as the student sees them; see `Experiment.show_batch`.
 
     Raises:
         BadInput: fewer than one image.
@@ -217,11 +211,6 @@ _HEAD = ("", "top-1 %", "calibration error %", "agrees with the teacher %")
 
 def examine(run: RunFolder, split: Split, most: int) -> ModelInspection:
     """What every finished training of a run, and its teacher, say of the same images.
-
-    Args:
-        run: its folder.
-        split: of the data.
-        most: images at most.
 
     Raises:
         NotFoundError: nothing has been trained yet.

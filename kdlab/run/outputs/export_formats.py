@@ -138,14 +138,7 @@ def costs_beside(
     classes: int,
     shape: Sequence[int],
 ) -> dict[str, dict[str, float]]:
-    """Fields of `Cost`, the teacher's first, if there is one.
-
-    Args:
-        student: on the CPU, in eval mode.
-        teachers: with their weights on this machine.
-        classes: how many.
-        shape: (C, H, W) of its images.
-    """
+    """Fields of `Cost` for images of a shape (C, H, W), the teacher's first, if there is one."""
     models: dict[str, nn.Module] = {"student": student}
     if teachers is not None:
         models = {"teacher": teachers.build(classes, shape[0])} | models
@@ -153,12 +146,7 @@ def costs_beside(
 
 
 class Beside:
-    """The student of a run beside its teacher.
-
-    Args:
-        run: its folder.
-        student: file of the student, a .safetensors with its card.
-    """
+    """The student of a run, a .safetensors with its card, beside its teacher."""
 
     def __init__(self, run: RunFolder, student: Path) -> None:
         self.run, self.student = run, load_exported(student)

@@ -31,13 +31,7 @@ _LITTLE_ROOM = 64 * 1024  # bytes
 class Work(ABC):
     """A run's, or a sweep's, from its folder to its result.
 
-    Attributes:
-        done: the event of its end.
-        late: what people are told when MLflow was not written in time.
-
-    Args:
-        folder: of it.
-        stop: whether the user asked to stop.
+    `done` is the event of its end, `late` what people are told when MLflow was not written in time.
     """
 
     done: ClassVar[type[RunDone | SweepDone]]

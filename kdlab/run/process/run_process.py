@@ -37,13 +37,7 @@ from kdlab.train.result import MemberReport
 
 
 class RunProcess(Work):
-    """A run, from its folder to its result.
-
-    Args:
-        run: its folder.
-        stop: whether the user asked to stop.
-        pool: serves the teacher already and outlives this run; None starts what the spec says.
-    """
+    """A run, from its folder to its result; a pool that is given serves already and outlives it."""
 
     done, late = RunDone, "MLflow is slow; `kdlab runs --sync` writes the rest"
     launched: Launch | None = None  # ranks that somebody else has started

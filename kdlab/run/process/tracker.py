@@ -13,12 +13,7 @@ _PATIENCE_S = 60.0
 
 
 class Tracker:
-    """Follows the events of one run or sweep.
-
-    Args:
-        emit: its events; what went wrong is told there.
-        late: what to tell when the rest was not written in time.
-    """
+    """Follows the events of one run or sweep; what went wrong, or is late, is one of them."""
 
     def __init__(self, emit: Emit, late: str) -> None:
         self._emit, self._late = emit, late
