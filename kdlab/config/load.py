@@ -80,11 +80,15 @@ def _config(name: str) -> tuple[str, yaml_text.Document]:
 @never_a_traceback
 def compose_card(name: str, overrides: Overrides = ()) -> Composed:
     """The same for one card of the registry."""
+    return _resolve(name, _card(name), overrides)
+
+
+def _card(name: str) -> yaml_text.Document:
     path = folders.find("registry", name)
     document = yaml_text.read(path, folders.display(path))
     if isinstance(document.data, dict):
         document.data.pop("about", None)
-    return _resolve(name, document, overrides)
+    return document
 
 
 @never_a_traceback
@@ -243,14 +247,12 @@ def _expand(tree: Composed, node: Any, key: str, chain: tuple[str, ...]) -> Any:
         more = f"more than {limits.CARDS} cards are used in each other"
         return _break(tree, key, more, origin)
     try:
-        path = folders.find("registry", name)
+        document = _card(name)
     except NotFoundError as error:
         return _break(tree, key, str(error), origin)
-    document = yaml_text.read(path, folders.display(path))
     tree.faults += document.faults
     if document.faults or not isinstance(document.data, dict):
         return _break(tree, key, f"card {name} cannot be read", origin)
-    document.data.pop("about", None)
     for where, place in document.origins.items():
         tree.origins.setdefault(dotted(key, where) if where else key, place)
     card = _expand(tree, document.data, key, (*chain, name))

@@ -92,6 +92,12 @@ class EventWriter(ABC):
     def write(self, event: Event) -> None:
         """One event; those that MLflow has no place for are passed over."""
 
+    def create(self, event: Event, experiment: str, name: str, tags: dict[str, str]) -> str:
+        """A run in MLflow that began with this event; its id."""
+        begun = int(event.time * 1000)
+        run = self.client.create_run(experiment, begun, tags, name)
+        return str(run.info.run_id)
+
     def save(self) -> None:
         write_json(self.path, self.state)
 

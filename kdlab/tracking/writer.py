@@ -195,13 +195,9 @@ class Writer(EventWriter):
 
     def _create(self, event: Event, member: str, name: str, tags: dict[str, str]) -> None:
         """A run in MLflow, remembered at once so that a second try does not make another."""
-        run = self.client.create_run(
-            self.state["experiment_id"],
-            start_time=int(event.time * 1000),
-            run_name=name,
-            tags=tags | {"kdlab.run_id": self.folder.name},
-        )
-        self.state["runs"][member] = str(run.info.run_id)
+        own = tags | {"kdlab.run_id": self.folder.name}
+        made = self.create(event, self.state["experiment_id"], name, own)
+        self.state["runs"][member] = made
         self.save()
 
     def _describe(

@@ -1,4 +1,4 @@
-"""The best trial: which it is, how it is kept, and the result of a sweep around it."""
+"""The best trials: which they are, how they are kept, the result of a sweep around them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -9,10 +9,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
-from kdlab.errors import ClusterError
-from kdlab.tuning.folder import SweepFolder
+from kdlab.errors import BadInput, ClusterError
+from kdlab.tuning.folder import SweepFolder, find, read_study
 from kdlab.tuning.outcome import BestTrial, TrialCounts, TrialRow
-from kdlab.tuning.space import Space
+from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import SweepSpec
 from kdlab.tuning.trial_notes import (
     ERROR,
@@ -53,6 +53,31 @@ def ranked(study: optuna.Study, spec: SweepSpec) -> list[FrozenTrial]:
 def _costs(trial: FrozenTrial, spec: SweepSpec) -> list[float]:
     """Its objectives, so that less is better."""
     return [s * v for s, v in zip(spec.signs(), trial.values, strict=True)]
+
+
+def earlier(spec: SweepSpec, space: Space) -> list[Values]:
+    """The best settings of an earlier sweep, to be tried first; what it lacked is as it is.
+
+    Raises:
+        NotFoundError: there is no such study.
+        BadInput: none of its best lies in this space.
+    """
+    warm = spec.warm_start
+    if warm is None:
+        return []
+    folder = find(warm.study)
+    known = folder.sweep()
+    found, why = list[Values](), "it has no trial that ended well"
+    for trial in ranked(read_study(folder, known.storage), known)[: warm.best]:
+        values = space.completed(values_of(trial))
+        faults = list(space.faults_of(values))
+        if faults:
+            why = f"trial {trial.number}: {faults[0]}"
+        else:
+            found.append(values)
+    if not found:
+        raise BadInput(f"Nothing of the sweep {warm.study} can be tried here: {why}.")
+    return found
 
 
 def best_of(study: optuna.Study, spec: SweepSpec) -> FrozenTrial:

@@ -13,7 +13,6 @@ runs/sweeps/<study>/
 
 import os
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from kdlab.config.check import construct
 from kdlab.config.home import runs_folder
-from kdlab.config.load import from_dict
+from kdlab.config.load import from_dict, spec_hash
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.experiment.folder import RunFolder, named
 from kdlab.tuning import samplers
@@ -79,9 +78,9 @@ def find(study: str) -> SweepFolder:
     return named(study, known, "sweep", sweeps_folder())
 
 
-def counted(tree: Mapping[str, object]) -> dict[str, object]:
-    """What makes two sweeps the same."""
-    return {key: value for key, value in tree.items() if key not in _FREE}
+def sweep_hash(spec: SweepSpec) -> str:
+    """Hash of what makes two sweeps the same."""
+    return spec_hash({k: v for k, v in spec.to_dict().items() if k not in _FREE})
 
 
 def check_hash(folder: SweepFolder, wanted: str, name: str) -> None:
@@ -103,8 +102,8 @@ def check_hash(folder: SweepFolder, wanted: str, name: str) -> None:
         )
 
 
-def open_study(folder: SweepFolder, spec: SweepSpec, spec_hash: str) -> optuna.Study:
-    """The study, made if it is not there yet; its sampler and pruner are the sweep's."""
+def open_study(folder: SweepFolder, spec: SweepSpec, of: str) -> optuna.Study:
+    """The study of a sweep (`of`: its hash), made if it is not there yet."""
     path = folder.storage(spec.storage)
     if spec.storage == "journal":
         mend(path)
@@ -120,7 +119,7 @@ def open_study(folder: SweepFolder, spec: SweepSpec, spec_hash: str) -> optuna.S
     if before:
         study.sampler = samplers.sampler(spec, before)
     if SPEC_HASH not in study.user_attrs:
-        study.set_user_attr(SPEC_HASH, spec_hash)
+        study.set_user_attr(SPEC_HASH, of)
         study.set_user_attr(OPTUNA, optuna.__version__)
         with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
             study.set_metric_names([o.metric for o in spec.objectives])

@@ -14,7 +14,6 @@ from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.home import runs_folder
-from kdlab.config.load import spec_hash
 from kdlab.errors import SchedulerUnreachable
 from kdlab.events.log import MemberLog
 from kdlab.events.sweeps import Calibrated, Searched, SweepDone, SweepStarted
@@ -28,14 +27,14 @@ from kdlab.simulate.kind import SimulationSpec
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.tuning import best, figures
 from kdlab.tuning.driver import Driver
-from kdlab.tuning.folder import SweepFolder, counted, open_study
+from kdlab.tuning.folder import SweepFolder, open_study, sweep_hash
 from kdlab.tuning.outcome import SweepOutcome
 from kdlab.tuning.plan import gpus, jobs_of, shares_pool
 from kdlab.tuning.repeat import confirmed, rates, real_run
 from kdlab.tuning.space import Space, Values
+from kdlab.tuning.spec import RealRun
 from kdlab.tuning.trial_messages import TrialOrder
 from kdlab.tuning.trial_workers import TrialWorkers
-from kdlab.tuning.warm_start import earlier
 
 _CALIBRATED = "kdlab.calibrated"  # of the study
 
@@ -49,7 +48,7 @@ class SweepProcess(Work):
         super().__init__(folder, stop)
         self.folder = folder
         self.spec = folder.sweep()
-        self.hash = spec_hash(counted(self.spec.to_dict()))
+        self.hash = sweep_hash(self.spec)
         self.space = Space(self.spec)
         self.uri = self.spec.tracking.store(runs_folder())
         self.pool: PoolAddress | None = None
@@ -62,7 +61,7 @@ class SweepProcess(Work):
         with ExitStack() as stack:
             hosts = self._hosts(stack)
             if self.spec.real is not None:
-                self.calibrated = self._calibrate(study)
+                self.calibrated = self._calibrate(study, self.spec.real)
             workers = TrialWorkers(
                 jobs,
                 self.folder.path / "workers",
@@ -81,10 +80,11 @@ class SweepProcess(Work):
             saved = best.save(self.folder, self.spec, self.space, chosen, self.calibrated)
             pictures = self.folder.path / "figures"
             drawn = figures.draw(study, self.spec, pictures, self.log.emit)
-            again = None
-            if self.spec.confirm is not None and not self.spec.simulated:
-                again = confirmed(self, workers, chosen)
-        real = None if self.spec.real is None else real_run(self, chosen)
+            again, wanted = None, self.spec.confirm
+            if wanted is not None and not self.spec.simulated:
+                again = confirmed(self, workers, chosen, wanted.seeds)
+        real = self.spec.real
+        measured = None if real is None else real_run(self, real, chosen)
         return SweepOutcome(
             study=self.folder.run_id,
             objectives=[o.metric for o in self.spec.objectives],
@@ -94,7 +94,7 @@ class SweepProcess(Work):
             trials=best.counts(study),
             sweep=self.name,
             confirmed=again,
-            real=real,
+            real=measured,
             saved=[str(p) for p in saved],
             figures=[str(p) for p in drawn],
             jobs=jobs,
@@ -166,23 +166,21 @@ class SweepProcess(Work):
         tree = self.space.composed({})
         path = self.folder.path / "pool" / f"{int(self.begin)}"
         run, _ = made(Experiment(replace(tree, name=self.name)), "pool", path)
-        spec = construct(ExperimentSpec, tree)
         setup = TrainingSetup(
-            spec,
+            construct(ExperimentSpec, tree),
             emit=self.log.emit,
             emit_teacher=MemberLog(self.log, "teacher").emit,
             stop=self.stop,
         )
         pools = Pools(run, setup, self.log.emit, self.stop)
         stack.callback(pools.close)
-        pool = pools.whole()
-        self.pool = PoolAddress.of(pool)
+        self.pool = PoolAddress.of(pools.whole())
 
-    def _calibrate(self, study: optuna.Study) -> dict[str, float]:
+    def _calibrate(self, study: optuna.Study, real: RealRun) -> dict[str, float]:
         """What the simulation is told of this machine: measured once, for all its trials."""
         known = study.user_attrs.get(_CALIBRATED)
         if known is None:
-            known = rates(self)
+            known = rates(self, real)
             study.set_user_attr(_CALIBRATED, known)
             self.log.emit(Calibrated(set=known))
         return dict(known)
@@ -191,9 +189,8 @@ class SweepProcess(Work):
         """Settings of an earlier sweep, for a study that has no trial yet."""
         if study.get_trials(deepcopy=False):
             return []
-        return [
-            ("of an earlier sweep", values) for values in earlier(self.spec, self.space)
-        ]
+        found = best.earlier(self.spec, self.space)
+        return [("of an earlier sweep", values) for values in found]
 
     def _trouble(self) -> str | None:
         """What would have every further trial fail."""
@@ -219,9 +216,8 @@ class SweepProcess(Work):
                 optuna=optuna.__version__,
             )
         )
-        if self.uri is None:
-            return
-        self.tracker.start(self.folder.path)
+        if self.uri is not None:
+            self.tracker.start(self.folder.path)
 
     def go_on(self) -> str:
         return (

@@ -93,11 +93,10 @@ class Space:
     def _suggested(
         self, trial: optuna.trial.Trial, key: str, dimension: Dimension
     ) -> object:
-        name, low, high = parameter(key, dimension), dimension.low, dimension.high
+        name = parameter(key, dimension)
         if dimension.choices is not None:
             return trial.suggest_categorical(name, list(dimension.choices))
-        assert low is not None
-        assert high is not None
+        low, high = dimension.ends
         if self.is_whole(key) and dimension.times is None:
             step = int(dimension.step or 1)
             return trial.suggest_int(
@@ -181,15 +180,14 @@ class Space:
     def _points(self, key: str, dimension: Dimension) -> Sequence[object]:
         if dimension.choices is not None:
             return list(dimension.choices)
-        assert dimension.low is not None
-        assert dimension.high is not None
+        low, high = dimension.ends
         whole = self.is_whole(key) and dimension.times is None
         step = dimension.step or (1.0 if whole else None)
         if step is None or dimension.log:
             message = "has no steps; a grid needs step, or choices"
             raise SpecError([Fault(f"space.{key}", message)], about="the sweep")
-        count = int((dimension.high - dimension.low) / step + 1e-9) + 1
-        points = [dimension.low + i * step for i in range(count)]
+        count = int((high - low) / step + 1e-9) + 1
+        points = [low + i * step for i in range(count)]
         return [int(p) for p in points] if whole else points
 
     # What is wrong with it
@@ -294,11 +292,10 @@ class Space:
             yield f"{key} is a factor of {d.times}, which must be there and above 0"
             return
         sampled = value if d.times is None else value / number(values[d.times])
-        assert d.low is not None
-        assert d.high is not None
-        if not d.low - 1e-9 <= sampled <= d.high + 1e-9:
+        low, high = d.ends
+        if not low - 1e-9 <= sampled <= high + 1e-9:
             of = f" times {d.times}" if d.times else ""
-            yield f"{key} is {sampled:g}{of}, must be {d.low:g} to {d.high:g}"
+            yield f"{key} is {sampled:g}{of}, must be {low:g} to {high:g}"
 
 
 def parameter(key: str, dimension: Dimension) -> str:

@@ -116,7 +116,7 @@ class Comparison:
         Raises:
             BadInput: none of them is in MLflow.
         """
-        from kdlab.tracking.sync import log_page
+        from kdlab.tracking.follow import log_page
 
         known = [run.path / "tracking.json" for run in self.runs if _in_mlflow(run)]
         if not known:

@@ -20,7 +20,7 @@ def sync_all() -> str:
 
 def _synced(run: folders.RunFolder, name: str) -> str:
     """What there is to say of it; empty where MLflow had all."""
-    from kdlab.tracking.sync import sync
+    from kdlab.tracking.follow import sync
 
     state = run.status().state
     if state in folders.UNDER_WAY:
