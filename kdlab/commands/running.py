@@ -129,9 +129,7 @@ def attach(arguments: Arguments) -> int:
 
 
 @command(
-    "stop a run gracefully: finish the step and save",
-    RUN,
-    flag("--now", "end it at once"),
+    "stop a run gracefully: finish the step and save", RUN, flag("--now", "end it at once")
 )
 def stop(arguments: Arguments) -> int:
     run = found(arguments.run)

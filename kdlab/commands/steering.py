@@ -52,9 +52,7 @@ def _number(text: str) -> tuple[str, float]:
 
 
 @command(
-    "grow or shrink the group of ranks of a running student",
-    RUN,
-    option("ranks", type=int),
+    "grow or shrink the group of ranks of a running student", RUN, option("ranks", type=int)
 )
 def scale(arguments: Arguments) -> int:
     from kdlab.run import attach

@@ -17,12 +17,7 @@ from kdlab.events.log import EventReader
 from kdlab.events.runs import RunDone, RunStarted
 from kdlab.events.sweeps import SweepDone, SweepStarted
 
-STATES = {
-    "finished": "FINISHED",
-    "failed": "FAILED",
-    "stopped": "KILLED",
-    "lost": "FAILED",
-}
+STATES = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "lost": "FAILED"}
 
 
 class EventWriter(ABC):

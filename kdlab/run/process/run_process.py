@@ -13,12 +13,7 @@ from pathlib import Path
 from kdlab.cluster.pool import Pool
 from kdlab.errors import RunStopped
 from kdlab.events.log import MemberLog
-from kdlab.events.runs import (
-    MemberDone,
-    MemberStarted,
-    MethodsCompared,
-    RunDone,
-)
+from kdlab.events.runs import MemberDone, MemberStarted, MethodsCompared, RunDone
 from kdlab.experiment.chaos_targets import chaos_while
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import Launch, MemberTraining
