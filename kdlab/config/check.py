@@ -69,7 +69,9 @@ class _Checker:
     ) -> tuple[type[Spec], str | None] | _Bad:
         name = data.get("type")
         if name is None:
-            if wanted.component or not hints_of(wanted) or _abstract(wanted):
+            # A kind (`LossSpec`) rather than a spec one can write down without `type:`.
+            kind = bool(getattr(wanted, "__abstractmethods__", None))
+            if wanted.component or not hints_of(wanted) or kind:
                 return self.fault(key, f"needs type:, one of {_choices(wanted)}")
             return wanted, None
         try:
@@ -77,10 +79,8 @@ class _Checker:
         except NotFoundError as error:
             return self.fault(dotted(key, "type"), str(error))
         if not issubclass(cls, wanted):
-            return self.fault(
-                dotted(key, "type"),
-                f"{name} is not a {_kind(wanted)}; choose one of {_choices(wanted)}",
-            )
+            words = f"{name} is not a {_kind(wanted)}; choose one of {_choices(wanted)}"
+            return self.fault(dotted(key, "type"), words)
         return cls, variant
 
     def _fill(self, cls: type[Spec], values: dict[str, Any], key: str) -> Spec | _Bad:
@@ -143,9 +143,8 @@ class _Checker:
         if origin is Literal:
             if data in args:
                 return data
-            return self.fault(
-                key, f"is {data!r}, must be one of {', '.join(map(str, args))}"
-            )
+            known = ", ".join(map(str, args))
+            return self.fault(key, f"is {data!r}, must be one of {known}")
         if origin in (tuple, list):
             return self._sequence(args, data, key)
         if origin in (dict, Mapping):
@@ -203,11 +202,6 @@ def _deeper(
                 cls = registry.find(given["type"])[0]
         if isinstance(cls, type) and issubclass(cls, Spec) and name in hints_of(cls):
             yield f"{part}.{name}"
-
-
-def _abstract(cls: type[Spec]) -> bool:
-    """A kind (`LossSpec`) rather than a spec one can write down without `type:`."""
-    return bool(getattr(cls, "__abstractmethods__", None))
 
 
 def _kind(cls: type[Spec]) -> str:

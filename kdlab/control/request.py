@@ -31,9 +31,8 @@ class ControlRequest:
 
     def numbers(self) -> list[float]:
         """To be summed over all ranks."""
-        return [float(n) for n in (self.stop, self.save, self.leave, self.pause)] + [
-            *self.settings
-        ]
+        flags = (self.stop, self.save, self.leave, self.pause)
+        return [*map(float, flags), *self.settings]
 
     @classmethod
     def of_all(cls, sums: Sequence[float]) -> Self:

@@ -46,7 +46,6 @@ class Draft:
 
     def __init__(self, name: str, changes: Mapping[str, object] | None = None) -> None:
         self.name, self.changes = name, dict(changes or {})
-        self.fault = ""
         self.check()
 
     def set(self, key: str, value: object) -> None:
@@ -59,12 +58,11 @@ class Draft:
 
     def check(self) -> None:
         """Whether it could run, in the words of the command line."""
+        self.fault = ""
         try:
             load_experiment(self.name, self.changes)
         except SpecError as error:
             self.fault = str(error)
-        else:
-            self.fault = ""
         self._tree = loader.compose(self.name, [self.changes]).data
         self._written = loader.written(self.name, [self.changes])
 
@@ -126,15 +124,8 @@ class Builder:
         self._saved: Path | None = None  # by this form: it may write there again
         self.sections = widgets.Accordion(children=[])
         self._build()
-        self.box = widgets.VBox(
-            [
-                self.sections,
-                self.message,
-                widgets.HBox([self.name, self.save, self.start]),
-                self.text,
-                self.output,
-            ]
-        )
+        row = widgets.HBox([self.name, self.save, self.start])
+        self.box = widgets.VBox([self.sections, self.message, row, self.text, self.output])
         self._show()
 
     @property
@@ -196,15 +187,16 @@ class Builder:
             layout=_wide(),
             style=_STYLE,
         )
+        of_family = shown == family
         variant = widgets.Text(
-            description=family if shown == family else "",
-            value=str(name).partition("/")[2] if shown == family else "",
+            description=family if of_family else "",
+            value=str(name).partition("/")[2] if of_family else "",
             placeholder="which of the family, such as resnet18",
             continuous_update=False,
             layout=_wide(),
             style=_STYLE,
         )
-        variant.layout.display = "" if shown == family else "none"
+        variant.layout.display = "" if of_family else "none"
         self.fields[field.key], self.fields[f"{field.key}.*"] = chooser, variant
 
         def choose(change: Mapping[str, object]) -> None:
@@ -306,14 +298,17 @@ def _widget(
     if field.kind == "choice":
         options = [*([_NONE] if field.optional else []), *field.choices]
         shown = _NONE if value is None else value
-        return widgets.Dropdown(options=options, value=shown, **shared), _or_null
+        chooser = widgets.Dropdown(options=options, value=shown, **shared)
+        return chooser, lambda picked: None if picked == _NONE else picked
     if field.kind == "yes_no" and not field.optional:
         return widgets.Checkbox(value=bool(value), indent=True, **shared), bool
+    shared["continuous_update"] = False
     if field.kind == "text" and not field.optional:
-        text = widgets.Text(value=str(value or ""), continuous_update=False, **shared)
-        return text, str
-    written = _flow(value)
-    return widgets.Text(value=written, continuous_update=False, **shared), _parsed
+        return widgets.Text(value=str(value or ""), **shared), str
+    # On one line, as an override would be written.
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    written = text.removesuffix("...\n").strip()
+    return widgets.Text(value=written, **shared), lambda typed: parse_value(str(typed))
 
 
 def _wide() -> widgets.Layout:
@@ -321,25 +316,7 @@ def _wide() -> widgets.Layout:
     return widgets.Layout(width="98%")
 
 
-def _or_null(value: object) -> object:
-    return None if value == _NONE else value
-
-
-def _parsed(text: object) -> object:
-    return parse_value(str(text))
-
-
-def _flow(value: object) -> str:
-    """On one line, as an override would be written."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
-    return text.removesuffix("...\n").strip()
-
-
 def _words(about: str, limit: Range | None = None) -> widgets.HTML:
     text = about + (f" Allowed: {limit}." if limit is not None and str(limit) else "")
-    return widgets.HTML(
-        "<div style='opacity:.65;margin-left:158px;line-height:1.35'>"
-        f"{html.escape(text)}</div>"
-        if text
-        else ""
-    )
+    look = "opacity:.65;margin-left:158px;line-height:1.35"
+    return widgets.HTML(f"<div style='{look}'>{html.escape(text)}</div>" if text else "")

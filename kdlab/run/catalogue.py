@@ -60,10 +60,8 @@ def _overview(sections: "dict[str, list[Row]]") -> str:
     for title, rows in sections.items():
         names = dict.fromkeys(name.removeprefix(f"{title}/") for _, name, _ in rows)
         # Those for tests are listed by their kind, and are not what one looks for here.
-        shown = sorted(
-            (name for name in names if not name.startswith("smoke/")),
-            key=lambda name: ("/" in name, name),
-        )
+        usual = (name for name in names if not name.startswith("smoke/"))
+        shown = sorted(usual, key=lambda name: ("/" in name, name))
         lines += wrap(
             ", ".join(shown),
             width=100,
@@ -86,10 +84,8 @@ def _listed(sections: "dict[str, list[Row]]") -> str:
     blocks = []
     for title, rows in sections.items():
         width = max(len(name) for name, _, _ in rows)
-        lines = [
-            f"  {how:4}  {name.ljust(width)}  {about}".rstrip() for how, name, about in rows
-        ]
-        blocks.append("\n".join([title, *lines]))
+        lines = (f"  {how:4}  {name.ljust(width)}  {about}" for how, name, about in rows)
+        blocks.append("\n".join([title, *map(str.rstrip, lines)]))
     return "\n\n".join(blocks)
 
 
@@ -114,11 +110,9 @@ def _sections() -> dict[str, list[Row]]:
 
 def _parts() -> dict[str, list[Row]]:
     """Without configs; with what was defined in a notebook cell."""
-    sections = {
-        title: rows
-        for title, rows in _sections().items()
-        if title not in ("configs", "sweeps")
-    }
+    sections = _sections()
+    for title in ("configs", "sweeps"):
+        sections.pop(title, None)
     for name in registry.known_names():
         if all(name != known for rows in sections.values() for _, known, _ in rows):
             room = sections.setdefault(name.split("/", 1)[0], [])
@@ -209,8 +203,7 @@ def describe(name: str, overrides: Sequence[str] = ()) -> str:
         return _experiment(name, overrides)
     if name in folders.names("registry"):
         return str(card_sheet(name, overrides))
-    component = component_sheet(name)
-    if component is not None:
+    if component := component_sheet(name):
         return str(component)
     known = [*folders.names("configs"), *folders.names("registry")]
     known += [entry.name for entry in source_index.index()]

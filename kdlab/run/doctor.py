@@ -24,17 +24,29 @@ _PACKAGES = ("torch", "torchvision", "timm", "distributed", "mlflow", "optuna", 
 
 
 def examine() -> list[Finding]:
-    good = sys.version_info >= (3, 11)
-    python = sys.version.split()[0]
+    import torch
+
+    gpu = torch.cuda.is_available()
+    gpu_name = torch.cuda.get_device_name() if gpu else "none: everything runs on the CPU"
+    free = psutil.virtual_memory().available
+    machine = f"{os.cpu_count()} cores, {free / 2**30:.1f} GiB free"
+    close = "data sets and teachers need memory; close programs"
+    shared, file = (
+        os.access("/dev/shm", os.W_OK),
+        "the reader uses a temporary file instead",
+    )
+    shared_at = "/dev/shm" if shared else "no /dev/shm"
+    redis, only = shutil.which("redis-server"), "only the Redis coordinator needs it"
+    new, python = sys.version_info >= (3, 11), sys.version.split()[0]
     return [
-        _finding("Python", good, python, "install Python 3.11 or newer"),
+        _finding("Python", new, python, "install Python 3.11 or newer"),
         *map(_package, _PACKAGES),
-        _gpu(),
-        _memory(),
+        _finding("GPU", gpu, gpu_name, "a GPU makes it faster", "limited"),
+        _finding("machine", free >= 2 * 2**30, machine, close, "limited"),
         _writable("data and teachers", home(), "KDLAB_HOME"),
         _writable("runs", runs_folder(), "KDLAB_RUNS"),
-        _shared_memory(),
-        _redis(),
+        _finding("shared memory", shared, shared_at, file, "limited"),
+        _finding("redis-server", bool(redis), redis or "not found", only, "limited"),
     ]
 
 
@@ -48,40 +60,12 @@ def _package(name: str) -> Finding:
     return _finding(name, not bad, found, advice)
 
 
-def _gpu() -> Finding:
-    import torch
-
-    good = torch.cuda.is_available()
-    found = torch.cuda.get_device_name() if good else "none: everything runs on the CPU"
-    return _finding("GPU", good, found, "a GPU makes it faster", "limited")
-
-
-def _memory() -> Finding:
-    memory = psutil.virtual_memory()
-    text = f"{os.cpu_count()} cores, {memory.available / 2**30:.1f} GiB free"
-    advice = "data sets and teachers need memory; close programs"
-    return _finding("machine", memory.available >= 2 * 2**30, text, advice, "limited")
-
-
 def _writable(what: str, folder: Path, variable: str) -> Finding:
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(existing).free / 1e9
     good, found = os.access(existing, os.W_OK), f"{folder} ({free:.0f} GB free)"
     advice = f"set {variable} to a folder that can be written"
     return _finding(f"folder for {what}", good, found, advice)
-
-
-def _shared_memory() -> Finding:
-    good = os.access("/dev/shm", os.W_OK)
-    advice = "the reader uses a temporary file instead"
-    return _finding(
-        "shared memory", good, "/dev/shm" if good else "no /dev/shm", advice, "limited"
-    )
-
-
-def _redis() -> Finding:
-    path, advice = shutil.which("redis-server"), "only the Redis coordinator needs it"
-    return _finding("redis-server", bool(path), path or "not found", advice, "limited")
 
 
 def _finding(

@@ -159,14 +159,6 @@ class Launched:
         )
 
 
-class LaunchedRunProcess(RunProcess):
-    """The run's process, which is rank 0 as well."""
-
-    def __init__(self, launched: Launched) -> None:
-        super().__init__(launched.run_folder, launched.stop)
-        self.launched = launched.for_member
-
-
 def main(words: list[str]) -> int:
     """The exit code, for torchrun: 0 also after a stop, or it would start everybody again.
 
@@ -205,7 +197,7 @@ def _master(run: RunFolder, launched: Launched) -> int:
         run.write_status(pid=os.getpid(), process_started=born)
         code = execute(
             run,
-            lambda: LaunchedRunProcess(launched),
+            lambda: RunProcess(run, launched.stop, launched=launched.for_member),
             passes=lambda error: not last and is_broken_group(error),
         )
     if code in (0, _STOPPED):

@@ -1,7 +1,6 @@
 """The best trials: which they are, how they are kept, the result of a sweep around them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import optuna
@@ -11,7 +10,7 @@ from kdlab.config import load as loader
 from kdlab.config import yaml_text
 from kdlab.errors import BadInput, ClusterError
 from kdlab.tuning.folder import SweepFolder, find, read_study
-from kdlab.tuning.outcome import BestTrial, TrialCounts, TrialRow
+from kdlab.tuning.outcome import TrialCounts, TrialRow
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import SweepSpec
 from kdlab.tuning.trial_notes import (
@@ -132,10 +131,6 @@ def row(trial: FrozenTrial, spec: SweepSpec) -> TrialRow:
         run_dir=trial.user_attrs.get(RUN),
         seconds=trial.duration.total_seconds() if trial.duration else None,
     )
-
-
-def best_row(trial: FrozenTrial, spec: SweepSpec) -> BestTrial:
-    return BestTrial(**asdict(row(trial, spec)), metrics=metrics_of(trial))
 
 
 def counts(study: optuna.Study) -> TrialCounts:

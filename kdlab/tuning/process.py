@@ -5,7 +5,7 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import optuna
@@ -28,12 +28,13 @@ from kdlab.soft_labels.source import PoolAddress
 from kdlab.tuning import best, figures
 from kdlab.tuning.driver import Driver
 from kdlab.tuning.folder import SweepFolder, open_study, sweep_hash
-from kdlab.tuning.outcome import SweepOutcome
+from kdlab.tuning.outcome import BestTrial, SweepOutcome
 from kdlab.tuning.plan import gpus, jobs_of, shares_pool
 from kdlab.tuning.repeat import confirmed, rates, real_run
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import RealRun
 from kdlab.tuning.trial_messages import TrialOrder
+from kdlab.tuning.trial_notes import metrics_of
 from kdlab.tuning.trial_workers import TrialWorkers
 
 _CALIBRATED = "kdlab.calibrated"  # of the study
@@ -89,7 +90,9 @@ class SweepProcess(Work):
             study=self.folder.run_id,
             objectives=[o.metric for o in self.spec.objectives],
             directions=self.spec.directions(),
-            best=best.best_row(chosen, self.spec),
+            best=BestTrial(
+                **asdict(best.row(chosen, self.spec)), metrics=metrics_of(chosen)
+            ),
             front=[best.row(t, self.spec) for t in best.front(study, self.spec)],
             trials=best.counts(study),
             sweep=self.name,

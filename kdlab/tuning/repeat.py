@@ -103,17 +103,14 @@ class Repeats:
         self.folder = sweep.folder.path / "confirm"
         self.done, self.failed = dict[str, Path](), dict[str, str]()
         for again in wanted:
-            self._look_for(again)
+            for path in self.folder.glob(f"{again.name}-*"):
+                if RunFolder(path).raw_status().state == "finished":
+                    self.done[again.name] = path
         self.waiting = [again for again in wanted if again.name not in self.done]
         self._running: dict[int, tuple[Again, Path]] = {}
         self._tries = dict.fromkeys((again.name for again in wanted), 0)
         seeds = sorted({again.seed for again in wanted})
         sweep.log.emit(Confirming(seeds=seeds, runs=len(self.waiting)))
-
-    def _look_for(self, again: Again) -> None:
-        for path in self.folder.glob(f"{again.name}-*"):
-            if RunFolder(path).raw_status().state == "finished":
-                self.done[again.name] = path
 
     def run(self) -> dict[str, Path]:
         """Run folders by name; those that failed are in `failed`.

@@ -136,13 +136,10 @@ class Space:
     def _own(self, key: str, dimension: Dimension) -> object:
         """The experiment's own value: of a part the choice that makes the same."""
         leaf = self.leaves[key]
-        if (
-            leaf.part is None
-            or dimension.choices is None
-            or leaf.value in dimension.choices
-        ):
+        choices = dimension.choices or ()
+        if leaf.part is None or leaf.value in choices:
             return leaf.value
-        for choice in dimension.choices:
+        for choice in choices:
             if leaf_of(self._built({key: choice}), key).part == leaf.part:
                 return choice
         return leaf.value
@@ -194,10 +191,11 @@ class Space:
 
     def _faults(self, key: str, dimension: Dimension) -> Iterator[str]:
         conditions = {k: _several(v)[0] for k, v in dimension.when.items()}
-        unmet = [k for k, v in dimension.when.items() if not self._possible(k, _several(v))]
-        if unmet:
-            yield f"exists when {unmet[0]} is what its own choices do not hold"
-            return
+        for other, wanted in dimension.when.items():
+            choices = self.spec.space[other].choices
+            if choices is not None and not any(v in choices for v in _several(wanted)):
+                yield f"exists when {other} is what its own choices do not hold"
+                return
         try:
             tree = self._built(conditions) if conditions else self.base
             leaf = self.leaves[key] = leaf_of(tree, key)
@@ -208,10 +206,6 @@ class Space:
             yield from self._choice_faults(leaf, dimension, conditions)
         else:
             yield from self._range_faults(leaf, dimension)
-
-    def _possible(self, key: str, wanted: tuple[object, ...]) -> bool:
-        choices = self.spec.space[key].choices
-        return choices is None or any(value in choices for value in wanted)
 
     def _range_faults(self, leaf: Leaf, dimension: Dimension) -> Iterator[str]:
         if leaf.kinds not in ((int,), (float,)):
@@ -236,9 +230,7 @@ class Space:
         other = self.spec.space[dimension.times]
         if not dict(other.when).items() <= dict(dimension.when).items():
             yield f"is a factor of {dimension.times}, which exists only when {dict(other.when)}"
-        if other.choices is not None and not all(
-            _is_number(c) and c > 0 for c in other.choices
-        ):
+        if not all(_is_number(c) and c > 0 for c in other.choices or ()):
             yield f"is a factor of {dimension.times}, whose choices are not all numbers above 0"
         if other.low is not None and other.low <= 0:
             yield f"is a factor of {dimension.times}, whose low is {other.low:g}, not above 0"
@@ -288,7 +280,9 @@ class Space:
         if not _is_number(value):
             yield f"{key} is {value!r}, must be a number"
             return
-        if d.times is not None and not _is_positive(values.get(d.times)):
+        if d.times is not None and not (
+            _is_number(factor := values.get(d.times)) and factor > 0
+        ):
             yield f"{key} is a factor of {d.times}, which must be there and above 0"
             return
         sampled = value if d.times is None else value / number(values[d.times])
@@ -312,10 +306,6 @@ def _exists(dimension: Dimension, values: Mapping[str, object]) -> bool:
 
 def _several(value: object) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
-def _is_positive(value: object) -> bool:
-    return _is_number(value) and value > 0
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

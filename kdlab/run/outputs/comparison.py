@@ -138,9 +138,9 @@ class Comparison:
         rows = [[key, *map(_short, values)] for key, values in self.differences()]
         spec = text_table(head, rows) if rows else "The specs do not differ."
         if len(self.runs) == 1:
-            spec = ""
-            if (self.runs[0].path / METHODS).is_file():
-                return (self.runs[0].path / METHODS).read_text(encoding="utf-8")
+            spec, table = "", self.runs[0].path / METHODS
+            if table.is_file():
+                return table.read_text(encoding="utf-8")
         names = self.head()
         outcome = [[row[key] for key in names] for row in self.outcomes()]
         return f"{spec}\n\n{text_table(names, outcome)}".strip()
@@ -158,10 +158,9 @@ class Comparison:
         parts = [f"<h4>What came out</h4>{body}"]
         if len(self.runs) > 1:
             differ = [[key, *map(_short, values)] for key, values in self.differences()]
-            names = ["key", *(f"{run.id}" for run in self.runs)]
-            shown = (
-                page.table(names, differ) if differ else "<p>The specs do not differ.</p>"
-            )
+            names = ["key", *(run.id for run in self.runs)]
+            same = "<p>The specs do not differ.</p>"
+            shown = page.table(names, differ) if differ else same
             parts.insert(0, f"<h4>What their specs differ in</h4>{shown}")
         panels = self.curves()
         if panels:

@@ -100,7 +100,10 @@ def execute(
     except RunStopped as error:
         state, code, message = "stopped", error.exit_code, str(error)
     except Exception as error:  # the log keeps the traceback, the status says where it is
-        full = is_full(error) or _has_no_room(folder)  # before the reserve makes room
+        full = is_full(error) or (
+            # Of another process perhaps; looked at before the reserve makes room.
+            shutil.disk_usage(folder.path).free < _LITTLE_ROOM
+        )
         _print_traceback(reserve)
         meant = isinstance(error, KdlabError)
         if not meant and passes(error):
@@ -120,11 +123,6 @@ def execute(
         facts["tracking"] = work.tracker.trouble
     _write(lambda: folder.write_status(state=state, exit_code=code, error=message, **facts))
     return code
-
-
-def _has_no_room(folder: RunFolder) -> bool:
-    """Whether an error, of another process perhaps, may be one of the disk."""
-    return shutil.disk_usage(folder.path).free < _LITTLE_ROOM
 
 
 def _full(error: Exception, work: Work | None) -> str:

@@ -35,12 +35,16 @@ class RunProcess(Work):
     """A run, from its folder to its result; a pool that is given serves already and outlives it."""
 
     done, late = RunDone, "MLflow is slow; `kdlab runs --sync` writes the rest"
-    launched: Launch | None = None  # ranks that somebody else has started
 
     def __init__(
-        self, run: RunFolder, stop: Callable[[], bool], pool: Pool | None = None
+        self,
+        run: RunFolder,
+        stop: Callable[[], bool],
+        pool: Pool | None = None,
+        launched: Launch | None = None,  # ranks that somebody else has started
     ) -> None:
         super().__init__(run, stop)
+        self.launched = launched
         self.run, self.spec = run, spec_of(run)
         self.setup = TrainingSetup(
             self.spec,
