@@ -1,18 +1,14 @@
 """Commands that change a run while it goes on, and its pool: control, scale, teacher."""
 
 from kdlab.commands.command import RUN, Arguments, command, flag, option, say
+from kdlab.control.orders import KINDS
 from kdlab.errors import BadInput
-
-_ORDERS = (
-    *("pause", "go-on", "checkpoint", "set"),
-    *("add-teacher", "drain-teacher", "kill-teacher"),
-)
 
 
 @command(
     "pause, save or change a run that goes on",
     RUN,
-    option("order", choices=list(_ORDERS)),
+    option("order", choices=[kind.replace("_", "-") for kind in KINDS]),
     option(
         "values",
         nargs="*",

@@ -62,10 +62,12 @@ def check(folder: Path, *, hashes: bool) -> dict[str, object]:
     """
     facts, files = _read(folder)
     for name, known in files.items():
-        found = _size(folder / name)
-        if found != known.size:
-            there = "is missing" if found is None else f"has {found:,} bytes"
-            raise Damaged(f"{name} {there}, it had {known.size:,}")
+        try:
+            size = (folder / name).stat().st_size
+        except OSError:
+            raise Damaged(f"{name} is missing, it had {known.size:,}") from None
+        if size != known.size:
+            raise Damaged(f"{name} has {size:,} bytes, it had {known.size:,}")
     if hashes and not _checked_lately(folder, files):
         for name, known in files.items():
             try:
@@ -85,13 +87,6 @@ def damage(folder: Path, *, hashes: bool) -> str | None:
     except Damaged as error:
         return str(error)
     return None
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
 
 
 def _read(folder: Path) -> tuple[dict[str, object], dict[str, _File]]:

@@ -40,7 +40,9 @@ class Controls:
     def __init__(self, run: "Run", say: Callable[[str], None]) -> None:
         self.run, self._say = run, say
         self._paused = False
-        self.pause = self._button("pause", self._pause_or_go_on)
+        self.pause = self._button(
+            "pause", lambda: run.go_on() if self._paused else run.pause()
+        )
         self.checkpoint = self._button("checkpoint", run.checkpoint)
         self.stop = self._button("stop", run.stop)
         self.add = self._button("add teacher", run.add_teacher)
@@ -56,9 +58,6 @@ class Controls:
 
     def _button(self, label: str, act: Callable[[], object]) -> widgets.Button:
         return button(label, act, self._say, layout=widgets.Layout(width="auto"))
-
-    def _pause_or_go_on(self) -> None:
-        self.run.go_on() if self._paused else self.run.pause()
 
     def follow(self, watch: Watch) -> None:
         """What the run can do now."""

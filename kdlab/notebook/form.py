@@ -129,8 +129,9 @@ class Shelf:
         except (BadInput, ImportError):  # what is wrong with it is said when it is used
             return
         if not tree.faults:
-            choice = Choice("use", name, _first_line(path))
-            self._found.append((choice, cls, frozenset(tree.data)))
+            document = yaml_text.read(path, folders.display(path)).data
+            about = str(document.get("about", "")) if isinstance(document, dict) else ""
+            self._found.append((Choice("use", name, about), cls, frozenset(tree.data)))
 
     def about(self, name: str | None) -> str:
         """What a card or a component says of itself; nothing where there is no such one."""
@@ -144,11 +145,6 @@ class Shelf:
             for choice, cls, own in self._found
             if (issubclass(cls, wanted) if cls is not None else own and own <= keys)
         ]
-
-
-def _first_line(path: Path) -> str:
-    document = yaml_text.read(path, folders.display(path)).data
-    return str(document.get("about", "")) if isinstance(document, dict) else ""
 
 
 def first_sentence(cls: type) -> str:

@@ -49,7 +49,6 @@ class Watch:
     state: str = "starting"
     member: str = ""
     experiment: str = ""
-    began: float = 0.0
     time: float = 0.0  # of the newest event
     step: int = 0
     of_steps: int = 0
@@ -143,9 +142,7 @@ class Watch:
         self.step = self.of_steps = self.epoch = 0
 
     def _begin_session(self, event: RunStarted) -> None:
-        self.state, self.began = "running", self.began or self.time
-        self.paused = False
-        self.experiment = event.experiment
+        self.state, self.paused, self.experiment = "running", False, event.experiment
         soft = (event.spec or {}).get("soft_labels") or {}
         if soft.get("type") == "cluster/served" and soft.get("thresholds_in") == "samples":
             bounds = {name: soft[name] for name in ("lt", "ut") if soft[name] is not None}

@@ -22,7 +22,6 @@ class Metric:
     Attributes:
         name: in `objectives` and `constraints`.
         direction: which way is better.
-        about: with its unit.
         take: the number, from a run's result and its events; None is what stands under its
             name in the result.
         watched: key of the `epoch_done` events that shows it while it trains; None where it
@@ -31,7 +30,6 @@ class Metric:
 
     name: str
     direction: Direction
-    about: str
     take: Take | None = None
     watched: str | None = None
 
@@ -72,37 +70,34 @@ def _teacher_seconds(result: Mapping[str, object], events: Events) -> float:
     return total
 
 
-_SCREEN, _EACH_EPOCH = "percent on validation images", "validation_top1"
-_LAST = f"{_SCREEN}, after the last epoch"
-_BEST = f"{_SCREEN}, of the best epoch"
-_TEST = "percent on test images; what is chosen by it has no unseen images left"
-_VOLUME = "most unused soft labels, in samples"
-_RESENT = "requests that were sent again"
-_LOST = "samples that no step was taken on"
-_SHARE = "samples/s over that of the students without a teacher"
-_GLOBAL = "percent on test images, global model of EC-DNN, MA-DNN, E-DNN"
+_EACH_EPOCH = "validation_top1"
 _RUN = (
-    Metric("validation_top1", "maximize", _LAST, watched=_EACH_EPOCH),
-    Metric("validation_top1_best", "maximize", _BEST, watched=_EACH_EPOCH),
-    Metric("student_top1", "maximize", _TEST, watched=_EACH_EPOCH),
-    Metric("student_top5", "maximize", "the same, of the five likeliest"),
-    Metric("global_top1", "maximize", _GLOBAL),
-    Metric("samples_per_second", "maximize", "of the student"),
-    Metric("wall_seconds", "minimize", "of the whole run"),
-    Metric("train_seconds", "minimize", "in the training loop", _sum("train_seconds")),
-    Metric("teacher_seconds", "minimize", "teachers held times seconds", _teacher_seconds),
-    Metric("volume_max", "minimize", _VOLUME, _max("volume_max")),
-    Metric("resends", "minimize", _RESENT, _sum("resends")),
-    Metric("samples_lost", "minimize", _LOST, _sum("samples_lost")),
+    # Percent on validation images, after the last epoch and of the best one.
+    Metric("validation_top1", "maximize", watched=_EACH_EPOCH),
+    Metric("validation_top1_best", "maximize", watched=_EACH_EPOCH),
+    # Percent on test images: what is chosen by these has no unseen images left. The global
+    # model is that of EC-DNN, MA-DNN and E-DNN.
+    Metric("student_top1", "maximize", watched=_EACH_EPOCH),
+    Metric("student_top5", "maximize"),
+    Metric("global_top1", "maximize"),
+    Metric("samples_per_second", "maximize"),  # of the student
+    Metric("wall_seconds", "minimize"),  # of the whole run
+    Metric("train_seconds", "minimize", _sum("train_seconds")),  # in the training loop
+    Metric("teacher_seconds", "minimize", _teacher_seconds),
+    Metric(
+        "volume_max", "minimize", _max("volume_max")
+    ),  # most unused soft labels, samples
+    Metric("resends", "minimize", _sum("resends")),  # requests that were sent again
+    Metric("samples_lost", "minimize", _sum("samples_lost")),  # that no step was taken on
 )
 _SIMULATED = (
-    Metric("samples_per_second", "maximize", "of all students"),
-    Metric("of_n_training", "maximize", _SHARE),
-    Metric("teachers", "minimize", "teachers rented"),
-    Metric("teachers_used", "minimize", "teachers held at the end"),
-    Metric("volume_max", "minimize", _VOLUME),
-    Metric("resends", "minimize", _RESENT),
-    Metric("samples_lost", "minimize", "samples not delivered"),
+    Metric("samples_per_second", "maximize"),  # of all students
+    Metric("of_n_training", "maximize"),  # over that of the students without a teacher
+    Metric("teachers", "minimize"),  # rented
+    Metric("teachers_used", "minimize"),  # held at the end
+    Metric("volume_max", "minimize"),
+    Metric("resends", "minimize"),
+    Metric("samples_lost", "minimize"),  # not delivered
 )
 
 

@@ -60,7 +60,10 @@ class SweepProcess(Work):
         study = open_study(self.folder, self.spec, self.hash)
         jobs = jobs_of(self.spec, self.space)
         with ExitStack() as stack:
-            hosts = self._hosts(stack)
+            hosts, cluster = None, self.spec.workers
+            if cluster is not None:  # its workers do the trials; else this machine
+                hosts = DaskHosts(cluster.address, cluster.certificates())
+                stack.callback(hosts.close)
             if self.spec.real is not None:
                 self.calibrated = self._calibrate(study, self.spec.real)
             workers = TrialWorkers(
@@ -108,15 +111,6 @@ class SweepProcess(Work):
             tracking_uri=self.uri,
             sweep_dir=str(self.folder.path),
         )
-
-    def _hosts(self, stack: ExitStack) -> DaskHosts | None:
-        """The cluster whose workers do the trials; None is this machine."""
-        cluster = self.spec.workers
-        if cluster is None:
-            return None
-        hosts = DaskHosts(cluster.address, cluster.certificates())
-        stack.callback(hosts.close)
-        return hosts
 
     def _searched(self, study: optuna.Study, workers: TrialWorkers) -> Driver:
         """The driver, after its last trial."""

@@ -21,8 +21,7 @@ from kdlab.experiment.folder import ENDED, RunFolder
 from kdlab.experiment.spec import ExperimentSpec, spec_of
 
 _LR = Range(gt=0, le=100)
-TRAINING = tuple(kind.KIND for kind in orders.TRAINING)
-TEACHERS = tuple(kind.KIND for kind in orders.TEACHERS)
+_OF_TEACHERS = ("add_teacher", "drain_teacher", "kill_teacher")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ def send(
     values: Mapping[str, float] | None = None,
     name: str | None = None,
 ) -> None:
-    """Append an order (of TRAINING or TEACHERS) for the member that trains now.
+    """Append an order (a name of orders.KINDS) for the member that trains now.
 
     Raises:
         BadInput: the run has ended, or cannot do that; a name that is unknown.
@@ -52,7 +51,7 @@ def send(
     # As it was written: a spec with components of a notebook cell is known there only.
     run.check_format()
     told = run.resolved()
-    if event in TEACHERS:
+    if event in _OF_TEACHERS:
         pool = (told.get("teacher_pool") or {}).get("type")
         _check_teacher(run, pool, event, name)
     if values is not None:

@@ -42,21 +42,18 @@ class RunList(list["Run"]):
 def _row(run: "Run") -> list[str]:
     status = run.status
     result = status.result or {}
+    try:
+        experiment = str(run.folder.origin().experiment)
+    except BadInput:
+        experiment = "unreadable"
     return [
         run.id,
-        _experiment(run),
+        experiment,
         str(status.state),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(status.created)),
         _number(result.get("student_top1"), 2),
         _number(result.get("wall_seconds"), 0),
     ]
-
-
-def _experiment(run: "Run") -> str:
-    try:
-        return str(run.folder.origin().experiment)
-    except BadInput:
-        return "unreadable"
 
 
 def _number(value: object, digits: int) -> str:

@@ -35,7 +35,6 @@ Runs = Callable[[Pixels], NDArray[np.float32]]
 class Shipped:
     """What was written, and how it was checked."""
 
-    path: Path
     images: int
     apart: float  # largest difference of any score
     same_top1: float  # share of the images
@@ -83,7 +82,7 @@ def _checked(model: Normalised, images: Pixels, loaded: Runs, path: Path) -> Shi
             "it. The usual cause is an operation that the exporter translates in another way; "
             "--to safetensors keeps the weights as they are."
         )
-    return Shipped(path, len(images), apart, same)
+    return Shipped(len(images), apart, same)
 
 
 def _torch_export(model: Normalised, images: Pixels, path: Path) -> Runs:
