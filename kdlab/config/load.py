@@ -106,11 +106,7 @@ def from_dict(data: Mapping[str, Any], name: str, overrides: Overrides = ()) -> 
 
 @never_a_traceback
 def written(name: str, overrides: Overrides = ()) -> dict[str, Any]:
-    """A config with overrides as a person would write it: cards by name, no defaults.
-
-    Raises:
-        NotFoundError: no such config.
-    """
+    """A config with overrides as a person would write it: cards by name, no defaults."""
     tree = _overridden(*_config(name), overrides)
     return dict(tree.data)
 
@@ -135,11 +131,7 @@ def _overridden(name: str, document: yaml_text.Document, overrides: Overrides) -
 
 
 def pairs(overrides: Overrides) -> list[tuple[str, Any]]:
-    """Dotted keys and values of overrides.
-
-    Raises:
-        BadInput: one is not of the form key=value.
-    """
+    """Dotted keys and values of overrides; BadInput where one is not of the form key=value."""
     found: list[tuple[str, Any]] = []
     for item in overrides:
         if isinstance(item, Mapping):

@@ -82,12 +82,7 @@ class KillTeacher(Order, kind="kill_teacher"):
 
 
 def order(kind: str, member: str, data: Mapping[str, Any]) -> Order:
-    """The order of this name, given now.
-
-    Raises:
-        KeyError: there is none of this name.
-        TypeError: it lacks something, or takes no such thing.
-    """
+    """The order of this name, given now; KeyError or TypeError where there is no such one."""
     return KINDS[kind](time=time.time(), member=member, **data)
 
 

@@ -227,11 +227,7 @@ def _sweep(name: str) -> str:
 
 
 def card_sheet(name: str, overrides: Sequence[str] = ()) -> Sheet:
-    """A card with where each value comes from.
-
-    Raises:
-        SpecError: it has faults.
-    """
+    """A card with where each value comes from; SpecError where it has faults."""
     path = folders.find("registry", name)
     tree = load.compose_card(name, overrides)
     if tree.faults:

@@ -14,11 +14,7 @@ from kdlab.train import teacher
 
 
 def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
-    """Decode the data, build every model once, knock at every address.
-
-    Raises:
-        BadInput: what is wrong, in one message; nothing was started.
-    """
+    """Decode the data, build every model, knock at every address; BadInput says what is wrong."""
     say("checking data, models and addresses")
     needs = {member.source.needs_teacher for member in spec.members()}
     asks = "served" in needs or spec.method.needs_pool(spec)

@@ -160,11 +160,7 @@ class Launched:
 
 
 def main(words: list[str]) -> int:
-    """The exit code, for torchrun: 0 also after a stop, or it would start everybody again.
-
-    Raises:
-        BadInput: no run is named, or this process was not started by torchrun.
-    """
+    """The exit code, for torchrun: 0 also after a stop, or it would start everybody again."""
     if len(words) != 1 or "RANK" not in os.environ:
         raise BadInput(
             "This module is started by torchrun, which sets RANK and WORLD_SIZE, with one "

@@ -11,11 +11,7 @@ from kdlab.errors import NotFoundError
 
 
 def serve_ui(port: int, uri: str | None) -> int:
-    """Until Ctrl-C.
-
-    Raises:
-        NotFoundError: there is no store yet.
-    """
+    """MLflow until Ctrl-C; NotFoundError where there is no store yet."""
     store = runs_folder() / "mlflow.db"
     if uri is None and not store.exists():
         raise NotFoundError(

@@ -80,11 +80,7 @@ def earlier(spec: SweepSpec, space: Space) -> list[Values]:
 
 
 def best_of(study: optuna.Study, spec: SweepSpec) -> FrozenTrial:
-    """The first of `ranked`.
-
-    Raises:
-        ClusterError: no trial ended well, or none keeps the constraints.
-    """
+    """The first of `ranked`; ClusterError where none ended well, or none keeps the constraints."""
     order = ranked(study, spec)
     if order:
         return order[0]

@@ -38,11 +38,7 @@ _STOP_S = 60.0  # for trials to save and end
 
 class MakeOrder(Protocol):
     def __call__(self, number: int, values: Values) -> TrialOrder:
-        """A trial's order; writes its run folder where it has one.
-
-        Raises:
-            KdlabError: the values do not make a spec.
-        """
+        """A trial's order, with its run folder; KdlabError where the values do not make a spec."""
 
 
 class Driver:

@@ -68,11 +68,7 @@ def sweeps_folder() -> Path:
 
 
 def find(study: str) -> SweepFolder:
-    """By name, or "last".
-
-    Raises:
-        NotFoundError: there is none; names the nearest.
-    """
+    """A sweep by its name, or the "last"; NotFoundError where there is none, with the nearest."""
     every = (SweepFolder(path.parent) for path in sweeps_folder().glob("*/sweep.yaml"))
     known = sorted(every, key=lambda f: f.since)
     return named(study, known, "sweep", sweeps_folder())
@@ -84,11 +80,7 @@ def sweep_hash(spec: SweepSpec) -> str:
 
 
 def check_hash(folder: SweepFolder, wanted: str, name: str) -> None:
-    """Whether a study that is there is of this sweep.
-
-    Raises:
-        BadInput: of another one.
-    """
+    """Refuse, as BadInput, a study that is there and of another sweep."""
     if not folder.spec.is_file():
         return
     known = folder.origin().spec_hash
@@ -127,11 +119,7 @@ def open_study(folder: SweepFolder, spec: SweepSpec, of: str) -> optuna.Study:
 
 
 def read_study(folder: SweepFolder, kind: str) -> optuna.Study:
-    """To look at, while its driver may be writing.
-
-    Raises:
-        NotFoundError: it has no trial yet.
-    """
+    """The study, while its driver may be writing; NotFoundError: it has no trial yet."""
     path = folder.storage(kind)
     if not path.is_file():
         raise NotFoundError(f"The sweep {folder.run_id} has no study yet.")

@@ -24,11 +24,7 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 def check_name(name: str) -> None:
-    """Whether the best can be saved as this.
-
-    Raises:
-        BadInput: it is no name, or there already.
-    """
+    """Refuse, as BadInput, what is no name for the best, or is there already."""
     if not NAME.fullmatch(name):
         raise BadInput(f"{name!r} is no name; take letters, digits, - and _.")
     there = [

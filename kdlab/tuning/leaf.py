@@ -23,11 +23,7 @@ class Leaf:
 
 
 def leaf_of(spec: Spec, key: str) -> Leaf:
-    """What a dotted key of a spec takes.
-
-    Raises:
-        NotFoundError: no spec has it; names the nearest.
-    """
+    """What a dotted key of a spec takes; NotFoundError where no spec has it, with the nearest."""
     node: object = spec
     hint: object = None
     done: list[str] = []

@@ -17,21 +17,14 @@ Take = Callable[[Mapping[str, object], Events], float | None]  # of a result and
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One of them.
-
-    Attributes:
-        name: in `objectives` and `constraints`.
-        direction: which way is better.
-        take: the number, from a run's result and its events; None is what stands under its
-            name in the result.
-        watched: key of the `epoch_done` events that shows it while it trains; None where it
-            is known in the end only.
-    """
+    """A number of a finished trial, in `objectives` and `constraints`."""
 
     name: str
-    direction: Direction
-    take: Take | None = None
-    watched: str | None = None
+    direction: Direction  # which way is better
+    take: Take | None = None  # None is what stands under its name in the result
+    watched: str | None = (
+        None  # key of `epoch_done` events that shows it; None: in the end only
+    )
 
     def of(self, result: Mapping[str, object], events: Events) -> float | None:
         """The number; None where the run has none."""
@@ -106,11 +99,7 @@ def known(simulated: bool) -> dict[str, Metric]:
 
 
 def metric(name: str, simulated: bool) -> Metric:
-    """By its name.
-
-    Raises:
-        NotFoundError: there is none; lists them.
-    """
+    """A metric by its name; NotFoundError where there is none, with all of them."""
     found = known(simulated)
     if name not in found:
         where = "a simulation" if simulated else "a run"

@@ -113,12 +113,7 @@ class Repeats:
         sweep.log.emit(Confirming(seeds=seeds, runs=len(self.waiting)))
 
     def run(self) -> dict[str, Path]:
-        """Run folders by name; those that failed are in `failed`.
-
-        Raises:
-            ClusterError: workers do not come up.
-            RunStopped: the user asked.
-        """
+        """Run folders by name, but those that `failed`; ClusterError where no worker comes up."""
         while self.waiting or self._running:
             for event in self.workers.events():
                 self._hear(event)
@@ -163,11 +158,7 @@ class Repeats:
 
 
 def check_real(real: RealRun, space: Space) -> None:
-    """Whether both sides have the keys, and the experiment what is measured.
-
-    Raises:
-        BadInput, SpecError, NotFoundError: what is wrong.
-    """
+    """Refuse (BadInput, NotFoundError) what lacks a key, or has not what is measured."""
     experiment = _loaded(real)
     for key in (*real.keys, *real.calibrate):
         leaf_of(space.base, key)

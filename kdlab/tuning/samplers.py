@@ -35,11 +35,7 @@ _NEEDS = {"cmaes": "cmaes"}  # packages that Optuna does not bring
 
 
 def check(spec: SweepSpec) -> None:
-    """Whether both can be made.
-
-    Raises:
-        SpecError: unknown name or option (names the nearest), or one Optuna refuses.
-    """
+    """Refuse, as a SpecError, what is unknown (naming the nearest) or what Optuna refuses."""
     faults = [*_faults("sampler", spec.sampler, _SAMPLERS)]
     faults += _faults("pruner", spec.pruner, _PRUNERS)
     name = spec.sampler.get("name")

@@ -7,11 +7,7 @@ from kdlab.simulate.pool_simulation import Simulation
 
 
 def simulated(spec: SimulationSpec) -> dict[str, float]:
-    """Figures over all cases: the smallest share of N-training's rate, the maximum of all else.
-
-    Raises:
-        BadInput: a simulation without a student that is served.
-    """
+    """Figures over all cases: the smallest share of N-training's rate, the maximum of all else."""
     check(spec)
     assert isinstance(spec, EdlDist)
     found = [Simulation(spec, case).run() for case in spec.cases]

@@ -153,11 +153,7 @@ class Space:
         return found
 
     def grid(self) -> list[Values]:
-        """Every combination.
-
-        Raises:
-            SpecError: a range has no steps, or there are too many combinations.
-        """
+        """Every combination; SpecError where a range has no steps, or there are too many."""
         columns, size = {}, 1
         for key, dimension in self.spec.space.items():
             columns[key] = self._points(key, dimension)

@@ -92,11 +92,7 @@ class Watched:
         return str(self.status.state)
 
     def _result_or_raise(self) -> Mapping[str, object]:
-        """The result, where it has ended well.
-
-        Raises:
-            RunFailed, RunStopped, NotFoundError: it has none, and why.
-        """
+        """The result; RunFailed, RunStopped or NotFoundError says why there is none."""
         status = self.status
         if status.state == "finished":
             assert status.result is not None

@@ -151,11 +151,7 @@ class Beside:
         self.run, self.student = run, load_exported(student)
 
     def images(self) -> Pixels:
-        """Images of the test split of the run's data.
-
-        Raises:
-            SpecError, DataError: they are not to be had here.
-        """
+        """Images of the test split; SpecError or DataError where the data is not to be had here."""
         data = spec_of(self.run).data.load(lambda line: None)
         found: Pixels = data.inputs[data.test[:_CHECKED]]
         return found
