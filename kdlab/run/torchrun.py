@@ -10,6 +10,7 @@ pool, writes status and results, and tells the others which member comes next.
 """
 
 import json
+import math
 import os
 import secrets
 import sys
@@ -120,20 +121,21 @@ class Launched:
         Not through a process group: a teacher may be trained first, and no collective
         waits that long.
         """
-        while not self._order_path().is_file():
-            time.sleep(_TICK_S)  # between looks; torchrun ends this rank if rank 0 dies
+        self._wait_for_order(math.inf)  # torchrun ends this rank if rank 0 dies
         found = typed(LaunchedOrder, json.loads(self._order_path().read_text()))
         self.orders += 1
         return found
 
     def has_ended(self) -> bool:
         """Whether rank 0 says so within a moment: then a broken group is no failure."""
-        deadline = time.monotonic() + _LAST_WORD_S
-        while not self._order_path().is_file():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_TICK_S)
-        return self.order().member is None
+        return self._wait_for_order(_LAST_WORD_S) and self.order().member is None
+
+    def _wait_for_order(self, patience_s: float) -> bool:
+        """Whether it came in time."""
+        deadline = time.monotonic() + patience_s
+        while not (there := self._order_path().is_file()) and time.monotonic() < deadline:
+            time.sleep(_TICK_S)  # between looks
+        return there
 
     def train(self, order: "LaunchedOrder") -> MemberResult | None:
         """One member from its newest checkpoint to its end; the result at rank 0.

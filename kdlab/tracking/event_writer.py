@@ -55,7 +55,7 @@ class EventWriter(ABC):
 
     def step(self) -> int:
         """Write what is new; how many events that was."""
-        before = self.read.offset
+        before = self.read.lines.offset
         events = self.read()
         try:
             for event in events:
@@ -65,11 +65,11 @@ class EventWriter(ABC):
                     self.write(event)
             self.flush()
         except BaseException:
-            self.read.offset = before  # the next try begins here again
+            self.read.lines.offset = before  # the next try begins here again
             self.forget()
             raise
         if events:
-            self.state["offset"] = self.read.offset
+            self.state["offset"] = self.read.lines.offset
             self.save()
         return len(events)
 
@@ -80,7 +80,7 @@ class EventWriter(ABC):
 
     def is_over(self) -> bool:
         """Whether the last event is the end, written to MLflow or not."""
-        tail = EventReader(self.read.path, self.read.offset)()
+        tail = EventReader(self.read.path, self.read.lines.offset)()
         return bool(tail) and isinstance(tail[-1], RunDone | SweepDone)
 
     @abstractmethod

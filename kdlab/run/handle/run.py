@@ -162,8 +162,7 @@ class Run(Watched):
         Raises:
             RunFailed, RunStopped, NotFoundError: it has none, and why.
         """
-        found = Result(self._result_or_raise())
-        return Result(found | {"tracking_error": self.status.tracking})
+        return Result({**self._result_or_raise(), "tracking_error": self.status.tracking})
 
     def _why_no_result(self, status: RunStatus) -> str:
         if status.state == "stopped":

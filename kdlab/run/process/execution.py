@@ -10,7 +10,6 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import ClassVar
 
 from kdlab.config.home import write_json
@@ -104,7 +103,8 @@ def execute(
             # Of another process perhaps; looked at before the reserve makes room.
             shutil.disk_usage(folder.path).free < _LITTLE_ROOM
         )
-        _print_traceback(reserve)
+        reserve.unlink(missing_ok=True)  # for the traceback
+        _print_traceback()
         meant = isinstance(error, KdlabError)
         if not meant and passes(error):
             folder.write_status(
@@ -116,11 +116,11 @@ def execute(
         if full:
             message = _full(error, work)
     reserve.unlink(missing_ok=True)  # room for the last words
+    facts: dict[str, object] = {}
     if work is not None:
         _write(lambda: work.end(state, error=message))
-    facts: dict[str, object] = {"ended": time.time(), **_seconds(work)}
-    if work is not None:
-        facts["tracking"] = work.tracker.trouble
+        facts = {**_seconds(work), "tracking": work.tracker.trouble}
+    facts["ended"] = time.time()
     _write(lambda: folder.write_status(state=state, exit_code=code, error=message, **facts))
     return code
 
@@ -134,13 +134,11 @@ def _write(words: Callable[[], None]) -> None:
     try:
         words()
     except OSError:
-        _print_traceback(None)
+        _print_traceback()
 
 
-def _print_traceback(reserve: Path | None) -> None:
-    """Into the process's log, for which the reserve makes room."""
-    if reserve is not None:
-        reserve.unlink(missing_ok=True)
+def _print_traceback() -> None:
+    """Into the process's log."""
     # On a full disk the log may take nothing; status and last event say what it was.
     with contextlib.suppress(OSError):
         traceback.print_exc()
