@@ -1,5 +1,6 @@
 """Folders kdlab writes to besides a run's own, and files that are whole or absent."""
 
+import fcntl
 import json
 import mmap
 import os
@@ -57,8 +58,6 @@ def locked(path: Path, while_waiting: Callable[[], None] = lambda: None) -> Iter
 
     `while_waiting` is called now and then while another one holds it, and may raise.
     """
-    import fcntl  # noqa: PLC0415  # not on Windows, where this is the only user
-
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         while True:

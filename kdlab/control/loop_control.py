@@ -20,11 +20,7 @@ class LoopControl:
     """The control of one loop, on one rank.
 
     Args:
-        steering: the orders that came.
         settings: what can be changed, as the spec has it, in an order that all ranks know.
-        step: that the training has done.
-        emit: events.
-        stop: whether the user asked for the end.
         leave: whether this generation of ranks is to end.
         pulse: a sign of life, with the step.
         is_first: the first rank speaks for the user; the others only for themselves.

@@ -19,18 +19,14 @@ _DOCUMENTED = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*)$")
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One key of a spec.
-
-    part: the spec it holds, for kind "part"; may be a kind with many components.
-    optional: null is allowed.
-    """
+    """One key of a spec."""
 
     key: str  # dotted, from the top of the experiment
     kind: Kind
-    optional: bool = False
+    optional: bool = False  # null is allowed
     limit: Range | None = None
     choices: tuple[object, ...] = ()
-    part: type[Spec] | None = None
+    part: type[Spec] | None = None  # that it holds; may be a kind with many components
     about: str = ""
     default: object = None  # in YAML's form; None where it has none
 

@@ -48,18 +48,8 @@ class Monitor(LiveView):
         self.teachers, self.ticker = widgets.HTML(), widgets.HTML()
         self.message = widgets.HTML()
         self.controls = Controls(run, self._say)
-        self.box = widgets.VBox(
-            [
-                self.heading,
-                self.curves,
-                self.svg,
-                self.devices,
-                self.teachers,
-                self.controls.box,
-                self.message,
-                self.ticker,
-            ]
-        )
+        shown = [self.heading, self.curves, self.svg, self.devices, self.teachers]
+        self.box = widgets.VBox([*shown, self.controls.box, self.message, self.ticker])
         self.look()
 
     def show(self) -> Self:

@@ -17,11 +17,7 @@ from kdlab.report.table import text_table_left
 
 
 def catalogue(kind: str | None = None, word: str | None = None) -> str:
-    """Configs, cards and components with one line each.
-
-    Args:
-        kind: one of them, or `all`; None is an overview that fits a screen.
-        word: only what has it in its name or in its line.
+    """Configs, cards and components with one line each; without arguments what fits a screen.
 
     Raises:
         NotFoundError: no such kind, or nothing with that word.

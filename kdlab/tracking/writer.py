@@ -5,7 +5,6 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +66,51 @@ class Writer(EventWriter):
 
     # Events
 
-    @singledispatchmethod
     def write(self, event: Event) -> None:
-        """By its class; others have no place in MLflow."""
+        match event:
+            case RunStarted():
+                self._on_run_started(event)
+            case MemberStarted():
+                self._on_member_started(event)
+            case MemberDone():
+                self._on_member_done(event)
+            case MethodsCompared():
+                self.flush()
+                for path in event.artifacts:
+                    self.client.log_artifact(self.state["runs"][""], path)
+            case OverviewMade():
+                self._on_overview_made(event)
+            case RunDone():
+                self._on_run_done(event)
+            case _:
+                self._write_metrics(event)
 
-    @write.register
+    def _write_metrics(self, event: Event) -> None:
+        runs = self.state["runs"]
+        match event:
+            case StepLogged():
+                self._collect(event, _STEP_METRICS)
+            case EpochDone():
+                self._collect(event, _EPOCH_METRICS)
+                if event.member in runs:
+                    rate = {"epoch/samples_per_second": event.samples_per_second}
+                    self._add(runs[event.member], rate, event.time, event.step)
+            case ErrorsMeasured():
+                facts = event.facts()
+                found = {
+                    n: facts[k] for k, n in _LOOK_METRICS.items() if facts[k] is not None
+                }
+                self._add(runs[event.member], found, event.time, event.iterations)
+            case RoundClosed():
+                counts = {"loss": event.loss, "models": float(len(event.models))}
+                self._add(runs[event.member], counts, event.time, event.iterations)
+            case Steered():
+                values = {f"control/{name}": value for name, value in event.values.items()}
+                self._add(runs[event.member], values, event.time, event.step)
+            case Paused() | WentOn():
+                paused = {"control/paused": float(isinstance(event, Paused))}
+                self._add(runs[event.member], paused, event.time, event.step)
+
     def _on_run_started(self, event: RunStarted) -> None:
         self.state |= {"members": event.members, "started": event.facts()}
         if "" in self.state["runs"]:  # resumed, or tried again: the same MLflow run goes on
@@ -83,7 +122,6 @@ class Writer(EventWriter):
             self._create(event, "", event.run_id, self.tags)
         self._describe("", event.facts())
 
-    @write.register
     def _on_member_started(self, event: MemberStarted) -> None:
         member = event.member or ""
         if len(self.state["members"]) == 1:
@@ -95,35 +133,6 @@ class Writer(EventWriter):
         extra = {"member.source": str(event.source), "member.seed": str(event.seed)}
         self._describe(member, self.state["started"], extra)
 
-    @write.register
-    def _on_step(self, event: StepLogged) -> None:
-        self._collect(event, _STEP_METRICS)
-
-    @write.register
-    def _on_epoch_done(self, event: EpochDone) -> None:
-        self._collect(event, _EPOCH_METRICS)
-        run = self.state["runs"].get(event.member)
-        if run is not None:
-            rate = {"epoch/samples_per_second": event.samples_per_second}
-            self._add(run, rate, event.time, event.step)
-
-    @write.register
-    def _on_tick(self, event: ErrorsMeasured) -> None:
-        run = self.state["runs"][event.member]
-        values = {
-            name: event[key]
-            for key, name in _LOOK_METRICS.items()
-            if event[key] is not None
-        }
-        self._add(run, values, event.time, event.iterations)
-
-    @write.register
-    def _on_communication(self, event: RoundClosed) -> None:
-        run = self.state["runs"][event.member]
-        values = {"loss": event.loss, "models": float(len(event.models))}
-        self._add(run, values, event.time, event.iterations)
-
-    @write.register
     def _on_member_done(self, event: MemberDone) -> None:
         run = self.state["runs"][event.member]
         result = event.result
@@ -148,20 +157,6 @@ class Writer(EventWriter):
         if run != self.state["runs"][""]:
             self.client.set_terminated(run, "FINISHED", int(event.time * 1000))
 
-    @write.register
-    def _on_control(self, event: Steered | Paused | WentOn) -> None:
-        values = {"control/paused": float(isinstance(event, Paused))}
-        if isinstance(event, Steered):
-            values = {f"control/{name}": value for name, value in event.values.items()}
-        self._add(self.state["runs"][event.member], values, event.time, event.step)
-
-    @write.register
-    def _on_methods_compared(self, event: MethodsCompared) -> None:
-        self.flush()
-        for path in event.artifacts:
-            self.client.log_artifact(self.state["runs"][""], path)
-
-    @write.register
     def _on_overview_made(self, event: OverviewMade) -> None:
         """The description shows it; its pictures are taken out of the artifacts."""
         parent = self.state["runs"][""]
@@ -173,7 +168,6 @@ class Writer(EventWriter):
             note = note.replace(f"({name})", shown)
         self.client.set_tag(parent, "mlflow.note.content", note)
 
-    @write.register
     def _on_run_done(self, event: RunDone) -> None:
         parent = self.state["runs"][""]
         result = event.result

@@ -23,7 +23,7 @@ from kdlab.tuning.trial_notes import (
     why,
 )
 
-# Where a part of an experiment lies as a card.
+# Where a part of an experiment lies as a card; all others under their own name.
 _SHELVES = {
     "loss": "losses",
     "student": "students",
@@ -165,27 +165,24 @@ def save(
     tree = space.composed(values, calibrated)
     root = folder.path / "best"
     if spec.simulation is not None:
-        card = {"about": about} | _without_about(tree.data)
-        return [_written(root / "registry" / "simulations" / f"{folder.run_id}.yaml", card)]
+        path = root / "registry" / "simulations" / f"{folder.run_id}.yaml"
+        return [_written(path, about, tree.data)]
     assert spec.experiment is not None
     seeds = {"seeds": list(spec.seeds)} if spec.seeds else {}
     overrides = [dict(spec.overrides), seeds, space.changed(values)]
-    config = {"about": about} | _without_about(loader.written(spec.experiment, overrides))
-    files = [_written(root / "configs" / f"{folder.run_id}.yaml", config)]
+    config = loader.written(spec.experiment, overrides)
+    files = [_written(root / "configs" / f"{folder.run_id}.yaml", about, config)]
     for part in dict.fromkeys(key.split(".")[0] for key in values):
         whole = tree.data.get(part)
         if isinstance(whole, dict):
             shelf = _SHELVES.get(part, part)
             path = root / "registry" / shelf / f"{folder.run_id}.yaml"
-            files.append(_written(path, {"about": about} | _without_about(whole)))
+            files.append(_written(path, about, whole))
     return files
 
 
-def _without_about(tree: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in tree.items() if key != "about"}
-
-
-def _written(path: Path, tree: Mapping[str, object]) -> Path:
+def _written(path: Path, about: str, tree: Mapping[str, object]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml_text.dump(dict(tree)), encoding="utf-8")
+    card = {"about": about} | {k: v for k, v in tree.items() if k != "about"}
+    path.write_text(yaml_text.dump(card), encoding="utf-8")
     return path

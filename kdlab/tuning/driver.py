@@ -42,15 +42,10 @@ class MakeOrder(Protocol):
 
 
 class Driver:
-    """`run()` it once.
+    """`run()` it once; nobody else writes to the study.
 
     Args:
-        space: of the sweep.
-        study: Optuna's; nobody else writes to it.
-        workers: run the trials.
         make: a trial's order.
-        emit: events of the sweep.
-        stop: whether the user asked to stop.
         first: settings that are tried before the sweep's own, with why.
         trouble: asked when a trial has failed: what would have all others fail too.
     """

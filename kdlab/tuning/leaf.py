@@ -47,11 +47,9 @@ def leaf_of(spec: Spec, key: str) -> Leaf:
             where = f"{'.'.join(done)} has no key {part!r}" if done else f"no key {part!r}"
             raise NotFoundError(f"there is no key {key!r}: {where}.{nearest(key, keys)}")
         done.append(part)
-    value = node.component if isinstance(node, Spec) else node
     if isinstance(node, Spec):
-        return Leaf(key, (), (), None, value, node)
-    kinds, choices, limit = _taken(hint)
-    return Leaf(key, kinds, choices, limit, value)
+        return Leaf(key, (), (), None, node.component, node)
+    return Leaf(key, *_taken(hint), node)
 
 
 def _item(hint: object) -> object:

@@ -27,14 +27,11 @@ MemberFacts = Mapping[str, object]  # a row of a run's result, maybe of an older
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InMlflow:
-    """Where a run is in MLflow: what comparing needs of its `tracking.json`.
-
-    runs: MLflow's by the name of the member; "" is the run itself.
-    """
+    """Where a run is in MLflow: what comparing needs of its `tracking.json`."""
 
     uri: str | None = None
     experiment_id: str | int | None = None
-    runs: Mapping[str, str] = field(default_factory=dict)
+    runs: Mapping[str, str] = field(default_factory=dict)  # by member; "" is the run itself
 
 
 class Comparison:

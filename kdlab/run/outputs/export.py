@@ -33,12 +33,7 @@ def export_student(
 ) -> str:
     """Write the student and its JSON card; says how to load it, and what it costs.
 
-    Args:
-        run_id: or a part of it, or `last`.
-        to: safetensors, torch (a state dict), pt2 (torch.export) or onnx.
-        out: file; None is student.SUFFIX here.
-        member: such as served/seed0; None is the one that the run's result describes.
-        best: of the epoch that was best on validation, instead of the last.
+    Arguments are those of `kdlab export`; without a member the one that the result describes.
 
     Raises:
         BadInput, ModelError: as kdlab/run/outputs/export_formats.py does.
