@@ -35,14 +35,11 @@ def tree_refusal(tree: object) -> str | None:
             return f"has more than {NODES:,} values"
         deeper: list[object] = []
         for node in level:
-            why = refusal(node)
-            if why is not None:
-                return why
+            keys = node if isinstance(node, Mapping) else ()
+            for why in (refusal(node), *(key_refusal(str(key)) for key in keys)):
+                if why is not None:
+                    return why
             if isinstance(node, Mapping):
-                for key in node:
-                    why = key_refusal(str(key))
-                    if why is not None:
-                        return why
                 deeper += node.values()
             elif isinstance(node, list | tuple):
                 deeper += node

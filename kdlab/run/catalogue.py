@@ -165,9 +165,6 @@ class Registry:
     def __iter__(self) -> Iterator[str]:
         return (name for rows in _parts().values() for _, name, _ in rows)
 
-    def __contains__(self, name: object) -> bool:
-        return name in set(self)
-
     def __len__(self) -> int:
         return sum(1 for _ in self)
 

@@ -6,7 +6,6 @@ in tracking.json.
 """
 
 from collections.abc import Mapping
-from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +40,23 @@ class SweepWriter(EventWriter):
 
     # Events
 
-    @singledispatchmethod
     def write(self, event: Event) -> None:
-        """By its class; others have no place in MLflow."""
+        match event:
+            case SweepStarted():
+                self._on_sweep_started(event)
+            case TrialStarted(run=str(path)):
+                self._on_trial_started(event, path)
+            case TrialDone():
+                self._on_trial_done(event)
+            case TrialAgain():
+                number = str(event.number)
+                run = self.state["trials"].get(number) or self._ended(number)
+                if run is not None:
+                    self.client.set_tag(run, "kdlab.trial.state", "tried again")
+                    self.client.set_terminated(run, "KILLED", int(event.time * 1000))
+            case SweepDone():
+                self._on_sweep_done(event)
 
-    @write.register
     def _on_sweep_started(self, event: SweepStarted) -> None:
         if self.state["run"] is not None:  # gone on with
             self.client.update_run(self.state["run"], status="RUNNING")
@@ -77,21 +88,18 @@ class SweepWriter(EventWriter):
         )
         self.client.log_artifact(self.state["run"], str(self.folder / "sweep.yaml"))
 
-    @write.register
-    def _on_trial_started(self, event: TrialStarted) -> None:
+    def _on_trial_started(self, event: TrialStarted, path: str) -> None:
         number = str(event.number)
-        if event.run is not None:
-            tags = {
-                _PARENT: self.state["run"],
-                "kdlab.sweep": self.folder.name,
-                "kdlab.trial": number,
-                "kdlab.trial.why": str(event.why),
-            }
-            tags |= {f"set/{cleaned(k)}": str(v) for k, v in event.values.items()}
-            self.state["open"][number] = {"run": event.run, "tags": tags}
-            self.writers[number] = _writer(event.run, tags)
+        tags = {
+            _PARENT: self.state["run"],
+            "kdlab.sweep": self.folder.name,
+            "kdlab.trial": number,
+            "kdlab.trial.why": str(event.why),
+        }
+        tags |= {f"set/{cleaned(k)}": str(v) for k, v in event.values.items()}
+        self.state["open"][number] = {"run": path, "tags": tags}
+        self.writers[number] = _writer(path, tags)
 
-    @write.register
     def _on_trial_done(self, event: TrialDone) -> None:
         number = str(event.number)
         run = self.state["trials"].get(number)  # MLflow may have failed after this
@@ -111,14 +119,6 @@ class SweepWriter(EventWriter):
             ]
             self.client.log_batch(owner, metrics=values)
         self.client.set_terminated(run, _TRIALS[event.state], int(event.time * 1000))
-
-    @write.register
-    def _on_trial_again(self, event: TrialAgain) -> None:
-        number = str(event.number)
-        run = self.state["trials"].get(number) or self._ended(number)
-        if run is not None:
-            self.client.set_tag(run, "kdlab.trial.state", "tried again")
-            self.client.set_terminated(run, "KILLED", int(event.time * 1000))
 
     def _ended(self, number: str) -> str | None:
         """All of its events are written; its run in MLflow."""
@@ -141,7 +141,6 @@ class SweepWriter(EventWriter):
             self.client.log_batch(made, params=params)
         return made
 
-    @write.register
     def _on_sweep_done(self, event: SweepDone) -> None:
         run, result = self.state["run"], event.result
         if result:

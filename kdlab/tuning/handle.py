@@ -1,6 +1,7 @@
 """A sweep from outside: watched, stopped, its best saved. It outlives this process."""
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,11 +28,8 @@ def check_name(name: str) -> None:
     """Refuse, as BadInput, what is no name for the best, or is there already."""
     if not NAME.fullmatch(name):
         raise BadInput(f"{name!r} is no name; take letters, digits, - and _.")
-    there = [
-        p
-        for shelf in ("configs", "registry/*")
-        for p in Path.cwd().glob(f"{shelf}/{name}.yaml")
-    ]
+    here = Path.cwd()
+    there = [*here.glob(f"configs/{name}.yaml"), *here.glob(f"registry/*/{name}.yaml")]
     if there:
         raise BadInput(f"{folders.display(there[0])} is there already. Take another name.")
 
@@ -143,13 +141,11 @@ class Sweep(Watched):
         made = sorted((self.path / "best").rglob("*.yaml"))
         if not made:
             raise NotFoundError(f"The sweep {self.id} has no best yet; it is {self.state}.")
-        targets = [
-            Path.cwd() / p.relative_to(self.path / "best").parent / f"{name}.yaml"
-            for p in made
-        ]
-        for source, target in zip(made, targets, strict=True):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+        targets = []
+        for source in made:
+            folder = Path.cwd() / source.relative_to(self.path / "best").parent
+            folder.mkdir(parents=True, exist_ok=True)
+            targets.append(Path(shutil.copyfile(source, folder / f"{name}.yaml")))
         return targets
 
     def live(self) -> object:

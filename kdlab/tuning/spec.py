@@ -247,10 +247,8 @@ class SweepSpec(Spec):
         for key, dimension in self.space.items():
             for other in (*dimension.when, *filter(None, [dimension.times])):
                 if other not in before:
-                    yield Fault(
-                        f"space.{key}",
-                        f"depends on {other}, which must come before it in the space",
-                    )
+                    words = f"depends on {other}, which must come before it in the space"
+                    yield Fault(f"space.{key}", words)
             before.append(key)
 
     @property

@@ -147,8 +147,7 @@ class ModelInspection:
             NotFoundError: no such student, or the run has no teacher.
         """
         mine, theirs = self._of(student), self._of(TEACHER)
-        rows = disagreements(mine, theirs, count)
-        names = self.data.classes
+        rows, names = disagreements(mine, theirs, count), self.data.classes
         lines = [
             [
                 f"is {names[self.labels[k]]}",
