@@ -6,35 +6,54 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from kdlab.commands import looking, making, running, steering
+from kdlab.commands import (
+    attach,
+    bench,
+    control,
+    doctor,
+    export,
+    reproduce,
+    resume,
+    run,
+    runs,
+    scale,
+    show,
+    simulate,
+    stop,
+    sweep,
+    teacher,
+    ui,
+)
+from kdlab.commands import list as listing
 from kdlab.commands.command import Command
 from kdlab.errors import KdlabError
 
 COMMANDS: dict[str, Command] = {
-    "list": looking.list_names,
-    "show": looking.show_name,
-    "run": running.run,
-    "sweep": running.sweep,
-    "runs": looking.runs,
-    "attach": running.attach,
-    "stop": running.stop,
-    "scale": steering.scale,
-    "control": steering.control,
-    "resume": running.resume,
-    "export": making.export,
-    "teacher": steering.teacher,
-    "bench": making.bench,
-    "simulate": making.simulate,
-    "reproduce": making.reproduce,
-    "ui": looking.ui,
-    "doctor": looking.doctor,
+    "list": listing,
+    "show": show,
+    "run": run,
+    "sweep": sweep,
+    "runs": runs,
+    "attach": attach,
+    "stop": stop,
+    "scale": scale,
+    "control": control,
+    "resume": resume,
+    "export": export,
+    "teacher": teacher,
+    "bench": bench,
+    "simulate": simulate,
+    "reproduce": reproduce,
+    "ui": ui,
+    "doctor": doctor,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
+    command: Command = COMMANDS[arguments.command]
     try:
-        return COMMANDS[arguments.command].do(arguments)
+        return command.do(arguments)
     except KdlabError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -71,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
         required=True, metavar="COMMAND", dest="command", parser_class=_InAnyOrder
     )
     for name, command in COMMANDS.items():
-        own = commands.add_parser(name, help=command.about, description=command.about)
-        for option in command.options:
-            option(own)
+        command.options(
+            commands.add_parser(name, help=command.ABOUT, description=command.ABOUT)
+        )
     return whole

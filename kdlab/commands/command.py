@@ -1,4 +1,4 @@
-"""What a command is, and what several commands share."""
+"""What a file of this room offers, and what several commands share."""
 
 import argparse
 import json
@@ -6,8 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kdlab.events.event import Event
 
@@ -16,56 +15,32 @@ if TYPE_CHECKING:
     from kdlab.run.handle.watched import Watched
     from kdlab.tuning import Sweep
 
-Arguments = argparse.Namespace
 Followed = TypeVar("Followed", bound="Watched")  # a run or a sweep
-Option = Callable[[argparse._ActionsContainer], object]  # adds itself to a parser
-Do = Callable[[Arguments], int]  # the exit code; errors of kdlab are raised
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """What can be said behind its name, and what it does."""
+class Command(Protocol):
+    """A module of this room; its name is that of the command."""
 
-    about: str
-    options: tuple[Option, ...]
-    do: Do
+    ABOUT: str
 
+    def options(self, parser: argparse.ArgumentParser) -> None:
+        """Add what can be said behind the command's name."""
 
-def command(about: str, *options: Option) -> Callable[[Do], Command]:
-    """Makes a command of the function that carries it out."""
-    return lambda do: Command(about, options, do)
-
-
-def option(*names: str, **how: Any) -> Option:
-    """As `add_argument` of argparse takes it."""
-    return lambda parser: parser.add_argument(*names, **how)
-
-
-def flag(name: str, about: str, **how: Any) -> Option:
-    """One that is given or not."""
-    return option(name, action="store_true", help=about, **how)
-
-
-def one_of(*options: Option) -> Option:
-    """At most one of these."""
-
-    def add(parser: argparse._ActionsContainer) -> None:
-        group = parser.add_mutually_exclusive_group()
-        for each in options:
-            each(group)
-
-    return add
-
-
-RUN = option("run")
-OVERRIDES = option("overrides", nargs="*", default=[], metavar="key=value")
-DETACH = flag("--detach", "start it and return")
-JSON = flag("--json", "end stdout with one JSON object on one line")
+    def do(self, arguments: argparse.Namespace) -> int:
+        """Exit code. Errors of kdlab are raised."""
 
 
 def say(line: str) -> None:
     """To people: stdout is for results."""
     print(line, file=sys.stderr, flush=True)
+
+
+def json_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="end stdout with one JSON object on one line",
+    )
 
 
 def tell(text: str, *, as_json: bool) -> None:
@@ -94,7 +69,7 @@ def found(name: str) -> "Run | Sweep":
 def started(
     start: Callable[[], Followed],
     see: Callable[[Event], None],
-    arguments: Arguments,
+    arguments: argparse.Namespace,
     since: float = 0.0,
 ) -> tuple[Followed | None, int]:
     """Start and watch to the end; how often Ctrl-C was pressed. None when it is detached.
@@ -134,7 +109,7 @@ def started(
     return run, pressed
 
 
-def start_run(start: Callable[[], "Run"], arguments: Arguments) -> int:
+def start_run(start: Callable[[], "Run"], arguments: argparse.Namespace) -> int:
     """Start, watch and report a run; `arguments` has detach and json."""
     from kdlab.report.progress import Progress
 

@@ -1,0 +1,51 @@
+"""`kdlab bench NAME`."""
+
+import argparse
+from importlib import import_module
+
+from kdlab.commands.command import json_flag, say, show
+from kdlab.errors import BadInput
+
+ABOUT = "measure side by side on this machine"
+_NAMES = (
+    *("ec_dnn", "edl_dist", "heterogeneous", "links", "live", "overhead"),
+    *("peers", "pipe_bd", "sweep", "transport", "unlike"),
+)
+_WITH_SETTINGS = ("ec_dnn", "heterogeneous")
+_WITH_PARTS = ("edl_dist", "pipe_bd")
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=_NAMES)
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of ec_dnn: data.root=[a.zip, ...]; of heterogeneous: device=cpu",
+    )
+    parser.add_argument("--repeats", type=int, default=None)
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="PART",
+        help="of edl_dist and pipe_bd: served, nas, ...",
+    )
+    json_flag(parser)
+
+
+def do(arguments: argparse.Namespace) -> int:
+    from kdlab.report.figures import printed
+
+    given: dict[str, object] = {"repeats": arguments.repeats, "only": arguments.only}
+    if arguments.overrides:
+        given["overrides"] = arguments.overrides
+        if arguments.name not in _WITH_SETTINGS:
+            raise BadInput(f"bench {arguments.name} has no settings; leave KEY=VALUE away.")
+    if arguments.only is not None and arguments.name not in _WITH_PARTS:
+        raise BadInput(f"bench {arguments.name} has no parts; leave --only away.")
+    chosen = {name: value for name, value in given.items() if value is not None}
+    # The name is one of argparse's choices.
+    report = import_module(f"kdlab.bench.{arguments.name}").measure(**chosen, say=say)
+    show(printed(report), report, as_json=arguments.json)
+    return 0

@@ -1,0 +1,51 @@
+"""`kdlab control RUN ORDER`."""
+
+import argparse
+
+from kdlab.control.orders import KINDS
+from kdlab.errors import BadInput
+
+ABOUT = "pause, save or change a run that goes on"
+_ORDERS = [kind.replace("_", "-") for kind in KINDS]
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run")
+    parser.add_argument("order", choices=_ORDERS)
+    parser.add_argument(
+        "values",
+        nargs="*",
+        default=[],
+        metavar="VALUE",
+        help="KEY=NUMBER of set; a teacher's name",
+    )
+
+
+def do(arguments: argparse.Namespace) -> int:
+    from kdlab.run import attach
+
+    run, order, values = attach(arguments.run), arguments.order, list(arguments.values)
+    method = getattr(run, order.replace("-", "_"))
+    if order == "set":
+        if not values:
+            for knob in run.knobs():
+                print(f"{knob.name} = {knob.value:g}  ({knob.range})")
+            return 0
+        method(**dict(map(_number, values)))
+    elif order in ("drain-teacher", "kill-teacher"):
+        if len(values) != 1:
+            raise BadInput(f"{order} takes the name of one teacher, such as teacher-0.")
+        method(values[0])
+    elif values:
+        raise BadInput(f"{order} takes no values.")
+    else:
+        method()
+    return 0
+
+
+def _number(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise BadInput(f"{text!r} is not KEY=NUMBER.") from None

@@ -1,0 +1,35 @@
+"""`kdlab export RUN`."""
+
+import argparse
+
+from kdlab.errors import BadInput
+
+ABOUT = "the student alone, for plain timm or torchvision"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run")
+    parser.add_argument(
+        "--to", choices=["safetensors", "torch", "pt2", "onnx"], default="safetensors"
+    )
+    parser.add_argument("--out", default=None, help="file (default: student.<format>)")
+    parser.add_argument("--member", default=None, help="for example served/seed0")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--best", action="store_true", help="best epoch on validation")
+    which.add_argument(
+        "--global", action="store_true", dest="whole", help="of local models, all as one"
+    )
+
+
+def do(arguments: argparse.Namespace) -> int:
+    from kdlab.run.outputs.export import export_global, export_student
+
+    run, out, member = arguments.run, arguments.out, arguments.member
+    if not arguments.whole:
+        to, best = arguments.to, arguments.best
+        print(export_student(run, to=to, out=out, member=member, best=best))
+        return 0
+    if arguments.to != "safetensors":
+        raise BadInput("--global writes safetensors only; leave --to away.")
+    print(export_global(run, out=out, member=member))
+    return 0

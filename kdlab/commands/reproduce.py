@@ -1,0 +1,61 @@
+"""`kdlab reproduce [NAME ...]`."""
+
+import argparse
+import json
+
+from kdlab.commands.command import json_flag, say, tell
+from kdlab.errors import BadInput
+
+ABOUT = "a table or figure of the papers; without NAME a list"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names",
+        nargs="*",
+        default=[],
+        metavar="NAME or key=value",
+        help="edl_dist/table3 ...; of the cards: measurement.images=[train.zip, test.zip]",
+    )
+    parser.add_argument(
+        "--to", default=None, help="folder for what is written (default: reproductions)"
+    )
+    parser.add_argument(
+        "--simulate-only", action="store_true", help="measure nothing on this machine"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="also as a card in ./registry/results"
+    )
+    json_flag(parser)
+
+
+def do(arguments: argparse.Namespace) -> int:
+    from kdlab.reproduce.command import known, reproduce
+
+    overrides = [word for word in arguments.names if "=" in word]
+    names = [word for word in arguments.names if "=" not in word]
+    if not names and overrides:
+        raise BadInput(
+            "Say what to reproduce: kdlab reproduce NAME key=value. kdlab reproduce lists it."
+        )
+    if not names:
+        for name, about in known().items():
+            print(f"{name:22}{about}")
+        return 0
+    results = reproduce(
+        names,
+        overrides,
+        to=arguments.to,
+        measures=not arguments.simulate_only,
+        keeps=arguments.keep,
+        say=say,
+    )
+    told = []
+    for result in results:
+        tell(result.table(), as_json=arguments.json)
+        for path in result.files:
+            say(str(path))
+        told.append(result.facts() | {"figures": [str(p) for p in result.figures]})
+    if arguments.json:
+        print(json.dumps(told[0] if len(told) == 1 else {"reproductions": told}))
+    return 0

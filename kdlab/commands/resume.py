@@ -1,0 +1,31 @@
+"""`kdlab resume RUN`."""
+
+import argparse
+
+from kdlab.commands.command import json_flag, start_run
+
+ABOUT = "go on from the newest checkpoint"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run")
+    parser.add_argument(
+        "--trust-components",
+        action="store_true",
+        help="run the source of components that came from a notebook cell",
+    )
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="where all checkpoints of a training are damaged, put them aside and begin it anew",
+    )
+    parser.add_argument("--detach", action="store_true", help="start it and return")
+    json_flag(parser)
+
+
+def do(arguments: argparse.Namespace) -> int:
+    from kdlab.run.handle.run import resume
+
+    return start_run(
+        lambda: resume(arguments.run, arguments.trust_components, arguments.anew), arguments
+    )

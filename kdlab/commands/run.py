@@ -1,0 +1,31 @@
+"""`kdlab run EXPERIMENT`."""
+
+import argparse
+
+from kdlab.commands.command import json_flag, say, start_run
+
+ABOUT = "run an experiment from configs/"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("experiment", help="name under configs/, or a path to a YAML file")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    parser.add_argument("--detach", action="store_true", help="start it and return")
+    parser.add_argument(
+        "--torchrun",
+        action="store_true",
+        help="only make the run folder and print the line that has torchrun start the ranks",
+    )
+    json_flag(parser)
+
+
+def do(arguments: argparse.Namespace) -> int:
+    from kdlab.run import load
+
+    experiment = load(arguments.experiment, *arguments.overrides)
+    if arguments.torchrun:
+        ranks = experiment.resolved["aggregation"].get("ranks")
+        run = experiment.prepare_for_torchrun(say)
+        print(f"torchrun --nproc-per-node {ranks} -m kdlab.run.torchrun {run.id}")
+        return 0
+    return start_run(lambda: experiment.start(say), arguments)

@@ -1,0 +1,47 @@
+"""`kdlab teacher SCHEDULER`."""
+
+import argparse
+
+ABOUT = "join a teacher to the pool of a scheduler"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scheduler", help="address, for example tcp://10.0.0.1:8786")
+    parser.add_argument("--model", default=None, help="card; default: what the pool serves")
+    parser.add_argument("--name", default=None)
+    parser.add_argument("--threads", type=int, default=None, help="CPU threads")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--host", default=None, help="address to listen on")
+    for name in ("ca", "cert", "key"):
+        parser.add_argument(f"--tls-{name}", default=None, help="PEM file, for tls://")
+    parser.add_argument("--insecure", action="store_true", help="plain TCP, for tcp://")
+    parser.add_argument("--port", type=int, default=0, help="of its worker; 0 is any")
+    parser.add_argument("--label-port", type=int, default=0, help="for readers; 0 is any")
+    parser.add_argument(
+        "--patience", type=float, default=None, help="s without a scheduler; then it ends"
+    )
+
+
+def do(arguments: argparse.Namespace) -> int:
+    from kdlab.cluster.child_configs import TeacherConfig
+    from kdlab.run.join import certificates, join
+
+    tls = certificates(
+        arguments.scheduler,
+        arguments.tls_ca,
+        arguments.tls_cert,
+        arguments.tls_key,
+        insecure=arguments.insecure,
+    )
+    config = TeacherConfig(
+        scheduler=arguments.scheduler,
+        name=arguments.name or "",
+        host=arguments.host or "",
+        threads=arguments.threads or 0,
+        device=arguments.device,
+        tls=tls,
+        port=arguments.port,
+        label_port=arguments.label_port,
+        patience_s=arguments.patience,
+    )
+    return join(config, arguments.model)

@@ -1,0 +1,16 @@
+"""`kdlab ui`."""
+
+import argparse
+
+ABOUT = "the MLflow UI on loopback"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=5000)
+    parser.add_argument("--uri", default=None, help="default: the store beside the runs")
+
+
+def do(arguments: argparse.Namespace) -> int:
+    from kdlab.run.ui import serve_ui
+
+    return serve_ui(arguments.port, arguments.uri)
