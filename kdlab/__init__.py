@@ -13,23 +13,10 @@ Everything else is imported by module: `kdlab.papers` for the algorithms,
 `kdlab.losses` for the losses, `kdlab.testing` to test your own components.
 """
 
-from kdlab.session import (
-    Experiment,
-    KdlabError,
-    Range,
-    Run,
-    Spec,
-    SpecError,
-    attach,
-    attach_sweep,
-    chaos,
-    compare,
-    load,
-    register,
-    registry,
-    runs,
-    sweep,
-)
+from kdlab.config import Range, Spec, SpecError, register
+from kdlab.errors import KdlabError
+from kdlab.run import Experiment, Run, attach, compare, load, runs
+from kdlab.session import attach_sweep, chaos, registry, sweep
 
 __version__ = "0.2.0"
 

@@ -49,19 +49,21 @@ class Fault:
 
     def __str__(self) -> str:
         where = f"{self.origin}: " if self.origin else ""
-        key = f"{_bounded(self.key)}: " if self.key else ""
-        return f"{where}{key}{_bounded(self.message)}"
+        key = f"{self.key}: " if self.key else ""
+        # A value of a hundred thousand characters, or half a character, may be in it.
+        text = f"{short(key, _SHOWN)}{short(self.message, _SHOWN)}"
+        return where + text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 _SHOWN = 2000  # characters of a message, and faults of one spec, that are shown
 _FAULTS = 50
 
 
-def _bounded(text: str) -> str:
-    """What a terminal can show: a value of a hundred thousand characters may be in it."""
-    if len(text) > _SHOWN:
-        text = f"{text[: _SHOWN - 200]} ... ({len(text):,} characters) ... {text[-100:]}"
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+def short(text: str, shown: int = 300) -> str:
+    """The text, or its beginning and its length in characters."""
+    if len(text) <= shown:
+        return text
+    return f"{text[: shown - 40]}... ({len(text):,} characters)"
 
 
 class SpecError(BadInput):
@@ -172,7 +174,7 @@ class NoTeacherLeft(ClusterError):
     """No teacher is left and none came back within the waiting time."""
 
     def __init__(
-        self, *, unplaced: int, batches: int, waited_s: float, address: str, log: str
+        self, unplaced: int, batches: int, waited_s: float, address: str, log: str
     ) -> None:
         super().__init__(unplaced, batches, waited_s, address, log)
 
@@ -187,15 +189,3 @@ class NoTeacherLeft(ClusterError):
             f"    {join_command(address)}\n"
             f"Log of the reader: {log}"
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:  # keyword-only arguments, across processes
-        unplaced, batches, waited_s, address, log = self.args
-        return _teacher_lost, (unplaced, batches, waited_s, address, log)
-
-
-def _teacher_lost(
-    unplaced: int, batches: int, waited_s: float, address: str, log: str
-) -> NoTeacherLeft:
-    return NoTeacherLeft(
-        unplaced=unplaced, batches=batches, waited_s=waited_s, address=address, log=log
-    )

@@ -1,4 +1,4 @@
-"""What notebooks and scripts call; `import kdlab` brings all of it.
+"""What notebooks and scripts call beside runs; `import kdlab` brings it.
 
 It lies above runs, sweeps and notebooks, so that none of them needs to know the others: a run
 that is asked to show itself calls the viewer that is named here. Nothing imported at the top may
@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kdlab.config import Range, Spec, SpecError, register
-from kdlab.errors import KdlabError
-from kdlab.run import Experiment, Run, attach, compare, load, runs
+from kdlab.run import Run
 from kdlab.run.catalogue import Registry
 from kdlab.run.handle.watched import viewers
 
@@ -72,21 +70,3 @@ def _sweep_view(sweep: "Watched", page: Callable[[], str]) -> "SweepView":
 
 
 viewers.update(run=_monitor, experiment=_builder, sweep=_sweep_view)
-
-__all__ = [
-    "Experiment",
-    "KdlabError",
-    "Range",
-    "Run",
-    "Spec",
-    "SpecError",
-    "attach",
-    "attach_sweep",
-    "chaos",
-    "compare",
-    "load",
-    "register",
-    "registry",
-    "runs",
-    "sweep",
-]

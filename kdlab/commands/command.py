@@ -74,13 +74,8 @@ def started(
 ) -> tuple[Followed | None, int]:
     """Start and watch to the end; how often Ctrl-C was pressed. None when it is detached.
 
-    Ctrl-C stops gracefully, a second one ends it at once.
-
-    Args:
-        start: what is watched.
-        see: gets each event.
-        arguments: have `detach` and `json`.
-        since: older events are of an earlier session, and are not shown again.
+    Ctrl-C stops gracefully, a second one ends it at once. Events before `since` are of an earlier
+    session, and are not shown again.
     """
     run: Followed | None = None
     pressed = 0

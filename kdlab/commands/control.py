@@ -2,18 +2,16 @@
 
 import argparse
 
+from kdlab.control.orders import KINDS
 from kdlab.errors import BadInput
 
 ABOUT = "pause, save or change a run that goes on"
-_ORDERS = (
-    *("pause", "go-on", "checkpoint", "set"),
-    *("add-teacher", "drain-teacher", "kill-teacher"),
-)
+_ORDERS = [kind.replace("_", "-") for kind in KINDS]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run")
-    parser.add_argument("order", choices=list(_ORDERS))
+    parser.add_argument("order", choices=_ORDERS)
     parser.add_argument(
         "values",
         nargs="*",

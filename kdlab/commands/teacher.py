@@ -23,17 +23,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run.join import TeacherPlace, certificates, join
+    from kdlab.cluster.child_configs import TeacherConfig
+    from kdlab.run.join import certificates, join
 
-    place = TeacherPlace(
-        name=arguments.name,
-        threads=arguments.threads,
-        device=arguments.device,
-        host=arguments.host,
-        port=arguments.port,
-        label_port=arguments.label_port,
-        patience_s=arguments.patience,
-    )
     tls = certificates(
         arguments.scheduler,
         arguments.tls_ca,
@@ -41,4 +33,15 @@ def do(arguments: argparse.Namespace) -> int:
         arguments.tls_key,
         insecure=arguments.insecure,
     )
-    return join(arguments.scheduler, model=arguments.model, place=place, tls=tls)
+    config = TeacherConfig(
+        scheduler=arguments.scheduler,
+        name=arguments.name or "",
+        host=arguments.host or "",
+        threads=arguments.threads or 0,
+        device=arguments.device,
+        tls=tls,
+        port=arguments.port,
+        label_port=arguments.label_port,
+        patience_s=arguments.patience,
+    )
+    return join(config, arguments.model)

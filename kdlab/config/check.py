@@ -10,6 +10,7 @@ from kdlab.config import registry
 from kdlab.config.folders import nearest
 from kdlab.config.load import Composed, never_a_traceback
 from kdlab.config.spec import Spec, hints_of, required_fields
+from kdlab.config.yaml_text import dotted
 from kdlab.errors import Fault, NotFoundError, SpecError
 
 S = TypeVar("S", bound=Spec)
@@ -68,18 +69,18 @@ class _Checker:
     ) -> tuple[type[Spec], str | None] | _Bad:
         name = data.get("type")
         if name is None:
-            if wanted.component or not hints_of(wanted) or _abstract(wanted):
+            # A kind (`LossSpec`) rather than a spec one can write down without `type:`.
+            kind = bool(getattr(wanted, "__abstractmethods__", None))
+            if wanted.component or not hints_of(wanted) or kind:
                 return self.fault(key, f"needs type:, one of {_choices(wanted)}")
             return wanted, None
         try:
             cls, variant = registry.find(str(name))
         except NotFoundError as error:
-            return self.fault(_join(key, "type"), str(error))
+            return self.fault(dotted(key, "type"), str(error))
         if not issubclass(cls, wanted):
-            return self.fault(
-                _join(key, "type"),
-                f"{name} is not a {_kind(wanted)}; choose one of {_choices(wanted)}",
-            )
+            words = f"{name} is not a {_kind(wanted)}; choose one of {_choices(wanted)}"
+            return self.fault(dotted(key, "type"), words)
         return cls, variant
 
     def _fill(self, cls: type[Spec], values: dict[str, Any], key: str) -> Spec | _Bad:
@@ -88,15 +89,15 @@ class _Checker:
         label = cls.component or key or "an experiment"
         for name in values:
             if name not in hints:
-                deeper = [_join(key, path) for path in _deeper(hints, values, name)]
+                deeper = [dotted(key, path) for path in _deeper(hints, values, name)]
                 known = [h for h in hints if h != "variant"]
                 hint = f" There is {', '.join(deeper)}." if deeper else nearest(name, known)
-                self.fault(_join(key, name), f"{label} has no key {name!r}.{hint}")
+                self.fault(dotted(key, name), f"{label} has no key {name!r}.{hint}")
         missing = [n for n in required_fields(cls) if n not in values]
         for name in missing:
-            self.fault(_join(key, name), f"is missing; {label} needs it")
+            self.fault(dotted(key, name), f"is missing; {label} needs it")
         made = {
-            name: self.value(hints[name], value, _join(key, name))
+            name: self.value(hints[name], value, dotted(key, name))
             for name, value in values.items()
             if name in hints
         }
@@ -109,7 +110,7 @@ class _Checker:
             return cls(**made)
         except SpecError as error:
             for found in error.faults:
-                self.fault(_join(key, found.key), found.message)
+                self.fault(dotted(key, found.key), found.message)
             return _BAD
         except (ArithmeticError, ValueError, TypeError) as error:
             # A component's own check that met a value it was not written for.
@@ -125,7 +126,7 @@ class _Checker:
             object.__setattr__(probe, f.name, good.get(f.name))
         for found in probe._range_faults():
             if found.key in good:
-                self.fault(_join(key, found.key), found.message)
+                self.fault(dotted(key, found.key), found.message)
 
     def value(self, hint: Any, data: Any, key: str) -> Any:
         if key in self.tree.broken:
@@ -142,15 +143,14 @@ class _Checker:
         if origin is Literal:
             if data in args:
                 return data
-            return self.fault(
-                key, f"is {data!r}, must be one of {', '.join(map(str, args))}"
-            )
+            known = ", ".join(map(str, args))
+            return self.fault(key, f"is {data!r}, must be one of {known}")
         if origin in (tuple, list):
             return self._sequence(args, data, key)
         if origin in (dict, Mapping):
             if not isinstance(data, dict):
                 return self.fault(key, f"is {data!r}, must be a mapping")
-            made = {k: self.value(args[1], v, _join(key, k)) for k, v in data.items()}
+            made = {k: self.value(args[1], v, dotted(key, k)) for k, v in data.items()}
             return _BAD if any(isinstance(v, _Bad) for v in made.values()) else made
         if isinstance(hint, type) and issubclass(hint, Spec):
             return self.spec(hint, data, key)
@@ -171,7 +171,9 @@ class _Checker:
             return self.fault(key, f"is {data!r}, must be a list such as [1, 2]")
         if len(args) > 1 and args[1] is not Ellipsis and len(args) != len(data):
             return self.fault(key, f"has {len(data)} items, must have {len(args)}")
-        made = tuple(self.value(args[0], v, _join(key, str(i))) for i, v in enumerate(data))
+        made = tuple(
+            self.value(args[0], v, dotted(key, str(i))) for i, v in enumerate(data)
+        )
         return _BAD if any(isinstance(v, _Bad) for v in made) else made
 
     def _scalar(self, hint: Any, data: Any, key: str) -> Any:
@@ -202,11 +204,6 @@ def _deeper(
             yield f"{part}.{name}"
 
 
-def _abstract(cls: type[Spec]) -> bool:
-    """A kind (`LossSpec`) rather than a spec one can write down without `type:`."""
-    return bool(getattr(cls, "__abstractmethods__", None))
-
-
 def _kind(cls: type[Spec]) -> str:
     return cls.__name__.removesuffix("Spec").lower()
 
@@ -220,7 +217,3 @@ def _choices(wanted: type[Spec]) -> str:
     if room == "models":
         known += ["timm/<name>", "torchvision/<name>"]
     return ", ".join(dict.fromkeys(known)) or "none"
-
-
-def _join(key: str, part: str) -> str:
-    return f"{key}.{part}" if key else part

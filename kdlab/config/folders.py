@@ -1,13 +1,13 @@
 """Where cards and configs are looked for: the project's own folders come first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from difflib import get_close_matches
 from os.path import isfile
 from pathlib import Path
 from typing import Literal
 
 from kdlab.config import limits
-from kdlab.errors import NotFoundError
+from kdlab.errors import NotFoundError, short
 
 _LISTED = 30  # names shown when none is near
 Shelf = Literal["registry", "configs"]
@@ -43,7 +43,7 @@ def find(shelf: Shelf, name: str) -> Path:
     clean = name.removeprefix(f"{shelf}/").removesuffix(".yaml")
     what = "card" if shelf == "registry" else "config"
     if len(name) > limits.NAME:
-        raise NotFoundError(f"There is no {what} named {limits.short(repr(name), 100)}.")
+        raise NotFoundError(f"There is no {what} named {short(repr(name), 100)}.")
     if "\0" not in name and ".." not in Path(clean).parts and not Path(clean).is_absolute():
         for folder in shelves(shelf):
             path = folder / f"{clean}.yaml"
@@ -61,7 +61,7 @@ def is_yaml_file(name: str) -> bool:
     return name.endswith(".yaml") and isfile(name)
 
 
-def nearest(name: str, known: Iterator[str] | dict[str, Path] | list[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence with the closest known names, or with some of them when none is close."""
     pool = list(dict.fromkeys(known))
     close = get_close_matches(name[: limits.NAME], pool, n=3, cutoff=0.5)
@@ -70,9 +70,8 @@ def nearest(name: str, known: Iterator[str] | dict[str, Path] | list[str]) -> st
         close = [k for k in pool if k.rsplit("/", 1)[-1] == last][:3]
     if close:
         return f" Nearest: {', '.join(close)}."
-    known_names = sorted(set(pool))
-    more = ", ..." if len(known_names) > _LISTED else ""
-    return f" Known: {', '.join(known_names[:_LISTED])}{more}." if pool else ""
+    more = ", ..." if len(pool) > _LISTED else ""
+    return f" Known: {', '.join(sorted(pool)[:_LISTED])}{more}." if pool else ""
 
 
 def display(path: Path) -> str:

@@ -1,5 +1,6 @@
 """Folders kdlab writes to besides a run's own, and files that are whole or absent."""
 
+import fcntl
 import json
 import mmap
 import os
@@ -33,7 +34,7 @@ def mapped(path: Path, size: int) -> mmap.mmap:
         return mmap.mmap(file.fileno(), size)
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file, then rename: readers never see half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -48,11 +49,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     text = json.dumps(data, indent=1, default=str)
-    write_whole(path, lambda temporary: _write_text(temporary, text))
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 @contextmanager
@@ -61,8 +58,6 @@ def locked(path: Path, while_waiting: Callable[[], None] = lambda: None) -> Iter
 
     `while_waiting` is called now and then while another one holds it, and may raise.
     """
-    import fcntl  # noqa: PLC0415  # not on Windows, where this is the only user
-
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         while True:

@@ -9,14 +9,6 @@ KEY_PARTS = 40  # of a dotted key
 NAME = 200  # characters of a config, card, run or key
 CARDS = 500  # uses of cards in one spec
 _WHOLE = 2**63  # what a 64 bit integer holds
-_SHOWN = 300  # characters of a fault
-
-
-def short(text: str, shown: int = _SHOWN) -> str:
-    """The text, or its beginning and its length."""
-    if len(text) <= shown:
-        return text
-    return f"{text[: shown - 40]}... ({len(text):,} characters)"
 
 
 def refusal(value: object) -> str | None:
@@ -43,14 +35,11 @@ def tree_refusal(tree: object) -> str | None:
             return f"has more than {NODES:,} values"
         deeper: list[object] = []
         for node in level:
-            why = refusal(node)
-            if why is not None:
-                return why
+            keys = node if isinstance(node, Mapping) else ()
+            for why in (refusal(node), *(key_refusal(str(key)) for key in keys)):
+                if why is not None:
+                    return why
             if isinstance(node, Mapping):
-                for key in node:
-                    why = key_refusal(str(key))
-                    if why is not None:
-                        return why
                 deeper += node.values()
             elif isinstance(node, list | tuple):
                 deeper += node

@@ -16,7 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from kdlab.config import folders, limits, yaml_text
 from kdlab.config.source_index import ROOMS
-from kdlab.errors import BadInput, Fault, KdlabError, NotFoundError, SpecError
+from kdlab.config.yaml_text import dotted
+from kdlab.errors import BadInput, Fault, KdlabError, NotFoundError, SpecError, short
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,7 +53,7 @@ def never_a_traceback(load: Callable[P, T]) -> Callable[P, T]:
         except KdlabError:
             raise
         except Exception as error:
-            what = limits.short(f"{type(error).__name__}: {error}")
+            what = short(f"{type(error).__name__}: {error}")
             raise SpecError(
                 [Fault("", f"cannot be read ({what}); please report this defect of kdlab")]
             ) from error
@@ -79,11 +80,15 @@ def _config(name: str) -> tuple[str, yaml_text.Document]:
 @never_a_traceback
 def compose_card(name: str, overrides: Overrides = ()) -> Composed:
     """The same for one card of the registry."""
+    return _resolve(name, _card(name), overrides)
+
+
+def _card(name: str) -> yaml_text.Document:
     path = folders.find("registry", name)
     document = yaml_text.read(path, folders.display(path))
     if isinstance(document.data, dict):
         document.data.pop("about", None)
-    return _resolve(name, document, overrides)
+    return document
 
 
 @never_a_traceback
@@ -95,17 +100,13 @@ def from_dict(data: Mapping[str, Any], name: str, overrides: Overrides = ()) -> 
     """
     why = limits.tree_refusal(data)
     if why is not None:
-        raise SpecError([Fault("", f"it {why}")], about=limits.short(name, 60))
+        raise SpecError([Fault("", f"it {why}")], about=short(name, 60))
     return _resolve(name, yaml_text.Document(deepcopy(dict(data))), overrides)
 
 
 @never_a_traceback
 def written(name: str, overrides: Overrides = ()) -> dict[str, Any]:
-    """A config with overrides as a person would write it: cards by name, no defaults.
-
-    Raises:
-        NotFoundError: no such config.
-    """
+    """A config with overrides as a person would write it: cards by name, no defaults."""
     tree = _overridden(*_config(name), overrides)
     return dict(tree.data)
 
@@ -130,19 +131,13 @@ def _overridden(name: str, document: yaml_text.Document, overrides: Overrides) -
 
 
 def pairs(overrides: Overrides) -> list[tuple[str, Any]]:
-    """Dotted keys and values of overrides.
-
-    Raises:
-        BadInput: one is not of the form key=value.
-    """
+    """Dotted keys and values of overrides; BadInput where one is not of the form key=value."""
     found: list[tuple[str, Any]] = []
     for item in overrides:
         if isinstance(item, Mapping):
             why = limits.tree_refusal(item)
             if why is not None:
-                raise BadInput(
-                    f"the overrides {limits.short(repr(dict(item)), 100)}: one {why}"
-                )
+                raise BadInput(f"the overrides {short(repr(dict(item)), 100)}: one {why}")
             found += item.items()
             continue
         if not isinstance(item, str):
@@ -152,12 +147,12 @@ def pairs(overrides: Overrides) -> list[tuple[str, Any]]:
         key, equals, text = item.partition("=")
         if not equals or not key:
             raise BadInput(
-                f"override {limits.short(repr(item), 100)} is not of the form key=value, "
+                f"override {short(repr(item), 100)} is not of the form key=value, "
                 "for example train.epochs=2"
             )
         why = limits.key_refusal(key)
         if why is not None:
-            raise BadInput(f"override {limits.short(repr(item), 100)}: {why}")
+            raise BadInput(f"override {short(repr(item), 100)}: {why}")
         found.append((key, yaml_text.parse_value(text)))
     return found
 
@@ -176,17 +171,17 @@ def _override(tree: Composed, key: str, value: Any) -> None:
     *parents, last = key.split(".")
     node: Any = tree.data
     for i, part in enumerate(parents):
-        child = _get(node, part)
+        child = at(node, part)
         if not isinstance(child, dict | list):
             if child is not None or not isinstance(node, dict):
-                at = ".".join(parents[: i + 1])
+                place = ".".join(parents[: i + 1])
                 tree.faults.append(
-                    Fault(key, f"{at} is {child!r} and has no keys below it", "override")
+                    Fault(key, f"{place} is {child!r} and has no keys below it", "override")
                 )
                 return
             child = node[part] = {}
         node = child
-    before = _get(node, last)
+    before = at(node, last)
     names_a_part = isinstance(value, str) and "/" in value
     if names_a_part and (isinstance(before, dict) or (before is None and not parents)):
         value = {_key_for(value): value}
@@ -212,10 +207,16 @@ def _key_for(name: str) -> str:
     return "use" if name in cards or (shelf in shelves and shelf not in ROOMS) else "type"
 
 
-def _get(node: Any, part: str) -> Any:
-    if isinstance(node, list):
-        return node[int(part)] if _indexes(node, part) else None
-    return node.get(part)
+def at(node: Any, key: str, default: Any = None) -> Any:
+    """What stands in a tree under a dotted key."""
+    for part in key.split("."):
+        if isinstance(node, Mapping) and part in node:
+            node = node[part]
+        elif isinstance(node, list) and _indexes(node, part):
+            node = node[int(part)]
+        else:
+            return default
+    return node
 
 
 def _indexes(node: list[object], part: str) -> bool:
@@ -226,14 +227,14 @@ def _indexes(node: list[object], part: str) -> bool:
 def _expand(tree: Composed, node: Any, key: str, chain: tuple[str, ...]) -> Any:
     """Replace every `use:` below `node` by its card; `chain` finds cycles."""
     if isinstance(node, list):
-        return [_expand(tree, v, _join(key, str(i)), chain) for i, v in enumerate(node)]
+        return [_expand(tree, v, dotted(key, str(i)), chain) for i, v in enumerate(node)]
     if not isinstance(node, dict):
         return node
     if "use" not in node:
-        return {k: _expand(tree, v, _join(key, k), chain) for k, v in node.items()}
+        return {k: _expand(tree, v, dotted(key, k), chain) for k, v in node.items()}
     name = str(node["use"])
     rest = {k: v for k, v in node.items() if k != "use"}
-    origin = tree.origin(_join(key, "use"))
+    origin = tree.origin(dotted(key, "use"))
     if name in chain:
         circle = " -> ".join([*chain[chain.index(name) :], name])
         return _break(tree, key, f"cards use each other in a circle: {circle}", origin)
@@ -242,16 +243,14 @@ def _expand(tree: Composed, node: Any, key: str, chain: tuple[str, ...]) -> Any:
         more = f"more than {limits.CARDS} cards are used in each other"
         return _break(tree, key, more, origin)
     try:
-        path = folders.find("registry", name)
+        document = _card(name)
     except NotFoundError as error:
         return _break(tree, key, str(error), origin)
-    document = yaml_text.read(path, folders.display(path))
     tree.faults += document.faults
     if document.faults or not isinstance(document.data, dict):
         return _break(tree, key, f"card {name} cannot be read", origin)
-    document.data.pop("about", None)
     for where, place in document.origins.items():
-        tree.origins.setdefault(_join(key, where) if where else key, place)
+        tree.origins.setdefault(dotted(key, where) if where else key, place)
     card = _expand(tree, document.data, key, (*chain, name))
     return _merge(card, _expand(tree, rest, key, chain))
 
@@ -313,10 +312,7 @@ def _grown(data: dict[str, Any]) -> int:
     def target(key: str) -> int:
         if key not in sizes:
             sizes[key] = 0
-            node: Any = data
-            for part in key.split("."):
-                node = _get(node, part) if isinstance(node, dict | list) else None
-            sizes[key] = size(node)
+            sizes[key] = size(at(data, key))
         return sizes[key]
 
     def size(node: Any) -> int:
@@ -334,14 +330,10 @@ def _grown(data: dict[str, Any]) -> int:
 
 def _strings(node: Any, key: str) -> list[tuple[str, str]]:
     if isinstance(node, dict):
-        return [s for k, v in node.items() for s in _strings(v, _join(key, str(k)))]
+        return [s for k, v in node.items() for s in _strings(v, dotted(key, str(k)))]
     if isinstance(node, list):
-        return [s for i, v in enumerate(node) for s in _strings(v, _join(key, str(i)))]
+        return [s for i, v in enumerate(node) for s in _strings(v, dotted(key, str(i)))]
     return [(key, node)] if isinstance(node, str) else []
-
-
-def _join(key: str, part: str) -> str:
-    return f"{key}.{part}" if key else part
 
 
 def spec_hash(data: Mapping[str, Any]) -> str:
@@ -354,7 +346,7 @@ def spec_hash(data: Mapping[str, Any]) -> str:
 def flat(tree: Any, key: str = "") -> list[tuple[str, Any]]:
     """Dotted keys of a tree of mappings; lists of plain values stay whole."""
     if isinstance(tree, dict):
-        return [row for k, v in tree.items() for row in flat(v, f"{key}.{k}" if key else k)]
+        return [row for k, v in tree.items() for row in flat(v, dotted(key, k))]
     if isinstance(tree, list) and any(isinstance(v, dict) for v in tree):
         return [row for i, v in enumerate(tree) for row in flat(v, f"{key}.{i}")]
     return [(key, tree)]

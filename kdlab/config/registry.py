@@ -104,10 +104,10 @@ def find(name: str) -> tuple[type[Spec], str | None]:
 def _load(name: str) -> type[Spec] | None:
     if name in _registered:
         return _registered[name].cls
-    module = source_index.module_of(name)
-    if module is not None:
-        importlib.import_module(module)
-        return _registered[name].cls
+    for entry in source_index.index():
+        if entry.name == name:
+            importlib.import_module(entry.module)
+            return _registered[name].cls
     if name in _entry_points():
         point = _entry_points()[name]
         cls = point.load()

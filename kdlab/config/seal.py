@@ -38,13 +38,7 @@ def file_sha256(path: Path) -> str:
 
 
 def seal(folder: Path, names: Iterable[str], facts: Mapping[str, object]) -> None:
-    """Make what lies in a folder complete; the files are on disk before the seal is.
-
-    Args:
-        folder: it gets a `meta.json`.
-        names: its files.
-        facts: what they are, as JSON has it.
-    """
+    """Make what lies in a folder complete; the files are on disk before its `meta.json` is."""
     files = {}
     for name in sorted(names):
         path = folder / name
@@ -61,21 +55,19 @@ def sealed(folder: Path) -> bool:
 
 
 def check(folder: Path, *, hashes: bool) -> dict[str, object]:
-    """The facts of a folder whose files are what they were.
-
-    Args:
-        folder: sealed.
-        hashes: compare those too; else the sizes alone.
+    """The facts of a folder whose files have their sizes, and with `hashes` their hashes too.
 
     Raises:
         Damaged: says which file is how.
     """
     facts, files = _read(folder)
     for name, known in files.items():
-        found = _size(folder / name)
-        if found != known.size:
-            there = "is missing" if found is None else f"has {found:,} bytes"
-            raise Damaged(f"{name} {there}, it had {known.size:,}")
+        try:
+            size = (folder / name).stat().st_size
+        except OSError:
+            raise Damaged(f"{name} is missing, it had {known.size:,}") from None
+        if size != known.size:
+            raise Damaged(f"{name} has {size:,} bytes, it had {known.size:,}")
     if hashes and not _checked_lately(folder, files):
         for name, known in files.items():
             try:
@@ -95,13 +87,6 @@ def damage(folder: Path, *, hashes: bool) -> str | None:
     except Damaged as error:
         return str(error)
     return None
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
 
 
 def _read(folder: Path) -> tuple[dict[str, object], dict[str, _File]]:

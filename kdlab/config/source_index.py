@@ -10,23 +10,9 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 ROOMS = (
-    "losses",
-    "models",
-    "data",
-    "soft_labels",
-    "methods",
-    "train",
-    "cluster",
-    "simulate",
-    "reproduce",
+    *("losses", "models", "data", "soft_labels"),
+    *("methods", "train", "cluster", "simulate", "reproduce"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class IndexField:
-    name: str
-    annotation: str
-    default: str | None  # source text; None when the field is required
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +20,6 @@ class IndexEntry:
     name: str  # "losses/hinton", or "timm/*" for a family
     module: str  # "kdlab.losses.hinton"
     doc: str  # first line of the docstring
-    fields: tuple[IndexField, ...]
 
     @property
     def kind(self) -> str:
@@ -52,15 +37,11 @@ def index() -> tuple[IndexEntry, ...]:
     return tuple(sorted(found, key=lambda entry: entry.name))
 
 
-def module_of(name: str) -> str | None:
-    return next((entry.module for entry in index() if entry.name == name), None)
-
-
 def _entries(path: Path, text: str) -> list[IndexEntry]:
     module = ".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts)
     classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
     return [
-        IndexEntry(name, module, _first_line(node), _fields(node))
+        IndexEntry(name, module, (ast.get_docstring(node) or "").split("\n", 1)[0])
         for node in classes
         if (name := _registered_name(node)) is not None
     ]
@@ -72,21 +53,3 @@ def _registered_name(node: ast.ClassDef) -> str | None:
             case ast.Call(func=ast.Name(id="register"), args=[ast.Constant(value=str(v))]):
                 return v
     return None
-
-
-def _first_line(node: ast.ClassDef) -> str:
-    return (ast.get_docstring(node) or "").split("\n", 1)[0]
-
-
-def _fields(node: ast.ClassDef) -> tuple[IndexField, ...]:
-    return tuple(
-        IndexField(
-            line.target.id,
-            ast.unparse(line.annotation),
-            None if line.value is None else ast.unparse(line.value),
-        )
-        for line in node.body
-        if isinstance(line, ast.AnnAssign)
-        and isinstance(line.target, ast.Name)
-        and not ast.unparse(line.annotation).startswith("ClassVar")
-    )

@@ -9,7 +9,8 @@ import math
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from kdlab.errors import Fault, SpecError
 
@@ -119,18 +120,29 @@ def hints_of(cls: type[Spec]) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in fields(cls)}  # type: ignore[arg-type]  # a dataclass, see above
 
 
+def alternatives(hint: Any) -> Iterator[Any]:
+    """What a hint allows, one by one, without `Annotated` and unions around it."""
+    if get_origin(hint) is Annotated:
+        yield from alternatives(get_args(hint)[0])
+    elif get_origin(hint) in (Union, UnionType):
+        for option in get_args(hint):
+            yield from alternatives(option)
+    else:
+        yield hint
+
+
 def ranges_of(cls: type[Spec]) -> dict[str, Range]:
     return {
-        name: limit for name, hint in hints_of(cls).items() for limit in _ranges_in(hint)
+        name: limit for name, hint in hints_of(cls).items() for limit in ranges_in(hint)
     }
 
 
-def _ranges_in(hint: Any) -> Iterator[Range]:
+def ranges_in(hint: Any) -> Iterator[Range]:
     """A Range may sit on the field itself or inside `X | None` and `tuple[X, ...]`."""
     if get_origin(hint) is Annotated:
         yield from (extra for extra in get_args(hint)[1:] if isinstance(extra, Range))
     for inner in get_args(hint):
-        yield from _ranges_in(inner)
+        yield from ranges_in(inner)
 
 
 def required_fields(cls: type[Spec]) -> list[str]:

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from kdlab.config import limits
-from kdlab.config.limits import DEPTH, NODES, TEXT, short
-from kdlab.errors import BadInput, Fault
+from kdlab.config.limits import DEPTH, NODES, TEXT
+from kdlab.errors import BadInput, Fault, short
 
 _BRACKET = re.compile(r"[\[\]{}]")
 _FLOAT = re.compile(
@@ -59,6 +59,11 @@ class Document:
 _MALFORMED = (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError)
 
 
+def dotted(key: str, part: str) -> str:
+    """The key of a part of what stands under a key; "" is the whole tree."""
+    return f"{key}.{part}" if key else part
+
+
 def parse_value(text: str) -> Any:
     """One value as YAML, for overrides: `2`, `1e-3`, `null`, `[1, 2]`, `word`.
 
@@ -98,9 +103,8 @@ def _parsed(text: str, shown_as: str) -> Document:
 
 def dump(tree: Any) -> str:
     """Plain containers as YAML, in their own order."""
-    kind = getattr(
-        yaml, "CSafeDumper", yaml.SafeDumper
-    )  # six times as fast, where it is built
+    # Six times as fast, where it is built.
+    kind = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     text: str = yaml.dump(tree, Dumper=kind, sort_keys=False, allow_unicode=True)
     return text
 
@@ -169,7 +173,7 @@ def _build(
             why = limits.key_refusal(name)
             if why is not None:
                 raise yaml.YAMLError(f"{short(repr(name), 60)} {why}")
-            child = f"{key}.{name}" if key else name
+            child = dotted(key, name)
             if name in mapping:
                 line = f"{shown_as}:{key_node.start_mark.line + 1}"
                 document.faults.append(Fault(child, "is written twice", line))
@@ -178,7 +182,7 @@ def _build(
         return mapping
     if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
         return [
-            _build(loader, child, f"{key}.{i}" if key else str(i), document, shown_as)
+            _build(loader, child, dotted(key, str(i)), document, shown_as)
             for i, child in enumerate(node.value)
         ]
     return _leaf(loader, node)

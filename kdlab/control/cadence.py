@@ -44,9 +44,7 @@ class Cadence:
 
 
 def logging(
-    seconds: float,
-    steps: int | None,
-    clock: Callable[[], float] = time.perf_counter,
+    seconds: float, steps: int | None, clock: Callable[[], float] = time.perf_counter
 ) -> Cadence:
     """The cadence of log lines: steps where the recipe names them, else seconds."""
     return Cadence(seconds if steps is None else None, steps, clock=clock)

@@ -20,11 +20,7 @@ class LoopControl:
     """The control of one loop, on one rank.
 
     Args:
-        steering: the orders that came.
         settings: what can be changed, as the spec has it, in an order that all ranks know.
-        step: that the training has done.
-        emit: events.
-        stop: whether the user asked for the end.
         leave: whether this generation of ranks is to end.
         pulse: a sign of life, with the step.
         is_first: the first rank speaks for the user; the others only for themselves.
@@ -108,11 +104,7 @@ class LoopControl:
         """Stand still until the first rank says go on, or any rank stop or leave.
 
         All ranks agree in it, so that they leave it together; a rank that is lost breaks it.
-
-        Args:
-            sources: that stand still too.
-            agree: on a request, with all ranks.
-            act: on what all agreed on: settings, a checkpoint.
+        Sources stand still too; `act` gets what all agreed on: settings, a checkpoint.
         """
         if self.is_first:
             self._emit(Paused(step=self._step()))

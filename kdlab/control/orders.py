@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from kdlab.events.log import LineReader
 
 CONTROL = "control.jsonl"
-_KINDS: dict[str, type["Order"]] = {}
+KINDS: dict[str, type["Order"]] = {}  # by name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Order:
         super().__init_subclass__()
         if kind:
             cls.KIND = kind
-            _KINDS[kind] = cls
+            KINDS[kind] = cls
 
     def facts(self) -> dict[str, Any]:
         """The line that is written."""
@@ -81,18 +81,9 @@ class KillTeacher(Order, kind="kill_teacher"):
     name: str
 
 
-TRAINING = (Pause, GoOn, SaveCheckpoint, ChangeSettings)
-TEACHERS = (AddTeacher, DrainTeacher, KillTeacher)
-
-
 def order(kind: str, member: str, data: Mapping[str, Any]) -> Order:
-    """The order of this name, given now.
-
-    Raises:
-        KeyError: there is none of this name.
-        TypeError: it lacks something, or takes no such thing.
-    """
-    return _KINDS[kind](time=time.time(), member=member, **data)
+    """The order of this name, given now; KeyError or TypeError where there is no such one."""
+    return KINDS[kind](time=time.time(), member=member, **data)
 
 
 def append(folder: Path, given: Order) -> None:
@@ -117,7 +108,7 @@ class OrderReader:
 
 def _parsed(line: Mapping[str, Any]) -> Order | None:
     try:
-        kind = _KINDS[str(line["event"])]
+        kind = KINDS[str(line["event"])]
         return kind(**{k: v for k, v in line.items() if k != "event"})
     except (KeyError, TypeError):
         return None

@@ -7,21 +7,14 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
-    """What one rank asks for, or what all agreed on.
+    """What one rank asks for, or what all agreed on."""
 
-    Attributes:
-        stop: the user asked for the end; the state is saved before it.
-        save: a checkpoint.
-        leave: save, and end this generation of ranks.
-        pause: stand still until the first rank does not ask for it any more.
-        settings: values from the next step on, in an order that all ranks know; the first
-            rank's, zeros of the others. None is given where all are 0.
-    """
-
-    stop: bool = False
-    save: bool = False
-    leave: bool = False
-    pause: bool = False
+    stop: bool = False  # the user asked for the end; the state is saved before it
+    save: bool = False  # a checkpoint
+    leave: bool = False  # save, and end this generation of ranks
+    pause: bool = False  # stand still until the first rank does not ask for it any more
+    # Values from the next step on, in an order that all ranks know; the first rank's, zeros of
+    # the others. None is given where all are 0.
     settings: tuple[float, ...] = ()
 
     @property
@@ -31,9 +24,8 @@ class ControlRequest:
 
     def numbers(self) -> list[float]:
         """To be summed over all ranks."""
-        return [float(n) for n in (self.stop, self.save, self.leave, self.pause)] + [
-            *self.settings
-        ]
+        flags = (self.stop, self.save, self.leave, self.pause)
+        return [*map(float, flags), *self.settings]
 
     @classmethod
     def of_all(cls, sums: Sequence[float]) -> Self:

@@ -50,13 +50,10 @@ def with_settings(loss: LossSpec | None, values: Mapping[str, float]) -> LossSpe
 
 
 class Steering:
-    """The orders for one member of a run.
+    """The orders for one member of a run; without a path there are none.
 
-    Args:
-        path: of the orders; None takes none.
-        member: of the run.
-        since: orders to pause or to save that are older belong to an earlier session;
-            values that were set still hold.
+    Orders to pause or to save that are older than `since` belong to an earlier session; values
+    that were set still hold.
     """
 
     def __init__(self, path: Path | None, member: str, since: float = 0.0) -> None:

@@ -56,9 +56,8 @@ class WorkerDone(Event, kind="worker_done", spread="work"):
 
     worker: int
     what: str  # train or combine
-    work: Mapping[str, object] = field(
-        default_factory=dict
-    )  # losses, counts and seconds of it
+    # Losses, counts and seconds of it.
+    work: Mapping[str, object] = field(default_factory=dict)
 
 
 class RoundIncomplete(

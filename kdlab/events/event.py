@@ -52,7 +52,7 @@ class Event:
             value = getattr(self, own.name)
             if own.name == self.SPREAD:
                 found |= value
-            elif own.name != "time" and (value is not None or not _may_be_none(own)):
+            elif own.name != "time" and (value is not None or own.default is not None):
                 found[own.name] = value
         return found
 
@@ -108,8 +108,13 @@ def parse(facts: Mapping[str, Any]) -> Event:
     name, rest = str(facts["event"]), {k: v for k, v in facts.items() if k != "event"}
     kind = _KINDS.get(name)
     if kind is not None:
-        own = {f.name: f for f in fields(kind)}
-        if all(n in rest or not _is_required(f) for n, f in own.items()):
+        own = [f.name for f in fields(kind)]
+        free = [
+            f.name
+            for f in fields(kind)
+            if f.default is not MISSING or f.default_factory is not MISSING
+        ]
+        if all(name in rest or name in free for name in own):
             known = {k: v for k, v in rest.items() if k in own}
             more = {k: v for k, v in rest.items() if k not in own}
             return kind(**known | ({kind.SPREAD: more} if kind.SPREAD else {}))
@@ -124,14 +129,6 @@ def kinds() -> dict[str, type[Event]]:
 
 def unheard(event: Event) -> None:
     """An `Emit` for what nobody needs to know."""
-
-
-def _is_required(own: Any) -> bool:
-    return own.default is MISSING and own.default_factory is MISSING
-
-
-def _may_be_none(own: Any) -> bool:
-    return own.default is None
 
 
 class _Shown(dict[str, Any]):

@@ -67,7 +67,7 @@ class LineReader:
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
-        self.path, self.offset = path, offset
+        self.path, self.offset = path, offset  # the first byte that was not read yet
 
     def __call__(self) -> list[dict[str, Any]]:
         if not self.path.exists():
@@ -98,19 +98,10 @@ class EventReader:
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
-        self.path, self._lines = path, LineReader(path, offset)
-
-    @property
-    def offset(self) -> int:
-        """Position of the first byte that was not read yet."""
-        return self._lines.offset
-
-    @offset.setter
-    def offset(self, offset: int) -> None:
-        self._lines.offset = offset
+        self.path, self.lines = path, LineReader(path, offset)
 
     def __call__(self) -> list[Event]:
-        found = [parse(line) for line in self._lines() if "event" in line]
+        found = [parse(line) for line in self.lines() if "event" in line]
         for event in found:
             if isinstance(event, LogOpened) and event.format != FORMAT:
                 raise BadInput(

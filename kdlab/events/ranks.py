@@ -59,11 +59,12 @@ class TrainingAgain(Event, kind="training_again"):
     generation: int
 
 
-class BatchShared(Event, kind="batch_shared"):
+class BatchShared(
+    Event,
+    kind="batch_shared",
+    line="rows of a batch on each rank: {rows} ({shares} shares)",
+):
     """How a batch is shared among the ranks."""
 
     rows: list[int]  # of each rank
     shares: str  # equal or measured
-
-    def text(self) -> str:
-        return f"rows of a batch on each rank: {self.rows} ({self.shares} shares)"

@@ -6,7 +6,7 @@ from typing import Any
 from kdlab.events.event import Event
 
 
-class RunStarted(Event, kind="run_started"):
+class RunStarted(Event, kind="run_started", line="run {run_id} ({experiment})"):
     """A session of a run begins; a resumed run has several."""
 
     run_id: str
@@ -21,9 +21,6 @@ class RunStarted(Event, kind="run_started"):
     thresholds: list[float | None]  # lt and ut, in samples
     dataset: Mapping[str, object]  # name, digest, classes, shape, counts of images
     tracking_uri: str | None  # of MLflow; None: it is not tracked
-
-    def text(self) -> str:
-        return f"run {self.run_id} ({self.experiment})"
 
 
 class MemberStarted(Event, kind="member_started", line="training {member}"):

@@ -46,9 +46,8 @@ class TeacherJoined(
     t_t: float  # samples/s, as it measured
     device: str | None = None
     pid: int | None = None
-    more: Mapping[str, object] = field(
-        default_factory=dict
-    )  # whatever else it says of itself
+    # Whatever else it says of itself.
+    more: Mapping[str, object] = field(default_factory=dict)
 
 
 class TeacherLeft(Event, kind="teacher_left", line="{teacher} left gracefully"):
@@ -181,7 +180,7 @@ class TeacherDrained(Event, kind="teacher_drained", line="{target} was asked to 
     pid: int
 
 
-class ChaosCaused(Event, kind="chaos"):
+class ChaosCaused(Event, kind="chaos", line="chaos: {kind} {target}"):
     """A process was hit, by the spec's timetable or by somebody."""
 
     kind: str  # kill_teacher, stop_rank, and so on
@@ -189,6 +188,3 @@ class ChaosCaused(Event, kind="chaos"):
     number: int | None = None  # how many have been
     by: str | None = None
     pid: int | None = None
-
-    def text(self) -> str:
-        return f"chaos: {self.kind} {self.target}"

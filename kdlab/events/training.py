@@ -39,22 +39,18 @@ class LoopEvent(Event):
     step: int  # that is done
     worker: int | None = None  # number of the local model
 
-    @property
-    def who(self) -> str:
-        """Before the text, where one of several local models did it."""
-        return "" if self.worker is None else f"worker {self.worker}: "
-
     def text(self) -> str:
-        return self.LINE.format_map(self.facts() | {"who": self.who})
+        """With `who`, where one of several local models did it."""
+        who = "" if self.worker is None else f"worker {self.worker}: "
+        return self.LINE.format_map(self.facts() | {"who": who})
 
 
-class CheckpointSaved(LoopEvent, kind="checkpoint_saved"):
+class CheckpointSaved(
+    LoopEvent, kind="checkpoint_saved", line="{who}checkpoint at step {step}"
+):
     """Whatever comes, the training can go on from here."""
 
     path: str | None = None
-
-    def text(self) -> str:
-        return f"{self.who}checkpoint at step {self.step}"
 
 
 class Resumed(Event, kind="resumed", line="resumed after {epoch} epochs, {step} steps"):
@@ -65,14 +61,14 @@ class Resumed(Event, kind="resumed", line="resumed after {epoch} epochs, {step} 
     rolled_back: int  # steps that were done and are done again
 
 
-class Steered(LoopEvent, kind="steered"):
+class Steered(LoopEvent, kind="steered", line="{who}from step {step} on: "):
     """Somebody changed settings; they hold from the next step on."""
 
     values: Mapping[str, float]
 
     def text(self) -> str:
         values = ", ".join(f"{name} = {value:g}" for name, value in self.values.items())
-        return f"{self.who}from step {self.step} on: {values}"
+        return f"{super().text()}{values}"
 
 
 class Paused(

@@ -12,12 +12,12 @@ runs/<run_id>/
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import yaml
@@ -236,6 +236,9 @@ class RunFolder:
             yield
 
 
+_Folder = TypeVar("_Folder", bound=RunFolder)  # of a run or of a sweep
+
+
 def find(run_id: str) -> RunFolder:
     """A run by its id, an unambiguous part of it, or "last".
 
@@ -243,18 +246,29 @@ def find(run_id: str) -> RunFolder:
         NotFoundError: none, or several; names them.
     """
     known = all_folders()
-    if run_id == "last" and known:
+    if not any(run_id in ("last", f.run_id) for f in known):
+        fitting = [f for f in known if run_id in f.run_id]
+        if len(fitting) == 1:
+            return fitting[0]
+        if fitting:
+            names = ", ".join(f.run_id for f in fitting[:5])
+            raise NotFoundError(f"{run_id!r} fits {len(fitting)} runs: {names}.")
+    return named(run_id, known, "run", runs_folder())
+
+
+def named(name: str, known: Sequence[_Folder], what: str, where: Path) -> _Folder:
+    """The folder of this name, or the "last" of them.
+
+    Raises:
+        NotFoundError: there is none; names the nearest.
+    """
+    if name == "last" and known:
         return known[-1]
-    exact = [f for f in known if f.run_id == run_id]
-    fits = exact or [f for f in known if run_id in f.run_id]
-    if len(fits) == 1:
-        return fits[0]
-    names = [f.run_id for f in known]
-    if fits:
-        first = ", ".join(f.run_id for f in fits[:5])
-        raise NotFoundError(f"{run_id!r} fits {len(fits)} runs: {first}.")
-    hint = nearest(run_id, names) or " There are no runs yet."
-    raise NotFoundError(f"There is no run {run_id!r} in {runs_folder()}.{hint}")
+    for folder in known:
+        if folder.run_id == name:
+            return folder
+    hint = nearest(name, [f.run_id for f in known]) or f" There are no {what}s yet."
+    raise NotFoundError(f"There is no {what} {name!r} in {where}.{hint}")
 
 
 def all_folders() -> list[RunFolder]:

@@ -17,9 +17,10 @@ from IPython.display import display
 from kdlab.config import load as loader
 from kdlab.config.spec import Range
 from kdlab.config.yaml_text import parse_value
-from kdlab.errors import BadInput, KdlabError, NotFoundError, SpecError
+from kdlab.errors import BadInput, NotFoundError, SpecError
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.notebook import form
+from kdlab.notebook.controls import button
 from kdlab.notebook.form import FormField
 from kdlab.run.experiment import Experiment
 from kdlab.run.experiment import load as load_experiment
@@ -39,17 +40,12 @@ _FIRST = (
 class Draft:
     """An experiment in the making: the one it began with, and what was changed. No widget.
 
-    Args:
-        name: of the config it begins with, or a path.
-        changes: overrides that hold already.
-
     Raises:
         NotFoundError: no such config.
     """
 
     def __init__(self, name: str, changes: Mapping[str, object] | None = None) -> None:
         self.name, self.changes = name, dict(changes or {})
-        self.fault = ""
         self.check()
 
     def set(self, key: str, value: object) -> None:
@@ -62,22 +58,21 @@ class Draft:
 
     def check(self) -> None:
         """Whether it could run, in the words of the command line."""
+        self.fault = ""
         try:
             load_experiment(self.name, self.changes)
         except SpecError as error:
             self.fault = str(error)
-        else:
-            self.fault = ""
         self._tree = loader.compose(self.name, [self.changes]).data
         self._written = loader.written(self.name, [self.changes])
 
     def value(self, field: FormField) -> object:
         """With cards read and defaults filled in."""
-        return _at(self._tree, field.key, field.default)
+        return loader.at(self._tree, field.key, field.default)
 
     def chosen(self, field: FormField) -> str | None:
         """Name of the card or component a part is made of; None where it is null."""
-        tree = _at(self._written, field.key, None)
+        tree = loader.at(self._written, field.key)
         if not isinstance(tree, Mapping):
             tree = self.value(field)
         if isinstance(tree, Mapping):
@@ -91,13 +86,9 @@ class Draft:
     def save(self, name: str, *, replace: bool = False) -> Path:
         """Into `configs/` of the current folder, where every command finds it.
 
-        Args:
-            name: such as my/experiment.
-            replace: a config of this name that is there.
-
         Raises:
-            BadInput: it has a fault, the name leads elsewhere or is taken, or nothing can be
-                written there.
+            BadInput: it has a fault, the name leads elsewhere or is taken (and not to be replaced),
+                or nothing can be written there.
         """
         if self.fault:
             raise BadInput(f"Not saved, for it could not run: {self.fault}")
@@ -125,23 +116,16 @@ class Builder:
         self.message, self.text = widgets.HTML(), widgets.HTML()
         self.name = widgets.Text(value="my/experiment", description="save as configs/")
         self.name.style.description_width = "120px"
-        self.save = self._button("save", self._save)
-        self.start = self._button("start", self._start)
+        self.save = button("save", self._save, self._say)
+        self.start = button("start", self._start, self._say)
         self.output = widgets.Output()
         self.fields: dict[str, widgets.Widget] = {}  # widgets by dotted key
         self._unread: dict[str, str] = {}  # fields whose text is no value, and why
         self._saved: Path | None = None  # by this form: it may write there again
         self.sections = widgets.Accordion(children=[])
         self._build()
-        self.box = widgets.VBox(
-            [
-                self.sections,
-                self.message,
-                widgets.HBox([self.name, self.save, self.start]),
-                self.text,
-                self.output,
-            ]
-        )
+        row = widgets.HBox([self.name, self.save, self.start])
+        self.box = widgets.VBox([self.sections, self.message, row, self.text, self.output])
         self._show()
 
     @property
@@ -203,15 +187,16 @@ class Builder:
             layout=_wide(),
             style=_STYLE,
         )
+        of_family = shown == family
         variant = widgets.Text(
-            description=family if shown == family else "",
-            value=str(name).partition("/")[2] if shown == family else "",
+            description=family if of_family else "",
+            value=str(name).partition("/")[2] if of_family else "",
             placeholder="which of the family, such as resnet18",
             continuous_update=False,
             layout=_wide(),
             style=_STYLE,
         )
-        variant.layout.display = "" if shown == family else "none"
+        variant.layout.display = "" if of_family else "none"
         self.fields[field.key], self.fields[f"{field.key}.*"] = chooser, variant
 
         def choose(change: Mapping[str, object]) -> None:
@@ -288,17 +273,6 @@ class Builder:
         kind = "could run" if not text else html.escape(text)
         self.message.value = f"<pre style='white-space:pre-wrap'>{kind}</pre>"
 
-    def _button(self, label: str, act: Callable[[], None]) -> widgets.Button:
-        button = widgets.Button(description=label)
-        button.on_click(lambda _: self._try(act))
-        return button
-
-    def _try(self, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except KdlabError as error:
-            self._say(str(error))
-
     def _save(self) -> None:
         again = self._saved is not None and self._saved.is_file()
         wanted = Path.cwd() / "configs" / f"{self.name.value.strip()}.yaml"
@@ -315,14 +289,6 @@ class Builder:
             self.run.live()
 
 
-def _at(tree: object, key: str, default: object) -> object:
-    for part in key.split("."):
-        if not isinstance(tree, Mapping) or part not in tree:
-            return default
-        tree = tree[part]
-    return tree
-
-
 def _widget(
     field: FormField, value: object
 ) -> tuple[widgets.Widget, Callable[[object], object]]:
@@ -332,14 +298,17 @@ def _widget(
     if field.kind == "choice":
         options = [*([_NONE] if field.optional else []), *field.choices]
         shown = _NONE if value is None else value
-        return widgets.Dropdown(options=options, value=shown, **shared), _or_null
+        chooser = widgets.Dropdown(options=options, value=shown, **shared)
+        return chooser, lambda picked: None if picked == _NONE else picked
     if field.kind == "yes_no" and not field.optional:
         return widgets.Checkbox(value=bool(value), indent=True, **shared), bool
+    shared["continuous_update"] = False
     if field.kind == "text" and not field.optional:
-        text = widgets.Text(value=str(value or ""), continuous_update=False, **shared)
-        return text, str
-    written = _flow(value)
-    return widgets.Text(value=written, continuous_update=False, **shared), _parsed
+        return widgets.Text(value=str(value or ""), **shared), str
+    # On one line, as an override would be written.
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    written = text.removesuffix("...\n").strip()
+    return widgets.Text(value=written, **shared), lambda typed: parse_value(str(typed))
 
 
 def _wide() -> widgets.Layout:
@@ -347,25 +316,7 @@ def _wide() -> widgets.Layout:
     return widgets.Layout(width="98%")
 
 
-def _or_null(value: object) -> object:
-    return None if value == _NONE else value
-
-
-def _parsed(text: object) -> object:
-    return parse_value(str(text))
-
-
-def _flow(value: object) -> str:
-    """On one line, as an override would be written."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
-    return text.removesuffix("...\n").strip()
-
-
 def _words(about: str, limit: Range | None = None) -> widgets.HTML:
     text = about + (f" Allowed: {limit}." if limit is not None and str(limit) else "")
-    return widgets.HTML(
-        "<div style='opacity:.65;margin-left:158px;line-height:1.35'>"
-        f"{html.escape(text)}</div>"
-        if text
-        else ""
-    )
+    look = "opacity:.65;margin-left:158px;line-height:1.35"
+    return widgets.HTML(f"<div style='{look}'>{html.escape(text)}</div>" if text else "")

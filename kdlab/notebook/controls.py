@@ -14,18 +14,35 @@ if TYPE_CHECKING:
     from kdlab.run.handle.run import Run
 
 
-class Controls:
-    """Buttons and sliders. Each only appends an order; errors are shown where they happen.
+def attempt(act: Callable[[], object], say: Callable[[str], None]) -> bool:
+    """Whether it was done; what was wrong is said, or nothing."""
+    say("")
+    try:
+        act()
+    except KdlabError as error:
+        say(str(error))
+        return False
+    return True
 
-    Args:
-        run: to be steered.
-        say: shows what was wrong, or nothing.
-    """
+
+def button(
+    label: str, act: Callable[[], object], say: Callable[[str], None], **look: Any
+) -> widgets.Button:
+    """A button that attempts it."""
+    made = widgets.Button(description=label, **look)
+    made.on_click(lambda _: attempt(act, say))
+    return made
+
+
+class Controls:
+    """Buttons and sliders. Each only appends an order; what is wrong is said by `say`."""
 
     def __init__(self, run: "Run", say: Callable[[str], None]) -> None:
         self.run, self._say = run, say
         self._paused = False
-        self.pause = self._button("pause", self._pause_or_go_on)
+        self.pause = self._button(
+            "pause", lambda: run.go_on() if self._paused else run.pause()
+        )
         self.checkpoint = self._button("checkpoint", run.checkpoint)
         self.stop = self._button("stop", run.stop)
         self.add = self._button("add teacher", run.add_teacher)
@@ -39,28 +56,8 @@ class Controls:
         self._dials: dict[str, Dial] = {}
         self._made_for = ""
 
-    def parts(self) -> list[widgets.Widget]:
-        """All, to be closed."""
-        own = [*self.buttons.children, *self.pool.children, *self.sliders.children]
-        return [*own, self.buttons, self.pool, self.sliders]
-
     def _button(self, label: str, act: Callable[[], object]) -> widgets.Button:
-        button = widgets.Button(description=label, layout=widgets.Layout(width="auto"))
-        button.on_click(lambda _: self._try(act))
-        return button
-
-    def _try(self, act: Callable[[], object]) -> bool:
-        """Whether it was done."""
-        try:
-            act()
-        except KdlabError as error:
-            self._say(str(error))
-            return False
-        self._say("")
-        return True
-
-    def _pause_or_go_on(self) -> None:
-        self.run.go_on() if self._paused else self.run.pause()
+        return button(label, act, self._say, layout=widgets.Layout(width="auto"))
 
     def follow(self, watch: Watch) -> None:
         """What the run can do now."""
@@ -84,7 +81,8 @@ class Controls:
     def _make_sliders(self) -> None:
         """With the values of the member that trains now."""
         for dial in self._dials.values():
-            dial.close()
+            for widget in (*dial.children, dial):
+                widget.close()
         self._dials.clear()
         try:
             knobs = self.run.knobs()
@@ -96,7 +94,7 @@ class Controls:
         self.sliders.children = tuple(self._dials.values())
 
     def _set(self, name: str, value: float) -> bool:
-        return self._try(lambda: self.run.set(**{name: value}))
+        return attempt(lambda: self.run.set(**{name: value}), self._say)
 
     def disable(self) -> None:
         """The run has ended."""
@@ -110,11 +108,8 @@ class Dial(widgets.HBox):
     """A number as a slider, and as a field where it is typed.
 
     A slider takes the nearest number it can show for one outside its range; the field sends what
-    was typed, and goes back where the run refuses it.
-
-    Args:
-        knob: with its range; a slider without an upper end reaches four times the value.
-        send: (name, value) to the run; whether it was taken.
+    was typed, and goes back where the run refuses it (`send` is false). A slider without an upper
+    end reaches four times the value.
     """
 
     def __init__(self, knob: "Knob", send: Callable[[str, float], bool]) -> None:
@@ -176,8 +171,3 @@ class Dial(widgets.HBox):
     def disable(self) -> None:
         """The run has ended."""
         self.slider.disabled = self.field.disabled = True
-
-    def close(self) -> None:
-        for widget in (self.slider, self.field):
-            widget.close()
-        super().close()

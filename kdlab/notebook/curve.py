@@ -14,7 +14,6 @@ class Curve:
     come after: a curve of 36,000 points has 600 to 1,200, evenly spread.
     """
 
-    most: int = _MAX
     points: list[tuple[float, float]] = field(default_factory=list)
     stride: int = 1  # points that become one
     _pending: list[tuple[float, float]] = field(default_factory=list)
@@ -25,7 +24,7 @@ class Curve:
             return
         self.points.append(_mean(self._pending))
         self._pending.clear()
-        if len(self.points) >= self.most:
+        if len(self.points) >= _MAX:
             pairs = zip(self.points[::2], self.points[1::2], strict=True)
             self.points = [_mean(list(pair)) for pair in pairs]
             self.stride *= 2

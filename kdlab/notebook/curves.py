@@ -15,10 +15,8 @@ Point = tuple[str, str, float, float]  # panel, curve, x, y
 class CurvesWidget(anywidget.AnyWidget):
     """Draws what it is sent. A view that appears later asks for all of it.
 
-    Args:
-        watch: what there is.
-        again: the code that shows it again; the page names it when the kernel is gone.
-        seen: called when a view has said hello, by whatever thread; calls `reset`.
+    `again` is the code that shows it again; the page names it when the kernel is gone. `seen` is
+    called when a view has said hello, by whatever thread; it calls `reset`.
     """
 
     _esm = Path(__file__).with_name("canvas.js")

@@ -4,39 +4,29 @@ No widget here. Fields, ranges and words come from the same dataclasses that che
 """
 
 import re
-import types
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal, Union, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from kdlab.config import folders, load, registry, yaml_text
-from kdlab.config.spec import Range, Spec, hints_of, plain, ranges_of
+from kdlab.config.spec import Range, Spec, alternatives, hints_of, plain, ranges_of
 from kdlab.errors import BadInput, NotFoundError
 
 Kind = Literal["part", "choice", "yes_no", "whole", "number", "text", "yaml"]
-_KINDS: dict[object, Kind] = {
-    bool: "yes_no",
-    int: "whole",
-    float: "number",
-    str: "text",
-}
+_KINDS: dict[object, Kind] = {bool: "yes_no", int: "whole", float: "number", str: "text"}
 _DOCUMENTED = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*)$")
 
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One key of a spec.
-
-    part: the spec it holds, for kind "part"; may be a kind with many components.
-    optional: null is allowed.
-    """
+    """One key of a spec."""
 
     key: str  # dotted, from the top of the experiment
     kind: Kind
-    optional: bool = False
+    optional: bool = False  # null is allowed
     limit: Range | None = None
     choices: tuple[object, ...] = ()
-    part: type[Spec] | None = None
+    part: type[Spec] | None = None  # that it holds; may be a kind with many components
     about: str = ""
     default: object = None  # in YAML's form; None where it has none
 
@@ -60,13 +50,15 @@ def fields_of(cls: type[Spec], at: str = "") -> list[FormField]:
     for name, hint in hints_of(cls).items():
         if name == "variant":  # of a family: part of its name
             continue
-        options, optional = _alternatives(hint)
-        part, choices = _part(options[0]), _choices(options[0])
+        options = list(alternatives(hint))
+        first = next(option for option in options if option is not type(None))
+        part = first if isinstance(first, type) and issubclass(first, Spec) else None
+        choices = get_args(first) if get_origin(first) is Literal else ()
         found.append(
             FormField(
-                f"{at}.{name}" if at else name,
-                "part" if part else "choice" if choices else _KINDS.get(options[0], "yaml"),
-                optional=optional,
+                yaml_text.dotted(at, name),
+                "part" if part else "choice" if choices else _KINDS.get(first, "yaml"),
+                optional=type(None) in options,
                 limit=limits.get(name),
                 choices=choices,
                 part=part,
@@ -77,14 +69,6 @@ def fields_of(cls: type[Spec], at: str = "") -> list[FormField]:
     return found
 
 
-def _part(hint: object) -> type[Spec] | None:
-    return hint if isinstance(hint, type) and issubclass(hint, Spec) else None
-
-
-def _choices(hint: object) -> tuple[object, ...]:
-    return get_args(hint) if get_origin(hint) is Literal else ()
-
-
 def _defaults(cls: type[Spec]) -> dict[str, object]:
     found = {}
     for one in fields(cls):  # type: ignore[arg-type]  # specs are dataclasses
@@ -93,16 +77,6 @@ def _defaults(cls: type[Spec]) -> dict[str, object]:
         elif one.default_factory is not MISSING:
             found[one.name] = plain(one.default_factory())
     return found
-
-
-def _alternatives(hint: object) -> tuple[list[object], bool]:
-    """What a hint allows, without Annotated and None, and whether None is among it."""
-    if get_origin(hint) is Annotated:
-        return _alternatives(get_args(hint)[0])
-    if get_origin(hint) not in (Union, types.UnionType):
-        return [hint], False
-    parts = [_alternatives(arg)[0][0] for arg in get_args(hint)]
-    return [p for p in parts if p is not type(None)], type(None) in parts
 
 
 def field_docs(cls: type[Spec]) -> dict[str, str]:
@@ -151,8 +125,9 @@ class Shelf:
         except (BadInput, ImportError):  # what is wrong with it is said when it is used
             return
         if not tree.faults:
-            choice = Choice("use", name, _first_line(path))
-            self._found.append((choice, cls, frozenset(tree.data)))
+            document = yaml_text.read(path, folders.display(path)).data
+            about = str(document.get("about", "")) if isinstance(document, dict) else ""
+            self._found.append((Choice("use", name, about), cls, frozenset(tree.data)))
 
     def about(self, name: str | None) -> str:
         """What a card or a component says of itself; nothing where there is no such one."""
@@ -166,11 +141,6 @@ class Shelf:
             for choice, cls, own in self._found
             if (issubclass(cls, wanted) if cls is not None else own and own <= keys)
         ]
-
-
-def _first_line(path: Path) -> str:
-    document = yaml_text.read(path, folders.display(path)).data
-    return str(document.get("about", "")) if isinstance(document, dict) else ""
 
 
 def first_sentence(cls: type) -> str:

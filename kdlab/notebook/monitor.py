@@ -7,23 +7,19 @@ or restarted kernel, or a closed browser, never touches the run.
 
 import threading
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import ipywidgets as widgets
-from IPython.display import HTML, display
 
 from kdlab.events.log import EventReader
-from kdlab.experiment.folder import ENDED
 from kdlab.notebook import picture
 from kdlab.notebook.controls import Controls
 from kdlab.notebook.curves import CurvesWidget
-from kdlab.notebook.follower import follower
+from kdlab.notebook.live_view import LiveView
 from kdlab.notebook.watch import Watch
 from kdlab.report.page import table
 
 if TYPE_CHECKING:
-    from IPython.core.display_functions import DisplayHandle
-
     from kdlab.run.handle.run import Run
 
 Renderer = Literal["auto", "canvas", "svg"]
@@ -31,25 +27,18 @@ _PATIENCE_S = 2.0  # for a view of the canvas to say hello
 _TABLES_S = 1.0  # between updates of tables and of the SVG
 
 
-class Monitor:
-    """What `run.live()` shows.
-
-    Args:
-        run: to be watched.
-        renderer: `auto` draws on a canvas, and as SVG where the page cannot show that.
-        hz: updates a second.
-    """
+class Monitor(LiveView):
+    """What `run.live()` shows, `hz` times a second; `auto` takes SVG where there is no canvas."""
 
     def __init__(self, run: "Run", renderer: Renderer = "auto", hz: float = 8.0) -> None:
-        self.run, self.renderer, self.hz = run, renderer, hz
+        super().__init__(run, 1 / hz)
+        self.run, self.renderer = run, renderer
         self.watch = Watch()
         self._read = EventReader(run.folder.events)
         self._hello = threading.Event()
-        self._closing = threading.Event()
         self._lock = threading.Lock()  # the watch is read by callbacks of any thread
         self._shown_at = time.monotonic()
         self._tables_at = 0.0
-        self._snapshot: DisplayHandle | None = None
         self.heading = widgets.HTML()
         self.curves = CurvesWidget(
             self.watch, f'kdlab.attach("{run.id}").live()', self._greeted
@@ -59,51 +48,17 @@ class Monitor:
         self.teachers, self.ticker = widgets.HTML(), widgets.HTML()
         self.message = widgets.HTML()
         self.controls = Controls(run, self._say)
-        self.box = widgets.VBox(
-            [
-                self.heading,
-                self.curves,
-                self.svg,
-                self.devices,
-                self.teachers,
-                self.controls.box,
-                self.message,
-                self.ticker,
-            ]
-        )
-        self._look()
-        self._thread = follower(self._follow, "kdlab-live")
+        shown = [self.heading, self.curves, self.svg, self.devices, self.teachers]
+        self.box = widgets.VBox([*shown, self.controls.box, self.message, self.ticker])
+        self.look()
 
-    # Showing
-
-    def show(self) -> "Monitor":
-        """Display it, and a picture that stays when the notebook is saved."""
-        display(self.box)
-        self._snapshot = display(HTML(""), display_id=True)
+    def show(self) -> Self:
         self._shown_at = time.monotonic()
-        self.follow()
-        return self
-
-    def follow(self) -> None:
-        """Watch without showing anything."""
-        self._thread.start()
-
-    def _ipython_display_(self) -> None:
-        """Shown already, by `show`."""
+        return super().show()
 
     def __repr__(self) -> str:
         with self._lock:
             return f"Monitor({self.run.id}: {self.watch.state}, step {self.watch.step})"
-
-    def close(self) -> None:
-        """Stop watching. The run goes on."""
-        self._closing.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join()
-        for widget in (*self.controls.parts(), *self.box.children, self.box):
-            widget.close()
-
-    # Following
 
     def _greeted(self) -> None:
         """A page shows the canvas, for the first time or again: all of it from here on."""
@@ -113,18 +68,12 @@ class Monitor:
 
     def _follow(self) -> None:
         try:
-            while not self._closing.wait(1 / self.hz):
-                ended = self.run.state in ENDED  # looked at first: nothing is missed
-                self._look()
-                if ended:
-                    break
-            self._end()
+            super()._follow()
         except Exception as error:  # of whatever kind: it is the page that must say so
             self._say(f"The monitor stopped, the run did not: {error!r}")
             raise
 
-    def _look(self) -> None:
-        """Read what is new and show it."""
+    def look(self) -> None:
         with self._lock:
             for event in self._read():
                 self.watch.see(event)
@@ -148,14 +97,13 @@ class Monitor:
         self.svg.value = picture.svg(self.watch) if by_svg else ""
         self.curves.layout.display = "none" if by_svg else ""
 
-    def _end(self) -> None:
+    def end(self) -> str:
         with self._lock:
             self.watch.state = self.run.state  # a lost one has said nothing
             self._tables(time.monotonic())
             still = picture.static(self.watch)
         self.controls.disable()
-        if self._snapshot is not None:
-            self._snapshot.update(HTML(still))
+        return still
 
     def _say(self, text: str) -> None:
         self.message.value = table(("",), [(text,)]) if text else ""

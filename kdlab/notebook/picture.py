@@ -48,9 +48,9 @@ def devices(watch: Watch) -> str:
     return page.image(timeline(watch.spans), "Gantt") if watch.spans else ""
 
 
-def ticker(watch: Watch, most: int = 8) -> str:
+def ticker(watch: Watch) -> str:
     """The newest events first."""
-    newest = list(watch.ticker)[-most:][::-1]
+    newest = list(watch.ticker)[-8:][::-1]
     rows = [(time.strftime("%H:%M:%S", time.localtime(t)), line) for t, line in newest]
     return table(("time", "event"), rows) if rows else ""
 

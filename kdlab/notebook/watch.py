@@ -6,7 +6,6 @@ saved notebook, and for a test.
 
 from collections import deque
 from dataclasses import dataclass, field
-from functools import singledispatchmethod
 
 from kdlab.events.blockwise import TraceRecorded
 from kdlab.events.ensemble import ErrorsMeasured, LocalStep
@@ -50,7 +49,6 @@ class Watch:
     state: str = "starting"
     member: str = ""
     experiment: str = ""
-    began: float = 0.0
     time: float = 0.0  # of the newest event
     step: int = 0
     of_steps: int = 0
@@ -73,13 +71,63 @@ class Watch:
         if not isinstance(event, _SEEN_OTHERWISE) and (line := event.text()):
             self.ticker.append((self.time, line))
 
-    @singledispatchmethod
     def _take(self, event: Event) -> None:
-        """What it changes; by its class."""
+        match event:
+            case StepLogged() | EpochDone() if event.member == "teacher" and self.member:
+                pass  # curves are of the student
+            case MemberStarted():
+                self._begin(str(event.member))
+            case RunStarted():
+                self._begin_session(event)
+            case StepLogged():
+                self.step, self.of_steps, self.epoch = (
+                    event.step,
+                    event.of_steps,
+                    event.epoch,
+                )
+                self.rate = event.samples_per_second
+                self._points(_STEP, event, self.step)
+            case LocalStep():
+                self.step, self.of_steps = event.step, event.of_steps
+                if event.loss is not None:
+                    self._point("loss", f"worker {event.worker}", self.step, event.loss)
+            case EpochDone():
+                self._points(_EPOCH, event, event.epoch)
+            case ErrorsMeasured():
+                self._points(_LOOK, event, event.iterations)
+            case Paused() | WentOn():
+                self.paused = isinstance(event, Paused)
+            case RunDone():
+                self.state = event.state
+            case _:
+                self._take_of_machines(event)
 
-    @_take.register
-    def _on_member_started(self, event: MemberStarted) -> None:
-        self._begin(str(event.member))
+    def _take_of_machines(self, event: Event) -> None:
+        """Teachers, devices, and what somebody has set."""
+        match event:
+            case Scheduled():  # what the student does when soft labels are free (N-training)
+                self.lines["samples/s"] = {"t_s": event.t_s}
+            case Steered():
+                self.values |= event.values
+                for name, value in event.values.items():
+                    part, _, key = name.partition(".")
+                    if part == "soft_labels" and "unused soft labels" in self.lines:
+                        self.lines["unused soft labels"][key] = float(value)
+            case TraceRecorded():
+                self.spans = [
+                    (int(device), str(part), int(step), float(begin), float(end))
+                    for device, part, step, begin, end in event.spans
+                ]
+            case TeacherJoined(name=name, device=device, t_t=t_t):
+                before = self.teachers.get(name)
+                resends = 0 if before is None else before.resends
+                row = TeacherRow(name, "assigned", str(device), t_t, resends, self.time)
+                self.teachers[name] = row
+            case TeacherLeft() | TeacherLost() if event.teacher in self.teachers:
+                row = self.teachers[event.teacher]
+                row.state = "left" if isinstance(event, TeacherLeft) else "lost"
+                row.since = self.time
+                row.resends += event.resent
 
     def _begin(self, member: str) -> None:
         """Another member: its own curves; what came of the others stays."""
@@ -93,87 +141,12 @@ class Watch:
         self.lines.pop("samples/s", None)
         self.step = self.of_steps = self.epoch = 0
 
-    @_take.register
-    def _on_run_started(self, event: RunStarted) -> None:
-        self.state, self.began = "running", self.began or self.time
-        self.paused = False
-        self.experiment = event.experiment
-        spec = event.spec or {}
-        soft = spec.get("soft_labels") or {}
+    def _begin_session(self, event: RunStarted) -> None:
+        self.state, self.paused, self.experiment = "running", False, event.experiment
+        soft = (event.spec or {}).get("soft_labels") or {}
         if soft.get("type") == "cluster/served" and soft.get("thresholds_in") == "samples":
             bounds = {name: soft[name] for name in ("lt", "ut") if soft[name] is not None}
             self.lines["unused soft labels"] = bounds
-
-    @_take.register
-    def _on_step(self, event: StepLogged) -> None:
-        if event.member == "teacher" and self.member:
-            return
-        self.step, self.of_steps = event.step, event.of_steps
-        self.epoch = event.epoch
-        self.rate = event.samples_per_second
-        self._points(_STEP, event, self.step)
-
-    @_take.register
-    def _on_local_step(self, event: LocalStep) -> None:
-        self.step, self.of_steps = event.step, event.of_steps
-        if event.loss is not None:
-            name = f"worker {event['worker']}"
-            self._point("loss", name, self.step, event.loss)
-
-    @_take.register
-    def _on_epoch_done(self, event: EpochDone) -> None:
-        if event.member == "teacher" and self.member:
-            return
-        self._points(_EPOCH, event, event.epoch)
-
-    @_take.register
-    def _on_tick(self, event: ErrorsMeasured) -> None:
-        self._points(_LOOK, event, event.iterations)
-
-    @_take.register
-    def _on_scheduled(self, event: Scheduled) -> None:
-        """t_s: what the student does when soft labels are free (N-training)."""
-        self.lines["samples/s"] = {"t_s": event.t_s}
-
-    @_take.register
-    def _on_steered(self, event: Steered) -> None:
-        self.values |= event.values
-        for name, value in event.values.items():
-            part, _, key = name.partition(".")
-            if part == "soft_labels" and "unused soft labels" in self.lines:
-                self.lines["unused soft labels"][key] = float(value)
-
-    @_take.register
-    def _on_trace(self, event: TraceRecorded) -> None:
-        self.spans = [
-            (int(device), str(part), int(step), float(begin), float(end))
-            for device, part, step, begin, end in event.spans
-        ]
-
-    @_take.register
-    def _on_paused(self, event: Paused | WentOn) -> None:
-        self.paused = isinstance(event, Paused)
-
-    @_take.register
-    def _on_teacher_joined(self, event: TeacherJoined) -> None:
-        device = str(event.device)
-        row = TeacherRow(event.name, "assigned", device, event.t_t, since=self.time)
-        before = self.teachers.get(row.name)
-        if before is not None:
-            row.resends = before.resends
-        self.teachers[row.name] = row
-
-    @_take.register
-    def _on_teacher_gone(self, event: TeacherLeft | TeacherLost) -> None:
-        row = self.teachers.get(event.teacher)
-        if row is not None:
-            row.state = "left" if isinstance(event, TeacherLeft) else "lost"
-            row.since = self.time
-            row.resends += event.resent
-
-    @_take.register
-    def _on_run_done(self, event: RunDone) -> None:
-        self.state = event.state
 
     def _points(
         self, what: tuple[tuple[str, str, str], ...], event: Event, x: float

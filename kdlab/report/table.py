@@ -56,6 +56,13 @@ def _aligned(lines: Sequence[Sequence[str]], left: int) -> str:
     )
 
 
+def number(value: object) -> str:
+    """A number in four digits, nothing as a dash; anything else as it is."""
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def spread(values: Sequence[float], digits: int) -> str:
     """Mean ± one standard deviation; the mean alone for a single value."""
     error = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""

@@ -17,11 +17,7 @@ from kdlab.report.table import text_table_left
 
 
 def catalogue(kind: str | None = None, word: str | None = None) -> str:
-    """Configs, cards and components with one line each.
-
-    Args:
-        kind: one of them, or `all`; None is an overview that fits a screen.
-        word: only what has it in its name or in its line.
+    """Configs, cards and components with one line each; without arguments what fits a screen.
 
     Raises:
         NotFoundError: no such kind, or nothing with that word.
@@ -32,7 +28,7 @@ def catalogue(kind: str | None = None, word: str | None = None) -> str:
     if kind not in (None, "all"):
         if kind not in sections:
             raise NotFoundError(
-                f"There is no kind {kind!r}.{nearest(kind, list(sections))} "
+                f"There is no kind {kind!r}.{nearest(kind, sections)} "
                 f"Kinds: {', '.join(sections)}; `kdlab list --search WORD` finds names."
             )
         sections = {kind: sections[kind]}
@@ -60,10 +56,8 @@ def _overview(sections: "dict[str, list[Row]]") -> str:
     for title, rows in sections.items():
         names = dict.fromkeys(name.removeprefix(f"{title}/") for _, name, _ in rows)
         # Those for tests are listed by their kind, and are not what one looks for here.
-        shown = sorted(
-            (name for name in names if not name.startswith("smoke/")),
-            key=lambda name: ("/" in name, name),
-        )
+        usual = (name for name in names if not name.startswith("smoke/"))
+        shown = sorted(usual, key=lambda name: ("/" in name, name))
         lines += wrap(
             ", ".join(shown),
             width=100,
@@ -86,10 +80,8 @@ def _listed(sections: "dict[str, list[Row]]") -> str:
     blocks = []
     for title, rows in sections.items():
         width = max(len(name) for name, _, _ in rows)
-        lines = [
-            f"  {how:4}  {name.ljust(width)}  {about}".rstrip() for how, name, about in rows
-        ]
-        blocks.append("\n".join([title, *lines]))
+        lines = (f"  {how:4}  {name.ljust(width)}  {about}" for how, name, about in rows)
+        blocks.append("\n".join([title, *map(str.rstrip, lines)]))
     return "\n\n".join(blocks)
 
 
@@ -114,11 +106,9 @@ def _sections() -> dict[str, list[Row]]:
 
 def _parts() -> dict[str, list[Row]]:
     """Without configs; with what was defined in a notebook cell."""
-    sections = {
-        title: rows
-        for title, rows in _sections().items()
-        if title not in ("configs", "sweeps")
-    }
+    sections = _sections()
+    for title in ("configs", "sweeps"):
+        sections.pop(title, None)
     for name in registry.known_names():
         if all(name != known for rows in sections.values() for _, known, _ in rows):
             room = sections.setdefault(name.split("/", 1)[0], [])
@@ -168,15 +158,12 @@ class Registry:
             is_config = name in folders.names("configs")
             hint = f' It is a config: kdlab.load("{name}").' if is_config else ""
             raise NotFoundError(
-                f"There is no card or component named {name!r}.{hint}{nearest(name, list(self))}"
+                f"There is no card or component named {name!r}.{hint}{nearest(name, self)}"
             )
         return found
 
     def __iter__(self) -> Iterator[str]:
         return (name for rows in _parts().values() for _, name, _ in rows)
-
-    def __contains__(self, name: object) -> bool:
-        return name in set(self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -209,8 +196,7 @@ def describe(name: str, overrides: Sequence[str] = ()) -> str:
         return _experiment(name, overrides)
     if name in folders.names("registry"):
         return str(card_sheet(name, overrides))
-    component = component_sheet(name)
-    if component is not None:
+    if component := component_sheet(name):
         return str(component)
     known = [*folders.names("configs"), *folders.names("registry")]
     known += [entry.name for entry in source_index.index()]
@@ -234,11 +220,7 @@ def _sweep(name: str) -> str:
 
 
 def card_sheet(name: str, overrides: Sequence[str] = ()) -> Sheet:
-    """A card with where each value comes from.
-
-    Raises:
-        SpecError: it has faults.
-    """
+    """A card with where each value comes from; SpecError where it has faults."""
     path = folders.find("registry", name)
     tree = load.compose_card(name, overrides)
     if tree.faults:

@@ -22,30 +22,35 @@ class Finding(TypedDict):
     advice: str
 
 
+_PACKAGES = ("torch", "torchvision", "timm", "distributed", "mlflow", "optuna", "omegaconf")
+
+
 def examine() -> list[Finding]:
-    findings = [_python(), *map(_package, _PACKAGES), _gpu(), _memory()]
-    findings += [
-        _writable("data and teachers", home()),
-        _writable("runs", runs_folder()),
+    import torch
+
+    gpu = torch.cuda.is_available()
+    gpu_name = torch.cuda.get_device_name() if gpu else "none: everything runs on the CPU"
+    free = psutil.virtual_memory().available
+    machine = f"{os.cpu_count()} cores, {free / 2**30:.1f} GiB free"
+    close = "data sets and teachers need memory; close programs"
+    shared, file = (
+        os.access("/dev/shm", os.W_OK),
+        "the reader uses a temporary file instead",
+    )
+    shared_at = "/dev/shm" if shared else "no /dev/shm"
+    redis, only = shutil.which("redis-server"), "only the Redis coordinator needs it"
+    new, python = sys.version_info >= (3, 11), sys.version.split()[0]
+    return [
+        _finding("Python", new, python, "install Python 3.11 or newer"),
+        *map(_package, _PACKAGES),
+        _finding("GPU", gpu, gpu_name, "a GPU makes it faster", "limited"),
+        _finding("machine", free >= 2 * 2**30, machine, close, "limited"),
+        _writable("data and teachers", home(), "KDLAB_HOME"),
+        _writable("runs", runs_folder(), "KDLAB_RUNS"),
+        _finding("shared memory", shared, shared_at, file, "limited"),
+        _finding("redis-server", bool(redis), redis or "not found", only, "limited"),
+        *_within_reach(),
     ]
-    findings += [_shared_memory(), _optional("redis-server", "the Redis coordinator")]
-    return [*findings, *_within_reach()]
-
-
-_PACKAGES = (
-    "torch",
-    "torchvision",
-    "timm",
-    "distributed",
-    "mlflow",
-    "optuna",
-    "omegaconf",
-)
-
-
-def _python() -> Finding:
-    good = sys.version_info >= (3, 11)
-    return _finding("Python", good, sys.version.split()[0], "install Python 3.11 or newer")
 
 
 def _package(name: str) -> Finding:
@@ -58,49 +63,12 @@ def _package(name: str) -> Finding:
     return _finding(name, not bad, found, advice)
 
 
-def _gpu() -> Finding:
-    import torch
-
-    if torch.cuda.is_available():
-        return _finding("GPU", True, torch.cuda.get_device_name(), "")
-    return _limited("GPU", "none: everything runs on the CPU", "a GPU makes it faster")
-
-
-def _memory() -> Finding:
-    memory = psutil.virtual_memory()
-    text = f"{os.cpu_count()} cores, {memory.available / 2**30:.1f} GiB free"
-    if memory.available < 2 * 2**30:
-        return _limited(
-            "machine", text, "data sets and teachers need memory; close programs"
-        )
-    return _finding("machine", True, text, "")
-
-
-def _writable(what: str, folder: Path) -> Finding:
+def _writable(what: str, folder: Path, variable: str) -> Finding:
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(existing).free / 1e9
-    variable = "KDLAB_HOME" if what.startswith("data") else "KDLAB_RUNS"
-    return _finding(
-        f"folder for {what}",
-        os.access(existing, os.W_OK),
-        f"{folder} ({free:.0f} GB free)",
-        f"set {variable} to a folder that can be written",
-    )
-
-
-def _shared_memory() -> Finding:
-    if os.access("/dev/shm", os.W_OK):
-        return _finding("shared memory", True, "/dev/shm", "")
-    return _limited(
-        "shared memory", "no /dev/shm", "the reader uses a temporary file instead"
-    )
-
-
-def _optional(program: str, what: str) -> Finding:
-    path = shutil.which(program)
-    if path:
-        return _finding(program, True, path, "")
-    return _limited(program, "not found", f"only {what} needs it")
+    good, found = os.access(existing, os.W_OK), f"{folder} ({free:.0f} GB free)"
+    advice = f"set {variable} to a folder that can be written"
+    return _finding(f"folder for {what}", good, found, advice)
 
 
 def _within_reach() -> Iterator[Finding]:
@@ -113,27 +81,22 @@ def _within_reach() -> Iterator[Finding]:
         if port.guard:
             yield _finding(what, True, f"{port.guard} ({port.within_reach_of})", "")
             continue
-        yield _limited(
-            what,
-            f"ANSWERS ANYBODY among {port.within_reach_of} (process {port.pid})",
-            "end it, or give it certificates: docs/cluster.md",
-        )
+        found = f"ANSWERS ANYBODY among {port.within_reach_of} (process {port.pid})"
+        advice = "end it, or give it certificates: docs/cluster.md"
+        yield _finding(what, False, found, advice, "limited")
     shown = reach.readable_runs()
-    if shown:
-        first = runs_folder() / shown[0]
-        found = f"other users may read {len(shown)}, such as {shown[0]}"
-        yield _limited("run folders", found, f"chmod -R go= {first}")
-    else:
-        yield _finding("run folders", True, "for you alone", "")
+    found = (
+        f"others may read {len(shown)}, such as {shown[0]}" if shown else "for you alone"
+    )
+    closing = f"chmod -R go= {runs_folder() / shown[0]}" if shown else ""
+    yield _finding("run folders", not shown, found, closing, "limited")
 
 
-def _finding(what: str, good: bool, found: str, advice: str) -> Finding:
-    state = "ok" if good else "missing"
-    return Finding(what=what, state=state, found=found, advice="" if good else advice)
-
-
-def _limited(what: str, found: str, advice: str) -> Finding:
-    return Finding(what=what, state="limited", found=found, advice=advice)
+def _finding(
+    what: str, good: bool, found: str, advice: str, otherwise: str = "missing"
+) -> Finding:
+    state, told = ("ok", "") if good else (otherwise, advice)
+    return Finding(what=what, state=state, found=found, advice=told)
 
 
 def printed(findings: list[Finding]) -> str:

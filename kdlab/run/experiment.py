@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from kdlab.run.outputs.examination import Pictures
 
 
-def _unheard(line: str) -> None:
-    """What is done before a start: nobody waits for it."""
-
-
 def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experiment":
     """An experiment from `configs/` by name, or from a path to a YAML file.
 
@@ -91,7 +87,7 @@ class Experiment:
         set_whole = key.rsplit(".", 1)[-1].isdigit() and parent in origins
         return origins[parent] if set_whole else "default"
 
-    def check(self, say: Callable[[str], None] = _unheard) -> None:
+    def check(self, say: Callable[[str], None] = lambda line: None) -> None:
         """Everything that can be wrong before a run: data, models, weights, addresses.
 
         Raises:
@@ -101,14 +97,14 @@ class Experiment:
 
         preflight(self.spec, say)
 
-    def start(self, say: Callable[[str], None] = _unheard) -> "Run":
+    def start(self, say: Callable[[str], None] = lambda line: None) -> "Run":
         """Check, then run in a process of its own; returns at once."""
         from kdlab.run.handle.run import start
 
         self.check(say)
         return start(self)
 
-    def prepare_for_torchrun(self, say: Callable[[str], None] = _unheard) -> "Run":
+    def prepare_for_torchrun(self, say: Callable[[str], None] = lambda line: None) -> "Run":
         """Check, and make the run folder; torchrun starts the ranks."""
         from kdlab.run.handle.run import prepare_for_torchrun
 

@@ -4,86 +4,54 @@ import asyncio
 import os
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.errors import BadInput, TeacherRefused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeacherPlace:
-    """How a teacher runs on this machine.
-
-    name: for people; null is the host's name and the process.
-    threads: CPU threads; null is the cores this process may use.
-    device: auto, cpu or cuda.
-    host: address to listen on; null is the one that the scheduler sees.
-    port, label_port: where it listens, for firewalls; 0 is any that is free.
-    patience_s: how long it tries to reach a scheduler that went away; null is for ever.
-    """
-
-    name: str | None = None
-    threads: int | None = None
-    device: str = "auto"
-    host: str | None = None
-    port: int = 0
-    label_port: int = 0
-    patience_s: float | None = None
-
-
-def join(
-    scheduler: str,
-    *,
-    model: str | None,
-    place: TeacherPlace,
-    tls: dict[str, str] | None = None,
-) -> int:
+def join(config: TeacherConfig, model: str | None) -> int:
     """Serve until Ctrl-C or SIGTERM, which withdraws gracefully.
-
-    `model` is a teacher card; its weights must be those the pool serves. None serves
-    whatever the pool serves. `tls` holds the paths of ca, cert and key.
 
     The exit code tells a supervisor what to do: 0 it was told to leave; 1 its inference
     failed, start it again; 2 it is refused, look at it; 3 the scheduler was away too long.
+
+    Args:
+        config: without a name, host or threads they are of this machine.
+        model: a teacher card; its weights must be those the pool serves. None serves whatever
+            the pool serves.
 
     Raises:
         SchedulerUnreachable: nobody answers at the address.
         TeacherRefused: the pool serves another model.
     """
-    from kdlab.cluster.child_configs import TeacherConfig
     from kdlab.cluster.limits import usable_cores
     from kdlab.cluster.remote_pool import install
     from kdlab.cluster.teachers.teacher_server import serve
     from kdlab.cluster.wires.roles import REFUSED
 
-    install(scheduler, tls)
-    name = place.name or f"{socket.gethostname()}-{os.getpid()}"
-    config = TeacherConfig(
-        scheduler=scheduler,
+    scheduler = config.scheduler
+    install(scheduler, config.tls)
+    name = config.name or f"{socket.gethostname()}-{os.getpid()}"
+    whole = replace(
+        config,
         name=name,
-        threads=place.threads or usable_cores(),
-        device=place.device,
-        host=place.host or own_host(scheduler),
-        port=place.port,
-        label_port=place.label_port,
-        patience_s=place.patience_s,
-        tls=tls,
+        threads=config.threads or usable_cores(),
+        host=config.host or own_host(scheduler),
         sha256=None if model is None else _weights_of(model),
     )
-    print(
-        f"teacher {name} joins {scheduler}; Ctrl-C withdraws it",
-        file=sys.stderr,
-    )
+    print(f"teacher {name} joins {scheduler}; Ctrl-C withdraws it", file=sys.stderr)
 
     def say(line: str) -> None:
         print(f"{name}: {line}", file=sys.stderr, flush=True)
 
-    ending = asyncio.run(serve(config, say))
+    ending = asyncio.run(serve(whole, say))
     if ending.code == REFUSED:
         raise TeacherRefused(f"This teacher cannot serve at {scheduler}: {ending.why}")
     if ending.code:
-        print(f"{name}: {ending.why}", file=sys.stderr)
+        say(str(ending.why))
     return ending.code
 
 

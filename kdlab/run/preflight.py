@@ -1,6 +1,6 @@
 """What can be wrong is found here, in the caller's process, before a run exists."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -14,26 +14,16 @@ from kdlab.train import teacher
 
 
 def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
-    """Decode the data, build every model once, knock at every address.
-
-    Raises:
-        BadInput: what is wrong, in one message; nothing was started.
-    """
+    """Decode the data, build every model, knock at every address; BadInput says what is wrong."""
     say("checking data, models and addresses")
     needs = {member.source.needs_teacher for member in spec.members()}
-    if (
-        "served" in needs or spec.method.needs_pool(spec)
-    ) and spec.teacher_pool is not None:
+    asks = "served" in needs or spec.method.needs_pool(spec)
+    if asks and spec.teacher_pool is not None:
         spec.teacher_pool.check()  # first: the cheapest, and the likeliest to be wrong
     if spec.workers is not None:
         spec.workers.check()
         cells = notebook_components.pack(component_names(spec.to_dict()))
-        if cells:
-            raise BadInput(
-                f"The spec uses {', '.join(cells)} from a notebook cell, which ranks on Dask "
-                "workers do not accept. Install the component as an entry point of the group "
-                "kdlab.components on every machine, or leave workers away."
-            )
+        refuse_cells(cells, "The spec", "ranks on Dask workers")
     data = spec.data.load(say)
     if len(data.train) < 2 or not len(data.test):
         raise DataError(
@@ -51,3 +41,14 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         setup = TrainingSetup(spec)
         setup.data = data
         spec.method.check(setup)
+
+
+def refuse_cells(cells: Iterable[str], user: str, where: str) -> None:
+    """BadInput where components of notebook cells are needed on other machines."""
+    names = ", ".join(cells)
+    if names:
+        raise BadInput(
+            f"{user} uses {names} from a notebook cell, which {where} do not accept. Install the "
+            "component as an entry point of the group kdlab.components on every machine, or "
+            "leave workers away."
+        )

@@ -7,7 +7,7 @@ from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.report.figures import Figure, Report, figure, report
-from kdlab.report.table import text_table
+from kdlab.report.table import number, text_table
 from kdlab.simulate import ec_dnn, pipe_bd
 from kdlab.simulate.ec_dnn import EcDnn
 from kdlab.simulate.edl_dist import EdlDist, in_unit
@@ -57,47 +57,43 @@ def _edl_dist(spec: EdlDist, say: Callable[[str], None]) -> tuple[list[Figure], 
 
 
 def _figures(spec: EdlDist, outcome: PoolOutcome) -> list[Figure]:
-    case = outcome.case
-    value = in_unit(spec, outcome.samples_per_second)
+    case, value = outcome.case, in_unit(spec, outcome.samples_per_second)
     unit = "days" if spec.unit == "days" else "samples/s"
-    figures = [
-        figure(f"predicted/{case.name}", [value], unit),
-        figure(f"teachers_used/{case.name}", [outcome.teachers_used], "teachers"),
-        figure(f"volume_over_ut_max/{case.name}", [outcome.volume_over_ut], "ratio"),
-        figure(
-            f"volume_over_bound_max/{case.name}",
-            [outcome.volume_over_bound],
-            "ratio",
-            "<= 1" if spec.policy == "guarded" else None,
-        ),
-        # Nobody is faster than its teachers together.
-        figure(
-            f"rate_over_reach/{case.name}",
-            [outcome.samples_per_second / min(outcome.demand, outcome.capacity)],
-            "ratio",
-        ),
-        figure(
-            f"teachers_held_over_needed/{case.name}", [outcome.held_over_needed], "ratio"
-        ),
-        figure(f"settle_s/{case.name}", [outcome.settle_s], "s"),
-        figure(f"released_in_vain/{case.name}", [outcome.released_in_vain], "teachers"),
-        figure(f"samples_lost/{case.name}", [outcome.lost], "samples", "<= 0"),
-        figure(f"samples_repeated/{case.name}", [outcome.repeated], "samples", "<= 0"),
+    # Nobody is faster than its teachers together.
+    reach = outcome.samples_per_second / min(outcome.demand, outcome.capacity)
+    bound = "<= 1" if spec.policy == "guarded" else None
+    rows: list[tuple[str, float, str, str | None]] = [
+        ("predicted", value, unit, None),
+        ("teachers_used", outcome.teachers_used, "teachers", None),
+        ("volume_over_ut_max", outcome.volume_over_ut, "ratio", None),
+        ("volume_over_bound_max", outcome.volume_over_bound, "ratio", bound),
+        ("rate_over_reach", reach, "ratio", None),
+        ("teachers_held_over_needed", outcome.held_over_needed, "ratio", None),
+        ("settle_s", outcome.settle_s, "s", None),
+        ("released_in_vain", outcome.released_in_vain, "teachers", None),
+        ("samples_lost", outcome.lost, "samples", "<= 0"),
+        ("samples_repeated", outcome.repeated, "samples", "<= 0"),
     ]
     if case.published is not None:
-        ratio = value / case.published
-        figures.append(figure(f"published/{case.name}", [case.published], unit))
         # Only what was predicted is evidence: the others are inputs, or follow from them.
-        name = f"{case.evidence}_over_published/{case.name}"
-        figures.append(figure(name, [ratio], "ratio"))
-    return figures
+        ratio = f"{case.evidence}_over_published"
+        rows.append(("published", case.published, unit, None))
+        rows.append((ratio, value / case.published, "ratio", None))
+    return [figure(f"{name}/{case.name}", [v], of, goal) for name, v, of, goal in rows]
 
 
 def _table(spec: EdlDist, outcomes: Sequence[PoolOutcome]) -> str:
     unit = "days" if spec.unit == "days" else "samples/s"
     head = ["case", "students", "teachers", "used", f"simulated {unit}", "evidence"]
-    head += ["published"]
-    head += ["ratio", "online", "volume/ut", "asked", "re-sent", "lost/repeated"]
+    head += [
+        "published",
+        "ratio",
+        "online",
+        "volume/ut",
+        "asked",
+        "re-sent",
+        "lost/repeated",
+    ]
     rows = []
     for outcome in outcomes:
         case, value = outcome.case, in_unit(spec, outcome.samples_per_second)
@@ -110,9 +106,9 @@ def _table(spec: EdlDist, outcomes: Sequence[PoolOutcome]) -> str:
                 str(outcome.teachers_used),
                 f"{value:.4g}",
                 case.evidence,
-                _or_dash(case.published),
-                _or_dash(ratio),
-                _or_dash(case.online),
+                number(case.published),
+                number(ratio),
+                number(case.online),
                 f"{outcome.volume_over_ut:.2f}",
                 str(outcome.asked),
                 str(outcome.resends),
@@ -120,10 +116,6 @@ def _table(spec: EdlDist, outcomes: Sequence[PoolOutcome]) -> str:
             ]
         )
     return text_table(head, rows)
-
-
-def _or_dash(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 # Pipe-BD
@@ -156,19 +148,16 @@ def _pipe_figures(outcome: pipe_bd.PipelineOutcome) -> list[Figure]:
         label = f"pipe_bd_over_{baseline}/{case.name}"
         figures.append(figure(f"predicted/{label}", [predicted], "times"))
         figures.append(figure(f"published/{label}", [ours], "times"))
-        figures.append(
-            figure(f"predicted_over_published/{label}", [predicted / ours], "ratio")
-        )
+        ratio = figure(f"predicted_over_published/{label}", [predicted / ours], "ratio")
+        figures.append(ratio)
     return figures
 
 
 def _published(outcome: pipe_bd.PipelineOutcome) -> dict[str, float]:
     """How many times faster than each baseline the paper's Pipe-BD is."""
-    times = outcome.case.published
-    ours = times.get("pipe_bd")
-    if ours is None:
-        return {}
-    return {name: value / ours for name, value in times.items() if name != "pipe_bd"}
+    times = dict(outcome.case.published)
+    ours = times.pop("pipe_bd", None)
+    return {} if ours is None else {name: value / ours for name, value in times.items()}
 
 
 def _ratio(outcome: pipe_bd.PipelineOutcome, baseline: str) -> float:
@@ -196,9 +185,9 @@ def _pipe_table(outcomes: Sequence[pipe_bd.PipelineOutcome]) -> str:
                     str(len(outcome.case.devices)),
                     variant,
                     f"{1000 * seconds:.4g}",
-                    _or_dash(outcome.over_dp(variant)),
+                    number(outcome.over_dp(variant)),
                     f"{outcome.ideal_s / seconds:.3g}",
-                    _or_dash(told),
+                    number(told),
                 ]
             )
         plans.append(f"{outcome.case.name}: {described(outcome.plan)}")
@@ -207,11 +196,10 @@ def _pipe_table(outcomes: Sequence[pipe_bd.PipelineOutcome]) -> str:
 
 def described(plan: Plan) -> str:
     """A plan on one line: which blocks on which devices."""
-    parts = []
-    for stage in plan.stages:
-        blocks = _span(stage.first, stage.stop - 1)
-        parts.append(f"{blocks} on {_span(stage.devices[0], stage.devices[-1])}")
-    return "blocks " + ", ".join(parts)
+    return "blocks " + ", ".join(
+        f"{_span(s.first, s.stop - 1)} on {_span(s.devices[0], s.devices[-1])}"
+        for s in plan.stages
+    )
 
 
 def _span(first: int, last: int) -> str:
@@ -219,6 +207,9 @@ def _span(first: int, last: int) -> str:
 
 
 # EC-DNN
+
+
+_PARTS = ("train", "communication", "relabel", "compress")
 
 
 def _ec_dnn(spec: EcDnn, say: Callable[[str], None]) -> tuple[list[Figure], str]:
@@ -247,13 +238,10 @@ def _ec_dnn(spec: EcDnn, say: Callable[[str], None]) -> tuple[list[Figure], str]
                 f"{case.gbit_per_s:g}",
                 f"{outcome.overall_s:.4g}",
                 f"{share:.3f}",
-                *(
-                    f"{parts[p]:.4g}"
-                    for p in ("train", "communication", "relabel", "compress")
-                ),
-                _or_dash(crossing),
+                *(f"{parts[part]:.4g}" for part in _PARTS),
+                number(crossing),
             ]
         )
-    head = ["case", "K", "tau", "Gbit/s", "overall s", "of the first"]
-    head += ["train", "communication", "relabel", "compress", "as fast at Gbit/s"]
+    head = ["case", "K", "tau", "Gbit/s", "overall s", "of the first", *_PARTS]
+    head += ["as fast at Gbit/s"]
     return figures, text_table(head, rows)

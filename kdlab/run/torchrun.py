@@ -10,6 +10,7 @@ pool, writes status and results, and tells the others which member comes next.
 """
 
 import json
+import math
 import os
 import secrets
 import sys
@@ -48,16 +49,10 @@ _STOPPED = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedOrder:
-    """What all ranks do next, by rank 0.
-
-    Attributes:
-        member: to be trained; None ends all ranks.
-        fence: checkpoints of an earlier start are not written any more.
-        pool: that teaches them.
-    """
+    """What all ranks do next, by rank 0: train a member, or end (None)."""
 
     member: str | None = None
-    fence: int = 0
+    fence: int = 0  # checkpoints of an earlier start are not written any more
     pool: PoolAddress | None = None
 
 
@@ -126,20 +121,21 @@ class Launched:
         Not through a process group: a teacher may be trained first, and no collective
         waits that long.
         """
-        while not self._order_path().is_file():
-            time.sleep(_TICK_S)  # between looks; torchrun ends this rank if rank 0 dies
+        self._wait_for_order(math.inf)  # torchrun ends this rank if rank 0 dies
         found = typed(LaunchedOrder, json.loads(self._order_path().read_text()))
         self.orders += 1
         return found
 
     def has_ended(self) -> bool:
         """Whether rank 0 says so within a moment: then a broken group is no failure."""
-        deadline = time.monotonic() + _LAST_WORD_S
-        while not self._order_path().is_file():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_TICK_S)
-        return self.order().member is None
+        return self._wait_for_order(_LAST_WORD_S) and self.order().member is None
+
+    def _wait_for_order(self, patience_s: float) -> bool:
+        """Whether it came in time."""
+        deadline = time.monotonic() + patience_s
+        while not (there := self._order_path().is_file()) and time.monotonic() < deadline:
+            time.sleep(_TICK_S)  # between looks
+        return there
 
     def train(self, order: "LaunchedOrder") -> MemberResult | None:
         """One member from its newest checkpoint to its end; the result at rank 0.
@@ -165,20 +161,8 @@ class Launched:
         )
 
 
-class LaunchedRunProcess(RunProcess):
-    """The run's process, which is rank 0 as well."""
-
-    def __init__(self, launched: Launched) -> None:
-        super().__init__(launched.run_folder, launched.stop)
-        self.launched = launched.for_member
-
-
 def main(words: list[str]) -> int:
-    """The exit code, for torchrun: 0 also after a stop, or it would start everybody again.
-
-    Raises:
-        BadInput: no run is named, or this process was not started by torchrun.
-    """
+    """The exit code, for torchrun: 0 also after a stop, or it would start everybody again."""
     if len(words) != 1 or "RANK" not in os.environ:
         raise BadInput(
             "This module is started by torchrun, which sets RANK and WORLD_SIZE, with one "
@@ -211,7 +195,7 @@ def _master(run: RunFolder, launched: Launched) -> int:
         run.write_status(pid=os.getpid(), process_started=born)
         code = execute(
             run,
-            lambda: LaunchedRunProcess(launched),
+            lambda: RunProcess(run, launched.stop, launched=launched.for_member),
             passes=lambda error: not last and is_broken_group(error),
         )
     if code in (0, _STOPPED):

@@ -14,9 +14,7 @@ from kdlab.config import credentials
 from kdlab.config.home import home, runs_folder
 from kdlab.errors import BadInput, NotFoundError
 
-_VARIABLE = (
-    "KDLAB_UI_TOKEN"  # of kdlab/tracking/guarded_ui.py, which imports MLflow's server
-)
+_VARIABLE = "KDLAB_UI_TOKEN"  # of tracking/guarded_ui.py, which imports MLflow's server
 
 
 def command(port: int) -> list[str]:

@@ -18,20 +18,13 @@ from kdlab.events.log import EventReader
 from kdlab.events.runs import RunDone, RunStarted
 from kdlab.events.sweeps import SweepDone, SweepStarted
 
-STATES = {
-    "finished": "FINISHED",
-    "failed": "FAILED",
-    "stopped": "KILLED",
-    "lost": "FAILED",
-}
+STATES = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "lost": "FAILED"}
 
 
 class EventWriter(ABC):
     """Call `step` until `done`. Raises whatever MLflow raises; nothing is lost by that.
 
-    Args:
-        folder: whose events.jsonl; what was written stands in its tracking.json.
-        state: as it is before the first event.
+    What was written stands in the folder's tracking.json; `state` is as before the first event.
     """
 
     def __init__(self, folder: Path, state: dict[str, Any]) -> None:
@@ -63,7 +56,7 @@ class EventWriter(ABC):
 
     def step(self) -> int:
         """Write what is new; how many events that was."""
-        before = self.read.offset
+        before = self.read.lines.offset
         events = self.read()
         try:
             for event in events:
@@ -73,11 +66,11 @@ class EventWriter(ABC):
                     self.write(event)
             self.flush()
         except BaseException:
-            self.read.offset = before  # the next try begins here again
+            self.read.lines.offset = before  # the next try begins here again
             self.forget()
             raise
         if events:
-            self.state["offset"] = self.read.offset
+            self.state["offset"] = self.read.lines.offset
             self.save()
         return len(events)
 
@@ -88,12 +81,18 @@ class EventWriter(ABC):
 
     def is_over(self) -> bool:
         """Whether the last event is the end, written to MLflow or not."""
-        tail = EventReader(self.read.path, self.read.offset)()
+        tail = EventReader(self.read.path, self.read.lines.offset)()
         return bool(tail) and isinstance(tail[-1], RunDone | SweepDone)
 
     @abstractmethod
     def write(self, event: Event) -> None:
         """One event; those that MLflow has no place for are passed over."""
+
+    def create(self, event: Event, experiment: str, name: str, tags: dict[str, str]) -> str:
+        """A run in MLflow that began with this event; its id."""
+        begun = int(event.time * 1000)
+        run = self.client.create_run(experiment, begun, tags, name)
+        return str(run.info.run_id)
 
     def save(self) -> None:
         write_json(self.path, self.state)

@@ -1,14 +1,17 @@
-"""Follows a run's events into MLflow, in a process of its own beside the run."""
+"""What happened in the folder of a run or a sweep, written to MLflow: beside it, or later."""
 
+import json
 import logging
 import os
 import time
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kdlab.config import credentials
 from kdlab.supervision.children import configured
-from kdlab.tracking.sync import quiet
 
 if TYPE_CHECKING:
     from kdlab.tracking.event_writer import EventWriter
@@ -25,13 +28,53 @@ class Followed:
     folder: Path  # of a run or a sweep
 
 
+def quiet() -> None:
+    """MLflow and SQLAlchemy tell of migrations and deprecations nobody here can mend."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="sqlalchemy|mlflow")
+
+
+def writer_of(folder: Path) -> "EventWriter":
+    """What writes a run, or a sweep and its trials."""
+    quiet()  # before 2 s of imports
+    if (folder / "sweep.yaml").is_file():
+        from kdlab.tracking.sweep import SweepWriter
+
+        return SweepWriter(folder)
+    from kdlab.tracking.writer import Writer
+
+    return Writer(folder)
+
+
+def sync(folder: Path) -> int:
+    """Write the remaining events of a run or a sweep; how many there were.
+
+    Raises:
+        Exception: what MLflow raised; the position is kept, so try again later.
+    """
+    return writer_of(folder).step()
+
+
+def log_page(states: Sequence[Path], name: str, text: str) -> list[str]:
+    """A text as an artifact of the MLflow runs of these `tracking.json`; returns their ids."""
+    quiet()
+    from mlflow import MlflowClient  # 2 s
+
+    found = []
+    for path in states:
+        state = json.loads(path.read_text())
+        run = state["runs"][""]
+        MlflowClient(credentials.revealed(state["uri"])).log_text(run, text, name)
+        found.append(run)
+    return found
+
+
 def main() -> None:
     config = configured(Followed)
-    os.nice(10)  # training comes first
-    quiet()
-    from kdlab.tracking.writer import Writer  # after nice: 2 s of import
-
-    follow(Writer(config.folder))
+    os.nice(10)  # training comes first, also before what the next line imports
+    follow(writer_of(config.folder))
 
 
 def follow(writer: "EventWriter") -> None:

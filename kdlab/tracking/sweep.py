@@ -6,7 +6,6 @@ in tracking.json.
 """
 
 from collections.abc import Mapping
-from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,7 @@ class SweepWriter(EventWriter):
         }
         super().__init__(folder, state)
         self.state["done"] = False  # it may be gone on with
-        self.writers = {
-            number: _writer(**facts) for number, facts in self.state["open"].items()
-        }
+        self.writers = {n: _writer(**facts) for n, facts in self.state["open"].items()}
 
     def step(self) -> int:
         for writer in self.writers.values():
@@ -43,11 +40,23 @@ class SweepWriter(EventWriter):
 
     # Events
 
-    @singledispatchmethod
     def write(self, event: Event) -> None:
-        """By its class; others have no place in MLflow."""
+        match event:
+            case SweepStarted():
+                self._on_sweep_started(event)
+            case TrialStarted(run=str(path)):
+                self._on_trial_started(event, path)
+            case TrialDone():
+                self._on_trial_done(event)
+            case TrialAgain():
+                number = str(event.number)
+                run = self.state["trials"].get(number) or self._ended(number)
+                if run is not None:
+                    self.client.set_tag(run, "kdlab.trial.state", "tried again")
+                    self.client.set_terminated(run, "KILLED", int(event.time * 1000))
+            case SweepDone():
+                self._on_sweep_done(event)
 
-    @write.register
     def _on_sweep_started(self, event: SweepStarted) -> None:
         if self.state["run"] is not None:  # gone on with
             self.client.update_run(self.state["run"], status="RUNNING")
@@ -55,19 +64,15 @@ class SweepWriter(EventWriter):
         self.state["experiment"] = experiment_id(
             self.client, event.group, self.state["uri"]
         )
-        run = self.client.create_run(
-            self.state["experiment"],
-            start_time=int(event.time * 1000),
-            run_name=event.study,
-            tags={
-                "kdlab.sweep": event.study,
-                "kdlab.spec_hash": event.spec_hash,
-                "kdlab.version.optuna": event.optuna,
-                "mlflow.source.name": f"kdlab sweep {event['sweep']}",
-                "mlflow.source.type": "JOB",
-            },
-        )
-        self.state["run"] = run.info.run_id
+        tags = {
+            "kdlab.sweep": event.study,
+            "kdlab.spec_hash": event.spec_hash,
+            "kdlab.version.optuna": event.optuna,
+            "mlflow.source.name": f"kdlab sweep {event.sweep}",
+            "mlflow.source.type": "JOB",
+        }
+        made = self.create(event, self.state["experiment"], event.study, tags)
+        self.state["run"] = made
         self.save()
         spec = event.spec
         params = {
@@ -83,21 +88,18 @@ class SweepWriter(EventWriter):
         )
         self.client.log_artifact(self.state["run"], str(self.folder / "sweep.yaml"))
 
-    @write.register
-    def _on_trial_started(self, event: TrialStarted) -> None:
+    def _on_trial_started(self, event: TrialStarted, path: str) -> None:
         number = str(event.number)
-        if event.run is not None:
-            tags = {
-                _PARENT: self.state["run"],
-                "kdlab.sweep": self.folder.name,
-                "kdlab.trial": number,
-                "kdlab.trial.why": str(event.why),
-            }
-            tags |= {f"set/{cleaned(k)}": str(v) for k, v in event.values.items()}
-            self.state["open"][number] = {"run": event.run, "tags": tags}
-            self.writers[number] = _writer(event.run, tags)
+        tags = {
+            _PARENT: self.state["run"],
+            "kdlab.sweep": self.folder.name,
+            "kdlab.trial": number,
+            "kdlab.trial.why": str(event.why),
+        }
+        tags |= {f"set/{cleaned(k)}": str(v) for k, v in event.values.items()}
+        self.state["open"][number] = {"run": path, "tags": tags}
+        self.writers[number] = _writer(path, tags)
 
-    @write.register
     def _on_trial_done(self, event: TrialDone) -> None:
         number = str(event.number)
         run = self.state["trials"].get(number)  # MLflow may have failed after this
@@ -108,25 +110,15 @@ class SweepWriter(EventWriter):
         self.state["trials"][number] = run
         self.client.set_tag(run, "kdlab.trial.state", event.state)
         found = event.values_found or {}
-        values = [
-            Metric(f"trial/{k}", float(v), int(event.time * 1000), 0)
-            for k, v in found.items()
-            if v is not None
-        ]
-        own = [
-            Metric(m.key, m.value, m.timestamp, int(number)) for m in values
-        ]  # over the numbers of trials: the history of the search
-        self.client.log_batch(run, metrics=values)
-        self.client.log_batch(self.state["run"], metrics=own)
+        # Of the sweep over the numbers of trials: the history of the search.
+        for owner, step in ((run, 0), (self.state["run"], event.number)):
+            values = [
+                Metric(f"trial/{k}", float(v), int(event.time * 1000), step)
+                for k, v in found.items()
+                if v is not None
+            ]
+            self.client.log_batch(owner, metrics=values)
         self.client.set_terminated(run, _TRIALS[event.state], int(event.time * 1000))
-
-    @write.register
-    def _on_trial_again(self, event: TrialAgain) -> None:
-        number = str(event.number)
-        run = self.state["trials"].get(number) or self._ended(number)
-        if run is not None:
-            self.client.set_tag(run, "kdlab.trial.state", "tried again")
-            self.client.set_terminated(run, "KILLED", int(event.time * 1000))
 
     def _ended(self, number: str) -> str | None:
         """All of its events are written; its run in MLflow."""
@@ -141,18 +133,14 @@ class SweepWriter(EventWriter):
         return run
 
     def _simulated(self, event: TrialDone) -> str:
-        made = self.client.create_run(
-            self.state["experiment"],
-            start_time=int(event.time * 1000),
-            run_name=f"{self.folder.name}-{event.number:04d}",
-            tags={_PARENT: self.state["run"], "kdlab.trial": str(event.number)},
-        )
+        tags = {_PARENT: self.state["run"], "kdlab.trial": str(event.number)}
+        name = f"{self.folder.name}-{event.number:04d}"
+        made = self.create(event, self.state["experiment"], name, tags)
         params = [Param(cleaned(k), str(v)) for k, v in event.set.items()]
         if params:
-            self.client.log_batch(made.info.run_id, params=params)
-        return str(made.info.run_id)
+            self.client.log_batch(made, params=params)
+        return made
 
-    @write.register
     def _on_sweep_done(self, event: SweepDone) -> None:
         run, result = self.state["run"], event.result
         if result:

@@ -5,7 +5,6 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
 
@@ -29,29 +28,11 @@ from kdlab.tracking.event_writer import STATES, EventWriter
 _MAX_METRICS = 1000
 _FORBIDDEN = re.compile(r"[^\w\-./ :]")
 _STEP_METRICS = (
-    "loss",
-    "lr",
-    "samples_per_second",
-    "samples_seen",
-    "volume",
-    "volume_max",
-    "in_flight",
-    "teachers",
-    "resends",
-    "hedges",
-    "stored_mb",
-    "stability_mean",
-    "credit",
-    "latency_s",
-    "capacity",
-    "starved_s",
+    *("loss", "lr", "samples_per_second", "samples_seen", "volume", "volume_max"),
+    *("in_flight", "teachers", "resends", "hedges", "stored_mb", "stability_mean"),
+    *("credit", "latency_s", "capacity", "starved_s"),
 )
-_EPOCH_METRICS = (
-    "validation_top1",
-    "validation_top5",
-    "samples_lost",
-    "samples_repeated",
-)
+_EPOCH_METRICS = ("validation_top1", "validation_top5", "samples_lost", "samples_repeated")
 _LOOK_METRICS = {  # of local and global models, over iterations
     "chosen": "test/error_local",
     "global_": "test/error_global",
@@ -63,13 +44,7 @@ _LOOK_METRICS = {  # of local and global models, over iterations
 
 
 class Writer(EventWriter):
-    """The events of one run.
-
-    Args:
-        run_folder: whose events.
-        tags: of its run in MLflow, beside its own.
-        weights: the networks become artifacts too.
-    """
+    """The events of one run; `tags` are beside its own, `weights` makes networks artifacts."""
 
     def __init__(
         self,
@@ -91,11 +66,51 @@ class Writer(EventWriter):
 
     # Events
 
-    @singledispatchmethod
     def write(self, event: Event) -> None:
-        """By its class; others have no place in MLflow."""
+        match event:
+            case RunStarted():
+                self._on_run_started(event)
+            case MemberStarted():
+                self._on_member_started(event)
+            case MemberDone():
+                self._on_member_done(event)
+            case MethodsCompared():
+                self.flush()
+                for path in event.artifacts:
+                    self.client.log_artifact(self.state["runs"][""], path)
+            case OverviewMade():
+                self._on_overview_made(event)
+            case RunDone():
+                self._on_run_done(event)
+            case _:
+                self._write_metrics(event)
 
-    @write.register
+    def _write_metrics(self, event: Event) -> None:
+        runs = self.state["runs"]
+        match event:
+            case StepLogged():
+                self._collect(event, _STEP_METRICS)
+            case EpochDone():
+                self._collect(event, _EPOCH_METRICS)
+                if event.member in runs:
+                    rate = {"epoch/samples_per_second": event.samples_per_second}
+                    self._add(runs[event.member], rate, event.time, event.step)
+            case ErrorsMeasured():
+                facts = event.facts()
+                found = {
+                    n: facts[k] for k, n in _LOOK_METRICS.items() if facts[k] is not None
+                }
+                self._add(runs[event.member], found, event.time, event.iterations)
+            case RoundClosed():
+                counts = {"loss": event.loss, "models": float(len(event.models))}
+                self._add(runs[event.member], counts, event.time, event.iterations)
+            case Steered():
+                values = {f"control/{name}": value for name, value in event.values.items()}
+                self._add(runs[event.member], values, event.time, event.step)
+            case Paused() | WentOn():
+                paused = {"control/paused": float(isinstance(event, Paused))}
+                self._add(runs[event.member], paused, event.time, event.step)
+
     def _on_run_started(self, event: RunStarted) -> None:
         self.state |= {"members": event.members, "started": event.facts()}
         if "" in self.state["runs"]:  # resumed, or tried again: the same MLflow run goes on
@@ -107,7 +122,6 @@ class Writer(EventWriter):
             self._create(event, "", event.run_id, self.tags)
         self._describe("", event.facts())
 
-    @write.register
     def _on_member_started(self, event: MemberStarted) -> None:
         member = event.member or ""
         if len(self.state["members"]) == 1:
@@ -119,35 +133,6 @@ class Writer(EventWriter):
         extra = {"member.source": str(event.source), "member.seed": str(event.seed)}
         self._describe(member, self.state["started"], extra)
 
-    @write.register
-    def _on_step(self, event: StepLogged) -> None:
-        self._collect(event, _STEP_METRICS)
-
-    @write.register
-    def _on_epoch_done(self, event: EpochDone) -> None:
-        self._collect(event, _EPOCH_METRICS)
-        run = self.state["runs"].get(event.member)
-        if run is not None:
-            rate = {"epoch/samples_per_second": event.samples_per_second}
-            self._add(run, rate, event.time, event.step)
-
-    @write.register
-    def _on_tick(self, event: ErrorsMeasured) -> None:
-        run = self.state["runs"][event.member]
-        values = {
-            name: event[key]
-            for key, name in _LOOK_METRICS.items()
-            if event[key] is not None
-        }
-        self._add(run, values, event.time, event.iterations)
-
-    @write.register
-    def _on_communication(self, event: RoundClosed) -> None:
-        run = self.state["runs"][event.member]
-        values = {"loss": event.loss, "models": float(len(event.models))}
-        self._add(run, values, event.time, event.iterations)
-
-    @write.register
     def _on_member_done(self, event: MemberDone) -> None:
         run = self.state["runs"][event.member]
         result = event.result
@@ -172,30 +157,6 @@ class Writer(EventWriter):
         if run != self.state["runs"][""]:
             self.client.set_terminated(run, "FINISHED", int(event.time * 1000))
 
-    @write.register
-    def _on_steered(self, event: Steered) -> None:
-        values = {f"control/{name}": value for name, value in event.values.items()}
-        self._control(event, values)
-
-    @write.register
-    def _on_paused(self, event: Paused) -> None:
-        self._control(event, {"control/paused": 1.0})
-
-    @write.register
-    def _on_went_on(self, event: WentOn) -> None:
-        self._control(event, {"control/paused": 0.0})
-
-    def _control(self, event: Steered | Paused | WentOn, values: dict[str, float]) -> None:
-        run = self.state["runs"][event.member]
-        self._add(run, values, event.time, event.step)
-
-    @write.register
-    def _on_methods_compared(self, event: MethodsCompared) -> None:
-        self.flush()
-        for path in event.artifacts:
-            self.client.log_artifact(self.state["runs"][""], path)
-
-    @write.register
     def _on_overview_made(self, event: OverviewMade) -> None:
         """The description shows it; its pictures are taken out of the artifacts."""
         parent = self.state["runs"][""]
@@ -207,17 +168,11 @@ class Writer(EventWriter):
             note = note.replace(f"({name})", shown)
         self.client.set_tag(parent, "mlflow.note.content", note)
 
-    @write.register
     def _on_run_done(self, event: RunDone) -> None:
         parent = self.state["runs"][""]
         result = event.result
         if result:
-            keys = (
-                "student_top1",
-                "teacher_top1",
-                "samples_per_second",
-                "wall_seconds",
-            )
+            keys = ("student_top1", "teacher_top1", "samples_per_second", "wall_seconds")
             values = {f"run/{k}": result[k] for k in keys if result.get(k) is not None}
             self._add(parent, values, event.time, 0)
             self.client.log_dict(parent, result, "result.json")
@@ -234,13 +189,9 @@ class Writer(EventWriter):
 
     def _create(self, event: Event, member: str, name: str, tags: dict[str, str]) -> None:
         """A run in MLflow, remembered at once so that a second try does not make another."""
-        run = self.client.create_run(
-            self.state["experiment_id"],
-            start_time=int(event.time * 1000),
-            run_name=name,
-            tags=tags | {"kdlab.run_id": self.folder.name},
-        )
-        self.state["runs"][member] = str(run.info.run_id)
+        own = tags | {"kdlab.run_id": self.folder.name}
+        made = self.create(event, self.state["experiment_id"], name, own)
+        self.state["runs"][member] = made
         self.save()
 
     def _describe(
@@ -267,15 +218,13 @@ class Writer(EventWriter):
             run, params=params, tags=[RunTag(k, str(v)) for k, v in tags.items()]
         )
         data = event["dataset"]
-        source = json.dumps({"kdlab": event["spec"]["data"]})
+        counts = {k: data[k] for k in ("train", "validation", "test", "classes")}
         dataset = Dataset(
             name=data["name"],
             digest=data["digest"],
             source_type="local",
-            source=source,
-            profile=json.dumps(
-                {k: data[k] for k in ("train", "validation", "test", "classes")}
-            ),
+            source=json.dumps({"kdlab": event["spec"]["data"]}),
+            profile=json.dumps(counts),
         )
         tag = InputTag("mlflow.data.context", "training")
         self.client.log_inputs(run, datasets=[DatasetInput(dataset=dataset, tags=[tag])])

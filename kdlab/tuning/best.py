@@ -1,7 +1,6 @@
-"""The best trial: which it is, how it is kept, and the result of a sweep around it."""
+"""The best trials: which they are, how they are kept, the result of a sweep around them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import optuna
@@ -9,10 +8,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
-from kdlab.errors import ClusterError
-from kdlab.tuning.folder import SweepFolder
-from kdlab.tuning.outcome import BestTrial, TrialCounts, TrialRow
-from kdlab.tuning.space import Space
+from kdlab.errors import BadInput, ClusterError
+from kdlab.tuning.folder import SweepFolder, find, read_study
+from kdlab.tuning.outcome import TrialCounts, TrialRow
+from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import SweepSpec
 from kdlab.tuning.trial_notes import (
     ERROR,
@@ -24,7 +23,7 @@ from kdlab.tuning.trial_notes import (
     why,
 )
 
-# Where a part of an experiment lies as a card.
+# Where a part of an experiment lies as a card; all others under their own name.
 _SHELVES = {
     "loss": "losses",
     "student": "students",
@@ -42,24 +41,46 @@ def feasible(trial: FrozenTrial, spec: SweepSpec) -> bool:
 
 def ranked(study: optuna.Study, spec: SweepSpec) -> list[FrozenTrial]:
     """Feasible trials, the best first; by the first objective, then by the next."""
-    signs = [1 if d == "minimize" else -1 for d in spec.directions()]
     good = [
         t
         for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         if feasible(t, spec)
     ]
-    return sorted(
-        good,
-        key=lambda t: ([s * v for s, v in zip(signs, t.values, strict=True)], t.number),
-    )
+    return sorted(good, key=lambda t: (_costs(t, spec), t.number))
+
+
+def _costs(trial: FrozenTrial, spec: SweepSpec) -> list[float]:
+    """Its objectives, so that less is better."""
+    return [s * v for s, v in zip(spec.signs(), trial.values, strict=True)]
+
+
+def earlier(spec: SweepSpec, space: Space) -> list[Values]:
+    """The best settings of an earlier sweep, to be tried first; what it lacked is as it is.
+
+    Raises:
+        NotFoundError: there is no such study.
+        BadInput: none of its best lies in this space.
+    """
+    warm = spec.warm_start
+    if warm is None:
+        return []
+    folder = find(warm.study)
+    known = folder.sweep()
+    found, why = list[Values](), "it has no trial that ended well"
+    for trial in ranked(read_study(folder, known.storage), known)[: warm.best]:
+        values = space.completed(values_of(trial))
+        faults = list(space.faults_of(values))
+        if faults:
+            why = f"trial {trial.number}: {faults[0]}"
+        else:
+            found.append(values)
+    if not found:
+        raise BadInput(f"Nothing of the sweep {warm.study} can be tried here: {why}.")
+    return found
 
 
 def best_of(study: optuna.Study, spec: SweepSpec) -> FrozenTrial:
-    """The first of `ranked`.
-
-    Raises:
-        ClusterError: no trial ended well, or none keeps the constraints.
-    """
+    """The first of `ranked`; ClusterError where none ended well, or none keeps the constraints."""
     order = ranked(study, spec)
     if order:
         return order[0]
@@ -82,14 +103,8 @@ def best_of(study: optuna.Study, spec: SweepSpec) -> FrozenTrial:
 
 def front(study: optuna.Study, spec: SweepSpec) -> list[FrozenTrial]:
     """Feasible trials that no other beats in all objectives; for one objective the best."""
-    signs = [1 if d == "minimize" else -1 for d in spec.directions()]
-    order = ranked(study, spec)
-    points = [[s * v for s, v in zip(signs, t.values, strict=True)] for t in order]
-    return [
-        t
-        for t, own in zip(order, points, strict=True)
-        if not any(_beats(other, own) for other in points)
-    ]
+    points = [(trial, _costs(trial, spec)) for trial in ranked(study, spec)]
+    return [t for t, own in points if not any(_beats(other, own) for _, other in points)]
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -112,12 +127,6 @@ def row(trial: FrozenTrial, spec: SweepSpec) -> TrialRow:
         run_dir=trial.user_attrs.get(RUN),
         seconds=trial.duration.total_seconds() if trial.duration else None,
     )
-
-
-def best_row(trial: FrozenTrial, spec: SweepSpec) -> BestTrial:
-    found = row(trial, spec)
-    own = {f.name: getattr(found, f.name) for f in fields(found)}
-    return BestTrial(**own, metrics=metrics_of(trial))
 
 
 def counts(study: optuna.Study) -> TrialCounts:
@@ -156,27 +165,24 @@ def save(
     tree = space.composed(values, calibrated)
     root = folder.path / "best"
     if spec.simulation is not None:
-        card = {"about": about} | _without_about(tree.data)
-        return [_written(root / "registry" / "simulations" / f"{folder.run_id}.yaml", card)]
+        path = root / "registry" / "simulations" / f"{folder.run_id}.yaml"
+        return [_written(path, about, tree.data)]
     assert spec.experiment is not None
     seeds = {"seeds": list(spec.seeds)} if spec.seeds else {}
     overrides = [dict(spec.overrides), seeds, space.changed(values)]
-    config = {"about": about} | _without_about(loader.written(spec.experiment, overrides))
-    files = [_written(root / "configs" / f"{folder.run_id}.yaml", config)]
+    config = loader.written(spec.experiment, overrides)
+    files = [_written(root / "configs" / f"{folder.run_id}.yaml", about, config)]
     for part in dict.fromkeys(key.split(".")[0] for key in values):
         whole = tree.data.get(part)
         if isinstance(whole, dict):
             shelf = _SHELVES.get(part, part)
             path = root / "registry" / shelf / f"{folder.run_id}.yaml"
-            files.append(_written(path, {"about": about} | _without_about(whole)))
+            files.append(_written(path, about, whole))
     return files
 
 
-def _without_about(tree: Mapping[str, object]) -> dict[str, object]:
-    return {key: value for key, value in tree.items() if key != "about"}
-
-
-def _written(path: Path, tree: Mapping[str, object]) -> Path:
+def _written(path: Path, about: str, tree: Mapping[str, object]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml_text.dump(dict(tree)), encoding="utf-8")
+    card = {"about": about} | {k: v for k, v in tree.items() if k != "about"}
+    path.write_text(yaml_text.dump(card), encoding="utf-8")
     return path

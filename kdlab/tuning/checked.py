@@ -5,35 +5,26 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kdlab.cluster import notebook_components
+from kdlab.cluster.notebook_components import pack
 from kdlab.config import folders, yaml_text
 from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.config.home import write_json, write_whole
 from kdlab.config.registry import component_names
-from kdlab.errors import (
-    BadInput,
-    ClusterError,
-    NotFoundError,
-    SpecError,
-)
+from kdlab.errors import BadInput, ClusterError, NotFoundError, SpecError
 from kdlab.experiment.folder import UNDER_WAY
 from kdlab.report import page
 from kdlab.run.experiment import Experiment
 from kdlab.run.handle.watched import PATIENCE_S, Components, spawn
+from kdlab.run.preflight import refuse_cells
 from kdlab.tuning import samplers, simulated
-from kdlab.tuning.folder import (
-    SweepFolder,
-    check_hash,
-    counted,
-    sweeps_folder,
-)
+from kdlab.tuning.best import earlier
+from kdlab.tuning.folder import SweepFolder, check_hash, sweep_hash, sweeps_folder
 from kdlab.tuning.handle import NAME, Sweep
 from kdlab.tuning.plan import shares_pool
 from kdlab.tuning.repeat import check_real
 from kdlab.tuning.space import Space
 from kdlab.tuning.spec import Dimension, SweepSpec
-from kdlab.tuning.warm_start import earlier
 
 
 class CheckedSweep:
@@ -44,23 +35,15 @@ class CheckedSweep:
     """
 
     def __init__(self, composed: loader.Composed) -> None:
-        # Of a file, or the name of one under configs/.
-        is_path = composed.name.endswith(".yaml")
-        self.name = (
-            Path(composed.name).stem if is_path else composed.name.removeprefix("sweeps/")
-        )
+        self.name = composed.name.removeprefix("sweeps/")
+        if self.name.endswith(".yaml"):  # of a file; else the name of one under configs/
+            self.name = Path(self.name).stem
         self.spec = construct(SweepSpec, composed)
         samplers.check(self.spec)
         self.space = Space(self.spec)
         if self.spec.sampler["name"] == "grid":
             self.space.grid()
-        self._check_real()
-
-    @property
-    def hash(self) -> str:
-        return loader.spec_hash(counted(self.spec.to_dict()))
-
-    def _check_real(self) -> None:
+        self.hash = sweep_hash(self.spec)
         if self.spec.simulated:
             simulated.check(self.space.base)  # type: ignore[arg-type]  # built as one
         if self.spec.real is not None:
@@ -95,14 +78,11 @@ class CheckedSweep:
         if not folder.spec.is_file():
             earlier(self.spec, self.space)  # whether there is something
         self.check(say)
-        components = notebook_components.pack(component_names(self._whole()))
-        if components and self.spec.workers is not None:
-            raise BadInput(
-                f"The sweep uses {', '.join(components)} from a notebook cell, which Dask workers "
-                "do not accept. Install the component as an entry point of the group "
-                "kdlab.components on every machine, or leave workers away."
-            )
-
+        # All trees in which a trial may name a component of a notebook cell.
+        chosen = [{"type": c} for d in self.spec.space.values() for c in d.choices or ()]
+        components = pack(component_names([self.space.base.to_dict(), *chosen]))
+        if self.spec.workers is not None:
+            refuse_cells(components, "The sweep", "Dask workers")
         busy = BadInput(
             f"The sweep {name} is going already; watch it: kdlab attach sweeps/{name}"
         )
@@ -122,22 +102,13 @@ class CheckedSweep:
     def _write(self, folder: SweepFolder, components: Components) -> None:
         """What its process reads. A study that goes on keeps the name it began with."""
         text = yaml_text.dump(self.spec.to_dict())
-
-        def write(path: Path) -> None:
-            path.write_text(text, encoding="utf-8")
-
-        write_whole(folder.spec, write)
+        write_whole(folder.spec, lambda new: new.write_text(text, encoding="utf-8"))
         write_json(folder.path / "components.json", components)
         known = folder.origin().experiment or f"sweeps/{self.name}"
         folder.write_origin(known, self.hash)
         folder.write_status(
             state="starting", created=time.time(), pid=None, error=None, result=None
         )
-
-    def _whole(self) -> list[object]:
-        """All trees in which a trial may name a component of a notebook cell."""
-        chosen = [{"type": c} for d in self.spec.space.values() for c in d.choices or ()]
-        return [self.space.base.to_dict(), *chosen]
 
     def __repr__(self) -> str:
         of = self.spec.experiment or self.spec.simulation
@@ -149,9 +120,9 @@ class CheckedSweep:
             (key, _range_text(dimension), self.space.leaves[key].value)
             for key, dimension in self.spec.space.items()
         ]
-        of = self.spec.experiment or self.spec.simulation
+        of = html.escape(str(self.spec.experiment or self.spec.simulation))
         pool = "one pool for all trials" if shares_pool(self.spec, self.space) else ""
-        head = f"<b>{html.escape(self.name)}</b> over <code>{html.escape(str(of))}</code> {pool}"
+        head = f"<b>{html.escape(self.name)}</b> over <code>{of}</code> {pool}"
         return head + page.table(("key", "may be", "as it is"), rows)
 
 
@@ -177,9 +148,8 @@ def search(
     if isinstance(name, Mapping):
         tree = dict(name)
         # Its study goes on with the same dict, and is not mixed with another one's.
-        return CheckedSweep(
-            loader.from_dict(tree, f"sweep-{loader.spec_hash(tree)[:8]}", overrides)
-        )
+        own = f"sweep-{loader.spec_hash(tree)[:8]}"
+        return CheckedSweep(loader.from_dict(tree, own, overrides))
     return CheckedSweep(composed(str(name), overrides))
 
 

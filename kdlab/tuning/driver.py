@@ -18,10 +18,10 @@ from kdlab.errors import ClusterError, KdlabError, RunStopped
 from kdlab.events.ensemble import LocalModelLost
 from kdlab.events.event import Emit, Event
 from kdlab.events.general import Note
-from kdlab.events.log import EventReader
 from kdlab.events.sweeps import TrialStarted, TrialStopping
 from kdlab.events.training import EpochDone
 from kdlab.experiment.folder import RunFolder
+from kdlab.tuning.best import counts
 from kdlab.tuning.plan import described
 from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import TRIALS
@@ -31,7 +31,6 @@ from kdlab.tuning.trial_workers import TrialWorkerLost, TrialWorkers
 from kdlab.tuning.verdicts import RunningTrial, Verdicts
 
 _ENQUEUED = "kdlab.enqueued"  # of the study
-_COUNTED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 _TICK_S = 0.005  # between looks at pipes
 _WATCH_S = 0.1  # between looks at the events of running trials
 _STOP_S = 60.0  # for trials to save and end
@@ -39,23 +38,14 @@ _STOP_S = 60.0  # for trials to save and end
 
 class MakeOrder(Protocol):
     def __call__(self, number: int, values: Values) -> TrialOrder:
-        """A trial's order; writes its run folder where it has one.
-
-        Raises:
-            KdlabError: the values do not make a spec.
-        """
+        """A trial's order, with its run folder; KdlabError where the values do not make a spec."""
 
 
 class Driver:
-    """`run()` it once.
+    """`run()` it once; nobody else writes to the study.
 
     Args:
-        space: of the sweep.
-        study: Optuna's; nobody else writes to it.
-        workers: run the trials.
         make: a trial's order.
-        emit: events of the sweep.
-        stop: whether the user asked to stop.
         first: settings that are tried before the sweep's own, with why.
         trouble: asked when a trial has failed: what would have all others fail too.
     """
@@ -97,7 +87,7 @@ class Driver:
             RunStopped: the user asked; running trials are tried again by a resume.
             ClusterError: workers do not come up.
         """
-        self.verdicts.ended = self._counted()
+        self.verdicts.ended = counts(self.study).ended
         self._take_up()
         self._enqueue()
         self.verdicts.enough = self._wanted()
@@ -126,7 +116,7 @@ class Driver:
             run = None if path is None else Path(path)
             result = _kept(run)
             if result is not None:
-                state = RunningTrial(live, values_of(trial), run, 0.0, None)
+                state = RunningTrial(live, values_of(trial), run, begun=0.0)
                 self.verdicts.finished(state, result)
             elif trial.number in retried:
                 words = "was under way when the sweep ended; tried again"
@@ -144,12 +134,8 @@ class Driver:
         if as_it_is is not None:
             first.append(("the experiment as it is", as_it_is))
         elif self.spec.defaults:
-            self.emit(
-                Note(
-                    message="The experiment's own values are not in the space, so it is not tried "
-                    "as it is.",
-                )
-            )
+            words = "The experiment's own values are not in the space, so it is not tried as it is."
+            self.emit(Note(message=words))
         first += [*self.first, *(("enqueued", values) for values in self.spec.enqueue)]
         if self.spec.sampler["name"] == "grid":
             known = [values for _, values in first]
@@ -187,12 +173,6 @@ class Driver:
             return True
         return self.verdicts.ended + len(self.running) >= self.verdicts.enough
 
-    def _counted(self) -> int:
-        """Trials of the study that have ended; one that was tried again counts once."""
-        ended = self._trials(*_COUNTED)
-        retried = {t.user_attrs.get(RETRY_OF) for t in self._trials()}
-        return sum(t.number not in retried for t in ended)
-
     def _begin_trial(self, worker: int) -> bool:
         begin = time.perf_counter()
         self._begin = self._begin or time.monotonic()
@@ -202,18 +182,14 @@ class Driver:
         try:
             order = self.make(trial.number, values)
         except KdlabError as error:  # these values do not go together
-            state = RunningTrial(trial, {}, None, time.monotonic(), None)
-            self.verdicts.failed(state, str(error))
+            self.verdicts.failed(RunningTrial(trial), str(error))
             return False
         run = None if order.run is None else Path(order.run)
         if run is not None:
             trial.set_user_attr(RUN, str(run))
             RunFolder(run).write_status(pid=self.workers.pid(worker))
         self.workers.send(worker, order)
-        read = None if run is None else EventReader(run / "events.jsonl")
-        self.running[trial.number] = RunningTrial(
-            trial, values, run, time.monotonic(), read
-        )
+        self.running[trial.number] = RunningTrial(trial, values, run)
         self._asks.append(time.perf_counter() - begin)
         self.emit(
             TrialStarted(

@@ -50,9 +50,8 @@ def draw(study: optuna.Study, spec: SweepSpec, folder: Path, emit: Emit) -> list
         names = [o.metric for o in spec.objectives]
         wanted["pareto"] = lambda: plots.plot_pareto_front(study, target_names=names)
     folder.mkdir(parents=True, exist_ok=True)
-    return [
-        path for name, make in wanted.items() if (path := _drawn(name, make, folder, emit))
-    ]
+    drawn = [_drawn(name, make, folder, emit) for name, make in wanted.items()]
+    return [path for path in drawn if path is not None]
 
 
 def _drawn(

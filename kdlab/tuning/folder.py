@@ -13,19 +13,20 @@ runs/sweeps/<study>/
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import optuna
+import yaml
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
-from kdlab.config.folders import nearest
+from kdlab.config.check import construct
 from kdlab.config.home import runs_folder
+from kdlab.config.load import from_dict, spec_hash
 from kdlab.errors import BadInput, NotFoundError
-from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.folder import RunFolder, named
 from kdlab.tuning import samplers
 from kdlab.tuning.spec import SweepSpec
 
@@ -49,6 +50,12 @@ class SweepFolder(RunFolder):
     def spec(self) -> Path:
         return self.path / "sweep.yaml"
 
+    def sweep(self) -> SweepSpec:
+        """The resolved sweep."""
+        return construct(
+            SweepSpec, from_dict(yaml.safe_load(self.spec.read_text()), self.run_id)
+        )
+
     def trial(self, number: int) -> Path:
         return self.path / "trials" / f"{self.run_id}-{number:04d}"
 
@@ -61,37 +68,19 @@ def sweeps_folder() -> Path:
 
 
 def find(study: str) -> SweepFolder:
-    """By name, or "last".
-
-    Raises:
-        NotFoundError: there is none; names the nearest.
-    """
-    folders = sorted(all_folders(), key=lambda f: f.since)
-    if study == "last" and folders:
-        return folders[-1]
-    for folder in folders:
-        if folder.run_id == study:
-            return folder
-    names = [folder.run_id for folder in folders]
-    hint = nearest(study, names) or " There are no sweeps yet."
-    raise NotFoundError(f"There is no sweep {study!r} in {sweeps_folder()}.{hint}")
+    """A sweep by its name, or the "last"; NotFoundError where there is none, with the nearest."""
+    every = (SweepFolder(path.parent) for path in sweeps_folder().glob("*/sweep.yaml"))
+    known = sorted(every, key=lambda f: f.since)
+    return named(study, known, "sweep", sweeps_folder())
 
 
-def all_folders() -> Iterator[SweepFolder]:
-    return (SweepFolder(path.parent) for path in sweeps_folder().glob("*/sweep.yaml"))
-
-
-def counted(tree: Mapping[str, object]) -> dict[str, object]:
-    """What makes two sweeps the same."""
-    return {key: value for key, value in tree.items() if key not in _FREE}
+def sweep_hash(spec: SweepSpec) -> str:
+    """Hash of what makes two sweeps the same."""
+    return spec_hash({k: v for k, v in spec.to_dict().items() if k not in _FREE})
 
 
 def check_hash(folder: SweepFolder, wanted: str, name: str) -> None:
-    """Whether a study that is there is of this sweep.
-
-    Raises:
-        BadInput: of another one.
-    """
+    """Refuse, as BadInput, a study that is there and of another sweep."""
     if not folder.spec.is_file():
         return
     known = folder.origin().spec_hash
@@ -105,17 +94,14 @@ def check_hash(folder: SweepFolder, wanted: str, name: str) -> None:
         )
 
 
-def open_study(folder: SweepFolder, spec: SweepSpec, spec_hash: str) -> optuna.Study:
-    """The study, made if it is not there yet; its sampler and pruner are the sweep's."""
+def open_study(folder: SweepFolder, spec: SweepSpec, of: str) -> optuna.Study:
+    """The study of a sweep (`of`: its hash), made if it is not there yet."""
     path = folder.storage(spec.storage)
     if spec.storage == "journal":
         mend(path)
-        storage: BaseStorage = JournalStorage(JournalFileBackend(str(path)))
-    else:
-        storage = RDBStorage(f"sqlite:///{path}")
     study = optuna.create_study(
         study_name=folder.run_id,
-        storage=storage,
+        storage=_storage(path, spec.storage),
         sampler=samplers.sampler(spec),
         pruner=samplers.pruner(spec),
         directions=spec.directions(),
@@ -125,7 +111,7 @@ def open_study(folder: SweepFolder, spec: SweepSpec, spec_hash: str) -> optuna.S
     if before:
         study.sampler = samplers.sampler(spec, before)
     if SPEC_HASH not in study.user_attrs:
-        study.set_user_attr(SPEC_HASH, spec_hash)
+        study.set_user_attr(SPEC_HASH, of)
         study.set_user_attr(OPTUNA, optuna.__version__)
         with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
             study.set_metric_names([o.metric for o in spec.objectives])
@@ -133,20 +119,17 @@ def open_study(folder: SweepFolder, spec: SweepSpec, spec_hash: str) -> optuna.S
 
 
 def read_study(folder: SweepFolder, kind: str) -> optuna.Study:
-    """To look at, while its driver may be writing.
-
-    Raises:
-        NotFoundError: it has no trial yet.
-    """
+    """The study, while its driver may be writing; NotFoundError: it has no trial yet."""
     path = folder.storage(kind)
     if not path.is_file():
         raise NotFoundError(f"The sweep {folder.run_id} has no study yet.")
-    storage = (
-        JournalStorage(JournalFileBackend(str(path)))
-        if kind == "journal"
-        else f"sqlite:///{path}"
-    )
-    return optuna.load_study(study_name=folder.run_id, storage=storage)
+    return optuna.load_study(study_name=folder.run_id, storage=_storage(path, kind))
+
+
+def _storage(path: Path, kind: str) -> BaseStorage:
+    if kind == "journal":
+        return JournalStorage(JournalFileBackend(str(path)))
+    return RDBStorage(f"sqlite:///{path}")
 
 
 def mend(journal: Path) -> None:

@@ -1,24 +1,21 @@
 """A sweep from outside: watched, stopped, its best saved. It outlives this process."""
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from kdlab.config import folders
-from kdlab.config import load as loader
-from kdlab.config.check import construct
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.events.event import Event
 from kdlab.experiment.folder import RunStatus
 from kdlab.messages import typed
-from kdlab.report.table import text_table_left
+from kdlab.report.table import number, text_table_left
 from kdlab.run.handle.watched import Watched, viewers
 from kdlab.tuning.folder import SweepFolder, find, read_study
-from kdlab.tuning.outcome import SweepOutcome, TrialRow, number
+from kdlab.tuning.outcome import SweepOutcome, TrialRow
 from kdlab.tuning.spec import SweepSpec
 
 if TYPE_CHECKING:
@@ -28,28 +25,17 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 def check_name(name: str) -> None:
-    """Whether the best can be saved as this.
-
-    Raises:
-        BadInput: it is no name, or there already.
-    """
+    """Refuse, as BadInput, what is no name for the best, or is there already."""
     if not NAME.fullmatch(name):
         raise BadInput(f"{name!r} is no name; take letters, digits, - and _.")
-    there = [
-        p
-        for shelf in ("configs", "registry/*")
-        for p in Path.cwd().glob(f"{shelf}/{name}.yaml")
-    ]
+    here = Path.cwd()
+    there = [*here.glob(f"configs/{name}.yaml"), *here.glob(f"registry/*/{name}.yaml")]
     if there:
         raise BadInput(f"{folders.display(there[0])} is there already. Take another name.")
 
 
 def attach_sweep(study: str = "last") -> "Sweep":
-    """A sweep that exists, running or not.
-
-    Raises:
-        NotFoundError: there is none of this name.
-    """
+    """A sweep that exists, running or not; NotFoundError where there is none of this name."""
     return Sweep(find(study))
 
 
@@ -70,8 +56,7 @@ class Sweep(Watched):
 
     @property
     def spec(self) -> SweepSpec:
-        tree = loader.from_dict(yaml.safe_load(self.folder.spec.read_text()), self.id)
-        return construct(SweepSpec, tree)
+        return self.folder.sweep()
 
     @property
     def result(self) -> dict[str, Any]:
@@ -122,11 +107,10 @@ class Sweep(Watched):
     def _cells(self, most: int) -> tuple[list[str], list[list[str]]]:
         spec, rows = self.spec, self.rows()
         names = [o.metric for o in spec.objectives]
-        sign = 1 if spec.directions()[0] == "minimize" else -1
         again = {r.retry_of for r in rows}
 
         def place(row: TrialRow) -> tuple[bool, bool, float]:
-            first = 0.0 if row.values is None else sign * row.values[names[0]]
+            first = 0.0 if row.values is None else spec.signs()[0] * row.values[names[0]]
             return row.values is None, not row.feasible, first
 
         shown = sorted((r for r in rows if r.number not in again), key=place)[:most]
@@ -157,13 +141,11 @@ class Sweep(Watched):
         made = sorted((self.path / "best").rglob("*.yaml"))
         if not made:
             raise NotFoundError(f"The sweep {self.id} has no best yet; it is {self.state}.")
-        targets = [
-            Path.cwd() / p.relative_to(self.path / "best").parent / f"{name}.yaml"
-            for p in made
-        ]
-        for source, target in zip(made, targets, strict=True):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+        targets = []
+        for source in made:
+            folder = Path.cwd() / source.relative_to(self.path / "best").parent
+            folder.mkdir(parents=True, exist_ok=True)
+            targets.append(Path(shutil.copyfile(source, folder / f"{name}.yaml")))
         return targets
 
     def live(self) -> object:

@@ -1,13 +1,12 @@
 """What a key of a spec takes: kinds of values, choices, a range."""
 
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Union, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from kdlab.config import load as loader
 from kdlab.config.folders import nearest
-from kdlab.config.spec import Range, Spec, hints_of
+from kdlab.config.spec import Range, Spec, alternatives, hints_of, ranges_in
 from kdlab.errors import NotFoundError
 
 
@@ -24,11 +23,7 @@ class Leaf:
 
 
 def leaf_of(spec: Spec, key: str) -> Leaf:
-    """What a dotted key of a spec takes.
-
-    Raises:
-        NotFoundError: no spec has it; names the nearest.
-    """
+    """What a dotted key of a spec takes; NotFoundError where no spec has it, with the nearest."""
     node: object = spec
     hint: object = None
     done: list[str] = []
@@ -52,16 +47,14 @@ def leaf_of(spec: Spec, key: str) -> Leaf:
             where = f"{'.'.join(done)} has no key {part!r}" if done else f"no key {part!r}"
             raise NotFoundError(f"there is no key {key!r}: {where}.{nearest(key, keys)}")
         done.append(part)
-    value = node.component if isinstance(node, Spec) else node
     if isinstance(node, Spec):
-        return Leaf(key, (), (), None, value, node)
-    kinds, choices, limit = _taken(hint)
-    return Leaf(key, kinds, choices, limit, value)
+        return Leaf(key, (), (), None, node.component, node)
+    return Leaf(key, *_taken(hint), node)
 
 
 def _item(hint: object) -> object:
     """The type of a tuple's items or a mapping's values."""
-    for option in _options(hint):
+    for option in alternatives(hint):
         arguments = get_args(option)
         if get_origin(option) in (tuple, list):
             return arguments[0]
@@ -70,33 +63,13 @@ def _item(hint: object) -> object:
     return None
 
 
-def _options(hint: object) -> Iterator[object]:
-    origin = get_origin(hint)
-    if origin is Annotated:
-        yield from _options(get_args(hint)[0])
-    elif origin in (Union, types.UnionType):
-        for option in get_args(hint):
-            yield from _options(option)
-    else:
-        yield hint
-
-
 def _taken(hint: object) -> tuple[tuple[type, ...], tuple[object, ...], Range | None]:
     """Kinds of scalar, choices and range of a field."""
     kinds, choices = list[type](), list[object]()
-    for option in _options(hint):
+    for option in alternatives(hint):
         if get_origin(option) is Literal:
             choices += get_args(option)
             kinds.append(str)
         elif isinstance(option, type) and option in (float, int, bool, str):
             kinds.append(option)
-    return tuple(dict.fromkeys(kinds)), tuple(choices), _range(hint)
-
-
-def _range(hint: object) -> Range | None:
-    if get_origin(hint) is Annotated:
-        found = [extra for extra in get_args(hint)[1:] if isinstance(extra, Range)]
-        if found:
-            return found[0]
-    inner = (_range(option) for option in get_args(hint) if not isinstance(option, Range))
-    return next((limit for limit in inner if limit is not None), None)
+    return tuple(dict.fromkeys(kinds)), tuple(choices), next(ranges_in(hint), None)

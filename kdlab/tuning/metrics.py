@@ -17,30 +17,21 @@ Take = Callable[[Mapping[str, object], Events], float | None]  # of a result and
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One of them.
-
-    Attributes:
-        name: in `objectives` and `constraints`.
-        direction: which way is better.
-        about: with its unit.
-        of: the number, from a run's result and its events; None where the run has none.
-        watched: key of the `epoch_done` events that shows it while it trains; None where it
-            is known in the end only.
-    """
+    """A number of a finished trial, in `objectives` and `constraints`."""
 
     name: str
-    direction: Direction
-    about: str
-    of: Take
-    watched: str | None = None
+    direction: Direction  # which way is better
+    take: Take | None = None  # None is what stands under its name in the result
+    watched: str | None = (
+        None  # key of `epoch_done` events that shows it; None: in the end only
+    )
 
-
-def _plain(key: str) -> Take:
-    def of(result: Mapping[str, object], events: Events) -> float | None:
-        value = result.get(key)
+    def of(self, result: Mapping[str, object], events: Events) -> float | None:
+        """The number; None where the run has none."""
+        if self.take is not None:
+            return self.take(result, events)
+        value = result.get(self.name)
         return value if isinstance(value, int | float) else None
-
-    return of
 
 
 def _each(key: str, result: Mapping[str, object]) -> list[float]:
@@ -72,48 +63,34 @@ def _teacher_seconds(result: Mapping[str, object], events: Events) -> float:
     return total
 
 
-def _metric(
-    name: str,
-    direction: Direction,
-    about: str,
-    of: Take | None = None,
-    watched: str | None = None,
-) -> Metric:
-    """The key of its name in the result, unless `of` says otherwise."""
-    return Metric(name, direction, about, of or _plain(name), watched)
-
-
-_SCREEN, _EACH_EPOCH = "percent on validation images", "validation_top1"
-_LAST = f"{_SCREEN}, after the last epoch"
-_BEST = f"{_SCREEN}, of the best epoch"
-_TEST = "percent on test images; what is chosen by it has no unseen images left"
-_VOLUME = "most unused soft labels, in samples"
-_RESENT = "requests that were sent again"
-_LOST = "samples that no step was taken on"
-_SHARE = "samples/s over that of the students without a teacher"
-_GLOBAL = "percent on test images, global model of EC-DNN, MA-DNN, E-DNN"
+_EACH_EPOCH = "validation_top1"
 _RUN = (
-    _metric("validation_top1", "maximize", _LAST, watched=_EACH_EPOCH),
-    _metric("validation_top1_best", "maximize", _BEST, watched=_EACH_EPOCH),
-    _metric("student_top1", "maximize", _TEST, watched=_EACH_EPOCH),
-    _metric("student_top5", "maximize", "the same, of the five likeliest"),
-    _metric("global_top1", "maximize", _GLOBAL),
-    _metric("samples_per_second", "maximize", "of the student"),
-    _metric("wall_seconds", "minimize", "of the whole run"),
-    _metric("train_seconds", "minimize", "in the training loop", _sum("train_seconds")),
-    _metric("teacher_seconds", "minimize", "teachers held times seconds", _teacher_seconds),
-    _metric("volume_max", "minimize", _VOLUME, _max("volume_max")),
-    _metric("resends", "minimize", _RESENT, _sum("resends")),
-    _metric("samples_lost", "minimize", _LOST, _sum("samples_lost")),
+    # Percent on validation images, after the last epoch and of the best one.
+    Metric("validation_top1", "maximize", watched=_EACH_EPOCH),
+    Metric("validation_top1_best", "maximize", watched=_EACH_EPOCH),
+    # Percent on test images: what is chosen by these has no unseen images left. The global
+    # model is that of EC-DNN, MA-DNN and E-DNN.
+    Metric("student_top1", "maximize", watched=_EACH_EPOCH),
+    Metric("student_top5", "maximize"),
+    Metric("global_top1", "maximize"),
+    Metric("samples_per_second", "maximize"),  # of the student
+    Metric("wall_seconds", "minimize"),  # of the whole run
+    Metric("train_seconds", "minimize", _sum("train_seconds")),  # in the training loop
+    Metric("teacher_seconds", "minimize", _teacher_seconds),
+    Metric(
+        "volume_max", "minimize", _max("volume_max")
+    ),  # most unused soft labels, samples
+    Metric("resends", "minimize", _sum("resends")),  # requests that were sent again
+    Metric("samples_lost", "minimize", _sum("samples_lost")),  # that no step was taken on
 )
 _SIMULATED = (
-    _metric("samples_per_second", "maximize", "of all students"),
-    _metric("of_n_training", "maximize", _SHARE),
-    _metric("teachers", "minimize", "teachers rented"),
-    _metric("teachers_used", "minimize", "teachers held at the end"),
-    _metric("volume_max", "minimize", _VOLUME),
-    _metric("resends", "minimize", _RESENT),
-    _metric("samples_lost", "minimize", "samples not delivered"),
+    Metric("samples_per_second", "maximize"),  # of all students
+    Metric("of_n_training", "maximize"),  # over that of the students without a teacher
+    Metric("teachers", "minimize"),  # rented
+    Metric("teachers_used", "minimize"),  # held at the end
+    Metric("volume_max", "minimize"),
+    Metric("resends", "minimize"),
+    Metric("samples_lost", "minimize"),  # not delivered
 )
 
 
@@ -122,16 +99,12 @@ def known(simulated: bool) -> dict[str, Metric]:
 
 
 def metric(name: str, simulated: bool) -> Metric:
-    """By its name.
-
-    Raises:
-        NotFoundError: there is none; lists them.
-    """
+    """A metric by its name; NotFoundError where there is none, with all of them."""
     found = known(simulated)
     if name not in found:
         where = "a simulation" if simulated else "a run"
         raise NotFoundError(
-            f"{where} has no metric {name!r}.{nearest(name, list(found))} "
+            f"{where} has no metric {name!r}.{nearest(name, found)} "
             f"All: {', '.join(found)}."
         )
     return found[name]

@@ -3,28 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kdlab.report.table import number
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRow:
-    """A row of the table of trials.
-
-    Attributes:
-        state: as Optuna names it.
-        why: who chose its values.
-        set: keys of the space with their values.
-        values: of the objectives; None where it has not ended well.
-        feasible: whether it keeps the constraints.
-        retry_of: number of the trial whose values these are, once more.
-    """
+    """A row of the table of trials."""
 
     number: int
-    state: str
-    why: str
-    set: Mapping[str, object]
-    values: Mapping[str, float] | None
-    feasible: bool | None
+    state: str  # as Optuna names it
+    why: str  # who chose its values
+    set: Mapping[str, object]  # keys of the space with their values
+    values: Mapping[str, float] | None  # of the objectives; None: it has not ended well
+    feasible: bool | None  # whether it keeps the constraints
     error: str | None
-    retry_of: int | None
+    retry_of: int | None  # number of the trial whose values these are, once more
     run_dir: str | None
     seconds: float | None
 
@@ -42,6 +35,10 @@ class TrialCounts:
     failed: int
     tried_again: int
 
+    @property
+    def ended(self) -> int:
+        return self.complete + self.pruned + self.failed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
@@ -54,18 +51,12 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmed:
-    """The best and the experiment as it is, with fresh seeds.
+    """The best and the experiment as it is, with fresh seeds."""
 
-    Attributes:
-        metric: the first objective.
-        optimistic: what the search had of it.
-        failed: why, by name of the run.
-    """
-
-    metric: str
+    metric: str  # the first objective
     seeds: Sequence[int]
-    optimistic: float
-    failed: Mapping[str, str]
+    optimistic: float  # what the search had of it
+    failed: Mapping[str, str]  # why, by name of the run
     best: Spread
     as_it_is: Spread
 
@@ -143,11 +134,3 @@ class SweepOutcome:
         )
         lines += [f"Saved: {path}" for path in self.saved]
         return "\n".join(lines)
-
-
-def number(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -10,12 +10,8 @@ from kdlab.tuning.spec import SweepSpec
 
 # What these are decides which teacher a pool serves, and how it is measured.
 _OF_THE_POOL = (
-    "data",
-    "teacher",
-    "teacher_pool",
-    "method",
-    "train.batch",
-    "soft_labels.inputs",
+    *("data", "teacher", "teacher_pool", "method"),
+    *("train.batch", "soft_labels.inputs"),
 )
 
 

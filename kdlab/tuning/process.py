@@ -5,17 +5,15 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import optuna
-import yaml
 
 from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.home import runs_folder
-from kdlab.config.load import from_dict, spec_hash
 from kdlab.errors import SchedulerUnreachable
 from kdlab.events.log import MemberLog
 from kdlab.events.sweeps import Calibrated, Searched, SweepDone, SweepStarted
@@ -29,15 +27,15 @@ from kdlab.simulate.kind import SimulationSpec
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.tuning import best, figures
 from kdlab.tuning.driver import Driver
-from kdlab.tuning.folder import SweepFolder, counted, open_study
-from kdlab.tuning.outcome import SweepOutcome
+from kdlab.tuning.folder import SweepFolder, open_study, sweep_hash
+from kdlab.tuning.outcome import BestTrial, SweepOutcome
 from kdlab.tuning.plan import gpus, jobs_of, shares_pool
 from kdlab.tuning.repeat import confirmed, rates, real_run
 from kdlab.tuning.space import Space, Values
-from kdlab.tuning.spec import SweepSpec
+from kdlab.tuning.spec import RealRun
 from kdlab.tuning.trial_messages import TrialOrder
+from kdlab.tuning.trial_notes import metrics_of
 from kdlab.tuning.trial_workers import TrialWorkers
-from kdlab.tuning.warm_start import earlier
 
 _CALIBRATED = "kdlab.calibrated"  # of the study
 
@@ -50,9 +48,8 @@ class SweepProcess(Work):
     def __init__(self, folder: SweepFolder, stop: Callable[[], bool]) -> None:
         super().__init__(folder, stop)
         self.folder = folder
-        tree = from_dict(yaml.safe_load(folder.spec.read_text()), folder.run_id)
-        self.spec = construct(SweepSpec, tree)
-        self.hash = spec_hash(counted(self.spec.to_dict()))
+        self.spec = folder.sweep()
+        self.hash = sweep_hash(self.spec)
         self.space = Space(self.spec)
         self.uri = self.spec.tracking.store(runs_folder())
         self.pool: PoolAddress | None = None
@@ -63,9 +60,12 @@ class SweepProcess(Work):
         study = open_study(self.folder, self.spec, self.hash)
         jobs = jobs_of(self.spec, self.space)
         with ExitStack() as stack:
-            hosts = self._hosts(stack)
+            hosts, cluster = None, self.spec.workers
+            if cluster is not None:  # its workers do the trials; else this machine
+                hosts = DaskHosts(cluster.address, cluster.certificates())
+                stack.callback(hosts.close)
             if self.spec.real is not None:
-                self.calibrated = self._calibrate(study)
+                self.calibrated = self._calibrate(study, self.spec.real)
             workers = TrialWorkers(
                 jobs,
                 self.folder.path / "workers",
@@ -84,20 +84,23 @@ class SweepProcess(Work):
             saved = best.save(self.folder, self.spec, self.space, chosen, self.calibrated)
             pictures = self.folder.path / "figures"
             drawn = figures.draw(study, self.spec, pictures, self.log.emit)
-            again = None
-            if self.spec.confirm is not None and not self.spec.simulated:
-                again = confirmed(self, workers, chosen)
-        real = None if self.spec.real is None else real_run(self, chosen)
+            again, wanted = None, self.spec.confirm
+            if wanted is not None and not self.spec.simulated:
+                again = confirmed(self, workers, chosen, wanted.seeds)
+        real = self.spec.real
+        measured = None if real is None else real_run(self, real, chosen)
         return SweepOutcome(
             study=self.folder.run_id,
             objectives=[o.metric for o in self.spec.objectives],
             directions=self.spec.directions(),
-            best=best.best_row(chosen, self.spec),
+            best=BestTrial(
+                **asdict(best.row(chosen, self.spec)), metrics=metrics_of(chosen)
+            ),
             front=[best.row(t, self.spec) for t in best.front(study, self.spec)],
             trials=best.counts(study),
             sweep=self.name,
             confirmed=again,
-            real=real,
+            real=measured,
             saved=[str(p) for p in saved],
             figures=[str(p) for p in drawn],
             jobs=jobs,
@@ -108,15 +111,6 @@ class SweepProcess(Work):
             tracking_uri=self.uri,
             sweep_dir=str(self.folder.path),
         )
-
-    def _hosts(self, stack: ExitStack) -> DaskHosts | None:
-        """The cluster whose workers do the trials; None is this machine."""
-        cluster = self.spec.workers
-        if cluster is None:
-            return None
-        hosts = DaskHosts(cluster.address, cluster.certificates())
-        stack.callback(hosts.close)
-        return hosts
 
     def _searched(self, study: optuna.Study, workers: TrialWorkers) -> Driver:
         """The driver, after its last trial."""
@@ -169,23 +163,21 @@ class SweepProcess(Work):
         tree = self.space.composed({})
         path = self.folder.path / "pool" / f"{int(self.begin)}"
         run, _ = made(Experiment(replace(tree, name=self.name)), "pool", path)
-        spec = construct(ExperimentSpec, tree)
         setup = TrainingSetup(
-            spec,
+            construct(ExperimentSpec, tree),
             emit=self.log.emit,
             emit_teacher=MemberLog(self.log, "teacher").emit,
             stop=self.stop,
         )
         pools = Pools(run, setup, self.log.emit, self.stop)
         stack.callback(pools.close)
-        pool = pools.whole()
-        self.pool = PoolAddress.of(pool)
+        self.pool = PoolAddress.of(pools.whole())
 
-    def _calibrate(self, study: optuna.Study) -> dict[str, float]:
+    def _calibrate(self, study: optuna.Study, real: RealRun) -> dict[str, float]:
         """What the simulation is told of this machine: measured once, for all its trials."""
         known = study.user_attrs.get(_CALIBRATED)
         if known is None:
-            known = rates(self)
+            known = rates(self, real)
             study.set_user_attr(_CALIBRATED, known)
             self.log.emit(Calibrated(set=known))
         return dict(known)
@@ -194,9 +186,8 @@ class SweepProcess(Work):
         """Settings of an earlier sweep, for a study that has no trial yet."""
         if study.get_trials(deepcopy=False):
             return []
-        return [
-            ("of an earlier sweep", values) for values in earlier(self.spec, self.space)
-        ]
+        found = best.earlier(self.spec, self.space)
+        return [("of an earlier sweep", values) for values in found]
 
     def _trouble(self) -> str | None:
         """What would have every further trial fail."""
@@ -222,9 +213,8 @@ class SweepProcess(Work):
                 optuna=optuna.__version__,
             )
         )
-        if self.uri is None:
-            return
-        self.tracker.start("kdlab.tracking.follow_sweep", self.folder.path)
+        if self.uri is not None:
+            self.tracker.start(self.folder.path)
 
     def go_on(self) -> str:
         return (

@@ -19,7 +19,7 @@ from kdlab.events.general import Warned
 from kdlab.events.log import read_all
 from kdlab.events.sweeps import Confirming, RealRunStarted
 from kdlab.experiment.folder import UNDER_WAY, RunFolder
-from kdlab.run.experiment import load
+from kdlab.run.experiment import Experiment, load
 from kdlab.run.handle.run import Run, start
 from kdlab.tuning import metrics
 from kdlab.tuning.leaf import leaf_of
@@ -38,17 +38,15 @@ _TICK_S = 0.01
 
 
 def confirmed(
-    sweep: "SweepProcess", workers: TrialWorkers, chosen: FrozenTrial
+    sweep: "SweepProcess", workers: TrialWorkers, chosen: FrozenTrial, seeds: Sequence[int]
 ) -> Confirmed:
     """The first objective of the best trial and of the experiment as it is, mean ± std."""
-    confirm, spec = sweep.spec.confirm, sweep.spec
-    assert confirm is not None
-    metric = spec.objectives[0].metric
+    metric = sweep.spec.objectives[0].metric
     wanted = [
         Again("best", seed, f"best-{chosen.number}-seed{seed}", values_of(chosen))
-        for seed in confirm.seeds
+        for seed in seeds
     ]
-    wanted += [Again("as_it_is", s, f"as-it-is-seed{s}", {}) for s in confirm.seeds]
+    wanted += [Again("as_it_is", s, f"as-it-is-seed{s}", {}) for s in seeds]
     repeats = Repeats(sweep, workers, wanted)
     done = repeats.run()
     values: dict[str, list[float]] = {"best": [], "as_it_is": []}
@@ -57,7 +55,7 @@ def confirmed(
         values[again.of] += [] if value is None else [value]
     return Confirmed(
         metric=metric,
-        seeds=list(confirm.seeds),
+        seeds=list(seeds),
         optimistic=chosen.values[0],
         failed=repeats.failed,
         best=_spread(values["best"]),
@@ -105,25 +103,17 @@ class Repeats:
         self.folder = sweep.folder.path / "confirm"
         self.done, self.failed = dict[str, Path](), dict[str, str]()
         for again in wanted:
-            self._look_for(again)
+            for path in self.folder.glob(f"{again.name}-*"):
+                if RunFolder(path).raw_status().state == "finished":
+                    self.done[again.name] = path
         self.waiting = [again for again in wanted if again.name not in self.done]
         self._running: dict[int, tuple[Again, Path]] = {}
         self._tries = dict.fromkeys((again.name for again in wanted), 0)
         seeds = sorted({again.seed for again in wanted})
         sweep.log.emit(Confirming(seeds=seeds, runs=len(self.waiting)))
 
-    def _look_for(self, again: Again) -> None:
-        for path in self.folder.glob(f"{again.name}-*"):
-            if RunFolder(path).raw_status().state == "finished":
-                self.done[again.name] = path
-
     def run(self) -> dict[str, Path]:
-        """Run folders by name; those that failed are in `failed`.
-
-        Raises:
-            ClusterError: workers do not come up.
-            RunStopped: the user asked.
-        """
+        """Run folders by name, but those that `failed`; ClusterError where no worker comes up."""
         while self.waiting or self._running:
             for event in self.workers.events():
                 self._hear(event)
@@ -139,28 +129,24 @@ class Repeats:
 
     def _begin(self, worker: int, again: Again) -> None:
         self._tries[again.name] += 1
-        path = (
-            self.folder / f"{again.name}-{len(list(self.folder.glob(f'{again.name}-*')))}"
-        )
+        before = list(self.folder.glob(f"{again.name}-*"))
+        path = self.folder / f"{again.name}-{len(before)}"
         number = _FIRST_ORDER + sum(self._tries.values())
         order = self.sweep.run_order(number, path, again.values, seeds=[again.seed])
         self._running[number] = again, path
         self.workers.send(worker, order)
 
     def _hear(self, event: TrialEnded | TrialWorkerLost) -> None:
+        lost = isinstance(event, TrialWorkerLost)
         if isinstance(event, TrialWorkerLost) and event.hopeless:
-            raise ClusterError(
-                f"A worker to confirm the best does not come up. {event.why}"
-            )
+            words = f"A worker to confirm the best does not come up. {event.why}"
+            raise ClusterError(words)
         if event.order not in self._running:
             return
         again, path = self._running.pop(event.order)
         if isinstance(event, TrialEnded) and event.state == "finished":
             self.done[again.name] = path
-        elif (
-            isinstance(event, TrialWorkerLost)
-            and self._tries[again.name] <= self.sweep.spec.retries
-        ):
+        elif lost and self._tries[again.name] <= self.sweep.spec.retries:
             self.waiting.insert(0, again)
         else:
             why = str(event.why if isinstance(event, TrialWorkerLost) else event.error)
@@ -172,21 +158,15 @@ class Repeats:
 
 
 def check_real(real: RealRun, space: Space) -> None:
-    """Whether both sides have the keys, and the experiment what is measured.
-
-    Raises:
-        BadInput, SpecError, NotFoundError: what is wrong.
-    """
-    experiment = load(real.experiment, dict(real.overrides))
+    """Refuse (BadInput, NotFoundError) what lacks a key, or has not what is measured."""
+    experiment = _loaded(real)
     for key in (*real.keys, *real.calibrate):
         leaf_of(space.base, key)
     flat = dict(loader.flat(experiment.resolved))
     for key in (*real.keys.values(), *real.batches):
         if key not in flat:
-            hint = nearest(key, list(flat))
-            raise BadInput(
-                f"real names {key}, which {real.experiment} does not have.{hint}"
-            )
+            where = f"{real.experiment} does not have.{nearest(key, flat)}"
+            raise BadInput(f"real names {key}, which {where}")
     spec = experiment.spec
     if spec.soft_labels.needs_teacher != "served":
         raise BadInput(f"real.experiment {real.experiment} has no served soft labels.")
@@ -199,32 +179,32 @@ def check_real(real: RealRun, space: Space) -> None:
         )
 
 
-def rates(sweep: "SweepProcess") -> dict[str, float]:
+def _loaded(real: RealRun, *more: Mapping[str, object]) -> Experiment:
+    return load(real.experiment, dict(real.overrides), *map(dict, more))
+
+
+def rates(sweep: "SweepProcess", real: RealRun) -> dict[str, float]:
     """What the simulation takes from this machine."""
-    real = sweep.spec.real
-    assert real is not None
     kinds = set(real.calibrate.values())
     measured: dict[str, float] = {}
     if "student" in kinds:
-        run = _executed(sweep, {"compare": ["none"]})
+        run = _executed(sweep, real, {"compare": ["none"]})
         measured["student"] = median(r["samples_per_second"] for r in run.result["runs"])
     if "teacher" in kinds:
-        pool = load(real.experiment, dict(real.overrides)).resolved["teacher_pool"]
+        pool = _loaded(real).resolved["teacher_pool"]
         measured["teacher"] = float(pool["t_t"])
     return {key: measured[kind] for key, kind in real.calibrate.items()}
 
 
-def real_run(sweep: "SweepProcess", chosen: FrozenTrial) -> RealRunOutcome:
+def real_run(sweep: "SweepProcess", real: RealRun, chosen: FrozenTrial) -> RealRunOutcome:
     """The best, with and without teachers on this machine, beside what was simulated."""
-    real = sweep.spec.real
-    assert real is not None
     tree = sweep.space.composed(values_of(chosen), sweep.calibrated)
-    batch = load(real.experiment, dict(real.overrides)).spec.train.batch
+    batch = _loaded(real).spec.train.batch
     values: Values = {}
     for simulated, key in real.keys.items():
-        value = _at(tree.data, simulated)
+        value = loader.at(tree.data, simulated)
         values[key] = number(value) * batch if key in real.batches else value
-    run = _executed(sweep, {"compare": ["none", "served"], **values})
+    run = _executed(sweep, real, {"compare": ["none", "served"], **values})
     rows = {(r["source"], r["seed"]): r["samples_per_second"] for r in run.result["runs"]}
     # Seed by seed: both of a pair ran one after the other, on a machine in the same mood.
     ratios = [rows["served", seed] / rows["none", seed] for seed in run.result["seeds"]]
@@ -240,26 +220,12 @@ def real_run(sweep: "SweepProcess", chosen: FrozenTrial) -> RealRunOutcome:
     )
 
 
-def _at(tree: Mapping[str, object], key: str) -> object:
-    node: object = tree
-    for part in key.split("."):
-        if isinstance(node, list):
-            node = node[int(part)]
-        else:
-            assert isinstance(node, Mapping)
-            node = node[part]
-    return node
-
-
-def _executed(sweep: "SweepProcess", more: Mapping[str, object]) -> Run:
+def _executed(sweep: "SweepProcess", real: RealRun, more: Mapping[str, object]) -> Run:
     """A run of its own, in a process of its own."""
-    real = sweep.spec.real
-    assert real is not None
     left = sweep.folder.path / "real_run.json"
     if left.is_file():  # of a driver that was killed: it would disturb this one
         Run(RunFolder(Path(json.loads(left.read_text())["run"]))).kill()
-    tracking = {"tracking.enabled": False}
-    experiment = load(real.experiment, dict(real.overrides), dict(more), tracking)
+    experiment = _loaded(real, more, {"tracking.enabled": False})
     experiment.check()
     run = start(experiment)
     write_json(left, {"run": str(run.path)})

@@ -35,11 +35,7 @@ _NEEDS = {"cmaes": "cmaes"}  # packages that Optuna does not bring
 
 
 def check(spec: SweepSpec) -> None:
-    """Whether both can be made.
-
-    Raises:
-        SpecError: unknown name or option (names the nearest), or one Optuna refuses.
-    """
+    """Refuse, as a SpecError, what is unknown (naming the nearest) or what Optuna refuses."""
     faults = [*_faults("sampler", spec.sampler, _SAMPLERS)]
     faults += _faults("pruner", spec.pruner, _PRUNERS)
     name = spec.sampler.get("name")
@@ -82,7 +78,7 @@ def _faults(
 ) -> Iterator[Fault]:
     name = said.get("name")
     if name not in known:
-        message = f"is {name!r}.{nearest(str(name), list(known))} All: {', '.join(known)}"
+        message = f"is {name!r}.{nearest(str(name), known)} All: {', '.join(known)}"
         yield Fault(f"{where}.name", message)
         return
     allowed = {
@@ -92,7 +88,7 @@ def _faults(
     }
     for option, value in _options(said).items():
         if option not in allowed:
-            message = f"{name} has no such option.{nearest(option, list(allowed))}"
+            message = f"{name} has no such option.{nearest(option, allowed)}"
             yield Fault(f"{where}.{option}", message)
         elif isinstance(value, str) and "str" not in allowed[option]:
             yield Fault(f"{where}.{option}", f"is {value!r}, must be {allowed[option]}")

@@ -7,11 +7,7 @@ from kdlab.simulate.pool_simulation import Simulation
 
 
 def simulated(spec: SimulationSpec) -> dict[str, float]:
-    """Figures over all cases: the smallest share of N-training's rate, the maximum of all else.
-
-    Raises:
-        BadInput: a simulation without a student that is served.
-    """
+    """Figures over all cases: the smallest share of N-training's rate, the maximum of all else."""
     check(spec)
     assert isinstance(spec, EdlDist)
     found = [Simulation(spec, case).run() for case in spec.cases]
@@ -29,11 +25,7 @@ def simulated(spec: SimulationSpec) -> dict[str, float]:
 
 
 def check(spec: SimulationSpec) -> None:
-    """Whether it has thresholds to tune.
-
-    Raises:
-        BadInput: it has none.
-    """
+    """Whether it has thresholds to tune; BadInput where it has none."""
     if not isinstance(spec, EdlDist):
         raise BadInput(
             f"{spec.component} cannot be swept; simulations of simulate/edl_dist can."

@@ -93,11 +93,10 @@ class Space:
     def _suggested(
         self, trial: optuna.trial.Trial, key: str, dimension: Dimension
     ) -> object:
-        name, low, high = parameter(key, dimension), dimension.low, dimension.high
+        name = parameter(key, dimension)
         if dimension.choices is not None:
             return trial.suggest_categorical(name, list(dimension.choices))
-        assert low is not None
-        assert high is not None
+        low, high = dimension.ends
         if self.is_whole(key) and dimension.times is None:
             step = int(dimension.step or 1)
             return trial.suggest_int(
@@ -121,11 +120,9 @@ class Space:
         found: Values = {}
         for key, value in values.items():
             dimension = self.spec.space[key]
-            if dimension.times is not None:
-                factor = number(value) / number(values[dimension.times])
-                found[parameter(key, dimension)] = factor
-            else:
-                found[key] = value
+            factor = None if dimension.times is None else values[dimension.times]
+            own = value if factor is None else number(value) / number(factor)
+            found[parameter(key, dimension)] = own
         return found
 
     def as_it_is(self) -> Values | None:
@@ -139,18 +136,13 @@ class Space:
     def _own(self, key: str, dimension: Dimension) -> object:
         """The experiment's own value: of a part the choice that makes the same."""
         leaf = self.leaves[key]
-        if (
-            leaf.part is None
-            or dimension.choices is None
-            or leaf.value in dimension.choices
-        ):
+        choices = dimension.choices or ()
+        if leaf.part is None or leaf.value in choices:
             return leaf.value
-        same = (
-            c
-            for c in dimension.choices
-            if leaf_of(self._built({key: c}), key).part == leaf.part
-        )
-        return next(same, leaf.value)
+        for choice in choices:
+            if leaf_of(self._built({key: choice}), key).part == leaf.part:
+                return choice
+        return leaf.value
 
     def completed(self, values: Mapping[str, object]) -> Values:
         """Those of the space, and the experiment's own where one is missing."""
@@ -161,11 +153,7 @@ class Space:
         return found
 
     def grid(self) -> list[Values]:
-        """Every combination.
-
-        Raises:
-            SpecError: a range has no steps, or there are too many combinations.
-        """
+        """Every combination; SpecError where a range has no steps, or there are too many."""
         columns, size = {}, 1
         for key, dimension in self.spec.space.items():
             columns[key] = self._points(key, dimension)
@@ -185,42 +173,35 @@ class Space:
     def _points(self, key: str, dimension: Dimension) -> Sequence[object]:
         if dimension.choices is not None:
             return list(dimension.choices)
-        assert dimension.low is not None
-        assert dimension.high is not None
+        low, high = dimension.ends
         whole = self.is_whole(key) and dimension.times is None
         step = dimension.step or (1.0 if whole else None)
         if step is None or dimension.log:
             message = "has no steps; a grid needs step, or choices"
             raise SpecError([Fault(f"space.{key}", message)], about="the sweep")
-        count = int((dimension.high - dimension.low) / step + 1e-9) + 1
-        points = [dimension.low + i * step for i in range(count)]
+        count = int((high - low) / step + 1e-9) + 1
+        points = [low + i * step for i in range(count)]
         return [int(p) for p in points] if whole else points
 
     # What is wrong with it
 
     def _faults(self, key: str, dimension: Dimension) -> Iterator[str]:
         conditions = {k: _several(v)[0] for k, v in dimension.when.items()}
-        unmet = [k for k, v in dimension.when.items() if not self._possible(k, _several(v))]
-        if unmet:
-            yield f"exists when {unmet[0]} is what its own choices do not hold"
-            return
+        for other, wanted in dimension.when.items():
+            choices = self.spec.space[other].choices
+            if choices is not None and not any(v in choices for v in _several(wanted)):
+                yield f"exists when {other} is what its own choices do not hold"
+                return
         try:
             tree = self._built(conditions) if conditions else self.base
             leaf = self.leaves[key] = leaf_of(tree, key)
-        except SpecError as error:
-            yield "; ".join(f"{f.key}: {f.message}" for f in error.faults)
-            return
-        except NotFoundError as error:
-            yield str(error)
+        except (SpecError, NotFoundError) as error:
+            yield _short(error)
             return
         if dimension.choices is not None:
             yield from self._choice_faults(leaf, dimension, conditions)
         else:
             yield from self._range_faults(leaf, dimension)
-
-    def _possible(self, key: str, wanted: tuple[object, ...]) -> bool:
-        choices = self.spec.space[key].choices
-        return choices is None or any(value in choices for value in wanted)
 
     def _range_faults(self, leaf: Leaf, dimension: Dimension) -> Iterator[str]:
         if leaf.kinds not in ((int,), (float,)):
@@ -245,9 +226,7 @@ class Space:
         other = self.spec.space[dimension.times]
         if not dict(other.when).items() <= dict(dimension.when).items():
             yield f"is a factor of {dimension.times}, which exists only when {dict(other.when)}"
-        if other.choices is not None and not all(
-            _is_number(c) and c > 0 for c in other.choices
-        ):
+        if not all(_is_number(c) and c > 0 for c in other.choices or ()):
             yield f"is a factor of {dimension.times}, whose choices are not all numbers above 0"
         if other.low is not None and other.low <= 0:
             yield f"is a factor of {dimension.times}, whose low is {other.low:g}, not above 0"
@@ -277,7 +256,7 @@ class Space:
         """Why these values cannot be enqueued."""
         for key in values:
             if key not in self.spec.space:
-                yield f"{key} is not in the space.{nearest(key, list(self.spec.space))}"
+                yield f"{key} is not in the space.{nearest(key, self.spec.space)}"
                 return
         for key, dimension in self.spec.space.items():
             exists = _exists(dimension, values)
@@ -297,15 +276,16 @@ class Space:
         if not _is_number(value):
             yield f"{key} is {value!r}, must be a number"
             return
-        if d.times is not None and not _is_positive(values.get(d.times)):
+        if d.times is not None and not (
+            _is_number(factor := values.get(d.times)) and factor > 0
+        ):
             yield f"{key} is a factor of {d.times}, which must be there and above 0"
             return
         sampled = value if d.times is None else value / number(values[d.times])
-        assert d.low is not None
-        assert d.high is not None
-        if not d.low - 1e-9 <= sampled <= d.high + 1e-9:
+        low, high = d.ends
+        if not low - 1e-9 <= sampled <= high + 1e-9:
             of = f" times {d.times}" if d.times else ""
-            yield f"{key} is {sampled:g}{of}, must be {d.low:g} to {d.high:g}"
+            yield f"{key} is {sampled:g}{of}, must be {low:g} to {high:g}"
 
 
 def parameter(key: str, dimension: Dimension) -> str:
@@ -322,10 +302,6 @@ def _exists(dimension: Dimension, values: Mapping[str, object]) -> bool:
 
 def _several(value: object) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
-def _is_positive(value: object) -> bool:
-    return _is_number(value) and value > 0
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

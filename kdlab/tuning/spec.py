@@ -1,6 +1,6 @@
 """A sweep as a spec: what a file under configs/sweeps/ describes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -37,6 +37,13 @@ class Dimension(Spec):
     times: str | None = None
     when: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Lowest and highest of a range; `choices` have none."""
+        assert self.low is not None
+        assert self.high is not None
+        return self.low, self.high
+
     def cross_faults(self) -> Iterator[Fault]:
         if self.choices is not None:
             if not self.choices:
@@ -48,9 +55,8 @@ class Dimension(Spec):
                 yield Fault("log", "has no meaning beside choices")
             return
         if self.low is None or self.high is None:
-            yield Fault(
-                "low" if self.low is None else "high", "is missing; or give choices"
-            )
+            end = "low" if self.low is None else "high"
+            yield Fault(end, "is missing; or give choices")
             return
         if self.low >= self.high:
             yield Fault("low", f"is {self.low:g} and high is {self.high:g}")
@@ -207,19 +213,16 @@ class SweepSpec(Spec):
         yield from self._when_faults()
 
     def _metric_faults(self) -> Iterator[Fault]:
-        named = [
-            (f"objectives.{i}.metric", o.metric) for i, o in enumerate(self.objectives)
-        ]
-        named += [
-            (f"constraints.{i}.metric", c.metric) for i, c in enumerate(self.constraints)
-        ]
+        parts: dict[str, Sequence[Objective | Constraint]]
+        parts = {"objectives": self.objectives, "constraints": self.constraints}
         unknown = False
-        for key, name in named:
-            try:
-                metrics.metric(name, self.simulated)
-            except NotFoundError as error:
-                unknown = True
-                yield Fault(key, str(error))
+        for part, several in parts.items():
+            for i, one in enumerate(several):
+                try:
+                    metrics.metric(one.metric, self.simulated)
+                except NotFoundError as error:
+                    unknown = True
+                    yield Fault(f"{part}.{i}.metric", str(error))
         if not unknown and self.pruner.get("name", "none") != "none":
             yield from self._pruner_faults()
 
@@ -244,10 +247,8 @@ class SweepSpec(Spec):
         for key, dimension in self.space.items():
             for other in (*dimension.when, *filter(None, [dimension.times])):
                 if other not in before:
-                    yield Fault(
-                        f"space.{key}",
-                        f"depends on {other}, which must come before it in the space",
-                    )
+                    words = f"depends on {other}, which must come before it in the space"
+                    yield Fault(f"space.{key}", words)
             before.append(key)
 
     @property
@@ -257,6 +258,10 @@ class SweepSpec(Spec):
     def metric(self, number: int) -> metrics.Metric:
         """The metric of objective `number`."""
         return metrics.metric(self.objectives[number].metric, self.simulated)
+
+    def signs(self) -> list[int]:
+        """By which each objective is multiplied, so that less is better."""
+        return [1 if d == "minimize" else -1 for d in self.directions()]
 
     def directions(self) -> list[Direction]:
         return [

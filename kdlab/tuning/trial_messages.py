@@ -9,12 +9,7 @@ from kdlab.soft_labels.source import PoolAddress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialWorkerConfig:
-    """One worker.
-
-    Attributes:
-        simulates: its trials are simulations, which need no torch.
-        gpu: the only one it sees; None sees all.
-    """
+    """Simulations need no torch; `gpu` is the only one that it sees, and None is all."""
 
     simulates: bool
     gpu: str | None
@@ -22,14 +17,7 @@ class TrialWorkerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOrder:
-    """One trial.
-
-    Attributes:
-        number: of it.
-        run: path of its run folder; None for a simulation.
-        simulation: its spec; None for a run.
-        pool: of the sweep, that teaches it.
-    """
+    """One trial: a run folder and the pool that teaches it, or the spec of a simulation."""
 
     number: int
     run: str | None = None

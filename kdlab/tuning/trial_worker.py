@@ -9,9 +9,8 @@ import gc
 import logging
 import os
 import queue
-import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
 from kdlab.errors import KdlabError, is_full
@@ -28,28 +27,9 @@ from kdlab.tuning.trial_messages import (
 Work = Callable[[TrialOrder], TrialEnded]
 
 
-class Stop:
-    """Whether the trial under way should end. Orders come on another thread."""
-
-    def __init__(self) -> None:
-        self._asked = threading.Event()
-        self.order = -1  # the one under way
-
-    def hear(self, number: int) -> None:
-        if number == self.order:
-            self._asked.set()
-
-    def begin(self, number: int) -> None:
-        self._asked.clear()
-        self.order = number
-
-    def __call__(self) -> bool:
-        return self._asked.is_set()
-
-
 def main() -> None:
     orders: queue.SimpleQueue[TrialOrder | None] = queue.SimpleQueue()
-    stop, early = Stop(), set[int]()
+    stopped = set[int]()  # numbers of trials; orders come on another thread
 
     def hear(message: Mapping[str, object]) -> None:
         if "end" in message:
@@ -57,8 +37,7 @@ def main() -> None:
             return
         match TRIAL_ORDERS.typed(message):
             case StopTrial(number):
-                early.add(number)
-                stop.hear(number)
+                stopped.add(number)
             case TrialOrder() as order:
                 orders.put(order)
 
@@ -66,13 +45,10 @@ def main() -> None:
     logging.getLogger("distributed").setLevel(logging.ERROR)
     if config.gpu is not None:  # before anything looks for one
         os.environ["CUDA_VISIBLE_DEVICES"] = config.gpu
-    work = _simulated if config.simulates else _trainer(stop)
+    work = _simulated if config.simulates else _trainer(stopped)
     gc.freeze()  # what was imported stays: looking through it takes 0.2 s each time
     announce(ready=True)
     while (order := orders.get()) is not None:
-        stop.begin(order.number)
-        if order.number in early:  # before it began
-            stop.hear(order.number)
         announce(**plain(_guarded(work, order)))
     gc.unfreeze()
 
@@ -89,7 +65,7 @@ def _guarded(work: Work, order: TrialOrder) -> TrialEnded:
         return TrialEnded(order.number, state, f"{type(error).__name__}: {error}")
 
 
-def _trainer(stop: Stop) -> Work:
+def _trainer(stopped: Container[int]) -> Work:
     import timm  # noqa: F401  # seconds, which no trial should pay
     import torch
     import torchvision  # noqa: F401
@@ -104,6 +80,9 @@ def _trainer(stop: Stop) -> Work:
         run = RunFolder(Path(str(order.run)))
         torch.set_num_threads(threads)  # the trial before may have had another number
         full = list[Exception]()
+
+        def stop() -> bool:
+            return order.number in stopped
 
         def passes(error: Exception) -> bool:
             if is_full(error):

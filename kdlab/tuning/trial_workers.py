@@ -32,14 +32,9 @@ class TrialWorkerLost:
 
 
 class TrialWorkers:
-    """So many workers; a lost one is started again.
+    """So many workers, of a Dask cluster or here; a lost one is started again.
 
-    Args:
-        jobs: how many.
-        folder: for logs.
-        simulates: trials are simulations, which need no torch.
-        hosts: a Dask cluster; None is this machine.
-        gpus: of this machine, shared out in turn; none leaves that to the trials.
+    GPUs are those of this machine, shared out in turn; none leaves that to the trials.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import optuna
@@ -22,22 +22,19 @@ class RunningTrial:
     """A trial that a worker carries out."""
 
     trial: optuna.trial.Trial
-    values: Values
-    run: Path | None
-    begun: float
-    read: EventReader | None
+    values: Values = field(default_factory=dict)
+    run: Path | None = None  # its folder
+    begun: float = field(default_factory=time.monotonic)  # 0: by an earlier driver
+    read: EventReader | None = field(init=False)  # of its events
     reported: int = 0  # epochs, over all seeds
     pruned: bool = False
 
+    def __post_init__(self) -> None:
+        self.read = None if self.run is None else EventReader(self.run / "events.jsonl")
+
 
 class Verdicts:
-    """Each trial gets one: complete, pruned, failed, or to be tried again.
-
-    Args:
-        spec: of the sweep.
-        study: Optuna's; nobody else writes to it.
-        emit: events of the sweep.
-    """
+    """Each trial gets one: complete, pruned, failed, or to be tried again."""
 
     def __init__(self, spec: SweepSpec, study: optuna.Study, emit: Emit) -> None:
         self.spec, self.study, self.emit = spec, study, emit
@@ -95,8 +92,8 @@ class Verdicts:
         """The same values once more, unless that has been tried too often."""
         tries = int(trial.user_attrs.get(TRIES, 0)) + counts
         if tries > self.spec.retries:
-            state = state or RunningTrial(trial, {}, None, time.monotonic(), None)
-            self.failed(state, f"lost {tries} times; the last time: {reason}")
+            words = f"lost {tries} times; the last time: {reason}"
+            self.failed(state or RunningTrial(trial), words)
             return
         # It may have been killed before it had asked for all of what was enqueued.
         parameters = {**trial.user_attrs.get(PARAMETERS, {}), **trial.params}

@@ -4,7 +4,6 @@ import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.text import Text
 
 from kdlab.events.event import Event
@@ -21,8 +20,8 @@ _QUICK_S, _EACH = 1.0, 20  # of quicker trials every twentieth is a line
 class Lines:
     """Feed it events with `see`."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or people()
+    def __init__(self) -> None:
+        self.console = people()
         self._objectives: Sequence[str] = ()
         self._signs: Sequence[int] = ()
         self._best: list[float] | None = None
@@ -67,7 +66,7 @@ def as_html(sweep: "Sweep") -> str:
     """Where it stands: the curve of the best so far, and the best trials."""
     spec, rows = sweep.spec, sweep.rows()
     name = spec.objectives[0].metric
-    sign = 1 if spec.directions()[0] == "minimize" else -1
+    sign = spec.signs()[0]
     each, best = list[tuple[float, float]](), list[tuple[float, float]]()
     for row in rows:
         if row.values is None:

@@ -134,7 +134,7 @@ def test_trials_under_way_are_tried_again_once(tmp_path):
     waiting = [t for t in study.trials if t.state == TrialState.WAITING]
     assert [t.user_attrs[RETRY_OF] for t in waiting] == [0, 1, 2]
     assert [t.state for t in study.trials[:3]] == [TrialState.FAIL] * 3
-    assert driver(study, search)._counted() == 0
+    assert best.counts(study).ended == 0
 
 
 def test_what_was_enqueued_is_tried_again_whole(tmp_path):
@@ -192,7 +192,7 @@ def test_a_trial_that_is_lost_too_often_fails(tmp_path):
     own.verdicts.again(study.ask(), "signal 9")
     assert study.trials[1].user_attrs["error"].startswith("lost 2 times")
     assert not [t for t in study.trials if t.state == TrialState.WAITING]
-    assert own._counted() == 1
+    assert best.counts(study).ended == 1
 
 
 def test_a_stop_by_the_user_is_no_loss(tmp_path):

@@ -36,10 +36,8 @@ class OtherTargets:
         return list(by_pid(address, remembered(address)).values()) if address else []
 
     def ranks(self) -> list[Target]:
-        if (
-            self.run.folder.resolved().get("workers") is not None
-        ):  # pids of other machines mean nothing here
-            return []
+        if self.run.folder.resolved().get("workers") is not None:
+            return []  # pids of other machines mean nothing here
         found: dict[str, int] = {}
         for event in read_all(self.run.folder.events):
             match event:
@@ -55,11 +53,8 @@ class OtherTargets:
         address = self.address()
         if address:
             command = [sys.executable, "-m", "kdlab", "teacher", address, "--threads", "1"]
-            self.joined.append(
-                subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-                )
-            )
+            quiet = subprocess.DEVNULL
+            self.joined.append(subprocess.Popen(command, stdin=quiet, stderr=quiet))
 
 
 def chaos(run: "Run", report: Emit = unheard, **spec: Any) -> ChaosRunner:

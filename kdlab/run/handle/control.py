@@ -21,8 +21,7 @@ from kdlab.experiment.folder import ENDED, RunFolder
 from kdlab.experiment.spec import ExperimentSpec, spec_of
 
 _LR = Range(gt=0, le=100)
-TRAINING = tuple(kind.KIND for kind in orders.TRAINING)
-TEACHERS = tuple(kind.KIND for kind in orders.TEACHERS)
+_OF_TEACHERS = ("add_teacher", "drain_teacher", "kill_teacher")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +39,7 @@ def send(
     values: Mapping[str, float] | None = None,
     name: str | None = None,
 ) -> None:
-    """Append an order for the member that trains now.
-
-    Args:
-        run: that goes on.
-        event: of TRAINING or TEACHERS.
-        values: of the knobs, for `set`.
-        name: of a teacher.
+    """Append an order (a name of orders.KINDS) for the member that trains now.
 
     Raises:
         BadInput: the run has ended, or cannot do that; a name that is unknown.
@@ -58,7 +51,7 @@ def send(
     # As it was written: a spec with components of a notebook cell is known there only.
     run.check_format()
     told = run.resolved()
-    if event in TEACHERS:
+    if event in _OF_TEACHERS:
         pool = (told.get("teacher_pool") or {}).get("type")
         _check_teacher(run, pool, event, name)
     if values is not None:
@@ -84,12 +77,9 @@ def knobs(run: RunFolder) -> list[Knob]:
     source = next((m.source for m in spec.members() if m.name == now), spec.soft_labels)
     taught = source.needs_teacher != "none" and spec.method.steers_loss
     values = settings_of(spec.loss if taught else None)
-    ranges = {LR_FACTOR: _LR}
-    for name in values:
-        if name != LR_FACTOR:
-            ranges[name] = ranges_of(type(spec.loss)).get(
-                name.removeprefix("loss."), Range()
-            )
+    of_loss = ranges_of(type(spec.loss))
+    ranges = {name: of_loss.get(name.removeprefix("loss."), Range()) for name in values}
+    ranges[LR_FACTOR] = _LR  # the first of them
     if spec.method.steers_thresholds and now is not None:
         for name, value in source.adjustable(spec.train.batch).items():
             values[f"soft_labels.{name}"] = value

@@ -12,12 +12,7 @@ from kdlab.report import page
 
 @dataclass(frozen=True, slots=True)
 class PlanSheet:
-    """One plan.
-
-    member: the training it belongs to.
-    table: who does what, and what it is expected to cost.
-    gantt: picture of the first epoch's last steps; None before that has ended.
-    """
+    """Who does what in a training, what it should cost, and a picture once an epoch has ended."""
 
     member: str
     table: str
@@ -30,11 +25,8 @@ class PlanSheet:
 
     def _repr_html_(self) -> str:
         table = f"<pre>{html.escape(self.table)}</pre>"
-        picture = (
-            ""
-            if self.gantt is None
-            else page.png(self.gantt, "Gantt of the first epoch's last steps")
-        )
+        words = "Gantt of the first epoch's last steps"
+        picture = "" if self.gantt is None else page.png(self.gantt, words)
         return f"<b>{html.escape(self.member)}</b>{table}{picture}"
 
 
@@ -46,11 +38,7 @@ class PlanSheets(list[PlanSheet]):
 
 
 def plans(run: RunFolder) -> PlanSheets:
-    """All that have been made.
-
-    Raises:
-        NotFoundError: none.
-    """
+    """All that have been made; NotFoundError where there is none."""
     root = run.path / "members"
     found = PlanSheets()
     for path in sorted(root.rglob("plan.json")):

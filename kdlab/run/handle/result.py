@@ -4,7 +4,7 @@ from typing import Any
 
 from kdlab.report import page
 from kdlab.report.costs import HEAD, cost_rows
-from kdlab.report.table import NAMES
+from kdlab.report.table import NAMES, number
 
 _COLUMNS = (
     "student_top1", "student_top1_best", "global_top1", "samples_per_second", "wall_seconds",
@@ -20,16 +20,10 @@ class Result(dict[str, Any]):
         keys = [key for key in _COLUMNS if any(row.get(key) is not None for row in rows)]
         body = [
             [f"{NAMES.get(r['source'], r['source'])}, seed {r['seed']}"]
-            + [_short(r.get(key)) for key in keys]
+            + [number(r.get(key)) for key in keys]
             for r in rows
         ]
-        facts = [[k, _short(v)] for k, v in self.items() if k not in ("runs", "costs")]
+        facts = [[k, number(v)] for k, v in self.items() if k not in ("runs", "costs")]
         costs = self.get("costs")
         cost = page.table(HEAD, cost_rows(costs)) if costs else ""
         return page.table(("", *keys), body) + cost + page.table(("", ""), facts)
-
-
-def _short(value: object) -> str:
-    return (
-        f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
-    )

@@ -66,13 +66,7 @@ def prepare_for_torchrun(experiment: "Experiment") -> "Run":
 def made(
     experiment: "Experiment", state: str, path: Path | None = None
 ) -> tuple[RunFolder, Components]:
-    """A run folder with its spec, and the components from notebook cells it needs.
-
-    Args:
-        experiment: checked already.
-        state: that its status says.
-        path: of the folder; None is a new one among the runs.
-    """
+    """A run folder (None: a new one) with its spec, and the components of cells it needs."""
     from kdlab.cluster.notebook_components import pack
 
     if path is None:
@@ -168,8 +162,7 @@ class Run(Watched):
         Raises:
             RunFailed, RunStopped, NotFoundError: it has none, and why.
         """
-        found = Result(self._result_or_raise())
-        return Result(found | {"tracking_error": self.status.tracking})
+        return Result({**self._result_or_raise(), "tracking_error": self.status.tracking})
 
     def _why_no_result(self, status: RunStatus) -> str:
         if status.state == "stopped":

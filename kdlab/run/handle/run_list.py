@@ -19,11 +19,9 @@ class RunList(list["Run"]):
     """Runs, which show themselves as a table."""
 
     def __repr__(self) -> str:
-        return (
-            "\n".join([text_table_left(_RUNS, self._rows()), *self._notes()])
-            if self
-            else _NO_RUNS
-        )
+        if not self:
+            return _NO_RUNS
+        return "\n".join([text_table_left(_RUNS, self._rows()), *self._notes()])
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<div>{html.escape(note)}</div>" for note in self._notes())
@@ -31,11 +29,10 @@ class RunList(list["Run"]):
 
     def _notes(self) -> list[str]:
         """A line for each run that is not in MLflow, or cannot be read."""
-        statuses = [(run, run.status) for run in self]
         return [
             f"{run.id}: {status.tracking or status.error}"
-            for run, status in statuses
-            if status.tracking or status.state == "unreadable"
+            for run in self
+            if (status := run.status).tracking or status.state == "unreadable"
         ]
 
     def _rows(self) -> list[list[str]]:
@@ -45,21 +42,18 @@ class RunList(list["Run"]):
 def _row(run: "Run") -> list[str]:
     status = run.status
     result = status.result or {}
+    try:
+        experiment = str(run.folder.origin().experiment)
+    except BadInput:
+        experiment = "unreadable"
     return [
         run.id,
-        _experiment(run),
+        experiment,
         str(status.state),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(status.created)),
         _number(result.get("student_top1"), 2),
         _number(result.get("wall_seconds"), 0),
     ]
-
-
-def _experiment(run: "Run") -> str:
-    try:
-        return str(run.folder.origin().experiment)
-    except BadInput:
-        return "unreadable"
 
 
 def _number(value: object, digits: int) -> str:

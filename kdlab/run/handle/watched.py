@@ -92,11 +92,7 @@ class Watched:
         return str(self.status.state)
 
     def _result_or_raise(self) -> Mapping[str, object]:
-        """The result, where it has ended well.
-
-        Raises:
-            RunFailed, RunStopped, NotFoundError: it has none, and why.
-        """
+        """The result; RunFailed, RunStopped or NotFoundError says why there is none."""
         status = self.status
         if status.state == "finished":
             assert status.result is not None
@@ -118,12 +114,21 @@ class Watched:
 
     def events(self, follow: bool = False) -> Iterator[Event]:
         """What happened, in order; `follow` goes on until it has ended."""
-        read = EventReader(self.folder.events)
+        for news in self._news():
+            yield from news
+            if not follow:
+                return
+
+    def _news(self, timeout_s: float | None = None) -> Iterator[list[Event]]:
+        """What is new, now and then, until it has ended."""
+        begin, read = time.monotonic(), EventReader(self.folder.events)
         while True:
             ended = self.state in ENDED  # looked at first, so that nothing is missed
-            yield from read()
-            if ended or not follow:
+            yield read()
+            if ended:
                 return
+            if timeout_s is not None and time.monotonic() - begin > timeout_s:
+                raise TimeoutError(f"{self.id} has not ended after {timeout_s:g} s")
             time.sleep(_TICK_S)
 
     def wait(
@@ -146,18 +151,11 @@ class Watched:
         if watch is None and not self._shown and (in_a_notebook() or sys.stderr.isatty()):
             with self.lines() as lines:
                 return self.wait(lines, timeout_s, since)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        read = EventReader(self.folder.events)
-        while True:
-            ended = self.state in ENDED
-            for event in read():
+        for news in self._news(timeout_s):
+            for event in news:
                 if watch is not None and event.time >= since:
                     watch(event)
-            if ended:
-                return self
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"{self.id} has not ended after {timeout_s:g} s")
-            time.sleep(_TICK_S)
+        return self
 
     def lines(self) -> AbstractContextManager[_Watcher]:
         """What writes events as lines for people."""
@@ -174,18 +172,14 @@ class Watched:
 
     def stop(self) -> None:
         """Finish the step, save, end. Once more ends it at once."""
-        self._signal(signal.SIGINT)
+        self._signal(os.kill, signal.SIGINT)
 
     def kill(self) -> None:
         """End it and everything it started, now. Its checkpoints stay."""
-        pid = self.folder.raw_status().pid
-        if self.state in ENDED or pid is None:
-            return
-        with contextlib.suppress(ProcessLookupError):  # it ended in between
-            os.killpg(pid, signal.SIGKILL)  # it leads a process group of its own
+        self._signal(os.killpg, signal.SIGKILL)  # it leads a process group of its own
 
-    def _signal(self, number: int) -> None:
+    def _signal(self, send: Callable[[int, int], None], number: int) -> None:
         pid = self.folder.raw_status().pid
         if self.state not in ENDED and pid is not None:
             with contextlib.suppress(ProcessLookupError):  # it ended in between
-                os.kill(pid, number)
+                send(pid, number)

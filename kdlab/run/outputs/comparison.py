@@ -27,14 +27,11 @@ MemberFacts = Mapping[str, object]  # a row of a run's result, maybe of an older
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InMlflow:
-    """Where a run is in MLflow: what comparing needs of its `tracking.json`.
-
-    runs: MLflow's by the name of the member; "" is the run itself.
-    """
+    """Where a run is in MLflow: what comparing needs of its `tracking.json`."""
 
     uri: str | None = None
     experiment_id: str | int | None = None
-    runs: Mapping[str, str] = field(default_factory=dict)
+    runs: Mapping[str, str] = field(default_factory=dict)  # by member; "" is the run itself
 
 
 class Comparison:
@@ -116,7 +113,7 @@ class Comparison:
         Raises:
             BadInput: none of them is in MLflow.
         """
-        from kdlab.tracking.artifacts import log_page
+        from kdlab.tracking.follow import log_page
 
         known = [run.path / "tracking.json" for run in self.runs if _in_mlflow(run)]
         if not known:
@@ -138,9 +135,9 @@ class Comparison:
         rows = [[key, *map(_short, values)] for key, values in self.differences()]
         spec = text_table(head, rows) if rows else "The specs do not differ."
         if len(self.runs) == 1:
-            spec = ""
-            if (self.runs[0].path / METHODS).is_file():
-                return (self.runs[0].path / METHODS).read_text(encoding="utf-8")
+            spec, table = "", self.runs[0].path / METHODS
+            if table.is_file():
+                return table.read_text(encoding="utf-8")
         names = self.head()
         outcome = [[row[key] for key in names] for row in self.outcomes()]
         return f"{spec}\n\n{text_table(names, outcome)}".strip()
@@ -158,10 +155,9 @@ class Comparison:
         parts = [f"<h4>What came out</h4>{body}"]
         if len(self.runs) > 1:
             differ = [[key, *map(_short, values)] for key, values in self.differences()]
-            names = ["key", *(f"{run.id}" for run in self.runs)]
-            shown = (
-                page.table(names, differ) if differ else "<p>The specs do not differ.</p>"
-            )
+            names = ["key", *(run.id for run in self.runs)]
+            same = "<p>The specs do not differ.</p>"
+            shown = page.table(names, differ) if differ else same
             parts.insert(0, f"<h4>What their specs differ in</h4>{shown}")
         panels = self.curves()
         if panels:

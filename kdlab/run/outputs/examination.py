@@ -74,13 +74,7 @@ def _png(image: NDArray[np.uint8]) -> str:
 def show_batch(
     spec: ExperimentSpec, count: int, *, teacher: bool, say: Callable[[str], None]
 ) -> Pictures:
-    """The first images of the first epoch as the student sees them.
-
-    Args:
-        spec: of the experiment.
-        count: images, of one batch at most.
-        teacher: say what the teacher makes of them; it is trained first if it never was.
-        say: told what takes a while.
+    """The first images of the first epoch as the student sees them; see `Experiment.show_batch`.
 
     Raises:
         BadInput: fewer than one image.
@@ -134,9 +128,7 @@ class ModelInspection:
         Raises:
             NotFoundError: no such student, or the run has no teacher.
         """
-        rows = agreement(
-            self._of(student), self._of(TEACHER), self.labels, self.data.classes
-        )
+        mine, theirs = self._of(student), self._of(TEACHER)
         return Rows(
             {
                 "class": r.name,
@@ -145,7 +137,7 @@ class ModelInspection:
                 "student %": round(r.student, 1),
                 "teacher %": round(r.teacher, 1),
             }
-            for r in rows
+            for r in agreement(mine, theirs, self.labels, self.data.classes)
         )
 
     def top_disagreements(self, count: int = 8, student: str | None = None) -> Pictures:
@@ -155,8 +147,7 @@ class ModelInspection:
             NotFoundError: no such student, or the run has no teacher.
         """
         mine, theirs = self._of(student), self._of(TEACHER)
-        rows = disagreements(mine, theirs, count)
-        names = self.data.classes
+        rows, names = disagreements(mine, theirs, count), self.data.classes
         lines = [
             [
                 f"is {names[self.labels[k]]}",
@@ -205,10 +196,8 @@ class ModelInspection:
         return text_table_left(_HEAD, self.table())
 
     def _repr_html_(self) -> str:
-        parts = [
-            page.table(_HEAD, self.table()),
-            page.image(page.svg([self.reliability()])),
-        ]
+        curves = page.image(page.svg([self.reliability()]))
+        parts = [page.table(_HEAD, self.table()), curves]
         if TEACHER in self.answers and self.students:
             name = html.escape(self.students[-1])
             parts.append(f"<div><b>{name} and its teacher</b></div>")
@@ -222,16 +211,11 @@ _HEAD = ("", "top-1 %", "calibration error %", "agrees with the teacher %")
 def examine(run: RunFolder, split: Split, most: int) -> ModelInspection:
     """What every finished training of a run, and its teacher, say of the same images.
 
-    Args:
-        run: its folder.
-        split: of the data.
-        most: images at most.
-
     Raises:
         NotFoundError: nothing has been trained yet.
         BadInput: the split is empty.
     """
-    own = _setup_of(spec_of(run), _unheard)
+    own = _setup_of(spec_of(run), lambda line: None)  # who looks knows what is trained
     data = own.data
     ids = getattr(data, split)
     if not len(ids):
@@ -255,10 +239,8 @@ def examine(run: RunFolder, split: Split, most: int) -> ModelInspection:
 
 def was_taught(run: RunFolder) -> bool:
     """Whether it had a teacher: one that was never asked is not trained to be looked at."""
-    results = [
-        json.loads(path.read_text()) for path in run.path.rglob("members/**/result.json")
-    ]
-    return any(result.get("teacher_top1") is not None for result in results)
+    kept = run.path.rglob("members/**/result.json")
+    return any(json.loads(p.read_text()).get("teacher_top1") is not None for p in kept)
 
 
 def _probabilities(
@@ -279,7 +261,3 @@ def _setup_of(spec: ExperimentSpec, say: Callable[[str], None]) -> TrainingSetup
             say(event.text())
 
     return TrainingSetup(spec, emit=ignore, emit_teacher=ignore)
-
-
-def _unheard(line: str) -> None:
-    """Who looks at a run knows what is trained."""

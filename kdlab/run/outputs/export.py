@@ -33,12 +33,7 @@ def export_student(
 ) -> str:
     """Write the student and its JSON card; says how to load it, and what it costs.
 
-    Args:
-        run_id: or a part of it, or `last`.
-        to: safetensors, torch (a state dict), pt2 (torch.export) or onnx.
-        out: file; None is student.SUFFIX here.
-        member: such as served/seed0; None is the one that the run's result describes.
-        best: of the epoch that was best on validation, instead of the last.
+    Arguments are those of `kdlab export`; without a member the one that the result describes.
 
     Raises:
         BadInput, ModelError: as kdlab/run/outputs/export_formats.py does.
@@ -67,11 +62,10 @@ def export_student(
     shutil.copyfile(source.with_suffix(".json"), target.with_suffix(".json"))
     card = json.loads(target.with_suffix(".json").read_text())
     files = f"{target}\n{target.with_suffix('.json')}"
-    member_name = folder.relative_to(run.path / "members").as_posix()
-    member_name = member_name.removesuffix("/whole")
+    name = folder.relative_to(run.path / "members").as_posix().removesuffix("/whole")
     how = _RUNS[to].format(path=str(target)) if to in _RUNS else _how(card, target)
     costs = cost_table(beside.costs())
-    return f"{member_name}\n{files}{checked}\n\n{costs}\n\nLoad it:\n{how}"
+    return f"{name}\n{files}{checked}\n\n{costs}\n\nLoad it:\n{how}"
 
 
 def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
@@ -111,8 +105,14 @@ def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
         f"{name}\n{target} ({len(card['teacher'])} networks)\n\nIts output is the mean of "
         f"their probabilities. As the teacher of an experiment: the `teacher:` of\n"
         f"    {target / ensemble.name}\nOne network:\n"
+        f"{_exported(card['teacher'][0]['model']['weights'])}"
+    )
+
+
+def _exported(path: str) -> str:
+    return (
         "    from kdlab.models.exported import load_exported\n\n"
-        f"    model = load_exported({card['teacher'][0]['model']['weights']!r})"
+        f"    model = load_exported({path!r})"
     )
 
 
@@ -122,11 +122,10 @@ def _member(run: folders.RunFolder, name: str | None) -> Path:
     )
     every = [m.relative_to(run.path / "members").as_posix() for m in members]
     names = [name for name in every if not name.endswith("/whole")]
+    described = (run.status().result or {}).get("source")
+    chosen = [n for n in names if n == name]
     if name is None:
-        described = (run.status().result or {}).get("source")
         chosen = [n for n in names if n.split("/")[0] == described] or names
-    else:
-        chosen = [n for n in names if n == name]
     if not chosen:
         raise NotFoundError(
             f"Run {run.run_id} has no finished member {name or ''}. "
@@ -151,11 +150,7 @@ def _how(card: dict[str, Any], target: Path) -> str:
         make = f"torchvision.models.get_model({variant!r}, num_classes={classes})"
         lines = ["import torchvision", load[0], "", f"model = {make}"]
     elif any(isinstance(value, dict) for value in card["model"].values()):
-        # A network made of others, by what its card says.
-        return (
-            "    from kdlab.models.exported import load_exported\n\n"
-            f"    model = load_exported({str(target)!r})"
-        )
+        return _exported(str(target))  # a network made of others, by what its card says
     else:  # a network of kdlab or of the user: neither timm nor torchvision has it
         spec = construct(ModelSpec, from_dict(card["model"], target.name))
         name, module = type(spec).__name__, type(spec).__module__

@@ -35,7 +35,6 @@ Runs = Callable[[Pixels], NDArray[np.float32]]
 class Shipped:
     """What was written, and how it was checked."""
 
-    path: Path
     images: int
     apart: float  # largest difference of any score
     same_top1: float  # share of the images
@@ -83,7 +82,7 @@ def _checked(model: Normalised, images: Pixels, loaded: Runs, path: Path) -> Shi
             "it. The usual cause is an operation that the exporter translates in another way; "
             "--to safetensors keeps the weights as they are."
         )
-    return Shipped(path, len(images), apart, same)
+    return Shipped(len(images), apart, same)
 
 
 def _torch_export(model: Normalised, images: Pixels, path: Path) -> Runs:
@@ -138,14 +137,7 @@ def costs_beside(
     classes: int,
     shape: Sequence[int],
 ) -> dict[str, dict[str, float]]:
-    """Fields of `Cost`, the teacher's first, if there is one.
-
-    Args:
-        student: on the CPU, in eval mode.
-        teachers: with their weights on this machine.
-        classes: how many.
-        shape: (C, H, W) of its images.
-    """
+    """Fields of `Cost` for images of a shape (C, H, W), the teacher's first, if there is one."""
     models: dict[str, nn.Module] = {"student": student}
     if teachers is not None:
         models = {"teacher": teachers.build(classes, shape[0])} | models
@@ -153,22 +145,13 @@ def costs_beside(
 
 
 class Beside:
-    """The student of a run beside its teacher.
-
-    Args:
-        run: its folder.
-        student: file of the student, a .safetensors with its card.
-    """
+    """The student of a run, a .safetensors with its card, beside its teacher."""
 
     def __init__(self, run: RunFolder, student: Path) -> None:
         self.run, self.student = run, load_exported(student)
 
     def images(self) -> Pixels:
-        """Images of the test split of the run's data.
-
-        Raises:
-            SpecError, DataError: they are not to be had here.
-        """
+        """Images of the test split; SpecError or DataError where the data is not to be had here."""
         data = spec_of(self.run).data.load(lambda line: None)
         found: Pixels = data.inputs[data.test[:_CHECKED]]
         return found

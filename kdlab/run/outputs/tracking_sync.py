@@ -1,8 +1,5 @@
 """`kdlab runs --sync`: what MLflow could not take during a run is written now."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 from kdlab.config.home import runs_folder
 from kdlab.events.runs import RunDone
 from kdlab.experiment import folder as folders
@@ -10,21 +7,21 @@ from kdlab.experiment import folder as folders
 
 def sync_all() -> str:
     """Go over all runs and sweeps; one line for each that had something to write."""
-    from kdlab.tracking.sync import sync, sync_sweep
-
     lines = []
     for run in reversed(folders.all_folders()):
         if run.status().state == "lost":  # killed: nobody wrote its last event
             _tell_the_end(run)
-        lines.append(_synced(run, run.run_id, sync))
+        lines.append(_synced(run, run.run_id))
     for path in sorted((runs_folder() / "sweeps").glob("*/sweep.yaml")):
         sweep = folders.RunFolder(path.parent)
-        lines.append(_synced(sweep, f"sweeps/{sweep.run_id}", sync_sweep))
+        lines.append(_synced(sweep, f"sweeps/{sweep.run_id}"))
     return "\n".join(filter(None, lines)) or "MLflow has everything."
 
 
-def _synced(run: folders.RunFolder, name: str, sync: Callable[[Path], int]) -> str:
+def _synced(run: folders.RunFolder, name: str) -> str:
     """What there is to say of it; empty where MLflow had all."""
+    from kdlab.tracking.follow import sync
+
     state = run.status().state
     if state in folders.UNDER_WAY:
         return f"{name}: is {state}; its own tracker writes"

@@ -10,7 +10,6 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import ClassVar
 
 from kdlab.config.home import write_json
@@ -23,9 +22,7 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.messages import plain
 from kdlab.run.process.tracker import Tracker
 
-_RESERVE = (
-    ".reserve"  # in the folder while it works, so that a full disk has room for the end
-)
+_RESERVE = ".reserve"  # in the folder while it works: a full disk has room for the end
 _RESERVE_BYTES = 256 * 1024
 _LITTLE_ROOM = 64 * 1024  # bytes
 
@@ -33,13 +30,7 @@ _LITTLE_ROOM = 64 * 1024  # bytes
 class Work(ABC):
     """A run's, or a sweep's, from its folder to its result.
 
-    Attributes:
-        done: the event of its end.
-        late: what people are told when MLflow was not written in time.
-
-    Args:
-        folder: of it.
-        stop: whether the user asked to stop.
+    `done` is the event of its end, `late` what people are told when MLflow was not written in time.
     """
 
     done: ClassVar[type[RunDone | SweepDone]]
@@ -108,8 +99,12 @@ def execute(
     except RunStopped as error:
         state, code, message = "stopped", error.exit_code, str(error)
     except Exception as error:  # the log keeps the traceback, the status says where it is
-        full = is_full(error) or _has_no_room(folder)  # before the reserve makes room
-        _print_traceback(reserve)
+        full = is_full(error) or (
+            # Of another process perhaps; looked at before the reserve makes room.
+            shutil.disk_usage(folder.path).free < _LITTLE_ROOM
+        )
+        reserve.unlink(missing_ok=True)  # for the traceback
+        _print_traceback()
         meant = isinstance(error, KdlabError)
         if not meant and passes(error):
             folder.write_status(
@@ -121,38 +116,29 @@ def execute(
         if full:
             message = _full(error, work)
     reserve.unlink(missing_ok=True)  # room for the last words
+    facts: dict[str, object] = {}
     if work is not None:
         _write(lambda: work.end(state, error=message))
-    facts: dict[str, object] = {"ended": time.time(), **_seconds(work)}
-    if work is not None:
-        facts["tracking"] = work.tracker.trouble
+        facts = {**_seconds(work), "tracking": work.tracker.trouble}
+    facts["ended"] = time.time()
     _write(lambda: folder.write_status(state=state, exit_code=code, error=message, **facts))
     return code
 
 
-def _has_no_room(folder: RunFolder) -> bool:
-    """Whether an error, of another process perhaps, may be one of the disk."""
-    return shutil.disk_usage(folder.path).free < _LITTLE_ROOM
-
-
 def _full(error: Exception, work: Work | None) -> str:
-    told = f"The disk did not take what was written: {error}. "
-    return told + (
-        work.go_on() if work is not None else "Nothing was begun. Make room and resume."
-    )
+    then = "Nothing was begun. Make room and resume." if work is None else work.go_on()
+    return f"The disk did not take what was written: {error}. {then}"
 
 
 def _write(words: Callable[[], None]) -> None:
     try:
         words()
     except OSError:
-        _print_traceback(None)
+        _print_traceback()
 
 
-def _print_traceback(reserve: Path | None) -> None:
-    """Into the process's log, for which the reserve makes room."""
-    if reserve is not None:
-        reserve.unlink(missing_ok=True)
+def _print_traceback() -> None:
+    """Into the process's log."""
     # On a full disk the log may take nothing; status and last event say what it was.
     with contextlib.suppress(OSError):
         traceback.print_exc()

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Any
 
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import ExperimentSpec
@@ -73,6 +74,13 @@ class RunOutcome:
     runs: list[MemberRow]
 
 
+_MEANS = (
+    *("student_top1", "student_top5", "student_top1_best", "validation_top1"),
+    *("validation_top1_best", "samples_per_second", "global_top1"),
+)
+_SUMS = ("samples_seen", "samples_lost", "samples_repeated", "samples_rolled_back")
+
+
 def outcome(
     spec: ExperimentSpec,
     results: Sequence[MemberReport],
@@ -84,9 +92,10 @@ def outcome(
     tracking_uri: str | None,
 ) -> RunOutcome:
     described = [r for r in results if r.source == spec.described()]
-    rows = [row(result) for result in results]
-    own = [r for r in rows if r.source == spec.described()]
+    own = [row(result) for result in described]
     top1 = [r.student_top1 for r in own]
+    means: dict[str, Any] = {k: _mean([getattr(r, k) for r in own]) for k in _MEANS}
+    sums: dict[str, Any] = {k: sum(getattr(r, k) for r in own) for k in _SUMS}
     return RunOutcome(
         run_id=run.run_id,
         experiment=experiment,
@@ -94,27 +103,16 @@ def outcome(
         dataset=dataset,
         source=spec.described(),
         seeds=list(spec.seeds),
-        student_top1=_mean(top1),
-        student_top5=_mean([r.student_top5 for r in own]),
-        student_top1_best=_mean([r.student_top1_best for r in own]),
-        validation_top1=_mean([r.validation_top1 for r in own]),
-        validation_top1_best=_mean([r.validation_top1_best for r in own]),
-        samples_per_second=_mean([r.samples_per_second for r in own]),
-        global_top1=_mean([r.global_top1 for r in own]),
         student_top1_std=stdev(top1) if len(top1) > 1 else None,
-        samples_seen=sum(r.samples_seen for r in own),
-        samples_lost=sum(r.samples_lost for r in own),
-        samples_repeated=sum(r.samples_repeated for r in own),
-        samples_rolled_back=sum(r.samples_rolled_back for r in own),
-        teacher_top1=next(
-            (r.teacher_top1 for r in results if r.teacher_top1 is not None), None
-        ),
+        teacher_top1=next((t for r in results if (t := r.teacher_top1) is not None), None),
         costs=next((r.costs for r in described if r.costs), {}),
         epochs=described[0].epochs,
         wall_seconds=wall_seconds,
         tracking_uri=tracking_uri,
         run_dir=str(run.path),
-        runs=rows,
+        runs=[row(result) for result in results],
+        **means,
+        **sums,
     )
 
 

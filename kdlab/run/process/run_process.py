@@ -13,12 +13,7 @@ from pathlib import Path
 from kdlab.cluster.pool import Pool
 from kdlab.errors import RunStopped
 from kdlab.events.log import MemberLog
-from kdlab.events.runs import (
-    MemberDone,
-    MemberStarted,
-    MethodsCompared,
-    RunDone,
-)
+from kdlab.events.runs import MemberDone, MemberStarted, MethodsCompared, RunDone
 from kdlab.experiment.chaos_targets import chaos_while
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import Launch, MemberTraining
@@ -37,21 +32,19 @@ from kdlab.train.result import MemberReport
 
 
 class RunProcess(Work):
-    """A run, from its folder to its result.
-
-    Args:
-        run: its folder.
-        stop: whether the user asked to stop.
-        pool: serves the teacher already and outlives this run; None starts what the spec says.
-    """
+    """A run, from its folder to its result; a pool that is given serves already and outlives it."""
 
     done, late = RunDone, "MLflow is slow; `kdlab runs --sync` writes the rest"
-    launched: Launch | None = None  # ranks that somebody else has started
 
     def __init__(
-        self, run: RunFolder, stop: Callable[[], bool], pool: Pool | None = None
+        self,
+        run: RunFolder,
+        stop: Callable[[], bool],
+        pool: Pool | None = None,
+        launched: Launch | None = None,  # ranks that somebody else has started
     ) -> None:
         super().__init__(run, stop)
+        self.launched = launched
         self.run, self.spec = run, spec_of(run)
         self.setup = TrainingSetup(
             self.spec,
@@ -144,7 +137,7 @@ class RunProcess(Work):
 
     def track(self) -> None:
         """Have MLflow follow the events."""
-        self.tracker.start("kdlab.tracking.follow", self.run.path)
+        self.tracker.start(self.run.path)
 
     def draw(self) -> None:
         """Curves and a table of all that was trained, for MLflow."""

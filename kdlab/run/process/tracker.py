@@ -13,12 +13,7 @@ _PATIENCE_S = 60.0
 
 
 class Tracker:
-    """Follows the events of one run or sweep.
-
-    Args:
-        emit: its events; what went wrong is told there.
-        late: what to tell when the rest was not written in time.
-    """
+    """Follows the events of one run or sweep; what went wrong, or is late, is one of them."""
 
     def __init__(self, emit: Emit, late: str) -> None:
         self._emit, self._late = emit, late
@@ -26,11 +21,11 @@ class Tracker:
         self._log = Path()  # of the process
         self.trouble: str | None = None  # why MLflow was not written, or not to the end
 
-    def start(self, module: str, folder: Path) -> None:
-        """Have this module write what happens in the folder."""
+    def start(self, folder: Path) -> None:
+        """Have what happens in the folder written."""
         self._log = folder / "tracking.log"
         try:
-            self._child = Child(module, Followed(folder=folder), self._log)
+            self._child = Child("kdlab.tracking.follow", Followed(folder=folder), self._log)
         except (OSError, ClusterError) as error:  # tracking never stops a training
             self._failed(f"MLflow is not written: {error}")
 

@@ -1,0 +1,78 @@
+"""What follows a run or a sweep in a notebook: widgets, and the thread that keeps them so."""
+
+import threading
+from abc import ABC, abstractmethod
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Self
+
+import ipywidgets as widgets
+from IPython.display import HTML, display
+
+from kdlab.experiment.folder import ENDED
+from kdlab.run.handle.watched import Watched
+
+if TYPE_CHECKING:
+    from IPython.core.display_functions import DisplayHandle
+
+
+class LiveView(ABC):
+    """Shown in a cell. Neither closing it nor losing its page touches what it follows."""
+
+    box: widgets.VBox
+
+    def __init__(self, watched: Watched, every_s: float) -> None:
+        self._watched, self._every_s = watched, every_s
+        self._closing = threading.Event()
+        self._snapshot: DisplayHandle | None = None
+        # A thread without a context of its own speaks for whatever request the kernel got last.
+        # ipykernel 7.4 sends a page's answers to the subshell of that request, and of a reloaded
+        # page that is one which is gone a moment later: all that the page says is then refused
+        # ("Unknown subshell_id"), so curves are never asked for and buttons do nothing.
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._follow,), name="kdlab-live", daemon=True
+        )
+
+    def show(self) -> Self:
+        """Display it, and a picture that stays when the notebook is saved."""
+        display(self.box)
+        self._snapshot = display(HTML(""), display_id=True)
+        self.follow()
+        return self
+
+    def follow(self) -> None:
+        """Watch without showing anything."""
+        self._thread.start()
+
+    def _ipython_display_(self) -> None:  # noqa: B027 - nothing is left to do
+        """Shown already, by `show`."""
+
+    def _follow(self) -> None:
+        while not self._closing.wait(self._every_s):
+            ended = self._watched.state in ENDED  # looked at first: nothing is missed
+            self.look()
+            if ended:
+                break
+        still = self.end()
+        if self._snapshot is not None:
+            self._snapshot.update(HTML(still))
+
+    @abstractmethod
+    def look(self) -> None:
+        """Read what is new and show it."""
+
+    @abstractmethod
+    def end(self) -> str:
+        """What stays in a saved notebook, as HTML."""
+
+    def close(self) -> None:
+        """Stop watching. What was watched goes on."""
+        self._closing.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+        for widget in _all_in(self.box):
+            widget.close()
+
+
+def _all_in(box: widgets.Widget) -> list[widgets.Widget]:
+    """A widget after those that lie in it."""
+    return [*(w for child in getattr(box, "children", ()) for w in _all_in(child)), box]
