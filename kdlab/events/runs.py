@@ -57,6 +57,18 @@ class RunDone(Event, kind="run_done"):
     error: str | None = None
 
 
+class RunRestarted(
+    Event,
+    kind="run_restarted",
+    line="the run's process {why}; it goes on from its newest checkpoint ({count} of {most})",
+):
+    """The process of the run was killed from outside, and is started again."""
+
+    why: str  # the signal
+    count: int  # restarts within `restart.within_s`, this one included
+    most: int  # as many are made
+
+
 class TeacherTraining(
     Event,
     kind="teacher_training",

@@ -209,7 +209,7 @@ class RunFolder:
         except (OSError, ValueError):  # damaged: what is known from here on is right
             before = {"created": time.time()}
             if facts.get("state") == "running":  # a process says it of itself
-                before |= {"pid": os.getpid()}
+                before |= {"pid": os.getpgrp()}  # of its watchdog, which leads the group
         write_json(path, before | facts)
 
     def status(self) -> RunStatus:

@@ -14,6 +14,7 @@ from kdlab.config import Fault, Range, Spec, credentials
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.config.registry import find
+from kdlab.config.spec import POSITIVE
 from kdlab.data.images import DataSpec
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import MethodSpec
@@ -49,6 +50,21 @@ class Tracking(Spec):
     def store(self, runs: Path) -> str | None:
         """Address of the store for the runs in this folder; None where there is none."""
         return (self.uri or f"sqlite:///{runs / 'mlflow.db'}") if self.enabled else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart(Spec):
+    """A run's process that is killed from outside starts again by itself.
+
+    It goes on from its newest checkpoint, to the same losses; what a run reports of itself
+    ends it.
+
+    most: times within the window; 0 leaves it to `kdlab resume`.
+    within_s: seconds of the window.
+    """
+
+    most: Annotated[int, Range(ge=0, le=1000)] = 3
+    within_s: Annotated[float, POSITIVE] = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +138,7 @@ class ExperimentSpec(Spec):
     tracking: Tracking = field(default_factory=Tracking)
     chaos: Chaos | None = None
     workers: Workers | None = None
+    restart: Restart = field(default_factory=Restart)
 
     def cross_faults(self) -> Iterator[Fault]:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):

@@ -108,7 +108,7 @@ def _program(words: list[str]) -> str:
     """The module it runs, or the program."""
     modules = re.findall(r"(?<![\w/.])kdlab[\w.]*", " ".join(words))
     named = [name for name in modules if name != "kdlab.supervision"]
-    return named[0] if named else Path(words[0]).name
+    return named[0] if named else Path("".join(words[:1])).name
 
 
 def readable_runs() -> list[str]:

@@ -306,7 +306,7 @@ def make_store(where: str | None, prefix: str) -> LeaseStore:
 
 
 def store_faults(where: str | None, *, here: bool) -> Iterator[Fault]:
-    """Of the field `store` of a pool's spec; with `here` its password must be on this machine."""
+    """Faults of a pool's `store`; with `here` its password must be on this machine."""
     if where is None or where.startswith("/"):
         return
     if not where.startswith(_REDIS):

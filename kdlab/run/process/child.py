@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kdlab.run.process.stop_request import StopRequest
+from kdlab.run.process.watchdog import watched
 
 
 def main(path: str, stop: Callable[[], bool]) -> int:
@@ -20,4 +21,5 @@ def main(path: str, stop: Callable[[], bool]) -> int:
 
 if __name__ == "__main__":
     request = StopRequest()  # before the seconds of imports
+    watched(Path(sys.argv[1]))  # each time that it returns, a process begins
     raise SystemExit(main(sys.argv[1], request))

@@ -1,0 +1,123 @@
+"""Starts a run's process again when it is killed from outside, from its newest checkpoint.
+
+The process that `kdlab run` starts forks before it imports anything heavy: the child does the
+work, the parent waits for it and costs a few MB. A child that a signal has ended (the kernel,
+short of memory; a crash in native code; somebody's kill) is forked anew. What a run reports
+of itself, such as a loss that is not finite, would come again: it ends the run.
+
+    signals go to the parent, which passes them on (kdlab stop);
+    ending the process group ends both (kdlab stop --now);
+    a parent that dies takes its child with it.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM)
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class Restarts:
+    """How often within how long; pure."""
+
+    most: int  # restarts within the window; 0 never starts again
+    within_s: float
+    at: list[float] = field(default_factory=list)  # seconds: when those of the window were
+
+    def allowed(self, now: float) -> bool:
+        """Whether one more is; it counts then."""
+        self.at = [t for t in self.at if now - t < self.within_s]
+        if len(self.at) >= self.most:
+            return False
+        self.at.append(now)
+        return True
+
+
+def watched(path: Path) -> None:
+    """Returns in the process that does the work, each time it is started.
+
+    The calling process never returns: it exits with the code of the last child.
+    """
+    before = {number: signal.getsignal(number) for number in _PASSED_ON}
+    keeper = _Keeper(path)
+    while True:
+        # A signal between the fork and its handler would reach the wrong one.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+        parent = os.getpid()
+        keeper.child = os.fork()
+        if not keeper.child:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            _die_with(parent)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+            return
+        for number in _PASSED_ON:
+            signal.signal(number, keeper.pass_on)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        _, status = os.waitpid(keeper.child, 0)
+        if not keeper.starts_again(os.waitstatus_to_exitcode(status)):
+            os._exit(keeper.code)
+
+
+class _Keeper:
+    """The parent's part."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.child = 0  # pid
+        self.code = 0  # with which this process ends
+        self.stopping = False  # somebody asked for the end
+        self.restarts: Restarts | None = None  # read when it is needed first
+
+    def pass_on(self, number: int, frame: FrameType | None) -> None:
+        self.stopping = True
+        os.kill(self.child, number)
+
+    def starts_again(self, code: int) -> bool:
+        """After a child has ended with this code, as `subprocess` has it."""
+        self.code = code if code >= 0 else 128 - code
+        if self.stopping or code >= 0 or -code in _PASSED_ON:
+            return False
+        # 0.2 s of imports, and only now: most runs never need them.
+        from kdlab.events.log import EventLog
+        from kdlab.events.runs import RunDone, RunRestarted
+        from kdlab.experiment.folder import ENDED, RunFolder
+
+        folder = RunFolder(self.path)
+        if folder.raw_status().state in ENDED:
+            return False  # it had said all that there was to say
+        if self.restarts is None:
+            asked = folder.resolved().get("restart", {})
+            self.restarts = Restarts(asked.get("most", 0), asked.get("within_s", 1.0))
+        restarts, log = self.restarts, EventLog(folder.events)
+        why = f"was killed by {signal.Signals(-code).name}"
+        if restarts.allowed(time.time()):
+            restarted = RunRestarted(why=why, count=len(restarts.at), most=restarts.most)
+            log.emit(restarted)
+            folder.write_status(state="starting")
+            return True
+        hint = " (the kernel, short of memory?)" if -code == signal.SIGKILL else ""
+        error = (
+            f"The run's process {why}{hint}, after {len(restarts.at)} restarts within "
+            f"{restarts.within_s:g} s: it is not started again (restart.most). Its newest "
+            f"checkpoint is kept; go on with: kdlab resume {folder.run_id}"
+        )
+        log.emit(RunDone(state="failed", result=None, error=error))
+        folder.write_status(state="failed", exit_code=1, error=error, ended=time.time())
+        self.code = 1
+        return False
+
+
+def _die_with(parent: int) -> None:
+    """Have this process killed as soon as its parent is dead; Linux alone can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before that
+        os._exit(1)

@@ -1,0 +1,119 @@
+"""A run's process that is killed is started again, and ends as one that was left alone."""
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests_support import until
+
+import kdlab
+from kdlab.events.runs import RunRestarted
+from kdlab.events.training import StepLogged
+from kdlab.run.process.watchdog import Restarts
+from kdlab.supervision import forks
+
+
+@given(st.lists(st.floats(0, 100), min_size=1), st.integers(0, 5), st.floats(0.1, 50))
+def test_no_window_has_more_restarts_than_asked(gaps, most, within_s):
+    restarts, now, allowed = Restarts(most, within_s), 0.0, []
+    for gap in gaps:
+        now += gap
+        if restarts.allowed(now):
+            allowed.append(now)
+        assert sum(now - t < within_s for t in allowed) <= most
+    assert bool(allowed) == (most > 0)
+
+
+def worker_of(run):
+    """The child of the run's watchdog; it is looked for until there is one."""
+
+    def found():
+        with contextlib.suppress(psutil.Error):
+            mother = psutil.Process(run.status.pid)
+            return next(
+                (c for c in mother.children() if c.status() != psutil.STATUS_ZOMBIE), None
+            )
+
+    return until(found)
+
+
+def losses(run):
+    """The last that was said of each step: some were done again."""
+    return {e.step: e.loss for e in run.events() if isinstance(e, StepLogged)}
+
+
+def student(run):
+    path = run.path / "members/in_process/seed0/student.safetensors"
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def steps(run):
+    return sum(isinstance(e, StepLogged) for e in run.events())
+
+
+@pytest.fixture
+def long(monkeypatch):
+    """Enough epochs that a kill meets the training; processes are started as users start them."""
+    monkeypatch.setattr(forks, "fork", None)
+    return ["smoke/in_process", {"train.epochs": 200, "train.checkpoint_every_steps": 20}]
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_started_again_and_ends_the_same(kdlab_home, elsewhere, long):
+    quiet = kdlab.load(*long).start(lambda line: None).wait()
+    run = kdlab.load(*long).start(lambda line: None)
+    for number, sent in enumerate((signal.SIGKILL, signal.SIGSEGV), 1):
+        child = worker_of(run)
+        seen = steps(run)
+        until(lambda seen=seen: steps(run) > seen + 3)
+        child.send_signal(sent)
+        child.wait()
+        until(lambda n=number: restarts(run) == n)
+    run.wait()
+    assert [e.text() for e in run.events() if isinstance(e, RunRestarted)] == [
+        "the run's process was killed by SIGKILL; it goes on from its newest checkpoint (1 of 3)",
+        "the run's process was killed by SIGSEGV; it goes on from its newest checkpoint (2 of 3)",
+    ]
+    assert losses(run) == losses(quiet)
+    assert student(run) == student(quiet)
+
+
+def restarts(run):
+    return sum(isinstance(e, RunRestarted) for e in run.events())
+
+
+@pytest.mark.slow
+def test_it_is_given_up_after_so_many_and_resumed_by_hand(kdlab_home, elsewhere, long):
+    run = kdlab.load(*long, {"restart.most": 1}).start(lambda line: None)
+    for _ in range(2):
+        child = worker_of(run)
+        child.kill()
+        child.wait()
+    until(lambda: run.state == "failed")
+    assert "after 1 restarts within 3600 s" in run.status.error
+    assert f"kdlab resume {run.id}" in run.status.error
+    assert json.loads((run.path / "status.json").read_text())["exit_code"] == 1
+    kdlab.resume(run.id).wait()
+    assert student(run) == student(kdlab.load(*long).start(lambda line: None).wait())
+
+
+@pytest.mark.slow
+def test_who_asks_for_the_end_gets_it(kdlab_home, elsewhere, long):
+    """A stop, a kill of all, and a kill of the watchdog alone, which leaves no child behind."""
+    for end, state in (("stop", "stopped"), ("kill", "lost"), ("orphan", "lost")):
+        run = kdlab.load(*long, {"train.epochs": 100_000}).start(lambda line: None)
+        child = worker_of(run)
+        until(lambda run=run: steps(run) > 0)
+        if end == "orphan":
+            os.kill(run.status.pid, signal.SIGKILL)
+        else:
+            getattr(run, end)()
+        until(lambda child=child: not child.is_running() or child.status() == "zombie")
+        until(lambda run=run, state=state: run.state == state)
+        assert restarts(run) == 0
