@@ -15,6 +15,7 @@ from tests_support import until
 import kdlab
 from kdlab.events.runs import RunRestarted
 from kdlab.events.training import StepLogged
+from kdlab.run.handle.run import resume
 from kdlab.run.process.watchdog import Restarts
 from kdlab.supervision import forks
 
@@ -99,7 +100,7 @@ def test_it_is_given_up_after_so_many_and_resumed_by_hand(kdlab_home, elsewhere,
     assert "after 1 restarts within 3600 s" in run.status.error
     assert f"kdlab resume {run.id}" in run.status.error
     assert json.loads((run.path / "status.json").read_text())["exit_code"] == 1
-    kdlab.resume(run.id).wait()
+    resume(run.id).wait()
     assert student(run) == student(kdlab.load(*long).start(lambda line: None).wait())
 
 
