@@ -56,7 +56,7 @@ def listening() -> Iterator[OpenPort]:
                 if connection.status == psutil.CONN_LISTEN:
                     host, port = connection.laddr.ip, connection.laddr.port
                     yield OpenPort(
-                        process.pid, _program(words), host, port, guard(host, port)
+                        process.pid, program_of(words), host, port, guard(host, port)
                     )
 
 
@@ -104,7 +104,7 @@ def _speaks_tls(host: str, port: int) -> bool:
         return False
 
 
-def _program(words: list[str]) -> str:
+def program_of(words: list[str]) -> str:
     """The module it runs, or the program."""
     modules = re.findall(r"(?<![\w/.])kdlab[\w.]*", " ".join(words))
     named = [name for name in modules if name != "kdlab.supervision"]

@@ -130,7 +130,7 @@ def attacked_until_its_end(run, stranger):
     while run.state in ("starting", "running"):
         processes = tree_of(run.status.pid)
         for port, pid, words in ports_of(processes):
-            program = reach._program(words)
+            program = reach.program_of(words)
             before = memory_of({pid: psutil.Process(pid)}) if pid in processes else 0
             with contextlib.suppress(psutil.Error):
                 stranger.attack(port, pid, program, belongings_of(run, processes))
