@@ -53,7 +53,7 @@ class Tracking(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Restart(Spec):
+class Watchdog(Spec):
     """A run's process that is killed from outside starts again by itself.
 
     It goes on from its newest checkpoint, to the same losses; what a run reports of itself
@@ -138,7 +138,7 @@ class ExperimentSpec(Spec):
     tracking: Tracking = field(default_factory=Tracking)
     chaos: Chaos | None = None
     workers: Workers | None = None
-    restart: Restart = field(default_factory=Restart)
+    restart: Watchdog = field(default_factory=Watchdog)
 
     def cross_faults(self) -> Iterator[Fault]:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):

@@ -10,6 +10,7 @@ touched.
 import contextlib
 import json
 import os
+import re
 import socket
 import ssl
 import struct
@@ -28,6 +29,8 @@ PAGES = (
     "/ajax-api/2.0/mlflow/experiments/search?max_results=10",
     "/?token=guessed",
 )
+
+REFUSED = re.compile(rb"\x15\x03|HTTP/1\.[01] (400|401|403) ")  # a TLS alert, a closed page
 
 
 def opened(port):
@@ -56,12 +59,7 @@ def page(port, path, method=b"GET", body=b""):
     with opened(port) as wire:
         wire.settimeout(2)
         answer = heard(wire, head + body)
-    status = answer.split(b" ", 2)[1:2]
-    return (
-        answer
-        if answer.startswith(b"HTTP/") and status not in ([b"401"], [b"403"])
-        else b""
-    )
+    return answer
 
 
 def webpages(port, order):
@@ -175,7 +173,7 @@ def main():
             try:
                 for what, said in way(port, order):
                     attempts += 1
-                    if said and not said.startswith(b"\x15\x03"):  # a TLS alert
+                    if said and not REFUSED.match(said):
                         breaches.append(f"{what}: {said[:80]!r}")
             except OSError:
                 attempts += 1  # shut in our face

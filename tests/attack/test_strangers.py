@@ -13,6 +13,7 @@ import psutil
 import pytest
 from distributed.protocol import to_serialize
 from distributed.protocol.utils import pack_frames_prelude
+from tests_support import free_port
 
 import kdlab
 from kdlab.cluster.wires.security import Tls
@@ -22,8 +23,6 @@ pytestmark = pytest.mark.slow
 
 STRANGER = Path(__file__).with_name("stranger.py").read_text()
 NOBODY = 65534
-USERS = [pytest.param(NOBODY, marks=pytest.mark.skipif(os.getuid() != 0, reason="needs root")),
-         None]  # fmt: skip
 MOST_MB = 100
 
 
@@ -80,12 +79,19 @@ class Stranger:
         assert not self.marker.exists(), "code of a stranger ran"
 
 
-@pytest.fixture(params=USERS, ids=["another user", "same user"])
-def stranger(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stranger")
-    found = Stranger(request.param, folder)
-    yield found
-    found.close()
+@pytest.fixture
+def strangers(tmp_path_factory):
+    """Makes one: of another user where this one may become it, else of the same."""
+    made = []
+
+    def make(user=NOBODY):
+        user = user if os.getuid() == 0 else None
+        made.append(Stranger(user, tmp_path_factory.mktemp("stranger")))
+        return made[-1]
+
+    yield make
+    for stranger in made:
+        stranger.close()
 
 
 def tree_of(pid):
@@ -129,6 +135,8 @@ def attacked_until_its_end(run, stranger):
     seen, most = set(), 0
     while run.state in ("starting", "running"):
         processes = tree_of(run.status.pid)
+        if not seen:  # what lies there, though nobody may listen yet
+            stranger.attack(0, run.status.pid or 0, "", belongings_of(run, processes))
         for port, pid, words in ports_of(processes):
             program = reach.program_of(words)
             before = memory_of({pid: psutil.Process(pid)}) if pid in processes else 0
@@ -141,30 +149,79 @@ def attacked_until_its_end(run, stranger):
 
 
 RUNS = {
-    "served": (["smoke/served", "train.epochs=400"], {"teacher_server", "scheduler_process"}),
-    "ranks": (
-        ["smoke/in_process", "train.epochs=40", "aggregation.type=train/aggregation/all_reduce"],
-        {"rank"},
-    ),
-    "pipeline": (["smoke/blockwise", "train.epochs=80"], {"rank"}),
-    "ensemble": (["smoke/ensemble", "train.epochs=20"], set()),
-}  # fmt: skip
+    "served": ["smoke/served", "train.epochs=300"],
+    "ranks": [
+        "smoke/in_process",
+        "train.epochs=40",
+        "aggregation.type=train/aggregation/all_reduce",
+    ],
+    "pipeline": ["smoke/blockwise", "train.epochs=60"],
+    "ensemble": ["smoke/ensemble", "train.epochs=15"],  # files: its workers do not listen
+}
+PROGRAMS = {
+    "served": {"teacher_server", "scheduler_process"},
+    "ranks": {"rank"},
+    "pipeline": {"rank"},
+    "ensemble": {""},
+}
 
 
-@pytest.mark.parametrize("kind", RUNS)
-def test_no_stranger_gets_into_a_run(kind, stranger, kdlab_home, elsewhere):
-    words, programs = RUNS[kind]
-    attacked = kdlab.load(*words).start(lambda line: None)
+@pytest.mark.parametrize(
+    ("kind", "user"), [*((kind, NOBODY) for kind in RUNS), ("served", None)]
+)
+def test_no_stranger_gets_into_a_run(kind, user, strangers, kdlab_home, elsewhere):
+    """Another user; and the same one, who knows no secret: a program that was tricked."""
+    stranger = strangers(user)
+    attacked = kdlab.load(*RUNS[kind]).start(lambda line: None)
     most = attacked_until_its_end(attacked, stranger)
     assert attacked.wait().state == "finished"
     assert stranger.breaches == []
     assert most < MOST_MB * 2**20
-    found = {program.rpartition(".")[2] for program in stranger.programs}
-    assert programs <= found
-    if kind == "served":
-        lineage = [e for e in attacked.events() if e.kind == "member_done"]
-        assert lineage
+    assert {name.rpartition(".")[2] for name in stranger.programs} >= PROGRAMS[kind]
+    if kind == "served":  # its last bits depend on which teacher answers when
+        result = attacked.status.result
+        assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
     else:
-        quiet = kdlab.load(*words).start(lambda line: None)
+        quiet = kdlab.load(*RUNS[kind]).start(lambda line: None)
         quiet.wait()
         assert students_of(attacked) == students_of(quiet) != {}
+
+
+def test_no_stranger_gets_into_a_sweep(strangers, kdlab_home, elsewhere):
+    """Its trials share a pool."""
+    stranger = strangers()
+    sweep = kdlab.sweep(
+        {
+            "experiment": "smoke/served",
+            "overrides": {"train.epochs": 40},
+            "space": {"train.lr": {"low": 0.01, "high": 0.1}},
+            "objectives": [{"metric": "validation_top1"}],
+            "trials": 4,
+        },
+        say=lambda line: None,
+    )
+    most = attacked_until_its_end(sweep, stranger)
+    assert sweep.wait().state == "finished"
+    assert stranger.breaches == []
+    assert most < MOST_MB * 2**20
+    assert "kdlab.cluster.teachers.teacher_server" in stranger.programs
+
+
+def test_no_stranger_gets_into_mlflow(strangers, kdlab_home, elsewhere):
+    stranger = strangers()
+    kdlab.load("smoke/none").start(lambda line: None).wait()
+    port = free_port()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "kdlab", "ui", "--port", str(port)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        next(line for line in server.stdout if line.startswith("MLflow: "))
+        for listens, pid, words in ports_of(tree_of(server.pid)):
+            stranger.attack(listens, pid, reach.program_of(words))
+        assert stranger.attempts > 100
+        assert stranger.breaches == []
+    finally:
+        server.terminate()
+        server.wait()
