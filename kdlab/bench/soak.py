@@ -38,7 +38,7 @@ _EXPERIMENT: Mapping[str, object] = {
 
 
 @dataclass(slots=True)
-class Looks:
+class SeenOfProcess:
     """What was seen of one process."""
 
     program: str
@@ -72,11 +72,11 @@ def measure(overrides: Iterable[str] = (), say: Say = lambda line: None) -> Repo
     return report("soak", figures)
 
 
-def _watched(run: Run, seconds: float, say: Say) -> dict[int, Looks]:
+def _watched(run: Run, seconds: float, say: Say) -> dict[int, SeenOfProcess]:
     """By process, of those that lived to the end."""
     while run.state == "starting":
         time.sleep(0.2)  # between looks
-    seen: dict[int, Looks] = {}
+    seen: dict[int, SeenOfProcess] = {}
     begin = said = time.monotonic()
     while (now := time.monotonic()) - begin < seconds:
         if run.state != "running":
@@ -102,9 +102,9 @@ def _tree(run: Run) -> Iterator[psutil.Process]:
         yield from main.children(recursive=True)
 
 
-def _look(seen: dict[int, Looks], process: psutil.Process, hours: float) -> None:
+def _look(seen: dict[int, SeenOfProcess], process: psutil.Process, hours: float) -> None:
     with process.oneshot():
-        looks = seen.setdefault(process.pid, Looks(program_of(process.cmdline())))
+        looks = seen.setdefault(process.pid, SeenOfProcess(program_of(process.cmdline())))
         memory = process.memory_info().rss / 2**20
         descriptors, threads = process.num_fds(), process.num_threads()
     looks.hours.append(hours)
@@ -113,9 +113,9 @@ def _look(seen: dict[int, Looks], process: psutil.Process, hours: float) -> None
     looks.threads.append(threads)
 
 
-def _figures(seen: Iterable[Looks]) -> Iterator[Figure]:
-    """Of each program; of several processes of one the worst counts."""
-    by_program: dict[str, list[Looks]] = defaultdict(list)
+def _figures(seen: Iterable[SeenOfProcess]) -> Iterator[Figure]:
+    """Figures of each program; of several processes of one the worst counts."""
+    by_program: dict[str, list[SeenOfProcess]] = defaultdict(list)
     for looks in seen:
         if len(looks.hours) > 2:
             by_program[looks.program.removeprefix("kdlab.")].append(looks)
