@@ -1,5 +1,6 @@
 """A disk that is full: the run says so, keeps what it had, and goes on with room again."""
 
+import hashlib
 import os
 import random
 import subprocess
@@ -49,27 +50,33 @@ def losses(run):
     return {e["step"]: e["loss"] for e in select(run.folder.events, "step")}
 
 
+def students(run):
+    found = sorted(run.path.glob("members/**/student.safetensors"))
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in found]
+
+
+OWN = {"none": {"train.checkpoint_every_steps": 5}, "blockwise": {}}  # by epoch, by itself
+
+
 def started(source="none"):
-    return kdlab.load(
-        f"smoke/{source}",
-        "train.epochs=30",
-        "train.log_every_steps=1",
-        "train.checkpoint_every_steps=5",
-        "tracking.enabled=false",
-    ).start(lambda line: None)
+    settings = {"train.epochs": 30, "train.log_every_steps": 1, "tracking.enabled": False}
+    return kdlab.load(f"smoke/{source}", settings | OWN[source]).start(lambda line: None)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("source", "seed"),
+    [*(("none", n) for n in range(5)), *(("blockwise", n) for n in range(3))],
+)
 def test_wherever_it_is_full_the_run_says_so_and_goes_on_exactly(
-    kdlab_home, elsewhere, disk, seed
+    kdlab_home, elsewhere, disk, source, seed
 ):
     before = free(disk)
-    whole = started().wait(timeout_s=600)
+    whole = started(source).wait(timeout_s=600)
     assert whole.state == "finished"
     used = before - free(disk)
     share = random.Random(seed).uniform(0.1, 0.8)
     fill(disk, leave=_RESERVE_BYTES + int(share * used))
-    run = started()
+    run = started(source)
     run.wait(timeout_s=600)
     assert run.status.state == "failed", run.status
     assert "The disk did not take what was written" in run.status.error
@@ -78,6 +85,7 @@ def test_wherever_it_is_full_the_run_says_so_and_goes_on_exactly(
     resume(run.id).wait(timeout_s=600)
     assert run.state == "finished", run.status
     assert losses(run) == losses(whole)
+    assert students(run) == students(whole) != []
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
