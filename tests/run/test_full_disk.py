@@ -6,9 +6,10 @@ import random
 import subprocess
 
 import pytest
+from optuna.trial import TrialState
 
 import kdlab
-from kdlab.errors import ClusterError
+from kdlab.errors import ClusterError, RunFailed
 from kdlab.events.log import select
 from kdlab.run.handle.run import resume
 from kdlab.run.process.execution import _RESERVE_BYTES
@@ -94,3 +95,45 @@ def test_without_any_room_nothing_starts(kdlab_home, elsewhere, disk):
     with pytest.raises(ClusterError, match="Nothing was started"):
         started()
     assert not list((disk / "runs").glob("*/status.json"))
+
+
+GRID = {
+    "experiment": "smoke/none",
+    "space": {
+        "train.lr": {"choices": [0.02, 0.1]},
+        "train.momentum": {"choices": [0.0, 0.5, 0.9]},
+    },
+    "sampler": {"name": "grid"},
+    "objectives": [{"metric": "validation_top1"}],
+    "trials": 6,
+    "confirm": None,
+    "tracking": {"enabled": False},
+}
+
+
+def swept(study):
+    return kdlab.sweep(GRID, study=study, say=lambda line: None)
+
+
+def values(sweep):
+    """By what was tried; a trial that met the full disk was tried again."""
+    complete = [t for t in sweep.study.trials if t.state == TrialState.COMPLETE]
+    found = {tuple(sorted(t.params.items())): t.values for t in complete}
+    assert len(found) == len(complete)  # each once
+    return found
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_sweep_says_so_and_goes_on_exactly(kdlab_home, elsewhere, disk, seed):
+    before = free(disk)
+    whole = swept("whole").wait(timeout_s=600)
+    share = random.Random(seed).uniform(0.1, 0.7)
+    fill(disk, leave=_RESERVE_BYTES + int(share * (before - free(disk))))
+    sweep = swept("full")
+    with pytest.raises(RunFailed, match="The disk did not take what was written"):
+        _ = sweep.wait(timeout_s=600).result
+    assert "--study full" in sweep.status.error
+    (disk / "filler").unlink()
+    again = swept("full").wait(timeout_s=600)
+    assert again.state == "finished", again.status
+    assert values(again) == values(whole)
