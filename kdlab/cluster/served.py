@@ -90,7 +90,7 @@ class Served(SourceSpec):
     wait_s: Annotated[float, POSITIVE] = 120.0
     settle_s: Annotated[float, POSITIVE] = 3.0
     window_s: Annotated[float, POSITIVE] = 10.0
-    slots: Annotated[int, Range(ge=2)] = 8
+    slots: Annotated[int, Range(ge=2, le=1024)] = 8
     record: bool = False
 
     def cross_faults(self) -> Iterator[Fault]:

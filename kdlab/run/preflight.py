@@ -6,7 +6,7 @@ import torch
 
 from kdlab.cluster import notebook_components
 from kdlab.config.registry import component_names
-from kdlab.errors import BadInput, DataError
+from kdlab.errors import BadInput, DataError, ModelError
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.model import check_fit
@@ -36,8 +36,14 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         teachers = needs - {"none"} or spec.method.needs_teacher
         for member in spec.teachers() if teachers else ():
             teacher.check(member, data)
-        student = spec.student.build(len(data.classes), data.shape[0])
-        check_fit(student, data.shape, len(data.classes), "the student")
+        try:
+            student = spec.student.build(len(data.classes), data.shape[0])
+            check_fit(student, data.shape, len(data.classes), "the student")
+        except (MemoryError, RuntimeError) as error:  # PyTorch has no memory for it
+            raise ModelError(
+                f"The student {spec.student.component} cannot be built: {error}. Nothing was "
+                "started; a smaller width or depth takes less memory."
+            ) from error
         setup = TrainingSetup(spec)
         setup.data = data
         spec.method.check(setup)

@@ -53,7 +53,7 @@ class Cached(SourceSpec):
     """
 
     needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "in_process"
-    views: Annotated[int, Range(ge=1)] = 1
+    views: Annotated[int, Range(ge=1, le=1_000_000)] = 1
     top_k: Annotated[int, Range(ge=1)] | None = None
     path: str | None = None
 

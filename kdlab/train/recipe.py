@@ -30,7 +30,7 @@ class Recipe(Spec):
     log_every_steps: null logs five times a second.
     """
 
-    epochs: Annotated[int, _POSITIVE] = 10
+    epochs: Annotated[int, Range(gt=0, le=10**9)] = 10
     batch: Annotated[int, Range(ge=2)] = 64
     optimizer: Literal["sgd", "adamw"] = "sgd"
     lr: Annotated[float, POSITIVE] = 0.05
@@ -47,7 +47,7 @@ class Recipe(Spec):
     channels_last: bool = False
     compile: bool = False
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Annotated[int, _POSITIVE] | None = None
+    threads: Annotated[int, Range(gt=0, le=4096)] | None = None
     evaluate_every: Annotated[int, _POSITIVE] = 1
     evaluate_batch: Annotated[int, _POSITIVE] = 256
     checkpoint_every_s: Annotated[float, POSITIVE] = 30.0

@@ -37,6 +37,12 @@ def refused(kdlab_cli, elsewhere, *words):
         ([SMOKE, "student.type=timm/resnet_18"], "Nearest: "),
         (["smoke/cached", "soft_labels.top_k=10"], "top_k is 10 and the data has 10 classes"),
         ([SMOKE, "data.size=600"], "must be <= 256"),
+        (["smoke/cached", "soft_labels.views=1000000000000"], "must be <= 1e+06"),
+        (["smoke/served", "soft_labels.slots=1000000000"], "must be <= 1024"),
+        ([SMOKE, "train.threads=100000000"], "must be <= 4096"),
+        ([SMOKE, "train.epochs=1000000000000000"], "must be <= 1e+09"),
+        ([SMOKE, "seeds=[18446744073709551616]"], "64 bits do not hold"),
+        ([SMOKE, "loss.temperature=.nan"], "must be a finite number"),
         ([SMOKE, "data={type: data/cifar10, root: /nowhere}"], "/nowhere"),
         ([SMOKE, "data={type: data/image_folder, root: /nowhere}"], "/nowhere does not exist"),
         (["smoke/served", "teacher_pool={type: cluster/remote_pool, insecure: true, "
