@@ -118,3 +118,17 @@ def test_who_asks_for_the_end_gets_it(kdlab_home, elsewhere, long):
         until(lambda child=child: not child.is_running() or child.status() == "zombie")
         until(lambda run=run, state=state: run.state == state)
         assert restarts(run) == 0
+
+
+@pytest.mark.slow
+def test_an_end_that_is_asked_for_between_two_children_is_kept(kdlab_home, elsewhere, long):
+    run = kdlab.load(*long, {"train.epochs": 100_000}).start(lambda line: None)
+    child = worker_of(run)
+    until(lambda: steps(run) > 0)
+    child.kill()
+    run.stop()
+    until(lambda: run.state in ("stopped", "lost"))
+    mother = run.status.pid
+    until(
+        lambda: not psutil.pid_exists(mother) or psutil.Process(mother).status() == "zombie"
+    )

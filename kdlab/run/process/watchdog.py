@@ -10,6 +10,7 @@ of itself, such as a loss that is not finite, would come again: it ends the run.
     a parent that dies takes its child with it.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -61,6 +62,8 @@ def watched(path: Path) -> None:
         for number in _PASSED_ON:
             signal.signal(number, keeper.pass_on)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        if keeper.stopping:  # asked for while there was no child
+            keeper.pass_on(signal.SIGINT, None)
         _, status = os.waitpid(keeper.child, 0)
         if not keeper.starts_again(os.waitstatus_to_exitcode(status)):
             os._exit(keeper.code)
@@ -78,7 +81,8 @@ class _Keeper:
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
-        os.kill(self.child, number)
+        with contextlib.suppress(ProcessLookupError):  # between two children
+            os.kill(self.child, number)
 
     def starts_again(self, code: int) -> bool:
         """After a child has ended with this code, as `subprocess` has it."""
