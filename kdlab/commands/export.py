@@ -22,6 +22,15 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def do(arguments: argparse.Namespace) -> int:
+    try:
+        return _written(arguments)
+    except OSError as error:
+        raise BadInput(
+            f"The export cannot be written to {arguments.out or '.'}: {error}"
+        ) from error
+
+
+def _written(arguments: argparse.Namespace) -> int:
     from kdlab.run.outputs.export import export_global, export_student
 
     run, out, member = arguments.run, arguments.out, arguments.member

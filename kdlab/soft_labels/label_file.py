@@ -160,9 +160,10 @@ def read(
 class GrowingLabels:
     """A label file that several readers fill while they train; float16, all classes.
 
-    Rows are written more than once only with the same labels, so no lock is needed: the
-    label first, then its checksum in `known`, where 0 is a label that is not there. One whose
-    checksum does not fit counts as not there.
+    A row is written once, so no lock is needed: the label first, then its checksum in `known`,
+    where 0 is a label that is not there. One whose checksum does not fit counts as not there.
+    Teachers agree up to the last bit only, so a row that is there is never written again: it may
+    be sealed at this moment, by another thread or reader.
     """
 
     def __init__(
@@ -199,15 +200,20 @@ class GrowingLabels:
         return read(self._labels, self.view_of(epoch), self._rows(ids), self.classes)
 
     def put(self, ids: NDArray[np.int64], epoch: int, logits: NDArray[np.float32]) -> None:
-        if self._known is None or sealed(self.folder):  # by another reader
+        known = self._known
+        if known is None or sealed(self.folder):  # by another reader
             return
         view, rows = self.view_of(epoch), self._rows(ids)
-        small = logits.astype(np.float16)
+        there = known[view, rows] == _checksums(self._labels["logits"][view, rows])
+        rows, small = rows[~there], logits[~there].astype(np.float16)
         self._labels["logits"][view, rows] = small
-        self._known[view, rows] = _checksums(small)
+        known[view, rows] = _checksums(small)
 
     def finish(self) -> bool:
-        """Whether it is a complete Offline cache now; called now and then and at the end."""
+        """Whether it is a complete Offline cache now; called now and then and at the end.
+
+        The last time takes as long as reading all of it; `put` may be called meanwhile.
+        """
         if self._known is None or not self._known.all():
             return self._known is None
         with locked(self.folder.with_suffix(".lock")):

@@ -72,3 +72,20 @@ def test_what_says_something_else_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.export, "save", another)
     with pytest.raises(ModelError, match="does not say what the student says"):
         ship(model, images, "pt2", tmp_path / "bad.pt2")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "out", ["/proc/student.safetensors", ".", "a-file/student.safetensors"]
+)
+def test_a_place_that_cannot_be_written_is_named(
+    trained, tmp_path, kdlab_cli, monkeypatch, out
+):
+    """It was a traceback."""
+    monkeypatch.chdir(trained.path.parents[1])
+    place = tmp_path / out
+    (tmp_path / "a-file").touch()
+    code, said, err = kdlab_cli("export", trained.id, "--out", str(place))
+    assert (code, said) == (2, "")
+    assert "cannot be written to" in err
+    assert str(place) in err

@@ -88,3 +88,13 @@ def test_a_damaged_label_is_never_sealed(tmp_path):
     assert again.finish()
     assert np.array_equal(GrowingLabels(tmp_path, META, IDS, 5).get(IDS, 1), LABELS[1])
     assert labels.finish()  # a reader that comes late finds it sealed
+
+
+def test_a_label_that_is_there_is_not_written_again(tmp_path):
+    """Another teacher's last bits, while its hash is made, would damage a sealed file."""
+    labels = GrowingLabels(tmp_path, META, IDS, 5)
+    first = np.arange(10, dtype=np.float32).reshape(2, 5)
+    labels.put(IDS[:2], 0, first)
+    both = np.stack([first[1] + 0.01, np.full(5, 7, np.float32)])
+    labels.put(IDS[1:3], 0, both)  # one that is there, and a new one
+    assert labels.get(IDS[:3], 0).tolist() == [*first.tolist(), [7.0] * 5]

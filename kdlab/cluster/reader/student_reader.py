@@ -301,7 +301,7 @@ class StudentReader:
                 self.ring.figures[place] = figures[name]
             if time.monotonic() > finish_at:
                 finish_at = time.monotonic() + _FINISH_EVERY_S
-                self.batches.finish()
+                self._spawn(asyncio.to_thread(self.batches.finish))  # hashes all of it
 
     # Words to the trainer
 

@@ -97,7 +97,10 @@ def remembered(address: str) -> Files | None:
     note = _note(address)
     if not note.is_file() or note.stat().st_uid != os.getuid():
         return None
-    files: Files = json.loads(note.read_text())
+    try:
+        files: Files = json.loads(note.read_text())
+    except (OSError, ValueError):  # half written, by a process that was killed
+        return None
     return files if all(Path(path).is_file() for path in files.values()) else None
 
 

@@ -41,13 +41,14 @@ class Work(ABC):
         self.log = EventLog(folder.events)
         self.name = str(folder.origin().experiment)
         self.begin = time.time()
+        self._begun = time.monotonic()  # clocks of machines jump
         self.seconds_before = folder.raw_status().seconds or 0.0  # of earlier processes
         self.tracker = Tracker(self.log.emit, self.late)
 
     @property
     def seconds(self) -> float:
         """That all its processes took, this one included."""
-        return self.seconds_before + time.time() - self.begin
+        return self.seconds_before + time.monotonic() - self._begun
 
     @abstractmethod
     def main(self) -> object:

@@ -107,14 +107,14 @@ class RunProcess(Work):
         )
         method.prepare(training)
         log.emit(MemberStarted(source=member.source_name, seed=member.seed))
-        begin = time.time()
+        begin = time.monotonic()
         trained = method.train(training)
         result = MemberReport.of(
             trained,
             source=member.source_name,
             seed=member.seed,
             member=member.name,
-            wall_seconds=time.time() - begin,
+            wall_seconds=time.monotonic() - begin,
             teacher_top1=self.setup.teacher_top1 if taught else None,
             costs=self.student_costs(Path(trained.model_path), log.emit, taught=taught),
         )
