@@ -67,8 +67,9 @@ def test_a_full_disk_is_named_and_with_room_again_the_run_goes_on(kdlab_home, el
     whole = started("train.epochs=40").wait(timeout_s=600)
     run = started("train.epochs=40")
     until(lambda: len(list(select(run.folder.events, "step"))) > 5)
-    process = psutil.Process(run.folder.raw_status().pid)
-    process.rlimit(psutil.RLIMIT_FSIZE, (3000, -1))  # as small as room for a status
+    watchdog = psutil.Process(run.folder.raw_status().pid)
+    for process in watchdog.children(recursive=True):
+        process.rlimit(psutil.RLIMIT_FSIZE, (3000, -1))  # as small as room for a status
     run.wait(timeout_s=600)
     status = run.folder.raw_status()
     assert status.state == "failed"

@@ -62,7 +62,14 @@ def steps(run):
 def long(monkeypatch):
     """Enough epochs that a kill meets the training; processes are started as users start them."""
     monkeypatch.setattr(forks, "fork", None)
-    return ["smoke/in_process", {"train.epochs": 200, "train.checkpoint_every_steps": 20}]
+    return [
+        "smoke/in_process",
+        {
+            "train.epochs": 200,
+            "train.checkpoint_every_steps": 20,
+            "train.log_every_steps": 1,
+        },
+    ]
 
 
 @pytest.mark.slow
@@ -72,7 +79,7 @@ def test_a_killed_process_is_started_again_and_ends_the_same(kdlab_home, elsewhe
     for number, sent in enumerate((signal.SIGKILL, signal.SIGSEGV), 1):
         child = worker_of(run)
         seen = steps(run)
-        until(lambda seen=seen: steps(run) > seen + 3)
+        until(lambda seen=seen: steps(run) > seen + 30)
         child.send_signal(sent)
         child.wait()
         until(lambda n=number: restarts(run) == n)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 import uuid
@@ -274,22 +273,17 @@ def test_the_ui_answers_on_loopback_and_goes_with_its_processes(elsewhere, run_j
     port = free_port()
     ui = start("ui", "--port", str(port))
     try:
-        deadline = time.monotonic() + 300
-        while True:
-            try:
-                with urllib.request.urlopen(
-                    f"http://127.0.0.1:{port}/health", timeout=5
-                ) as page:
-                    assert page.read() == b"OK"
-                break
-            except OSError:  # URLError and time-outs, too
-                assert ui.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
+        said = next(line for line in ui.stdout if line.startswith("MLflow: "))
+        token = said.partition("token=")[2].partition("#")[0]
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{port}/health", headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(asked, timeout=60) as page:
+            assert page.read() == b"OK"
         family = psutil.Process(ui.pid).children(recursive=True)
     finally:
-        said = end(ui)
-    assert f"http://127.0.0.1:{port}" in said
+        end(ui)
+    assert f"http://127.0.0.1:{port}/?token=" in said
     _, alive = psutil.wait_procs(family, timeout=120)
     assert alive == []
 
