@@ -284,11 +284,11 @@ class StudentLoop(PlanLoop):
         self._next_epoch(seen)
 
     def _save(self) -> None:
-        """All ranks take part; the master writes."""
-        with alive(lambda: self.job.pulse(self.position.step)):
-            self._save_now()
+        """All ranks take part; the master writes.
 
-    def _save_now(self) -> None:
+        Only while it writes is there a sign of life: whoever waits for another rank must look
+        as silent as it, or a rank that hangs here would never be found.
+        """
         self._refuse_bad_loss()  # or both kept checkpoints could be of a ruined model
         job, ranks = self.job, self.job.ranks
         ranks.average_buffers(self.model, self._part)
@@ -303,15 +303,16 @@ class StudentLoop(PlanLoop):
         tensors |= {f"random.rank.{r}": state for r, state in enumerate(random_states)}
         tensors |= {f"random.cuda.{r}": state for r, state in enumerate(cuda)}
         tensors["lineage.counts"] = counts
-        self._write_checkpoint(
-            StudentFacts,
-            tensors,
-            optimizer_plain=optimizer.optimizer_plain,
-            param_groups=optimizer.param_groups,
-            shares=dict(zip(job.members, job.samples.part.shares, strict=True)),
-            fence=job.fence,
-            scaler=self.descent.scaler.state_dict(),
-        )
+        with alive(lambda: job.pulse(self.position.step)):
+            self._write_checkpoint(
+                StudentFacts,
+                tensors,
+                optimizer_plain=optimizer.optimizer_plain,
+                param_groups=optimizer.param_groups,
+                shares=dict(zip(job.members, job.samples.part.shares, strict=True)),
+                fence=job.fence,
+                scaler=self.descent.scaler.state_dict(),
+            )
 
     def finish(self) -> StudentResult:
         """Test the last and the best weights and export them; the master's work."""

@@ -2,6 +2,8 @@
 
 import json
 import math
+import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.scripted import Scripted
 from kdlab.soft_labels.source import SourceContext
+from kdlab.train.aggregation.ranks import Ranks
 from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
@@ -229,3 +232,34 @@ def test_a_source_that_loses_a_batch_is_found_out(samples, tmp_path):
     loop, _ = make(samples, tmp_path)
     with pytest.raises(KdlabError, match="got 4 of 5 batches"):
         loop.run(Loses())
+
+
+def beating():
+    """Whether this process gives signs of life from a thread, whatever it does."""
+    return any(thread.name == "alive" for thread in threading.enumerate())
+
+
+def test_who_waits_for_another_rank_in_a_save_does_not_look_alive(
+    samples, tmp_path, monkeypatch
+):
+    """A rank that was stopped there was not found for an hour: the others beat on."""
+    seen = {"gather": [], "write": []}
+
+    class Waiting(Ranks):
+        def gather(self, state):
+            seen["gather"].append(beating())
+            return super().gather(state)
+
+    loop, _ = make(samples, tmp_path, epochs=1, checkpoint_every_steps=2)
+    loop = StudentLoop(replace(loop.job, ranks=Waiting()))
+    write = loop._write_checkpoint
+
+    def written(*arguments, **facts):
+        seen["write"].append(beating())
+        return write(*arguments, **facts)
+
+    monkeypatch.setattr(loop, "_write_checkpoint", written)
+    loop.run(source(samples, tmp_path))
+    assert not any(seen["gather"])
+    assert all(seen["write"])
+    assert len(seen["gather"]) == len(seen["write"]) >= 2
