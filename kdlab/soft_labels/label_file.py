@@ -204,7 +204,11 @@ class GrowingLabels:
         if known is None or sealed(self.folder):  # by another reader
             return
         view, rows = self.view_of(epoch), self._rows(ids)
-        there = known[view, rows] == _checksums(self._labels["logits"][view, rows])
+        there = known[view, rows] != 0
+        if there.any():  # seldom: most are new
+            written = rows[there]
+            labels = self._labels["logits"][view, written]
+            there[there] = known[view, written] == _checksums(labels)
         rows, small = rows[~there], logits[~there].astype(np.float16)
         self._labels["logits"][view, rows] = small
         known[view, rows] = _checksums(small)

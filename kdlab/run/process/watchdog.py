@@ -102,7 +102,7 @@ class _Keeper:
             self.restarts = Restarts(asked.get("most", 0), asked.get("within_s", 1.0))
         restarts, log = self.restarts, EventLog(folder.events)
         why = f"was killed by {signal.Signals(-code).name}"
-        if restarts.allowed(time.time()):
+        if restarts.allowed(time.monotonic()):
             restarted = RunRestarted(why=why, count=len(restarts.at), most=restarts.most)
             log.emit(restarted)
             folder.write_status(state="starting")
