@@ -13,8 +13,7 @@ from kdlab.cluster.wires.security import write_private
 from kdlab.config import credentials
 from kdlab.config.home import home, runs_folder
 from kdlab.errors import BadInput, NotFoundError
-
-_VARIABLE = "KDLAB_UI_TOKEN"  # of tracking/guarded_ui.py, which imports MLflow's server
+from kdlab.tracking import UI_TOKEN
 
 
 def command(port: int) -> list[str]:
@@ -54,7 +53,7 @@ def serve_ui(port: int, uri: str | None) -> int:
     settings = {
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        _VARIABLE: token(),
+        UI_TOKEN: token(),
         # Not in the command, which every user of the machine can see.
         "MLFLOW_BACKEND_STORE_URI": credentials.revealed(uri or f"sqlite:///{store}"),
     }

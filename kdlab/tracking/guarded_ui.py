@@ -13,7 +13,8 @@ from mlflow.server.fastapi_app import app as mlflow_app
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse
 
-VARIABLE = "KDLAB_UI_TOKEN"
+from kdlab.tracking import UI_TOKEN
+
 _DAYS_30 = 30 * 24 * 3600
 _REFUSED = (
     "This MLflow UI answers to whoever knows its token. Open the address that `kdlab ui` "
@@ -53,4 +54,4 @@ class Guarded:
         return hmac.compare_digest(said.encode(), self._token.encode())
 
 
-app = Guarded(mlflow_app, os.environ[VARIABLE])
+app = Guarded(mlflow_app, os.environ[UI_TOKEN])
