@@ -9,6 +9,7 @@ from typing import Any
 from kdlab.commands import (
     attach,
     bench,
+    chaos,
     control,
     doctor,
     export,
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Command] = {
     "stop": stop,
     "scale": scale,
     "control": control,
+    "chaos": chaos,
     "resume": resume,
     "export": export,
     "teacher": teacher,

@@ -1,8 +1,11 @@
 """Trouble on purpose, on a seeded timetable: what elastic machines do to a run.
 
 Kills, stops, slows, cuts off and sends away teachers and ranks, and brings new ones, for
-real: signals to processes, and for a partition a teacher that lets nothing out. The same
-seed gives the same timetable; whom it hits depends on who is there at that moment.
+real: signals to processes, and for a partition or a slow link a teacher that lets nothing
+out, or late. From outside a run also what would end whoever carries it out: its process and
+helpers killed, all of it stopped as by a lid that is closed, its files damaged, and limits of
+the system that make a disk full, descriptors short and shared memory too small for it alone.
+The same seed gives the same timetable; whom it hits depends on who is there at that moment.
 """
 
 import contextlib
@@ -11,10 +14,14 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Protocol
 
+import psutil
+
+from kdlab.cluster.chaos_limits import DESCRIPTORS, FILE_SIZE, Limits
 from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import ask
 from kdlab.config import Fault, Range
@@ -23,18 +30,34 @@ from kdlab.errors import SchedulerUnreachable
 from kdlab.events.event import Emit
 from kdlab.events.teachers import ChaosCaused
 
-KINDS = (
+# Whoever carries these out may be the run itself.
+WITHIN = (
     "kill_teacher",
     "stop_teacher",
     "slow_teacher",
     "partition_teacher",
+    "delay_teacher",
     "leave_teacher",
     "join_teacher",
     "kill_rank",
     "stop_rank",
     "leave_rank",
 )
+# These would end it or its timetable: `kdlab chaos` and `kdlab.chaos` alone.
+FROM_OUTSIDE = (
+    "kill_run",
+    "stop_run",
+    "kill_helper",
+    "fill_disk",
+    "fill_shared_memory",
+    "exhaust_descriptors",
+    "damage_checkpoint",
+    "damage_status",
+)
+KINDS = (*WITHIN, *FROM_OUTSIDE)
 _PULSE_S = 0.02  # of a slowed process: it runs for a tenth of that
+_DELAY = 0.1  # of `lasts_s`: how much later each answer of a delayed teacher leaves it
+_ROOM = 3000  # bytes a file may have on a "full" disk: as the reserve of a run has
 _WEIGHT = Annotated[float, NOT_NEGATIVE]
 
 
@@ -44,8 +67,15 @@ class Chaos(Spec):
 
     events: how many, one after the other.
     every_s: mean time between two, drawn from an exponential distribution.
-    lasts_s: of a stop (SIGSTOP), a slow phase (a tenth of the speed), a partition.
+    lasts_s: of a stop (SIGSTOP), a slow phase (a tenth of the speed), a partition, a delay
+        (answers come a tenth of it later), a full disk or too few descriptors.
     back_after_s: a killed or withdrawn teacher is replaced after so long; null never.
+    kill_run, stop_run: the run's process; all its processes. These and the kinds after them
+        come from outside: `kdlab chaos`, `kdlab.chaos`.
+    kill_helper: its reader, its tracker or the scheduler of its pool.
+    fill_disk, exhaust_descriptors: limits of the system make it so for the run's processes.
+    fill_shared_memory: a full disk, and a reader that needs a new ring.
+    damage_checkpoint, damage_status: a byte of the newest one; of the status file.
     """
 
     seed: int = 0
@@ -57,11 +87,20 @@ class Chaos(Spec):
     stop_teacher: _WEIGHT = 0.0
     slow_teacher: _WEIGHT = 0.0
     partition_teacher: _WEIGHT = 0.0
+    delay_teacher: _WEIGHT = 0.0
     leave_teacher: _WEIGHT = 0.0
     join_teacher: _WEIGHT = 0.0
     kill_rank: _WEIGHT = 0.0
     stop_rank: _WEIGHT = 0.0
     leave_rank: _WEIGHT = 0.0
+    kill_run: _WEIGHT = 0.0
+    stop_run: _WEIGHT = 0.0
+    kill_helper: _WEIGHT = 0.0
+    fill_disk: _WEIGHT = 0.0
+    fill_shared_memory: _WEIGHT = 0.0
+    exhaust_descriptors: _WEIGHT = 0.0
+    damage_checkpoint: _WEIGHT = 0.0
+    damage_status: _WEIGHT = 0.0
 
     def cross_faults(self) -> Iterator[Fault]:
         if not any(self.weights().values()):
@@ -110,6 +149,22 @@ class Targets(Protocol):
 
     def add_teacher(self) -> None: ...
 
+    def main(self) -> list[Target]:
+        """The run's process: one, or none while there is none."""
+        ...
+
+    def processes(self) -> list[Target]:
+        """All of the run, itself and its teachers too."""
+        ...
+
+    def helpers(self) -> list[Target]:
+        """Those that neither train nor teach: readers, tracker, scheduler."""
+        ...
+
+    def files(self, kind: str) -> list[Path]:
+        """Of what a `damage_` kind may hit: those it can do without."""
+        ...
+
 
 class ChaosRunner:
     """Carries out a timetable in a thread; `stop()` ends it and lets everybody go on.
@@ -132,6 +187,7 @@ class ChaosRunner:
         self.done = 0  # events that hit somebody
         self._ending = threading.Event()
         self._stopped: set[int] = set()  # pids that must go on in the end
+        self._limits = Limits()
         self._later: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
         self._thread.start()
@@ -139,6 +195,10 @@ class ChaosRunner:
     @property
     def finished(self) -> bool:
         return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Until the last event of the timetable."""
+        self._thread.join()
 
     def stop(self) -> None:
         self._ending.set()
@@ -156,21 +216,33 @@ class ChaosRunner:
             self._execute(entry)
 
     def _execute(self, entry: ChaosEntry) -> None:
-        what, _, who = entry.kind.partition("_")
         if entry.kind == "join_teacher":
             self.targets.add_teacher()
             self._tell(entry, "a new one")
             return
-        there = self.targets.teachers() if who == "teacher" else self.targets.ranks()
+        what, _, who = entry.kind.partition("_")
+        if what == "damage":
+            self._damage(entry)
+            return
+        by_who: Mapping[str, Callable[[], list[Target]]] = {
+            "teacher": self.targets.teachers,
+            "rank": self.targets.ranks,
+            "helper": self.targets.helpers,
+            "descriptors": self.targets.processes,
+        }
+        there = by_who.get(who, self.targets.main)()
         if not there:
             return  # nobody to hit: the timetable goes on
         target = there[int(entry.draw * len(there))]
         acts: Mapping[str, Callable[[Target], None]] = {
             "kill": lambda t: self._end(t, signal.SIGKILL, who),
             "leave": lambda t: self._end(t, signal.SIGTERM, who),
-            "stop": self._stop_for_a_while,
+            "stop": self._stop_all if who == "run" else self._stop_for_a_while,
             "slow": lambda t: self._in_background(self._slow, t),
-            "partition": self._partition,
+            "partition": lambda t: self._order(t, "partition"),
+            "delay": lambda t: self._order(t, "delay", delay_s=_DELAY * self.spec.lasts_s),
+            "fill": lambda t: self._fill(t, rings=who == "shared_memory"),
+            "exhaust": lambda t: self._limit([t], DESCRIPTORS, None),
         }
         self._tell(entry, target.name)  # before it happens: what follows is due to it
         acts[what](target)
@@ -210,18 +282,56 @@ class ChaosRunner:
             self._ending.wait(0.1 * _PULSE_S)
         self._stopped.discard(target.pid)
 
-    def _partition(self, target: Target) -> None:
+    def _order(self, target: Target, order: str, **how: float) -> None:
+        """A teacher of a pool with `chaos: true` does it to itself."""
         with contextlib.suppress(SchedulerUnreachable):  # it is gone already
             ask(
                 target.address,
-                "kdlab_partition",
+                f"kdlab_{order}",
                 wait_s=2.0,
                 tls=self.tls,
                 seconds=self.spec.lasts_s,
+                **how,
             )
 
-    def _in_background(self, work: Callable[[Target], None], target: Target) -> None:
-        thread = threading.Thread(target=work, args=(target,), daemon=True)
+    def _stop_all(self, target: Target) -> None:
+        """As by a lid that is closed: no clock of the run goes on."""
+        for process in self.targets.processes():
+            self._stop_for_a_while(process)
+
+    def _fill(self, target: Target, *, rings: bool) -> None:
+        """No file of the run may grow; with `rings` its readers need new ones, too."""
+        self._limit(self.targets.processes(), FILE_SIZE, _ROOM)
+        for helper in self.targets.helpers() if rings else ():
+            if "reader" in helper.name:
+                _send(helper.pid, signal.SIGKILL)
+
+    def _limit(self, targets: Sequence[Target], what: int, to: int | None) -> None:
+        hit = [p for t in targets if (p := self._limits.lower(t.pid, what, to))]
+        self._in_background(self._unlimit, hit, what)
+
+    def _unlimit(self, processes: list[psutil.Process], what: int) -> None:
+        self._ending.wait(self.spec.lasts_s)
+        for process in processes:
+            self._limits.lift(process, what)
+
+    def _damage(self, entry: ChaosEntry) -> None:
+        """One byte of a file is another."""
+        files = self.targets.files(entry.kind)
+        if not files:
+            return
+        path = files[int(entry.draw * len(files))]
+        with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:  # replaced
+            size = path.stat().st_size
+            place = int(entry.draw * 1e6) % max(1, size)
+            file.seek(place)
+            old = file.read(1) or b"\0"
+            file.seek(place)
+            file.write(bytes([old[0] ^ 0x55]))
+            self._tell(entry, f"byte {place} of {path.name}")
+
+    def _in_background(self, work: Callable[..., None], *about: object) -> None:
+        thread = threading.Thread(target=work, args=about, daemon=True)
         self._later.append(thread)
         thread.start()
 

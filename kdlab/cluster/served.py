@@ -21,6 +21,7 @@ from kdlab.papers.edl_dist.hybrid_schedule import Policy, default_thresholds
 from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.soft_labels.label_file import meta_for, own_folder
 from kdlab.soft_labels.source import Batch, SourceContext, SourceSpec
+from kdlab.supervision.children import tail
 
 _MAX_MEMORY = 0.8  # of what is free
 # What reader and wires take from the spec as it is.
@@ -284,7 +285,7 @@ class ServedSource:
         if found != epoch:
             raise ClusterError(
                 f"The reader delivered epoch {found} during epoch {epoch}. "
-                f"This is a defect of kdlab; log of the reader: {self.log}"
+                f"This is a defect of kdlab. End of {self.log}:\n{tail(self.log)}"
             )
         self._held = number
         self.reader.trained(index)

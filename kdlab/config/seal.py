@@ -46,7 +46,7 @@ def seal(folder: Path, names: Iterable[str], facts: Mapping[str, object]) -> Non
             os.fsync(file.fileno())
         files[name] = _File(path.stat().st_size, file_sha256(path))
     body = json.loads(json.dumps({"facts": dict(facts), "files": files}, default=str))
-    write_json(folder / META, body | {"seal": _hash(body)})
+    write_json(folder / META, body | {"seal": hash_of(body)})
 
 
 def sealed(folder: Path) -> bool:
@@ -95,14 +95,15 @@ def _read(folder: Path) -> tuple[dict[str, object], dict[str, _File]]:
         seal = body.pop("seal", None)
         if seal is None:
             raise Damaged(f"{META} has no seal: another version of kdlab wrote it")
-        if seal != _hash(body):
+        if seal != hash_of(body):
             raise Damaged(f"{META} differs from its hash")
         return body["facts"], {name: _File(*row) for name, row in body["files"].items()}
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise Damaged(f"{META} cannot be read: {error}") from error
 
 
-def _hash(body: object) -> str:
+def hash_of(body: object) -> str:
+    """Of what JSON can hold."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

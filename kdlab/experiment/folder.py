@@ -4,6 +4,7 @@ runs/<run_id>/
     spec.yaml      the resolved spec; experiment.json its name and hash, and the format
     events.jsonl   everything that happened, append-only: the truth
     status.json    state, process, result
+    process.json   the process alone, for when that file is damaged
     control.jsonl  what somebody asked of it while it went on (run/handle/control.py)
     run.log        what the process printed
     members/<source>/seed<n>/   checkpoints, student.safetensors, result.json, model card
@@ -13,7 +14,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +25,7 @@ import yaml
 
 from kdlab.config.folders import nearest
 from kdlab.config.home import locked, runs_folder, write_json
+from kdlab.config.seal import hash_of
 from kdlab.errors import BadInput, KdlabError, NotFoundError
 from kdlab.events.log import select
 from kdlab.events.runs import RunStarted
@@ -177,25 +179,51 @@ class RunFolder:
     def raw_status(self) -> RunStatus:
         """As written; where the file is damaged, as the log tells."""
         try:
-            status = typed(RunStatus, _read(self.path / "status.json"))
+            body = _read(self.path / "status.json")
+            seal = body.pop("seal", None)  # kdlab 0.1 wrote none
+            if seal is not None and seal != hash_of(body):
+                raise ValueError("it is not what was written")
+            status = typed(RunStatus, body)
             if status.state == "finished" and status.result is None:
                 raise ValueError("it is finished, and has no result")
         except (OSError, ValueError, MessageError) as error:
             return self._status_of_log(error)
         return status
 
+    def name_process(self) -> None:
+        """What works here from now on: the group of this process, led by its watchdog."""
+        leader = os.getpgrp()
+        try:
+            born = psutil.Process(leader).create_time()
+        except psutil.NoSuchProcess:  # a group outlives who made it
+            leader = os.getpid()
+            born = psutil.Process().create_time()
+        write_json(self.path / "process.json", {"pid": leader, "process_started": born})
+
     def _status_of_log(self, error: Exception) -> RunStatus:
         made = self.path.stat().st_mtime
+        with suppress(OSError, ValueError, MessageError):
+            live = replace(
+                typed(RunStatus, _read(self.path / "process.json")),
+                state="running",
+                created=made,
+            )
+            if live.pid is not None and live.alive():
+                return live
         why = f"status.json in {self.path} is damaged: {error}"
         try:
-            *_, done = select(self.events, "run_done", "sweep_done")
+            *_, last = select(
+                self.events, "run_started", "sweep_started", "run_done", "sweep_done"
+            )
         except (ValueError, OSError, KdlabError):
             return RunStatus(state="unreadable", created=made, exit_code=1, error=why)
-        state, result, said = str(done["state"]), done.get("result"), done.get("error")
+        if last["event"].endswith("started"):
+            return RunStatus(state="unreadable", created=made, exit_code=1, error=why)
+        state, result, said = str(last["state"]), last.get("result"), last.get("error")
         return RunStatus(
             state=state,
             created=made,
-            ended=done.time,
+            ended=last.time,
             exit_code={"finished": 0, "stopped": 130}.get(state, 1),
             result=result if isinstance(result, Mapping) else None,
             error=None if said is None else str(said),
@@ -206,11 +234,15 @@ class RunFolder:
         path = self.path / "status.json"
         try:
             before = _read(path)
+            seal = before.pop("seal", None)
+            if seal is not None and seal != hash_of(before):
+                raise ValueError("it is not what was written")
         except (OSError, ValueError):  # damaged: what is known from here on is right
             before = {"created": time.time()}
-            if facts.get("state") == "running":  # a process says it of itself
-                before |= {"pid": os.getpgrp()}  # of its watchdog, which leads the group
-        write_json(path, before | facts)
+            with suppress(OSError, ValueError):
+                before |= _read(self.path / "process.json")
+        body = json.loads(json.dumps(before | facts, default=str))  # as it will be read
+        write_json(path, body | {"seal": hash_of(body)})
 
     def status(self) -> RunStatus:
         """As written, but a run whose process is gone without a word is "lost"."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from kdlab.cluster.chaos import Chaos
+from kdlab.cluster.chaos import FROM_OUTSIDE, Chaos
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import PoolSpec
 from kdlab.cluster.wires.security import Files, Tls, address_faults
@@ -212,8 +212,16 @@ class ExperimentSpec(Spec):
         ):
             if is_wrong and any(kind.endswith(whom) for kind in asked):
                 yield Fault("chaos", f"asks for {', '.join(asked)}, and {why}")
-        if "partition_teacher" in asked and isinstance(pool, LocalPool) and not pool.chaos:
-            yield Fault("teacher_pool.chaos", "is false; partition_teacher needs it true")
+        for kind in {"partition_teacher", "delay_teacher"} & {*asked}:
+            if isinstance(pool, LocalPool) and not pool.chaos:
+                yield Fault("teacher_pool.chaos", f"is false; {kind} needs it true")
+        if outside := [kind for kind in asked if kind in FROM_OUTSIDE]:
+            yield Fault(
+                "chaos",
+                f"asks for {', '.join(outside)}, which would end or stop whoever carries it "
+                "out: the run itself. From outside: kdlab chaos RUN "
+                f"{outside[0]}=1",
+            )
 
     def teachers(self) -> tuple[TeacherSpec, ...]:
         """None, one, or the members of an ensemble."""

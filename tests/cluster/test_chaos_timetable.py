@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from kdlab.cluster.chaos import Chaos, timetable
+import kdlab
+from kdlab.cluster.chaos import FROM_OUTSIDE, Chaos, timetable
 from kdlab.errors import SpecError
 
 
@@ -30,3 +31,14 @@ def test_kinds_come_in_proportion_and_in_order():
 def test_trouble_of_no_kind_is_refused():
     with pytest.raises(SpecError, match="nothing would happen"):
         Chaos()
+
+
+@pytest.mark.parametrize("kind", FROM_OUTSIDE)
+def test_what_would_end_the_timetable_itself_is_for_others(kind):
+    with pytest.raises(SpecError, match=f"From outside: kdlab chaos RUN {kind}=1"):
+        kdlab.load("smoke/served", f"chaos.{kind}=1")
+
+
+def test_a_slow_link_needs_teachers_that_obey():
+    with pytest.raises(SpecError, match="delay_teacher needs it true"):
+        kdlab.load("smoke/served", "chaos.delay_teacher=1")

@@ -2,6 +2,8 @@
 
 import contextlib
 import stat
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -42,6 +44,40 @@ def test_a_status_that_cannot_be_read_is_told_by_the_log(two):
     status = two[1].status()
     assert (status.state, status.exit_code) == ("finished", 0)
     assert status.result["student_top1"] == 12.5
+
+
+def test_a_status_of_which_one_byte_is_another_is_not_believed(two):
+    path = two[1].path / "status.json"
+    raw = path.read_text()
+    assert '"exit_code": 0' in raw
+    path.write_text(raw.replace('"exit_code": 0', '"exit_code": 1'))
+    assert two[1].status().exit_code == 0  # as the log tells
+
+
+NAMES = """
+import sys
+from pathlib import Path
+from kdlab.experiment.folder import RunFolder
+RunFolder(Path(sys.argv[1])).name_process()
+print("named", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_run_under_way_is_known_although_its_status_is_damaged(two):
+    folder = two[1]
+    (folder.path / "status.json").write_text("{")
+    with subprocess.Popen(
+        [sys.executable, "-c", NAMES, str(folder.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout.readline() == b"named\n"
+        status = folder.status()
+        process.stdin.close()
+    assert (status.state, status.pid) == ("running", process.pid)
+    assert folder.status().state == "finished"  # as the log tells, now that it is gone
 
 
 def test_a_run_that_cannot_be_read_is_listed_as_such(two, kdlab_cli):

@@ -129,6 +129,7 @@ class StudentReader:
         self.free_slots = list(range(ring.layout.slots))
         self.filled: dict[int, int] = {}  # slot -> samples, until the trainer frees it
         self.background: set[asyncio.Task[None]] = set()
+        self.defect: BaseException | None = None  # the last that was said
 
     # Carrying out
 
@@ -142,8 +143,13 @@ class StudentReader:
         self.ring.reader_waits(not self.free_slots)
 
     def _do(self, told: Instructions) -> None:
-        self._execute_all(told)
-        self._collect()
+        try:
+            self._execute_all(told)
+            self._collect()
+        except Exception as error:
+            # Said before another fact is handled: what was to be handed over now is missing.
+            self._defect(error)
+            raise
 
     def _execute_all(self, told: Instructions) -> None:
         for instruction in told:
@@ -178,16 +184,24 @@ class StudentReader:
         self, instruction: AskTeacher | Release | GiveBack | Complain
     ) -> None:
         call = self.wires.coordinator
-        match instruction:
-            case AskTeacher(need):
-                await self._ask_teacher(need)
-            case Release(teacher, lease, need):
-                await self._release(teacher, lease, need)
-            case GiveBack(teacher, lease, after_s):
-                await asyncio.sleep(after_s)  # the back-off; who is dead is gone by then
-                await call("give_back", teacher=teacher, lease=lease)
-            case Complain(teacher, lease, why):
-                await call("complain", teacher=teacher, lease=lease, why=why)
+        try:
+            match instruction:
+                case AskTeacher(need):
+                    got = await call("extra", need=need)
+                    self._say(TeacherRequested(granted=bool(got)))
+                case Release(teacher, lease, need):
+                    await call("release", teacher=teacher, lease=lease, need=need)
+                case GiveBack(teacher, lease, after_s):
+                    await asyncio.sleep(after_s)  # who is dead is gone by then
+                    await call("give_back", teacher=teacher, lease=lease)
+                case Complain(teacher, lease, why):
+                    await call("complain", teacher=teacher, lease=lease, why=why)
+        except (OSError, TimeoutError):  # it is away; _watch notices and reports
+            match instruction:
+                case AskTeacher():
+                    self.machine.on_ask_failed()
+                case Release(teacher):
+                    self.machine.on_release_failed(teacher)
 
     def _deliver(self, epoch: int, batch: int) -> None:
         slot = self.free_slots.pop(0)
@@ -244,22 +258,6 @@ class StudentReader:
         self._do(
             self.machine.on_compared(part, *who, agrees_with=agrees, time=time.monotonic())
         )
-
-    async def _ask_teacher(self, need: float) -> None:
-        try:
-            got = await self.wires.coordinator("extra", need=need)
-        except (OSError, TimeoutError):
-            self.machine.on_ask_failed()
-            raise
-        self._say(TeacherRequested(granted=bool(got)))
-
-    async def _release(self, teacher: str, lease: int, need: float) -> None:
-        about = {"teacher": teacher, "lease": lease, "need": need}
-        try:
-            await self.wires.coordinator("release", **about)
-        except (OSError, TimeoutError):
-            self.machine.on_release_failed(teacher)
-            raise
 
     async def _watch(self) -> None:
         """Follow the coordinator's changes."""
@@ -329,9 +327,12 @@ class StudentReader:
     def _finished(self, task: "asyncio.Task[None]") -> None:
         self.background.discard(task)
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, OSError | TimeoutError):
-            return  # the coordinator is away; _watch notices and reports
         if error is not None:
+            self._defect(error)
+
+    def _defect(self, error: BaseException) -> None:
+        if error is not self.defect:  # else it was said where it happened
+            self.defect = error
             traceback.print_exception(error)
             self._fail(ReaderDefect(repr(error)))
 

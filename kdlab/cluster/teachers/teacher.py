@@ -81,6 +81,7 @@ class TeacherServer:
         self.ending: Ending | None = None
         self.renew_s = 1.5  # a quarter of the TTL, told by the coordinator
         self.dark_until = 0.0  # chaos: until then it is as if its network were cut
+        self.delayed_until, self.delay_s = 0.0, 0.0  # chaos: answers leave it later
         self.lies = 0.0  # chaos: share of answers that are wrong
         self.chance = random.Random(0)
 
@@ -94,6 +95,7 @@ class TeacherServer:
         if self.config.chaos:
             worker.handlers |= {
                 "kdlab_partition": self.partition,
+                "kdlab_delay": self.delay,
                 "kdlab_lie": self.lie,
             }
         # Loading takes seconds; the worker must answer its scheduler meanwhile.
@@ -151,10 +153,14 @@ class TeacherServer:
                     answer = error
             self.loop.call_soon_threadsafe(answer_it, answer)
 
-        def answer_it(answer: Arrays | Exception) -> None:
-            left = self.dark_until - time.monotonic()
+        def answer_it(answer: Arrays | Exception, late: bool = False) -> None:
+            now = time.monotonic()
+            left = self.dark_until - now
             if left > 0:
                 self.loop.call_later(left, answer_it, answer)
+                return
+            if now < self.delayed_until and not late:
+                self.loop.call_later(self.delay_s, answer_it, answer, True)
                 return
             self.open_requests -= 1
             self.last_activity = time.monotonic()
@@ -177,6 +183,10 @@ class TeacherServer:
     async def partition(self, seconds: float) -> None:
         """Chaos: neither answers nor renewals leave this teacher for so long."""
         self.dark_until = time.monotonic() + seconds
+
+    async def delay(self, seconds: float, delay_s: float) -> None:
+        """Chaos: for so long each answer leaves this teacher `delay_s` later."""
+        self.delayed_until, self.delay_s = time.monotonic() + seconds, delay_s
 
     async def lie(self, share: float) -> None:
         """Chaos: so many of its answers are wrong from now on."""

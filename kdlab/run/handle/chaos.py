@@ -2,19 +2,26 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from kdlab.cluster.chaos import Chaos, ChaosRunner, Target
 from kdlab.cluster.wires.security import remembered
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
 from kdlab.errors import BadInput
 from kdlab.events.ensemble import WorkerStarted
-from kdlab.events.event import Emit, unheard
-from kdlab.events.log import read_all, select
+from kdlab.events.event import Emit, Event, unheard
+from kdlab.events.log import EventLog, read_all, select
 from kdlab.events.ranks import GenerationBegun
 from kdlab.events.runs import MemberStarted
 from kdlab.events.teachers import PoolReady
 from kdlab.experiment.chaos_targets import by_pid
+from kdlab.run.reach import program_of
 
 if TYPE_CHECKING:
     from kdlab.run.handle.run import Run
@@ -26,10 +33,11 @@ class OtherTargets:
 
     run: "Run"
     joined: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    damaged: set[Path] = field(default_factory=set)  # checkpoints
 
     def address(self) -> str:
-        ready = next(select(self.run.folder.events, PoolReady), None)
-        return "" if ready is None else ready.address
+        ready = list(select(self.run.folder.events, PoolReady))
+        return ready[-1].address if ready else ""  # a resumed run has another one
 
     def teachers(self) -> list[Target]:
         address = self.address()
@@ -56,6 +64,34 @@ class OtherTargets:
             quiet = subprocess.DEVNULL
             self.joined.append(subprocess.Popen(command, stdin=quiet, stderr=quiet))
 
+    def main(self) -> list[Target]:
+        return self.processes()[1:2]  # the first is its watchdog
+
+    def processes(self) -> list[Target]:
+        found: list[Target] = []
+        with suppress(psutil.Error):  # it ended, or one of them did
+            watchdog = psutil.Process(self.run.folder.raw_status().pid)
+            for process in (watchdog, *watchdog.children(recursive=True)):
+                with suppress(psutil.Error):
+                    if words := process.cmdline():  # a zombie has none
+                        found.append(Target(program_of(words), process.pid))
+        return found
+
+    def helpers(self) -> list[Target]:
+        names = ("student_reader", "scheduler_process", "tracking.follow")
+        return [t for t in self.processes() if t.name.endswith(names)]
+
+    def files(self, kind: str) -> list[Path]:
+        """The status; of checkpoints the newest, if one before it is whole."""
+        if kind == "damage_status":
+            return [self.run.path / "status.json"]
+        folders = sorted(self.run.path.glob("members/*/*/checkpoints/step_*"))
+        whole = [folder for folder in folders if folder not in self.damaged]
+        if len(whole) < 2 or whole[-1] != folders[-1]:
+            return []
+        self.damaged.add(whole[-1])
+        return sorted(path for path in whole[-1].iterdir() if path.is_file())
+
 
 def chaos(run: "Run", report: Emit = unheard, **spec: Any) -> ChaosRunner:
     """Trouble for a running run, from a notebook; the keys are those of `chaos:` in a spec.
@@ -64,7 +100,7 @@ def chaos(run: "Run", report: Emit = unheard, **spec: Any) -> ChaosRunner:
         trouble.stop()
 
     Only processes of this machine are hit. Stop it before you leave: a stopped process
-    would stay stopped.
+    would stay stopped. What happens is in the run's events too.
 
     Raises:
         BadInput: the run is not running.
@@ -72,5 +108,11 @@ def chaos(run: "Run", report: Emit = unheard, **spec: Any) -> ChaosRunner:
     """
     if run.state != "running":
         raise BadInput(f"Run {run.id} is {run.state}; chaos needs a running one.")
-    targets = OtherTargets(run)
-    return ChaosRunner(Chaos(**spec), targets, report, remembered(targets.address()))
+    asked = construct(Chaos, from_dict(spec, "chaos"))
+    targets, log = OtherTargets(run), EventLog(run.folder.events)
+
+    def tell(event: Event) -> None:
+        log.emit(event)
+        report(event)
+
+    return ChaosRunner(asked, targets, tell, remembered(targets.address()))

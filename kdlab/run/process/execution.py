@@ -82,6 +82,7 @@ def execute(
     reserve = folder.path / _RESERVE
     try:
         reserve.write_bytes(bytes(_RESERVE_BYTES))
+        folder.name_process()
         accept_components(folder)
         work = make()
         folder.write_status(state="running", begin=work.begin)

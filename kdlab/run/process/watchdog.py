@@ -100,12 +100,13 @@ class _Keeper:
         if self.restarts is None:
             asked = folder.resolved().get("restart", {})
             self.restarts = Restarts(asked.get("most", 0), asked.get("within_s", 1.0))
-        restarts, log = self.restarts, EventLog(folder.events)
+        restarts = self.restarts
         why = f"was killed by {signal.Signals(-code).name}"
         if restarts.allowed(time.monotonic()):
             restarted = RunRestarted(why=why, count=len(restarts.at), most=restarts.most)
-            log.emit(restarted)
-            folder.write_status(state="starting")
+            with contextlib.suppress(OSError):  # a full disk: the next process says so
+                EventLog(folder.events).emit(restarted)
+                folder.write_status(state="starting")
             return True
         hint = " (the kernel, short of memory?)" if -code == signal.SIGKILL else ""
         error = (
@@ -113,7 +114,7 @@ class _Keeper:
             f"{restarts.within_s:g} s: it is not started again (restart.most). Its newest "
             f"checkpoint is kept; go on with: kdlab resume {folder.run_id}"
         )
-        log.emit(RunDone(state="failed", result=None, error=error))
+        EventLog(folder.events).emit(RunDone(state="failed", result=None, error=error))
         folder.write_status(state="failed", exit_code=1, error=error, ended=time.time())
         self.code = 1
         return False

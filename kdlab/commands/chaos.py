@@ -1,0 +1,36 @@
+"""`kdlab chaos RUN kill_teacher=1 every_s=5 events=3`."""
+
+import argparse
+
+from kdlab.config.load import merged
+
+ABOUT = "trouble on purpose for a run that goes on: kills, full disks, damaged files"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run")
+    parser.add_argument(
+        "settings",
+        nargs="+",
+        metavar="KEY=NUMBER",
+        help="weights of kinds, such as kill_teacher=2 fill_disk=1, and every_s, events, "
+        "lasts_s, seed, back_after_s; an unknown key is answered with all that there are",
+    )
+
+
+def do(arguments: argparse.Namespace) -> int:
+    """Until its last event, or Ctrl-C; what it stopped or limited goes on then."""
+    from kdlab.run import attach
+    from kdlab.run.handle.chaos import chaos
+
+    trouble = chaos(
+        attach(arguments.run),
+        lambda event: print(event.text(), flush=True),
+        **merged(arguments.settings),
+    )
+    try:
+        trouble.wait()
+    finally:
+        trouble.stop()
+    print(f"{trouble.done} of {trouble.spec.events} events hit somebody.")
+    return 0

@@ -1,0 +1,41 @@
+"""What goes wrong while a reader carries out is said before anything else is handed over."""
+
+import asyncio
+
+import pytest
+
+from kdlab.cluster.reader.reader_messages import ReaderDefect
+from kdlab.cluster.reader.student_reader import StudentReader
+
+
+class Broken(StudentReader):
+    """Its views cannot be read any more."""
+
+    def __init__(self):
+        self.background, self.defect, self.said = set(), None, []
+
+    def _execute_all(self, told):
+        raise OSError("the images are gone")
+
+    def _fail(self, failure):
+        self.said.append(failure)
+
+
+def test_an_error_of_a_hand_over_is_said_at_once_and_once(capsys):
+    reader = Broken()
+
+    async def request():
+        with pytest.raises(OSError, match="the images are gone"):
+            reader._do([])
+        # Now: another answer may be handled before this task counts as done.
+        assert reader.said == [ReaderDefect("OSError('the images are gone')")]
+        reader._do([])
+
+    async def carry_out():
+        reader._spawn(request())
+        while reader.background:
+            await asyncio.sleep(0)
+
+    asyncio.run(carry_out())
+    assert len(reader.said) == 2  # of the two hand-overs; none is said again by its task
+    assert "the images are gone" in capsys.readouterr().err
