@@ -102,6 +102,10 @@ class RunFolder:
         return self.path / "run.log"
 
     @property
+    def resume_command(self) -> str:
+        return f"kdlab resume {self.run_id}"
+
+    @property
     def since(self) -> float:
         """When it was started or resumed last; seconds since 1970."""
         return self.raw_status().created
@@ -217,8 +221,8 @@ class RunFolder:
             )
         except (ValueError, OSError, KdlabError):
             return RunStatus(state="unreadable", created=made, exit_code=1, error=why)
-        if last["event"].endswith("started"):
-            return RunStatus(state="unreadable", created=made, exit_code=1, error=why)
+        if last["event"].endswith("started"):  # and its process is gone
+            return RunStatus(state="lost", created=made, exit_code=1)
         state, result, said = str(last["state"]), last.get("result"), last.get("error")
         return RunStatus(
             state=state,

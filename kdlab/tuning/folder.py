@@ -50,6 +50,10 @@ class SweepFolder(RunFolder):
     def spec(self) -> Path:
         return self.path / "sweep.yaml"
 
+    @property
+    def resume_command(self) -> str:
+        return f"kdlab sweep {self.spec} --study {self.run_id}"
+
     def sweep(self) -> SweepSpec:
         """The resolved sweep."""
         return construct(

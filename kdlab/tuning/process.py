@@ -220,7 +220,7 @@ class SweepProcess(Work):
         return (
             f"All trials that had ended are in {self.folder.path}; those under way are tried "
             "again. Make room, then\n"
-            f"    kdlab sweep {self.folder.spec} --study {self.folder.run_id}"
+            f"    {self.folder.resume_command}"
         )
 
 

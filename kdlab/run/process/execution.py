@@ -116,7 +116,7 @@ def execute(
         state, code = "failed", error.exit_code if isinstance(error, KdlabError) else 1
         message = str(error) if meant else f"{type(error).__name__}: {error}"
         if full:
-            message = _full(error, work)
+            message = _full(error, work, folder)
     reserve.unlink(missing_ok=True)  # room for the last words
     facts: dict[str, object] = {}
     if work is not None:
@@ -127,8 +127,13 @@ def execute(
     return code
 
 
-def _full(error: Exception, work: Work | None) -> str:
-    then = "Nothing was begun. Make room and resume." if work is None else work.go_on()
+def _full(error: Exception, work: Work | None, folder: RunFolder) -> str:
+    then = (
+        f"This process has begun nothing; what earlier ones saved is in {folder.path}. Make "
+        f"room, then\n    {folder.resume_command}"
+        if work is None
+        else work.go_on()
+    )
     return f"The disk did not take what was written: {error}. {then}"
 
 

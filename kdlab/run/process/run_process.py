@@ -157,5 +157,5 @@ class RunProcess(Work):
         return (
             f"All that was saved is in {self.run.path}: trainings that had ended, and the "
             "last checkpoint of the one under way. Make room, then\n"
-            f"    kdlab resume {self.run.run_id}"
+            f"    {self.run.resume_command}"
         )
