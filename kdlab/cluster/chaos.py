@@ -162,7 +162,7 @@ class Targets(Protocol):
         ...
 
     def files(self, kind: str) -> list[Path]:
-        """Of what a `damage_` kind may hit: those it can do without."""
+        """Those that a `damage_` kind may hit: it can do without them."""
         ...
 
 

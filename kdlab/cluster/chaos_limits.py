@@ -20,7 +20,7 @@ class Limits:
         self._before: dict[int, int] = {}  # by kind, of processes that nobody limits
 
     def lower(self, pid: int, what: int, to: int | None) -> psutil.Process | None:
-        """Of a process, to so much; None is what it has now. None if it is gone."""
+        """Lower that of a process to so much, or to what it has now; None if it is gone."""
         with suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
             soft, hard = process.rlimit(what)
@@ -32,7 +32,7 @@ class Limits:
         return None
 
     def lift(self, process: psutil.Process, what: int) -> None:
-        """Of it, and of those that it has started meanwhile."""
+        """Lift that of a process, and of those that it has started meanwhile."""
         with suppress(psutil.Error):
             for one in (process, *process.children(recursive=True)):
                 with suppress(psutil.Error, OSError):

@@ -103,7 +103,7 @@ def _read(folder: Path) -> tuple[dict[str, object], dict[str, _File]]:
 
 
 def hash_of(body: object) -> str:
-    """Of what JSON can hold."""
+    """sha256 of what JSON can hold."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
