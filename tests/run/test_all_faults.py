@@ -43,7 +43,7 @@ def trains_or_ended(run, after):
 def under_way(run, after):
     """The run, which trains beyond a step; one that a fault has ended is resumed."""
     while True:
-        tests_support.until(partial(trains_or_ended, run, after))
+        tests_support.until(partial(trains_or_ended, run, after), every_s=0.5)
         if run.state not in ENDED:
             return run
         if run.state == "failed":
@@ -59,7 +59,7 @@ def a_lot_of_trouble(run, seed):
     trouble.stop()
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(2400)
 def test_a_hundred_faults_of_all_kinds_end_where_a_quiet_run_does(kdlab_home, elsewhere):
     run, hit, seed = started(), Counter(), 0
     while sum(hit.values()) < FAULTS or set(hit) != set(KINDS_HERE):
@@ -72,7 +72,9 @@ def test_a_hundred_faults_of_all_kinds_end_where_a_quiet_run_does(kdlab_home, el
     run.stop()  # or the last fault ends it first
     run.wait(timeout_s=300)
     quiet = started()
-    tests_support.until(lambda: max(losses(quiet), default=0) >= steps)
+    tests_support.until(  # a log of thousands of lines is read at each look
+        lambda: max(losses(quiet), default=0) >= steps, seconds=1000, every_s=1.0
+    )
     quiet.stop()
     quiet.wait(timeout_s=300)
     found, expected = losses(run), losses(quiet)
