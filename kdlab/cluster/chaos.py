@@ -57,7 +57,7 @@ FROM_OUTSIDE = (
 KINDS = (*WITHIN, *FROM_OUTSIDE)
 _PULSE_S = 0.02  # of a slowed process: it runs for a tenth of that
 _DELAY = 0.1  # of `lasts_s`: how much later each answer of a delayed teacher leaves it
-_ROOM = 3000  # bytes a file may have on a "full" disk: as the reserve of a run has
+_ROOM = 3000  # bytes a file may have on a "full" disk: room for a status, no more
 _WEIGHT = Annotated[float, NOT_NEGATIVE]
 
 

@@ -183,16 +183,24 @@ class RunFolder:
     def raw_status(self) -> RunStatus:
         """As written; where the file is damaged, as the log tells."""
         try:
-            body = _read(self.path / "status.json")
-            seal = body.pop("seal", None)  # kdlab 0.1 wrote none
-            if seal is not None and seal != hash_of(body):
-                raise ValueError("it is not what was written")
-            status = typed(RunStatus, body)
+            status = typed(RunStatus, self._written_status())
             if status.state == "finished" and status.result is None:
                 raise ValueError("it is finished, and has no result")
         except (OSError, ValueError, MessageError) as error:
             return self._status_of_log(error)
         return status
+
+    def _written_status(self) -> dict[str, object]:
+        """What `write_status` has put there; empty where nothing was.
+
+        Raises:
+            OSError, ValueError: the file cannot be read, or is damaged.
+        """
+        body = _read(self.path / "status.json")
+        seal = body.pop("seal", None)  # kdlab 0.1 wrote none
+        if seal is not None and seal != hash_of(body):
+            raise ValueError("it is not what was written")
+        return body
 
     def name_process(self) -> None:
         """What works here from now on: the group of this process, led by its watchdog."""
@@ -237,10 +245,7 @@ class RunFolder:
         """Fields of `RunStatus`; what is not named stays."""
         path = self.path / "status.json"
         try:
-            before = _read(path)
-            seal = before.pop("seal", None)
-            if seal is not None and seal != hash_of(before):
-                raise ValueError("it is not what was written")
+            before = self._written_status()
         except (OSError, ValueError):  # damaged: what is known from here on is right
             before = {"created": time.time()}
             with suppress(OSError, ValueError):

@@ -112,7 +112,7 @@ class _Keeper:
         error = (
             f"The run's process {why}{hint}, after {len(restarts.at)} restarts within "
             f"{restarts.within_s:g} s: it is not started again (restart.most). Its newest "
-            f"checkpoint is kept; go on with: kdlab resume {folder.run_id}"
+            f"checkpoint is kept; go on with: {folder.resume_command}"
         )
         EventLog(folder.events).emit(RunDone(state="failed", result=None, error=error))
         folder.write_status(state="failed", exit_code=1, error=error, ended=time.time())
