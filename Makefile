@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY := true
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: demo quick test test-slow fuzz lint types layers docs format clean
+.PHONY: demo quick test test-slow fuzz faults lint types layers docs format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/kdlab run quickstart
@@ -29,6 +29,10 @@ test-slow: $(VENV)/.dev
 # Nightly: 20,000 hostile configs, with the time and memory of each.
 fuzz: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/nightly.py 20000 $$(date +%j)
+
+# Nightly: a hundred faults of all kinds in one run, against a quiet one.
+faults: $(VENV)/.dev
+	ALL_FAULTS=1 $(BIN)/python -m pytest -m slow -q tests/run/test_all_faults.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
