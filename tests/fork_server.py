@@ -121,6 +121,7 @@ class ForkedProcess:
     def __init__(self, module: str, pid: int, news: socket.socket) -> None:
         self.args, self.pid, self.returncode = module, pid, None
         self._news = news  # its exit status comes here
+        self._lock = threading.Lock()  # several threads may wait for it
 
     returncode: int | None
 
@@ -141,12 +142,16 @@ class ForkedProcess:
 
     def _look(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._news], [], [], timeout)[0]:
+            with self._lock:
+                self._learn()
+        return self.returncode
+
+    def _learn(self) -> None:
+        if self.returncode is None:
             reply = self._news.recv(64).split()
             # Nothing: the server was killed, and nobody will ever know.
             status = int(reply[1]) if reply else signal.SIGKILL
             self.returncode = os.waitstatus_to_exitcode(status)
-            self._news.close()
-        return self.returncode
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

@@ -167,7 +167,8 @@ class Targets(Protocol):
 
 
 class ChaosRunner:
-    """Carries out a timetable in a thread; `stop()` ends it and lets everybody go on.
+    """Carries out a timetable in a thread; `stop()` ends it, lets everybody go on, and brings
+    back the teachers that it took.
 
     Args:
         spec: the timetable.
@@ -254,11 +255,11 @@ class ChaosRunner:
     def _end(self, target: Target, number: signal.Signals, who: str) -> None:
         _send(target.pid, number)
         if who == "teacher" and self.spec.back_after_s is not None:
-            self._in_background(self._replace, target)
+            self._in_background(self._replace)
 
-    def _replace(self, target: Target) -> None:
-        if not self._ending.wait(self.spec.back_after_s):
-            self.targets.add_teacher()
+    def _replace(self) -> None:
+        self._ending.wait(self.spec.back_after_s)
+        self.targets.add_teacher()  # at once when it ends: what it took comes back
 
     def _stop_for_a_while(self, target: Target) -> None:
         self._stopped.add(target.pid)

@@ -92,7 +92,8 @@ class Batches:
         if self.missing[key]:
             return False
         del self.missing[key]
-        self._whole.add(key)
+        if key in self._begun:
+            self._whole.add(key)
         heappush(self._ready.setdefault(part.epoch, []), part.batch)
         return True
 
@@ -115,9 +116,7 @@ class Batches:
             if key not in self._whole:
                 return  # those after it wait for it
             self._whole.discard(key)
-            begun = self._begun.pop(key, None)
-            if begun is not None:  # else it was cached
-                yield begun
+            yield self._begun.pop(key)
 
     # Handing over
 

@@ -26,6 +26,8 @@ from kdlab.run.reach import program_of
 if TYPE_CHECKING:
     from kdlab.run.handle.run import Run
 
+_PATIENCE_S = 60  # a scheduler that was killed is back long before
+
 
 @dataclass(slots=True)
 class OtherTargets:
@@ -58,11 +60,15 @@ class OtherTargets:
         return [Target(name, pid) for name, pid in found.items()]
 
     def add_teacher(self) -> None:
+        """It may outlive the trouble, not the run: it ends without a scheduler."""
         address = self.address()
-        if address:
+        if address and self.run.state == "running":
             command = [sys.executable, "-m", "kdlab", "teacher", address, "--threads", "1"]
+            command += ["--patience", str(_PATIENCE_S)]
             quiet = subprocess.DEVNULL
-            self.joined.append(subprocess.Popen(command, stdin=quiet, stderr=quiet))
+            self.joined.append(
+                subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+            )
 
     def main(self) -> list[Target]:
         return self.processes()[1:2]  # the first is its watchdog

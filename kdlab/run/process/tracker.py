@@ -1,6 +1,8 @@
 """MLflow written beside a run or a sweep, by a process that cannot stop it."""
 
-import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 from kdlab.errors import ClusterError
@@ -10,43 +12,90 @@ from kdlab.supervision.children import Child
 from kdlab.tracking.follow import Followed
 
 _PATIENCE_S = 60.0
+_RESTARTS, _RESTARTS_S = 5, 600.0  # of its process, in so many seconds; then it stays away
+_AGAIN_S = 60.0  # where MLflow took nothing: a moment later it would take no more
 
 
 class Tracker:
-    """Follows the events of one run or sweep; what went wrong, or is late, is one of them."""
+    """Follows the events of one run or sweep; what went wrong, or is late, is one of them.
+
+    A process that ends early is started again, and goes on where MLflow's position says.
+    """
 
     def __init__(self, emit: Emit, late: str) -> None:
         self._emit, self._late = emit, late
+        self._folder = Path()  # whose events are written
         self._child: Child | None = None
-        self._log = Path()  # of the process
+        self._watcher: threading.Thread | None = None  # starts it again
+        self._over = threading.Event()  # nothing more happens in the folder
+        self._closed = False  # it is not waited for any more
         self.trouble: str | None = None  # why MLflow was not written, or not to the end
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "tracking.log"
 
     def start(self, folder: Path) -> None:
         """Have what happens in the folder written."""
-        self._log = folder / "tracking.log"
+        self._folder = folder
+        if self._start():
+            self._watcher = threading.Thread(target=self._watch, name="tracker", daemon=True)
+            self._watcher.start()
+
+    def _start(self) -> bool:
+        """Tracking never stops a training: what hinders it is told, not raised."""
+        followed = Followed(folder=self._folder)
         try:
-            self._child = Child("kdlab.tracking.follow", Followed(folder=folder), self._log)
-        except (OSError, ClusterError) as error:  # tracking never stops a training
+            self._child = Child("kdlab.tracking.follow", followed, self._log)
+        except (OSError, ClusterError) as error:
             self._failed(f"MLflow is not written: {error}")
+            return False
+        return True
 
     def _failed(self, why: str) -> None:
         self.trouble = why
-        self._emit(Warned(message=why))
+        self._warn(why)
 
-    def finish(self) -> None:
-        """After the last event: it gets what it has not got yet."""
-        if self._child is None:
-            return
+    def _warn(self, message: str) -> None:
         try:
-            code = self._child.process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self._failed(self._late)
-        else:
-            if code:
-                how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+            self._emit(Warned(message=message))
+        except OSError as error:  # a full disk ends the run by itself, not by this
+            print(f"{message}\n(not in the log: {error})", file=sys.stderr)
+
+    def _watch(self) -> None:
+        """Until everything is written, or it is given up."""
+        ends: list[float] = []  # when
+        while self._child is not None and (code := self._child.process.wait()):
+            if self._closed:
+                return
+            how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+            now = time.monotonic()
+            ends = [at for at in ends if now - at < _RESTARTS_S] + [now]
+            last_try = self._over.is_set() and code > 0  # MLflow itself refuses
+            if last_try or len(ends) > _RESTARTS:
                 self._failed(
                     f"MLflow was not written to the end: its process ended {how} (see "
                     f"{self._log}). The training is not concerned; `kdlab runs --sync` writes "
                     "the rest"
                 )
-        self._child.stop()
+                return
+            self._warn(
+                f"What writes MLflow ended {how} (see {self._log}); it is started again and "
+                "goes on where it was"
+            )
+            self._child.stop()
+            self._over.wait(_AGAIN_S if code > 0 else 0.0)
+            if not self._start():
+                return
+
+    def finish(self) -> None:
+        """After the last event: it gets what it has not got yet."""
+        if self._watcher is None:
+            return
+        self._over.set()
+        self._watcher.join(_PATIENCE_S)
+        if self._watcher.is_alive():
+            self._closed = True
+            self._failed(self._late)
+        if self._child is not None:
+            self._child.stop()

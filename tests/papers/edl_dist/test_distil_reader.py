@@ -307,6 +307,26 @@ def test_known_labels_need_no_teacher():
     assert sent.part.batch == 2
 
 
+@pytest.mark.parametrize("order", ["any", "strict"])
+def test_batches_that_are_trained_on_are_forgotten(order):
+    """Of a strict run with a cache each cached batch stayed in the measure of latency."""
+    machine = reader(epochs=1000, order=order, cached=lambda e, b: b != 1)
+    told = list(machine.on_teachers([teacher("a")], {}, True, 0.0))
+    delivered = 0
+    while delivered < 1000:
+        told += machine.on_tick(0.0)
+        for now in tuple(told):
+            told.remove(now)
+            if isinstance(now, Send):
+                told += machine.on_answer(now.part, now.teacher, now.lease, 0.0)
+            elif isinstance(now, Deliver):
+                delivered += 1
+                told += machine.on_slot_free(SIZES[now.batch], 0.0)
+    batches = machine.batches
+    kept = [batches.missing, batches._begun, batches._whole, batches._ready]
+    assert sum(map(len, [*kept, machine.provenance.kept, machine.ledger.sent])) < 30
+
+
 def test_what_is_asked_for_already_is_not_asked_again_for_the_next_epoch():
     """Labels are kept: epoch 1 sees the views of epoch 0, whose answers are under way."""
     known = set()
