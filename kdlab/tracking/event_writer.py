@@ -11,12 +11,12 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from kdlab.config import credentials
 from kdlab.config.home import write_json
 from kdlab.events.event import Event
 from kdlab.events.log import EventReader
 from kdlab.events.runs import RunDone, RunStarted
 from kdlab.events.sweeps import SweepDone, SweepStarted
+from kdlab.tracking import store
 
 STATES = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "lost": "FAILED"}
 
@@ -51,7 +51,7 @@ class EventWriter(ABC):
     @property
     def client(self) -> MlflowClient:
         if self._client is None:
-            self._client = MlflowClient(credentials.revealed(self.state["uri"]))
+            self._client = store.client(self.state["uri"])
         return self._client
 
     def step(self) -> int:

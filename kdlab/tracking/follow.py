@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kdlab.config import credentials
 from kdlab.supervision.children import configured
 
 if TYPE_CHECKING:
@@ -60,13 +59,13 @@ def sync(folder: Path) -> int:
 def log_page(states: Sequence[Path], name: str, text: str) -> list[str]:
     """A text as an artifact of the MLflow runs of these `tracking.json`; returns their ids."""
     quiet()
-    from mlflow import MlflowClient  # 2 s
+    from kdlab.tracking.store import client  # 2 s
 
     found = []
     for path in states:
         state = json.loads(path.read_text())
         run = state["runs"][""]
-        MlflowClient(credentials.revealed(state["uri"])).log_text(run, text, name)
+        client(state["uri"]).log_text(run, text, name)
         found.append(run)
     return found
 

@@ -17,7 +17,7 @@ from kdlab.run.process.tracker import Tracker
 
 @pytest.fixture
 def tracker(tmp_path):
-    """Of a folder that it cannot read."""
+    """One that writes down what it says."""
     said = []
     made = Tracker(said.append, "too slow")
     made.said = said

@@ -1,6 +1,6 @@
 """MLflow written beside a run or a sweep, by a process that cannot stop it."""
 
-import sys
+import logging
 import threading
 import time
 from pathlib import Path
@@ -39,7 +39,9 @@ class Tracker:
         """Have what happens in the folder written."""
         self._folder = folder
         if self._start():
-            self._watcher = threading.Thread(target=self._watch, name="tracker", daemon=True)
+            self._watcher = threading.Thread(
+                target=self._watch, name="tracker", daemon=True
+            )
             self._watcher.start()
 
     def _start(self) -> bool:
@@ -60,7 +62,7 @@ class Tracker:
         try:
             self._emit(Warned(message=message))
         except OSError as error:  # a full disk ends the run by itself, not by this
-            print(f"{message}\n(not in the log: {error})", file=sys.stderr)
+            logging.warning("%s (not among the events: %s)", message, error)
 
     def _watch(self) -> None:
         """Until everything is written, or it is given up."""

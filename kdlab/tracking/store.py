@@ -1,0 +1,55 @@
+"""The MLflow store of a machine's runs: one SQLite file, made once by whoever comes first.
+
+MLflow makes the tables of a new file without a lock. Two runs that start together, or one that is
+killed meanwhile, leave tables half made, and MLflow refuses that file ever after.
+"""
+
+import logging
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from mlflow import MlflowClient
+
+from kdlab.config import credentials
+from kdlab.config.home import locked
+
+_SQLITE = "sqlite:///"
+
+
+def client(uri: str) -> MlflowClient:
+    """The client of a store that is there; a file of ours is made first.
+
+    Args:
+        uri: of the store; `<env:NAME>` and `<file:/path>` in it are read.
+    """
+    address = credentials.revealed(uri)
+    if address.startswith(_SQLITE):
+        make_sure_of(Path(address.removeprefix(_SQLITE)))
+    return MlflowClient(address)
+
+
+def make_sure_of(path: Path) -> None:
+    """An SQLite store with all its tables stands there; one at a time makes it.
+
+    A half-made one that has no run is put aside.
+    """
+    with locked(path.with_name(f"{path.name}.lock")):
+        if path.exists() and _is_half_made(path):
+            aside = path.with_name(f"{path.name}.half-made")
+            logging.warning("%s was never finished; it is %s now", path, aside)
+            os.replace(path, aside)
+        if not path.exists():
+            new = path.with_name(f"{path.name}.new")
+            new.unlink(missing_ok=True)  # of somebody who was killed
+            MlflowClient(f"{_SQLITE}{new}").search_experiments(max_results=1)
+            os.replace(new, path)
+
+
+def _is_half_made(path: Path) -> bool:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
+        tables = {name for (name,) in file.execute("select name from sqlite_master")}
+        runs = "runs" in tables and file.execute("select 1 from runs limit 1").fetchone()
+        begun = any(name.startswith("_alembic_tmp") for name in tables)
+        return not runs and (begun or "experiments" not in tables)
