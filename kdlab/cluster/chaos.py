@@ -167,8 +167,9 @@ class Targets(Protocol):
 
 
 class ChaosRunner:
-    """Carries out a timetable in a thread; `stop()` ends it, lets everybody go on, and brings
-    back the teachers that it took.
+    """Carries out a timetable in a thread.
+
+    `stop()` ends it, lets everybody go on, and brings back the teachers that it took.
 
     Args:
         spec: the timetable.
