@@ -174,8 +174,7 @@ def load_newest(
             f"No checkpoint in {folder} can be used:{listed}\n"
             f"Nothing was trained: to begin anew would lose all up to number "
             f"{_step_of(next(iter(damaged)))} without a word. If that is what you want: kdlab "
-            "resume RUN --anew, which keeps the damaged checkpoints beside the new ones; a "
-            "teacher's are put aside by hand: rename the folder."
+            "resume RUN --anew, which keeps the damaged checkpoints beside the new ones."
         )
     return None
 

@@ -63,6 +63,35 @@ def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
+def test_a_teacher_of_which_all_checkpoints_are_damaged_is_begun_anew_when_told(
+    kdlab_home, elsewhere
+):
+    """Its training is no run's own: `resume --anew` did not reach it."""
+    long = "teacher.recipe={epochs: 1000, checkpoint_every_steps: 1, threads: 1}"
+    run = started(long, source="in_process")
+    checkpoints = []
+
+    def saved():
+        checkpoints[:] = kdlab_home.glob("teachers/*/checkpoints/step_*")
+        return len(checkpoints) > 1
+
+    until(saved)
+    run.stop()
+    run.wait(timeout_s=300)
+    saved()
+    for path in checkpoints:
+        (path / "state.safetensors").write_bytes(b"rubbish")
+    resume(run.id).wait(timeout_s=300)
+    assert run.state == "failed"
+    assert "--anew" in run.status.error
+    again = resume(run.id, anew=True)
+    until(lambda: not {*checkpoints} & {*kdlab_home.glob("teachers/*/checkpoints/step_*")})
+    until(saved)  # and trains
+    again.stop()
+    again.wait(timeout_s=300)
+    assert len(list(kdlab_home.glob("teachers/*/checkpoints/damaged_*"))) > 0
+
+
 def test_a_full_disk_is_named_and_with_room_again_the_run_goes_on(kdlab_home, elsewhere):
     whole = started("train.epochs=40").wait(timeout_s=600)
     run = started("train.epochs=40")

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from kdlab.config import yaml_text
-from kdlab.config.home import runs_folder, write_json
+from kdlab.config.home import locked, runs_folder, write_json
 from kdlab.config.load import spec_hash
 from kdlab.config.registry import component_names
 from kdlab.errors import BadInput, ClusterError
 from kdlab.events.event import Event
+from kdlab.events.log import select
+from kdlab.events.runs import TeacherTraining
 from kdlab.experiment import folder as folders
 from kdlab.experiment.folder import RunFolder, RunStatus
 from kdlab.run.handle.result import Result
@@ -99,7 +101,8 @@ def resume(run_id: str, trust_components: bool = False, anew: bool = False) -> "
     Args:
         run_id: as `attach` takes it.
         trust_components: run the source of components that came from a notebook cell.
-        anew: where all checkpoints of a training are damaged, put them aside and begin it anew.
+        anew: where all checkpoints of a training, or of its teacher's, are damaged, put them
+            aside and begin it anew.
 
     Raises:
         BadInput: it runs already, or is finished.
@@ -122,13 +125,22 @@ def resume(run_id: str, trust_components: bool = False, anew: bool = False) -> "
     )
     with run.held(busy, PATIENCE_S):
         if anew:
-            from kdlab.train import checkpoint  # torch, a second
-
-            for folder in run.path.glob("members/**/checkpoints"):
-                checkpoint.set_aside(folder)
+            _put_aside_what_is_damaged(run)
         run.write_status(state="starting", created=time.time(), pid=None, error=None)
     spawn(run, components)
     return Run(run)
+
+
+def _put_aside_what_is_damaged(run: folders.RunFolder) -> None:
+    """Checkpoints of its trainings, and of a teacher whose training it began."""
+    from kdlab.train import checkpoint  # torch, a second
+
+    for folder in run.path.glob("members/**/checkpoints"):
+        checkpoint.set_aside(folder)
+    for begun in select(run.events, TeacherTraining):
+        teacher = Path(begun.folder)
+        with locked(teacher.with_suffix(".lock")):  # other runs want the same one
+            checkpoint.set_aside(teacher / "checkpoints")
 
 
 def attach(run_id: str = "last") -> "Run":
