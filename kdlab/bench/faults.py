@@ -254,14 +254,14 @@ def _standby_is_ready(run: Run, used: int) -> bool:
     return len(pulses) >= 3 + used
 
 
-def chaos(say: Say) -> list[Figure]:
+def chaos(say: Say, events: int = _CHAOS_EVENTS) -> list[Figure]:
     """200 kills, stops, cuts, withdrawals and joins in one run, ranks among them."""
     weights = (
         # A rank is hit every eleven seconds: a failover takes four, on a busy machine more.
         "{kill_teacher: 5, stop_teacher: 3, slow_teacher: 3, partition_teacher: 3, "
         "leave_teacher: 3, join_teacher: 2, kill_rank: 1, stop_rank: 1, leave_rank: 1, "
         # More than are counted: some find nobody to hit, between two generations.
-        f"events: {3 * _CHAOS_EVENTS}, every_s: 1.5, lasts_s: 2.0, seed: 11}}"
+        f"events: {3 * events}, every_s: 1.5, lasts_s: 2.0, seed: 11}}"
     )
     begin = time.monotonic()
     with _run(
@@ -270,7 +270,7 @@ def chaos(say: Say) -> list[Figure]:
         "teacher_pool.teachers=3",
         "train.checkpoint_every_steps=20",
     ) as run:
-        while (count := len(list(select(run.folder.events, ChaosCaused)))) < _CHAOS_EVENTS:
+        while (count := len(list(select(run.folder.events, ChaosCaused)))) < events:
             if run.state != "running" and time.monotonic() - begin > 60:
                 raise RuntimeError(f"the run ended at event {count}: {run.status}")
             if time.monotonic() - begin > 1200:
@@ -291,8 +291,8 @@ def chaos(say: Say) -> list[Figure]:
         assert found is not None
         lineage = found.facts.lineage
     return at(
-        "chaos200",
-        figure("chaos_events", count, "events", f">= {_CHAOS_EVENTS}"),
+        f"chaos{events}",
+        figure("chaos_events", count, "events", f">= {events}"),
         figure("samples_lost", lineage.lost, "samples", "<= 0"),
         figure("samples_repeated", lineage.repeated, "samples", "<= 0"),
         figure("samples_rolled_back", lineage.rolled_back, "samples"),

@@ -1,5 +1,6 @@
 """A run's own faults: killed while it saves, its scheduler killed; ranks of torchrun."""
 
+import os
 import subprocess
 import sys
 from functools import partial
@@ -15,6 +16,7 @@ from kdlab.run.handle.run import resume
 
 until = partial(tests_support.until, every_s=0.0005)  # a checkpoint takes some milliseconds
 pytestmark = pytest.mark.slow
+FAULTS = int(os.environ.get("FAULTS", "100"))  # `make faults`: 200
 
 
 def losses(run):
@@ -225,9 +227,9 @@ def test_torchrun_needs_ranks(kdlab_cli, elsewhere):
 
 
 @pytest.mark.timeout(2400)
-def test_two_hundred_faults_in_one_run_lose_and_repeat_nothing(kdlab_home):
+def test_many_faults_in_one_run_lose_and_repeat_nothing(kdlab_home):
     """Kills, stops, cuts, slow phases, leaves and joins; ranks among them."""
-    figures = {f["name"]: f for f in faults.chaos(lambda line: None)}
-    assert figures["chaos_events/chaos200"]["value"] >= 200
-    assert figures["samples_lost/chaos200"]["value"] == 0
-    assert figures["samples_repeated/chaos200"]["value"] == 0
+    found = faults.chaos(lambda line: None, FAULTS)
+    figures = {f["name"].partition("/")[0]: f["value"] for f in found}
+    assert figures["chaos_events"] >= FAULTS
+    assert figures["samples_lost"] == figures["samples_repeated"] == 0
