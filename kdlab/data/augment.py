@@ -10,6 +10,7 @@ are normalised at the model.
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -20,9 +21,14 @@ from kdlab.config.spec import Range, Spec
 from kdlab.data.counter_random import uniforms
 
 Images = NDArray[np.uint8]  # (N, C, H, W)
+# (number of the sample, its height and width) -> left, top, width, height of a part of it
+Boxes = Callable[[int, int, int], tuple[int, int, int, int]]
 
-_DRAWS = 8  # per sample and epoch: flip 0, crop 1-2, cutout 3-4, resized crop 5-7
+# Per sample and epoch: flip 0, crop 1-2, cutout 3-4, resized crop 5-7; after these the tries of a
+# resized crop of an image of any shape.
+_DRAWS = 8
 _GREY = 128
+_TRIES = 10  # of a resized crop in an image of any shape, as torchvision
 VERSION = 1  # raise when a view changes for the same spec: caches of labels depend on it
 
 
@@ -49,6 +55,18 @@ class Augment(Spec):
         text = json.dumps(self.to_dict() | {"version": VERSION}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def after_crop(self) -> bool:
+        """Whether anything is done to a crop that was resized."""
+        return bool(self.flip or self.crop_padding or self.cutout)
+
+    def boxes(self, ids: NDArray[np.int64], epoch: int) -> Boxes:
+        """Which part of each image is resized, by its number in `ids`, its height and width."""
+        assert self.resized_crop is not None
+        chance = uniforms(self.seed, epoch, ids, _DRAWS + 2 * _TRIES + 2)[:, _DRAWS:]
+        smallest = self.resized_crop
+        return lambda i, height, width: _tried_box(chance[i], smallest, height, width)
+
     def views(self, images: Images, ids: NDArray[np.int64], epoch: int) -> Images:
         """The views of these samples in this epoch.
 
@@ -59,9 +77,14 @@ class Augment(Spec):
         """
         if not self.active:
             return images
-        chance = uniforms(self.seed, epoch, ids, _DRAWS)
         if self.resized_crop is not None:
+            chance = uniforms(self.seed, epoch, ids, _DRAWS)
             images = _resized_crop(images, chance[:, 5:8], self.resized_crop)
+        return self.changed(images, ids, epoch)
+
+    def changed(self, images: Images, ids: NDArray[np.int64], epoch: int) -> Images:
+        """All but the resized crop, in the order in which they are listed."""
+        chance = uniforms(self.seed, epoch, ids, _DRAWS)
         if self.crop_padding:
             images = _padded_crop(images, chance[:, 1:3], self.crop_padding)
         if self.flip:
@@ -70,6 +93,25 @@ class Augment(Spec):
         if self.cutout:
             images = _cutout(images, chance[:, 3:5], self.cutout)
         return np.ascontiguousarray(images)
+
+
+def _tried_box(
+    chance: NDArray[np.float64], smallest: float, height: int, width: int
+) -> tuple[int, int, int, int]:
+    """(left, top, width, height), as torchvision's RandomResizedCrop: the first try that fits.
+
+    Draws 2k and 2k + 1 are area and ratio of try k, the last two the place. Without a fit it is the
+    largest middle part whose ratio is allowed.
+    """
+    for k in range(_TRIES):
+        area = height * width * (smallest + (1 - smallest) * float(chance[2 * k]))
+        ratio = math.exp(math.log(4 / 3) * (2 * float(chance[2 * k + 1]) - 1))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            top = int(float(chance[-2]) * (height - h + 1))
+            return int(float(chance[-1]) * (width - w + 1)), top, w, h
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    return (width - w) // 2, (height - h) // 2, w, h
 
 
 def _padded_crop(images: Images, chance: NDArray[np.float64], pad: int) -> Images:

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 import numpy as np
 
 from kdlab.config import Range, register
-from kdlab.data.images import TEST, TRAIN, DataSpec, Decoded, Say, by_class
+from kdlab.data.images import DataSpec, Decoded, Say
+from kdlab.data.splits import TEST, TRAIN, by_class
 
 
 @register("data/digits")

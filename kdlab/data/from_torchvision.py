@@ -10,7 +10,8 @@ from typing import ClassVar, Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kdlab.data.images import TEST, TRAIN, DataSpec, Decoded, Say
+from kdlab.data.images import DataSpec, Decoded, Say
+from kdlab.data.splits import TEST, TRAIN
 from kdlab.errors import DataError
 
 S = TypeVar("S")

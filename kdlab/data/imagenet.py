@@ -7,7 +7,7 @@ from typing import Annotated, Protocol
 
 from kdlab.config import Range, register
 from kdlab.data.from_torchvision import TorchvisionData, split_in_two
-from kdlab.data.image_folder import ImageFile, decode_files
+from kdlab.data.image_folder import decode_all
 from kdlab.data.images import Decoded, Say
 from kdlab.errors import DataError
 
@@ -51,7 +51,14 @@ class ImageNet(TorchvisionData):
     def decode(self, say: Say) -> Decoded:
         train, test = self.open_all()
         paths = [Path(path) for path, _ in (*train.samples, *test.samples)]
-        files = [ImageFile(path.parent, path.name, "", None) for path in paths]
         first, last = ([label for _, label in own.samples] for own in (train, test))
         classes = [names[0] for names in train.classes]
-        return split_in_two(decode_files(files, self.size, 3, say), first, last, classes)
+        inputs = decode_all(
+            lambda i: str(paths[i]),
+            lambda i: paths[i].read_bytes(),
+            len(paths),
+            self.size,
+            3,
+            say,
+        )
+        return split_in_two(inputs, first, last, classes)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import psutil
@@ -21,11 +21,10 @@ from kdlab.config.home import home, locked
 from kdlab.config.seal import check, damage, seal, sealed
 from kdlab.config.spec import SHARE, Range, Spec
 from kdlab.data.augment import Augment
-from kdlab.data.counter_random import permutation
+from kdlab.data.splits import TEST, TRAIN, VALIDATION, by_class
 from kdlab.errors import DataError
 from kdlab.messages import plain, typed
 
-TRAIN, VALIDATION, TEST = 0, 1, 2
 Say = Callable[[str], None]  # one line for the user
 
 
@@ -45,12 +44,21 @@ class _DecodedMeta:
     digest: str
 
 
+class Pictures(Protocol):
+    """The images of a set, as they are shown without augmentation: an array, or decoded now."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # (N, C, H, W)
+
+    def __getitem__(self, rows: NDArray[Any], /) -> NDArray[np.uint8]: ...
+
+
 @dataclass(frozen=True, slots=True)
-class ImageData:
-    """A data set in host memory. `train`, `validation`, `test` hold row numbers (ids)."""
+class ImageData(ABC):
+    """A data set. `train`, `validation`, `test` hold row numbers (ids)."""
 
     name: str
-    inputs: NDArray[np.uint8]  # (N, C, H, W), read-only
+    inputs: Pictures
     labels: NDArray[np.int64]  # (N,)
     classes: tuple[str, ...]
     train: NDArray[np.int64]
@@ -64,6 +72,7 @@ class ImageData:
         _, channels, height, width = self.inputs.shape
         return channels, height, width
 
+    @abstractmethod
     def views(
         self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
@@ -71,6 +80,17 @@ class ImageData:
 
         With `out` they are written there, without a copy between where nothing is changed.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedData(ImageData):
+    """All of it as one array in host memory, read-only."""
+
+    inputs: NDArray[np.uint8]  # (N, C, H, W)
+
+    def views(
+        self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
         if out is None:
             return self.augment.views(self.inputs[ids], ids, epoch)
         if self.augment.active:
@@ -169,7 +189,7 @@ class DataSpec(Spec, ABC):
         meta = typed(_DecodedMeta, check(folder, hashes=False))
         inputs = np.load(folder / "inputs.npy", mmap_mode="r")
         labels = np.load(folder / "labels.npy")
-        return ImageData(
+        return DecodedData(
             str(self.component),
             inputs.view(np.ndarray),  # plain array: indexing a memmap is slower
             labels,
@@ -193,21 +213,6 @@ class DataSpec(Spec, ABC):
         if self.test_samples is not None and self.test_samples < len(test):
             test, _ = by_class(test, labels, self.test_samples, self.split_seed + 2)
         return train, validation, test
-
-
-def by_class(
-    ids: NDArray[np.int64], labels: NDArray[np.int64], count: int, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """`count` ids with every class in its share, and the rest; both sorted."""
-    shuffled = permutation(seed, 0, ids)
-    # The i-th of the m samples of a class stands at (i + 0.5) / m: sorting by that
-    # place takes the classes in turn, in proportion to their size.
-    place = np.empty(len(ids))
-    for label in np.unique(labels[ids]):
-        rows = np.flatnonzero(labels[shuffled] == label)
-        place[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
-    order = shuffled[np.argsort(place, kind="stable")]
-    return np.sort(order[:count]), np.sort(order[count:])
 
 
 def _size(count: float) -> str:

@@ -7,7 +7,8 @@ import numpy as np
 
 from kdlab.config import Range, register
 from kdlab.data.counter_random import words
-from kdlab.data.images import TEST, TRAIN, DataSpec, Decoded, Say
+from kdlab.data.images import DataSpec, Decoded, Say
+from kdlab.data.splits import TEST, TRAIN
 
 
 @register("data/synthetic")

@@ -1,6 +1,6 @@
 """The mean training image, subtracted from every image (EC-DNN, section 5.1)."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kdlab.models.model import Normalised
 
+_ENOUGH = 50_000  # rows: what others would add to a mean, nobody sees
 _ROWS = 4096  # summed at a time
 
 
@@ -32,16 +33,26 @@ def centred(channels: int, side: int | None) -> list[nn.Module]:
 
 
 @torch.no_grad()
-def fit_pixel_mean(model: Normalised, images: NDArray[Any], rows: NDArray[Any]) -> None:
+class Images(Protocol):
+    """(N, C, H, W) uint8, by rows."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, rows: NDArray[Any], /) -> NDArray[Any]: ...
+
+
+def fit_pixel_mean(model: Normalised, images: Images, rows: NDArray[Any]) -> None:
     """Set the pixel mean to that of these rows of images, before augmentation.
 
-    A mean that came with the weights file stays; other networks have none. Images are
-    (N, C, H, W) uint8.
+    A mean that came with the weights file stays; other networks have none. Of very many rows
+    every second, third or so counts.
     """
     layers = [m for m in model.modules() if isinstance(m, PixelMean)]
     layers = [layer for layer in layers if not bool(layer.mean_image.any())]
     if not layers:
         return
+    rows = rows[:: max(1, len(rows) // _ENOUGH)]
     total = np.zeros(images.shape[1:], np.float64)
     for start in range(0, len(rows), _ROWS):
         total += images[rows[start : start + _ROWS]].sum(0, dtype=np.float64)

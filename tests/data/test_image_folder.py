@@ -115,7 +115,8 @@ def test_more_than_eight_bits_are_scaled(tmp_path, values, suffix):
     (tmp_path / "cat/3.png").unlink()
     (tmp_path / f"cat/3.{suffix}").write_bytes(grey(values, suffix))
     spec = ImageFolder(root=str(tmp_path), size=4, channels=1)
-    (row,) = (i for i, f in enumerate(spec.files()) if f.inner == f"cat/3.{suffix}")
+    index = spec.store().index
+    (row,) = (i for i in range(len(index)) if index.name(i) == f"cat/3.{suffix}")
     found = spec.load().inputs[row, 0, 0]
     assert found[0] == 0
     assert found[-1] == 255
@@ -149,6 +150,18 @@ def test_a_file_too_large_for_an_image_is_refused_before_it_is_unpacked(tmp_path
         ImageFolder(root=str(path)).load()
 
 
+def test_a_file_that_was_written_over_is_indexed_anew_at_the_next_start(tmp_path):
+    """The time of its directory stays: nothing but its size told of it."""
+    tree(tmp_path, classes())
+    spec = ImageFolder(root=str(tmp_path), size=4)
+    spec.load()
+    with (tmp_path / "cat/3.png").open("r+b") as file:
+        file.write(png((250, 0, 0), (300, 200)))
+    with pytest.raises(DataError, match=r"cat/3\.png has .* bytes, it had"):
+        spec.load()
+    assert 250 in spec.load().inputs
+
+
 def test_a_broken_zip_is_named(tmp_path):
     path = tmp_path / "x.zip"
     path.write_bytes(b"PK nonsense")
@@ -164,17 +177,17 @@ def test_real_cifar10():
         str(REAL / name) for name in ("cifar10-train-1of2.zip", "cifar10-test.zip")
     )
     spec = ImageFolder(root=roots, size=32)
-    files = spec.files()
+    index = spec.store().index
     data = spec.load()
     assert data.shape == (3, 32, 32)
     assert len(data.classes) == 10
     assert len(data.test) == 10_000
-    assert len(data.train) + len(data.validation) == len(files) - 10_000
-    for row in (0, 4_321, len(files) - 1):
+    assert len(data.train) + len(data.validation) == len(index) - 10_000
+    for row in (0, 4_321, len(index) - 1):
         with (
-            zipfile.ZipFile(files[row].holder) as archive,
-            Image.open(io.BytesIO(archive.read(files[row].inner))) as image,
+            zipfile.ZipFile(index.holders[index.holder[row]]) as archive,
+            Image.open(io.BytesIO(archive.read(index.name(row)))) as image,
         ):
             expected = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
         assert np.array_equal(data.inputs[row], expected)
-        assert data.classes[data.labels[row]] == files[row].label
+        assert data.classes[data.labels[row]] == index.name(row).split("/")[-2]

@@ -6,7 +6,8 @@ import psutil
 import pytest
 
 from kdlab.data.digits import Digits
-from kdlab.data.images import DataSpec, by_class
+from kdlab.data.images import DataSpec
+from kdlab.data.splits import by_class
 from kdlab.data.synthetic import Synthetic
 from kdlab.errors import DataError
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from kdlab.data.images import ImageData, by_class
+from kdlab.data.images import ImageData
+from kdlab.data.splits import by_class
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.events.event import Event
 from kdlab.events.general import Note

@@ -1,0 +1,114 @@
+"""Images of a store as a data set shows them: decoded when they are asked for."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.data.augment import Augment
+from kdlab.data.encoded.decode import Box, Head, head, view
+from kdlab.data.encoded.store import Store
+from kdlab.data.images import ImageData
+from kdlab.errors import DataError
+
+PIXELS = 1  # raise when a view changes for the same set: caches of labels depend on it
+_EACH = 4  # images of one task of a thread
+
+
+@cache
+def _pool(pid: int) -> ThreadPoolExecutor:
+    """Threads of this process: decoding and resizing let go of the interpreter."""
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="views")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPictures:
+    """Rows of a store, each shown as (channels, size, size).
+
+    crop_pct: share of the shorter side that the square in the middle has, as timm calls it.
+    """
+
+    store: Store
+    size: int
+    channels: int
+    crop_pct: float = 1.0
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return len(self.store), self.channels, self.size, self.size
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """(n, C, H, W): the squares in the middle."""
+        out = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        self._fill(rows, out, lambda i, known: middle(known, self.crop_pct))
+        return out
+
+    def views(
+        self,
+        ids: NDArray[np.int64],
+        epoch: int,
+        augment: Augment,
+        out: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8]:
+        """(n, C, H, W): the augmented views of these rows in this epoch, cut from the originals."""
+        if out is None:
+            out = np.empty((len(ids), *self.shape[1:]), np.uint8)
+        if augment.resized_crop is None:
+            self._fill(ids, out, lambda i, known: middle(known, self.crop_pct))
+        else:
+            boxes = augment.boxes(ids, epoch)
+            self._fill(ids, out, lambda i, known: Box(*boxes(i, known.height, known.width)))
+        if augment.after_crop:
+            out[...] = augment.changed(out, ids, epoch)
+        return out
+
+    def _fill(
+        self,
+        rows: NDArray[np.int64],
+        out: NDArray[np.uint8],
+        box: Callable[[int, Head], Box],
+    ) -> None:
+        side = (self.size, self.size)
+
+        def some(begin: int) -> None:
+            for i in range(begin, min(begin + _EACH, len(rows))):
+                row = int(rows[i])
+                raw = self.store.read(row)
+                try:
+                    known = head(raw)
+                    pixels = view(raw, known, box(i, known), side, self.channels)
+                except DataError as error:
+                    raise DataError(f"{self.store.shown(row)} {error}") from error
+                out[i] = pixels.transpose(2, 0, 1)
+
+        begins = range(0, len(rows), _EACH)
+        if len(begins) == 1:
+            some(0)
+        else:
+            for _ in _pool(os.getpid()).map(some, begins):
+                pass
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedData(ImageData):
+    """A set of any number of images, each decoded when it is shown."""
+
+    inputs: EncodedPictures
+
+    def views(
+        self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
+        return self.inputs.views(ids, epoch, self.augment, out)
+
+
+def middle(known: Head, crop_pct: float) -> Box:
+    """The square in the middle of an image."""
+    side = max(1, round(min(known.height, known.width) * crop_pct))
+    return Box((known.width - side) // 2, (known.height - side) // 2, side, side)

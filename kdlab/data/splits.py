@@ -1,0 +1,23 @@
+"""Which samples are trained on, validated on and tested on."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.data.counter_random import permutation
+
+TRAIN, VALIDATION, TEST = 0, 1, 2
+
+
+def by_class(
+    ids: NDArray[np.int64], labels: NDArray[np.int64], count: int, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`count` ids with every class in its share, and the rest; both sorted."""
+    shuffled = permutation(seed, 0, ids)
+    # The i-th of the m samples of a class stands at (i + 0.5) / m: sorting by that
+    # place takes the classes in turn, in proportion to their size.
+    place = np.empty(len(ids))
+    for label in np.unique(labels[ids]):
+        rows = np.flatnonzero(labels[shuffled] == label)
+        place[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
+    order = shuffled[np.argsort(place, kind="stable")]
+    return np.sort(order[:count]), np.sort(order[count:])

@@ -1,0 +1,120 @@
+"""Views of encoded images: the same bytes from (seed, epoch, sample) wherever they are made."""
+
+import hashlib
+import multiprocessing
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from tests_support import examples
+
+from kdlab.data.augment import Augment
+from kdlab.data.image_folder import ImageFolder
+from kdlab.errors import DataError
+
+EVERYTHING = Augment(flip=True, crop_padding=3, resized_crop=0.2, cutout=6, seed=5)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Twenty JPEGs of unlike sizes in two classes."""
+    folder, chance = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for i in range(20):
+        height, width = chance.integers(30, 90, 2)
+        coarse = chance.integers(0, 256, (height // 5 + 1, width // 5 + 1, 3), np.uint8)
+        pixels = np.kron(coarse, np.ones((5, 5, 1), np.uint8))[:height, :width]
+        path = folder / ("cat", "dog")[i % 2] / f"{i:02}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(path, quality=90)
+    return folder
+
+
+def spec(root, **options):
+    options = {"size": 24, "kept": "encoded", "augment": EVERYTHING} | options
+    return ImageFolder(root=str(root), **options)
+
+
+def digest_of_views(root, ids, epoch):
+    """In a process of its own."""
+    views = spec(root).load().views(np.array(ids), epoch)
+    return hashlib.sha256(views.tobytes()).hexdigest()
+
+
+@settings(deadline=None, max_examples=examples(50))
+@given(st.lists(st.integers(0, 19), min_size=1, max_size=12), st.integers(0, 10**6))
+def test_a_view_depends_on_the_sample_and_the_epoch_alone(root, ids, epoch):
+    data = spec(root).load()
+    together = data.views(np.array(ids), epoch)
+    for one, view in zip(ids, together, strict=True):
+        assert np.array_equal(data.views(np.array([one]), epoch)[0], view)
+    out = np.zeros_like(together)
+    assert data.views(np.array(ids), epoch, out) is out
+    assert np.array_equal(out, together)
+
+
+def test_another_process_makes_the_same_bytes(root, kdlab_home):
+    ids = list(range(20))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        there = pool.apply(digest_of_views, (root, ids, 7))
+    assert there == digest_of_views(root, ids, 7)
+
+
+def test_views_are_those_of_every_release(tmp_path):
+    """A change of these bytes needs another number in PIXELS: soft labels are kept for them."""
+    for name in ("cat/1.jpg", "dog/2.jpg"):
+        (tmp_path / name).parent.mkdir()
+        shutil.copy(Path(__file__).parent / "recorded.jpg", tmp_path / name)
+    found = hashlib.sha256()
+    data = spec(tmp_path, validation_share=0.5).load()
+    for epoch in range(20):
+        found.update(data.views(np.array([0, 1]), epoch).tobytes())
+    assert (
+        found.hexdigest()
+        == "7143f1dd9f0e0ebd6cc5dc131dd1f9aa531db6a95e79d9f8ff88ee7eab33cf1a"
+    )
+
+
+def test_epochs_differ_and_without_augmentation_they_do_not(root):
+    ids = np.arange(20)
+    data = spec(root).load()
+    assert not np.array_equal(data.views(ids, 0), data.views(ids, 1))
+    plain = spec(root, augment=Augment()).load()
+    assert np.array_equal(plain.views(ids, 0), plain.views(ids, 1))
+    assert np.array_equal(plain.views(ids, 0), plain.inputs[ids])
+
+
+def test_what_is_shown_for_a_test_is_the_square_in_the_middle(root):
+    data = spec(root, crop_pct=0.5).load()
+    with Image.open(root / "cat" / "00.jpg") as image:
+        side = round(min(image.size) * 0.5)
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        square = image.crop((left, top, left + side, top + side))
+        expected = np.asarray(square.resize((24, 24), Image.Resampling.BILINEAR))
+    assert np.array_equal(data.inputs[np.array([0])][0], expected.transpose(2, 0, 1))
+
+
+def test_splits_and_labels_are_those_of_the_decoded_set(root):
+    encoded, decoded = spec(root).load(), spec(root, kept="decoded").load()
+    for part in ("train", "validation", "test", "labels"):
+        assert np.array_equal(getattr(encoded, part), getattr(decoded, part))
+    assert encoded.classes == decoded.classes
+    assert encoded.shape == decoded.shape == (3, 24, 24)
+    assert encoded.digest != decoded.digest  # soft labels of one do not fit the other
+
+
+def test_large_images_are_kept_encoded_and_small_ones_decoded(root):
+    assert type(spec(root, kept="auto", size=65).load()).__name__ == "EncodedData"
+    assert type(spec(root, kept="auto", size=64).load()).__name__ == "DecodedData"
+
+
+def test_a_damaged_image_is_named_when_it_is_shown(root, tmp_path):
+    for name in ("cat/1.jpg", "dog/2.jpg", "dog/3.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((root / "cat" / "00.jpg").read_bytes()[:700])
+    data = spec(tmp_path, validation_share=0.5).load()
+    with pytest.raises(DataError, match=r"dog/2\.jpg cannot be decoded"):
+        data.views(np.array([1]), 0)
