@@ -44,7 +44,7 @@ class _DecodedMeta:
     digest: str
 
 
-class Pictures(Protocol):
+class ShownImages(Protocol):
     """The images of a set, as they are shown without augmentation: an array, or decoded now."""
 
     @property
@@ -58,7 +58,7 @@ class ImageData(ABC):
     """A data set. `train`, `validation`, `test` hold row numbers (ids)."""
 
     name: str
-    inputs: Pictures
+    inputs: ShownImages
     labels: NDArray[np.int64]  # (N,)
     classes: tuple[str, ...]
     train: NDArray[np.int64]

@@ -32,8 +32,7 @@ def centred(channels: int, side: int | None) -> list[nn.Module]:
     return [] if side is None else [PixelMean(channels, side)]
 
 
-@torch.no_grad()
-class Images(Protocol):
+class ImageRows(Protocol):
     """(N, C, H, W) uint8, by rows."""
 
     @property
@@ -42,7 +41,8 @@ class Images(Protocol):
     def __getitem__(self, rows: NDArray[Any], /) -> NDArray[Any]: ...
 
 
-def fit_pixel_mean(model: Normalised, images: Images, rows: NDArray[Any]) -> None:
+@torch.no_grad()
+def fit_pixel_mean(model: Normalised, images: ImageRows, rows: NDArray[Any]) -> None:
     """Set the pixel mean to that of these rows of images, before augmentation.
 
     A mean that came with the weights file stays; other networks have none. Of very many rows

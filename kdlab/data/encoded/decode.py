@@ -61,7 +61,10 @@ def head(raw: bytes) -> Head:
     if raw[:2] == _JPEG and raw.find(b"Exif", 0, _EXIF_WITHIN) < 0:
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(raw, strict=False)
-        except (ValueError, KeyError) as error:  # KeyError: colours of no kind that it knows
+        except (
+            ValueError,
+            KeyError,
+        ) as error:  # KeyError: colours of no kind that it knows
             raise DataError(f"is a damaged JPEG: {error}") from error
         _refuse_if_huge(height, width)
         return Head(height, width, colours in _PLAIN)

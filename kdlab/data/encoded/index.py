@@ -34,7 +34,7 @@ NO_SPLIT = 255
 NO_LABEL = -1
 
 
-class Found(NamedTuple):
+class FoundImage(NamedTuple):
     """One encoded image, as a walk finds it."""
 
     holder: int
@@ -86,7 +86,7 @@ class Index:
 
 
 def write_index(
-    folder: Path, found: Iterable[Found], looks: dict[str, dict[str, list[int]]]
+    folder: Path, found: Iterable[FoundImage], looks: dict[str, dict[str, list[int]]]
 ) -> None:
     """Write what a walk has found; `folder` is made, or replaced.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kdlab.config.home import home, locked
 from kdlab.config.seal import META
-from kdlab.data.encoded.index import Found, Index, open_index, write_index
+from kdlab.data.encoded.index import FoundImage, Index, open_index, write_index
 from kdlab.data.encoded.walk import walk
 from kdlab.errors import DataError
 
@@ -122,7 +122,7 @@ def indexed(
 
 
 def _made(folder: Path, roots: Sequence[Path], say: Callable[[str], None]) -> Index:
-    found, looks = list[Found](), dict[str, dict[str, list[int]]]()
+    found, looks = list[FoundImage](), dict[str, dict[str, list[int]]]()
     for number, root in enumerate(roots):
         inside, looks[str(root)] = walk(root, number)
         found += inside

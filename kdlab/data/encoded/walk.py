@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from kdlab.data.encoded.index import Found, look
+from kdlab.data.encoded.index import FoundImage, look
 from kdlab.data.splits import TEST, TRAIN, VALIDATION
 from kdlab.errors import DataError
 
@@ -23,7 +23,7 @@ _LOCAL_HEADER = 30  # bytes, before name and extra field of a member of a zip fi
 _ENCRYPTED = 1  # bit of a member's flags
 
 
-def walk(root: Path, number: int) -> tuple[list[Found], dict[str, list[int]]]:
+def walk(root: Path, number: int) -> tuple[list[FoundImage], dict[str, list[int]]]:
     """The images of one holder, and what to look at to see whether it has changed.
 
     Args:
@@ -53,7 +53,7 @@ def walk(root: Path, number: int) -> tuple[list[Found], dict[str, list[int]]]:
     return found, looks
 
 
-def _folder(root: Path, number: int) -> tuple[list[Found], dict[str, list[int]]]:
+def _folder(root: Path, number: int) -> tuple[list[FoundImage], dict[str, list[int]]]:
     """Links to folders are followed, once each."""
     found, looks, seen = [], dict[str, list[int]](), set[tuple[int, int]]()
     waiting = [""]
@@ -71,11 +71,13 @@ def _folder(root: Path, number: int) -> tuple[list[Found], dict[str, list[int]]]
                     waiting.append(name)
                 elif is_image(name) and entry.is_file():
                     size = entry.stat().st_size
-                    found.append(Found(number, name, -1, size, size, -1, *said_by(name)))
+                    found.append(
+                        FoundImage(number, name, -1, size, size, -1, *said_by(name))
+                    )
     return found, looks
 
 
-def _archive(root: Path, number: int) -> Iterator[Found]:
+def _archive(root: Path, number: int) -> Iterator[FoundImage]:
     try:
         if root.suffix.lower() == ".zip":
             yield from _zip(root, number)
@@ -90,7 +92,7 @@ def _archive(root: Path, number: int) -> Iterator[Found]:
         raise DataError(f"{root} is not a readable {kind} file: {error}.") from error
 
 
-def _zip(root: Path, number: int) -> Iterator[Found]:
+def _zip(root: Path, number: int) -> Iterator[FoundImage]:
     with zipfile.ZipFile(root) as archive, root.open("rb") as raw:
         for member in archive.infolist():
             if not is_image(member.filename):
@@ -103,7 +105,7 @@ def _zip(root: Path, number: int) -> Iterator[Found]:
                     f"{root}: {member.filename} is encrypted, or packed by another method "
                     "than deflate. Pack the images anew: zip -0 -r images.zip FOLDER"
                 )
-            yield Found(
+            yield FoundImage(
                 number,
                 member.filename,
                 _data_of(raw, member.header_offset),
@@ -124,7 +126,7 @@ def _data_of(raw: BinaryIO, header: int) -> int:
     return header + _LOCAL_HEADER + name + extra
 
 
-def _tar(root: Path, number: int) -> Iterator[Found]:
+def _tar(root: Path, number: int) -> Iterator[FoundImage]:
     with root.open("rb") as raw:
         if raw.read(2) == b"\x1f\x8b":
             raise DataError(
@@ -136,7 +138,7 @@ def _tar(root: Path, number: int) -> Iterator[Found]:
             if member.isfile() and not member.issparse() and is_image(member.name):
                 name = member.name.removeprefix("./")
                 size = member.size
-                yield Found(
+                yield FoundImage(
                     number, name, member.offset_data, size, size, -1, *said_by(name)
                 )
             archive.members = []  # type: ignore[attr-defined]  # it keeps them all
