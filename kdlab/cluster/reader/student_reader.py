@@ -74,6 +74,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
     TakeCached,
 )
 from kdlab.soft_labels.label_file import GrowingLabels
+from kdlab.supervision.allocator import keep_small
 from kdlab.supervision.children import configured, give_way
 
 FIGURES = (
@@ -366,6 +367,7 @@ def _label_file(config: ReaderConfig, samples: PlannedSamples) -> GrowingLabels 
 
 def main() -> None:
     config = configured(ReaderConfig)
+    keep_small()
     give_way()
     settle()
     security.use(config.tls)
