@@ -1,0 +1,64 @@
+"""Photos that are kept encoded: student, reader and teachers make the same views of them."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import kdlab
+from kdlab.events.log import select
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Eighty JPEGs of unlike sizes in two classes that can be told apart."""
+    chance = np.random.default_rng(0)
+    for i in range(80):
+        height, width = chance.integers(40, 90, 2)
+        coarse = chance.integers(0, 120, (height // 8 + 1, width // 8 + 1, 3), np.uint8)
+        coarse[..., i % 2] += 100
+        pixels = np.kron(coarse, np.ones((8, 8, 1), np.uint8))[:height, :width]
+        path = tmp_path / "photos" / ("red", "green")[i % 2] / f"{i:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    return tmp_path / "photos"
+
+
+def losses(photos, source):
+    data = f"{{type: data/image_folder, root: '{photos}', size: 24, kept: encoded, "
+    run = kdlab.load(
+        f"smoke/{source}",
+        f"data={data}augment: {{flip: true, resized_crop: 0.3, crop_padding: 2}}}}",
+        f"teacher.data={data}}}",
+        "train.batch=16",
+        "train.log_every_steps=1",
+        "tracking.enabled=false",
+        *(["soft_labels.order=strict"] if source == "served" else []),
+    ).start(lambda line: None)
+    run.wait(timeout_s=600)
+    assert run.state == "finished", run.status.error
+    steps = [e["loss"] for e in select(run.folder.events, "step")]
+    return steps[-2 * 4 :]  # two epochs of four batches; before them its teacher's
+
+
+def test_served_and_in_process_see_the_same_views(photos, kdlab_home, elsewhere):
+    """The teacher makes each view from a reference: epoch and number of the sample."""
+    served, beside = losses(photos, "served"), losses(photos, "in_process")
+    assert len(served) == len(beside) == 8
+    assert served == pytest.approx(beside, rel=2e-2)  # soft labels travel as float16
+
+
+def test_a_photo_that_was_damaged_ends_the_run_with_its_name(photos, kdlab_home, elsewhere):
+    assert len(losses(photos, "in_process")) == 8
+    (photos / "red" / "34.jpg").write_bytes(b"no image any more")
+    run = kdlab.load(
+        "smoke/none",
+        f"data={{type: data/image_folder, root: '{photos}', size: 24, kept: encoded}}",
+        "tracking.enabled=false",
+    ).start(lambda line: None)
+    run.wait(timeout_s=600)
+    assert run.state == "failed"
+    assert "red/34.jpg has 17 bytes, it had" in run.status.error
+    (photos / "red" / "34.jpg").unlink()
+    assert len(losses(photos, "in_process")) == 8  # one image less, indexed anew
