@@ -1,34 +1,44 @@
 """Augmentation on uint8 batches that replays exactly from (seed, epoch, sample id).
 
-Every random choice comes from `counter_random`, every operation is integer work of
-numpy or Pillow, so two processes make the same bytes whatever the batch order.
-Geometry follows torchvision's RandomCrop and RandomResizedCrop, and Cutout
-(arXiv:1708.04552), whose square is mid grey here, since views stay uint8 and
-are normalised at the model.
+Every random choice comes from `counter_random`, every operation is work of numpy or
+Pillow on 8 bits, so two processes make the same bytes whatever the batch order.
+Geometry follows torchvision's RandomCrop, RandomResizedCrop and RandomErasing, and Cutout
+(arXiv:1708.04552); what is erased is mid grey here, since views stay uint8 and
+are normalised at the model. Policies are in policies.py.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kdlab.config.spec import Range, Spec
+from kdlab.config.spec import NOT_NEGATIVE, Range, Spec
 from kdlab.data.counter_random import uniforms
+
+if TYPE_CHECKING:
+    from kdlab.data.policies import Operation
 
 Images = NDArray[np.uint8]  # (N, C, H, W)
 # (number of the sample, its height and width) -> left, top, width, height of a part of it
 Boxes = Callable[[int, int, int], tuple[int, int, int, int]]
 
-# Per sample and epoch: flip 0, crop 1-2, cutout 3-4, resized crop 5-7; after these the tries of a
-# resized crop of an image of any shape.
+_TRIES = 10  # of a resized crop in an image of any shape, of an erased part: as torchvision
+_MOST_OPS = 8  # of a policy
+# Numbers per sample and epoch: flip 0, crop 1-2, cutout 3-4, resized crop 5-7; then the tries of a
+# resized crop in an image of any shape, those of a policy, of the colours, of an erased part.
 _DRAWS = 8
+_BOX = slice(_DRAWS, _DRAWS + 2 * _TRIES + 2)
+_POLICY = slice(_BOX.stop, _BOX.stop + 2 * _MOST_OPS)
+_COLOURS = slice(_POLICY.stop, _POLICY.stop + 8)
+_ERASED = slice(_COLOURS.stop, _COLOURS.stop + 2 * _TRIES + 3)
 _GREY = 128
-_TRIES = 10  # of a resized crop in an image of any shape, as torchvision
+_ERASED_SHARE, _ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)  # of the area; of the sides
+_FIRST = ("flip", "crop_padding", "resized_crop", "cutout", "seed")  # fields of release 0.1
 VERSION = 1  # raise when a view changes for the same spec: caches of labels depend on it
 
 
@@ -38,32 +48,55 @@ class Augment(Spec):
 
     crop_padding: pixels of zero padding on each side before a crop of the same size.
     resized_crop: smallest share of the area kept, ratio 3/4 to 4/3; null is off.
+    policy: `rand_augment` (num_ops, magnitude), `trivial_augment_wide` or `three_augment`, as
+        torchvision and DeiT III define them.
+    num_ops: operations of `rand_augment`.
+    magnitude: of `rand_augment`, of 30.
+    brightness, contrast, saturation, hue: of torchvision's ColorJitter.
     cutout: side in pixels of the square that is greyed out.
+    erasing: probability of torchvision's RandomErasing, 0.02 to 0.33 of the area.
     """
 
     flip: bool = False
     crop_padding: Annotated[int, Range(ge=0)] = 0
     resized_crop: Annotated[float, Range(gt=0, le=1)] | None = None
+    policy: Literal["rand_augment", "trivial_augment_wide", "three_augment"] | None = None
+    num_ops: Annotated[int, Range(ge=1, le=_MOST_OPS)] = 2
+    magnitude: Annotated[int, Range(ge=0, le=30)] = 9
+    brightness: Annotated[float, NOT_NEGATIVE] = 0.0
+    contrast: Annotated[float, NOT_NEGATIVE] = 0.0
+    saturation: Annotated[float, NOT_NEGATIVE] = 0.0
+    hue: Annotated[float, Range(ge=0, le=0.5)] = 0.0
     cutout: Annotated[int, Range(ge=0)] = 0
+    erasing: Annotated[float, Range(ge=0, le=1)] = 0.0
     seed: int = 0
 
     @property
     def active(self) -> bool:
-        return bool(self.flip or self.crop_padding or self.resized_crop or self.cutout)
-
-    def fingerprint(self) -> str:
-        text = json.dumps(self.to_dict() | {"version": VERSION}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return bool(self.resized_crop or self.after_crop)
 
     @property
     def after_crop(self) -> bool:
         """Whether anything is done to a crop that was resized."""
-        return bool(self.flip or self.crop_padding or self.cutout)
+        geometry = self.flip or self.crop_padding or self.cutout or self.erasing
+        return bool(geometry or self._recolours)
+
+    @property
+    def _recolours(self) -> bool:
+        jitter = self.brightness or self.contrast or self.saturation or self.hue
+        return bool(self.policy or jitter)
+
+    def fingerprint(self) -> str:
+        """What the views depend on beside the images: soft labels of the same are kept."""
+        off = Augment().to_dict()
+        said = {k: v for k, v in self.to_dict().items() if k in _FIRST or v != off[k]}
+        text = json.dumps(said | {"version": VERSION}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def boxes(self, ids: NDArray[np.int64], epoch: int) -> Boxes:
         """Which part of each image is resized, by its number in `ids`, its height and width."""
         assert self.resized_crop is not None
-        chance = uniforms(self.seed, epoch, ids, _DRAWS + 2 * _TRIES + 2)[:, _DRAWS:]
+        chance = uniforms(self.seed, epoch, ids, _BOX.stop)[:, _BOX]
         smallest = self.resized_crop
         return lambda i, height, width: _tried_box(chance[i], smallest, height, width)
 
@@ -84,15 +117,59 @@ class Augment(Spec):
 
     def changed(self, images: Images, ids: NDArray[np.int64], epoch: int) -> Images:
         """All but the resized crop, in the order in which they are listed."""
-        chance = uniforms(self.seed, epoch, ids, _DRAWS)
+        chance = uniforms(self.seed, epoch, ids, self._draws)
         if self.crop_padding:
             images = _padded_crop(images, chance[:, 1:3], self.crop_padding)
         if self.flip:
             flip = chance[:, 0] < 0.5
             images = np.where(flip[:, None, None, None], images[..., ::-1], images)
+        if self._recolours:
+            images = self._recoloured(images, chance)
         if self.cutout:
             images = _cutout(images, chance[:, 3:5], self.cutout)
+        if self.erasing:
+            images = _erased(images, chance[:, _ERASED], self.erasing)
         return np.ascontiguousarray(images)
+
+    @property
+    def _draws(self) -> int:
+        if self.erasing:
+            return _ERASED.stop
+        return _COLOURS.stop if self._recolours else _DRAWS
+
+    def _recoloured(self, images: Images, chance: NDArray[np.float64]) -> Images:
+        from PIL import Image
+
+        from kdlab.data import policies
+
+        result = np.empty(images.shape, np.uint8)
+        for i, pixels in enumerate(images):
+            grey = len(pixels) == 1
+            image = Image.fromarray(pixels[0] if grey else pixels.transpose(1, 2, 0).copy())
+            size = (image.height, image.width)
+            operations = self._operations(chance[i], size)
+            changed = np.asarray(policies.changed(image, operations))
+            result[i] = changed[None] if grey else changed.transpose(2, 0, 1)
+        return result
+
+    def _operations(
+        self, chance: NDArray[np.float64], size: tuple[int, int]
+    ) -> "list[Operation]":
+        """What is done to the colours and the shape of one image."""
+        from kdlab.data import policies
+
+        own = chance[_POLICY].tolist()
+        by_name: Mapping[str | None, Callable[[], Iterable[Operation]]] = {
+            None: list,
+            "rand_augment": lambda: policies.rand_augment(
+                own, self.num_ops, self.magnitude, size
+            ),
+            "trivial_augment_wide": lambda: policies.trivial_augment(own),
+            "three_augment": lambda: policies.three_augment(own),
+        }
+        jitter = (self.brightness, self.contrast, self.saturation, self.hue)
+        colours = policies.color_jitter(chance[_COLOURS].tolist(), *jitter)
+        return [*by_name[self.policy](), *colours]
 
 
 def _tried_box(
@@ -161,3 +238,23 @@ def _crop_box(
     place = float(chance[2]) * (width - w + 1) * (height - h + 1)
     top, left = divmod(int(place), width - w + 1)
     return left, top, left + w, top + h
+
+
+def _erased(images: Images, chance: NDArray[np.float64], share: float) -> Images:
+    """A part greyed out in a share of the images: the first try that fits, as torchvision."""
+    _, _, height, width = images.shape
+    images = images.copy()
+    lowest, highest = (math.log(ratio) for ratio in _ERASED_RATIO)
+    for i in np.flatnonzero(chance[:, 0] < share):
+        draws = chance[i, 1:].tolist()
+        for k in range(_TRIES):
+            least, most = _ERASED_SHARE
+            area = height * width * (least + (most - least) * draws[2 * k])
+            ratio = math.exp(lowest + (highest - lowest) * draws[2 * k + 1])
+            h, w = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if h < height and w < width:
+                top = int(draws[-2] * (height - h + 1))
+                left = int(draws[-1] * (width - w + 1))
+                images[i, :, top : top + h, left : left + w] = _GREY
+                break
+    return images

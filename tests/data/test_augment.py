@@ -10,8 +10,23 @@ from kdlab.data.augment import Augment
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 3, 12, 12), dtype=np.uint8)
 IDS = np.arange(100, 140)
-ALL = Augment(flip=True, crop_padding=2, resized_crop=0.3, cutout=4, seed=5)
+ALL = Augment(
+    flip=True,
+    crop_padding=2,
+    resized_crop=0.3,
+    policy="rand_augment",
+    brightness=0.4,
+    hue=0.1,
+    cutout=4,
+    erasing=0.5,
+    seed=5,
+)
 EACH = [
+    Augment(policy="rand_augment", num_ops=8, magnitude=15),
+    Augment(policy="trivial_augment_wide"),
+    Augment(policy="three_augment"),
+    Augment(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.2),
+    Augment(erasing=0.7),
     Augment(flip=True),
     Augment(crop_padding=2),
     Augment(resized_crop=0.3),
@@ -90,3 +105,25 @@ def test_resized_crop_of_everything_is_the_image():
 def test_the_fingerprint_names_the_views():
     assert Augment(flip=True).fingerprint() != Augment(flip=True, seed=1).fingerprint()
     assert Augment().fingerprint() == Augment().fingerprint()
+
+
+def test_a_part_is_erased_in_the_share_of_the_images_that_was_asked_for():
+    images = np.full((4000, 1, 20, 30), 7, np.uint8)
+    views = Augment(erasing=0.25).views(images, np.arange(4000), 0)
+    erased = (views == 128).mean((1, 2, 3))
+    assert 0.23 < (erased > 0).mean() < 0.27
+    assert erased.max() <= 0.36
+    assert erased[erased > 0].min() >= 0.01
+    assert set(np.unique(views)) == {7, 128}
+
+
+def test_what_was_kept_under_a_fingerprint_is_found_by_later_releases():
+    assert Augment().fingerprint() == "e878365ba1e91e16"
+    assert Augment(flip=True, crop_padding=4).fingerprint() == "053792d649d22ce1"
+    known = {Augment().fingerprint(), Augment(flip=True, crop_padding=4).fingerprint()}
+    assert len(known | {each.fingerprint() for each in EACH}) == len(EACH) + 2
+
+
+def test_grey_images_are_recoloured_too():
+    grey = Augment(policy="rand_augment", hue=0.1).views(IMAGES[:, :1], IDS, 0)
+    assert grey.shape == (40, 1, 12, 12)

@@ -60,13 +60,18 @@ class EncodedPictures:
         """(n, C, H, W): the augmented views of these rows in this epoch, cut from the originals."""
         if out is None:
             out = np.empty((len(ids), *self.shape[1:]), np.uint8)
+
+        def change(rows: slice) -> None:
+            out[rows] = augment.changed(out[rows], ids[rows], epoch)
+
+        after = change if augment.after_crop else None
         if augment.resized_crop is None:
-            self._fill(ids, out, lambda i, known: middle(known, self.crop_pct))
+            self._fill(ids, out, lambda i, known: middle(known, self.crop_pct), after)
         else:
             boxes = augment.boxes(ids, epoch)
-            self._fill(ids, out, lambda i, known: Box(*boxes(i, known.height, known.width)))
-        if augment.after_crop:
-            out[...] = augment.changed(out, ids, epoch)
+            self._fill(
+                ids, out, lambda i, known: Box(*boxes(i, known.height, known.width)), after
+            )
         return out
 
     def _fill(
@@ -74,11 +79,14 @@ class EncodedPictures:
         rows: NDArray[np.int64],
         out: NDArray[np.uint8],
         box: Callable[[int, Head], Box],
+        after: Callable[[slice], None] | None = None,
     ) -> None:
+        """Each part as it is cut and resized; then what comes `after`, on some at a time."""
         side = (self.size, self.size)
 
         def some(begin: int) -> None:
-            for i in range(begin, min(begin + _EACH, len(rows))):
+            end = min(begin + _EACH, len(rows))
+            for i in range(begin, end):
                 row = int(rows[i])
                 raw = self.store.read(row)
                 try:
@@ -87,6 +95,8 @@ class EncodedPictures:
                 except DataError as error:
                     raise DataError(f"{self.store.shown(row)} {error}") from error
                 out[i] = pixels.transpose(2, 0, 1)
+            if after is not None:
+                after(slice(begin, end))
 
         begins = range(0, len(rows), _EACH)
         if len(begins) == 1:

@@ -1,5 +1,6 @@
 """Views of encoded images: the same bytes from (seed, epoch, sample) wherever they are made."""
 
+import dataclasses
 import hashlib
 import multiprocessing
 import shutil
@@ -16,7 +17,16 @@ from kdlab.data.augment import Augment
 from kdlab.data.image_folder import ImageFolder
 from kdlab.errors import DataError
 
-EVERYTHING = Augment(flip=True, crop_padding=3, resized_crop=0.2, cutout=6, seed=5)
+GEOMETRY = Augment(flip=True, crop_padding=3, resized_crop=0.2, cutout=6, seed=5)
+EVERYTHING = dataclasses.replace(
+    GEOMETRY,
+    policy="rand_augment",
+    brightness=0.3,
+    contrast=0.3,
+    saturation=0.3,
+    hue=0.1,
+    erasing=0.5,
+)
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +73,28 @@ def test_another_process_makes_the_same_bytes(root, kdlab_home):
     assert there == digest_of_views(root, ids, 7)
 
 
-def test_views_are_those_of_every_release(tmp_path):
+RECORDED = {
+    "geometry": "7143f1dd9f0e0ebd6cc5dc131dd1f9aa531db6a95e79d9f8ff88ee7eab33cf1a",
+    "rand_augment": "7aa0227d25d18f3d1ef18647e3aedc195c02f5161ed67949fd25e46855701409",
+    "trivial_augment_wide": "c1301e51c0d4bee47ee3d968c821fbdeadaae09e96c808c50282edb742806499",
+    "three_augment": "a5a1c61284ccb7cdbf1838d01009530dce652bbe72012ad853c887707ff312e6",
+}
+
+
+@pytest.mark.parametrize("policy", RECORDED)
+def test_views_are_those_of_every_release(tmp_path, policy):
     """A change of these bytes needs another number in PIXELS: soft labels are kept for them."""
     for name in ("cat/1.jpg", "dog/2.jpg"):
         (tmp_path / name).parent.mkdir()
         shutil.copy(Path(__file__).parent / "recorded.jpg", tmp_path / name)
     found = hashlib.sha256()
-    data = spec(tmp_path, validation_share=0.5).load()
+    augment = (
+        GEOMETRY if policy == "geometry" else dataclasses.replace(EVERYTHING, policy=policy)
+    )
+    data = spec(tmp_path, validation_share=0.5, augment=augment).load()
     for epoch in range(20):
         found.update(data.views(np.array([0, 1]), epoch).tobytes())
-    assert (
-        found.hexdigest()
-        == "7143f1dd9f0e0ebd6cc5dc131dd1f9aa531db6a95e79d9f8ff88ee7eab33cf1a"
-    )
+    assert found.hexdigest() == RECORDED[policy]
 
 
 def test_epochs_differ_and_without_augmentation_they_do_not(root):

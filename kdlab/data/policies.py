@@ -1,0 +1,177 @@
+"""Changes of colour and shape as torchvision and timm define them, one image at a time.
+
+What happens to an image is decided by numbers from 0 to 1 that the caller brings; all work is
+Pillow's on 8 bits. With the same parameters each operation makes the bytes of torchvision's on a
+Pillow image, which a test holds.
+
+RandAugment is arXiv:1909.13719, TrivialAugment arXiv:2103.10158, 3-Augment section 4 of DeiT III
+(arXiv:2204.07118).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+
+_BINS = 31  # of a magnitude
+_PLAIN = Image.Resampling.NEAREST
+
+
+class Operation(NamedTuple):
+    """One change of an image."""
+
+    name: str  # as torchvision calls it
+    magnitude: float = 0.0
+
+
+class Magnitudes(NamedTuple):
+    """Magnitudes of an operation, from none to the most."""
+
+    begin: float
+    end: float
+    signed: bool = False  # either direction
+
+    def at(self, step: int) -> float:
+        """Of `_BINS` steps."""
+        return self.begin + (self.end - self.begin) * step / (_BINS - 1)
+
+
+def _affine(image: Image.Image, *matrix: float) -> Image.Image:
+    return image.transform(image.size, Image.Transform.AFFINE, matrix, _PLAIN)
+
+
+def _hue(image: Image.Image, share: float) -> Image.Image:
+    """Turned by a share of the colour circle; grey images have none."""
+    if image.mode != "RGB":
+        return image
+    hue, saturation, value = image.convert("HSV").split()
+    turned = np.asarray(hue) + np.uint8(int(share * 255) % 256)  # past 255 begins at 0
+    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
+
+
+_OPERATIONS: Mapping[str, Callable[[Image.Image, float], Image.Image]] = {
+    "Identity": lambda image, m: image,
+    "ShearX": lambda image, m: _affine(image, 1, m, 0, 0, 1, 0),
+    "ShearY": lambda image, m: _affine(image, 1, 0, 0, m, 1, 0),
+    "TranslateX": lambda image, m: _affine(image, 1, 0, -int(m), 0, 1, 0),
+    "TranslateY": lambda image, m: _affine(image, 1, 0, 0, 0, 1, -int(m)),
+    "Rotate": lambda image, m: image.rotate(m, _PLAIN),
+    "Brightness": lambda image, m: ImageEnhance.Brightness(image).enhance(1 + m),
+    "Color": lambda image, m: ImageEnhance.Color(image).enhance(1 + m),
+    "Contrast": lambda image, m: ImageEnhance.Contrast(image).enhance(1 + m),
+    "Sharpness": lambda image, m: ImageEnhance.Sharpness(image).enhance(1 + m),
+    "Hue": _hue,
+    "Posterize": lambda image, m: ImageOps.posterize(image, int(m)),
+    "Solarize": lambda image, m: ImageOps.solarize(image, int(np.ceil(m))),
+    "AutoContrast": lambda image, m: ImageOps.autocontrast(image),
+    "Equalize": lambda image, m: ImageOps.equalize(image),
+    "Grayscale": lambda image, m: image.convert("L").convert(image.mode),
+    "GaussianBlur": lambda image, m: image.filter(ImageFilter.GaussianBlur(m)),
+}
+
+
+def changed(image: Image.Image, operations: Sequence[Operation]) -> Image.Image:
+    """The image after these, one after the other."""
+    for name, magnitude in operations:
+        image = _OPERATIONS[name](image, magnitude)
+    return image
+
+
+def rand_augment(
+    chance: Sequence[float], num_ops: int, magnitude: int, size: tuple[int, int]
+) -> Iterator[Operation]:
+    """`num_ops` of fourteen operations, all of one magnitude.
+
+    Args:
+        chance: two numbers from 0 to 1 for each operation.
+        num_ops: how many.
+        magnitude: from 0 to 30.
+        size: (height, width) of the image.
+    """
+    height, width = size
+    space = _space(0.3, 150 / 331 * width, 150 / 331 * height, 30.0, 0.9, 4)
+    for k in range(num_ops):
+        yield _drawn(space, chance[2 * k], magnitude, chance[2 * k + 1])
+
+
+def trivial_augment(chance: Sequence[float]) -> Iterator[Operation]:
+    """One operation of any magnitude (the wide space), by three numbers from 0 to 1."""
+    space = _space(0.99, 32.0, 32.0, 135.0, 0.99, 6)
+    yield _drawn(space, chance[0], int(chance[1] * _BINS), chance[2])
+
+
+def three_augment(chance: Sequence[float]) -> Iterator[Operation]:
+    """Grey, solarised or blurred, one of the three, by two numbers from 0 to 1."""
+    choice = int(chance[0] * 3)
+    yield (
+        Operation("Grayscale"),
+        Operation("Solarize", 128),
+        Operation("GaussianBlur", 0.1 + 1.9 * chance[1]),
+    )[choice]
+
+
+def color_jitter(
+    chance: Sequence[float],
+    brightness: float,
+    contrast: float,
+    saturation: float,
+    hue: float,
+) -> Iterator[Operation]:
+    """Each by a factor around 1, the hue by a share around 0, in an order by chance.
+
+    Args:
+        chance: eight numbers from 0 to 1, four for the magnitudes and four for the order.
+        brightness: the most that is added to or taken from 1.
+        contrast: the same.
+        saturation: the same.
+        hue: the most, of the colour circle.
+    """
+    found = []
+    for k, (name, most) in enumerate(
+        (
+            ("Brightness", brightness),
+            ("Contrast", contrast),
+            ("Color", saturation),
+            ("Hue", hue),
+        )
+    ):
+        if most:
+            least = -most if name == "Hue" else max(-1.0, -most)
+            magnitude = least + (most - least) * float(chance[k])
+            found.append((float(chance[4 + k]), Operation(name, magnitude)))
+    yield from (operation for _, operation in sorted(found))
+
+
+def _space(
+    shear: float, across: float, down: float, rotate: float, colour: float, bits: int
+) -> tuple[tuple[str, Magnitudes], ...]:
+    """Fourteen operations with their magnitudes, in torchvision's order."""
+    return (
+        ("Identity", Magnitudes(0, 0)),
+        ("ShearX", Magnitudes(0, shear, signed=True)),
+        ("ShearY", Magnitudes(0, shear, signed=True)),
+        ("TranslateX", Magnitudes(0, across, signed=True)),
+        ("TranslateY", Magnitudes(0, down, signed=True)),
+        ("Rotate", Magnitudes(0, rotate, signed=True)),
+        ("Brightness", Magnitudes(0, colour, signed=True)),
+        ("Color", Magnitudes(0, colour, signed=True)),
+        ("Contrast", Magnitudes(0, colour, signed=True)),
+        ("Sharpness", Magnitudes(0, colour, signed=True)),
+        ("Posterize", Magnitudes(8, 8 - bits)),
+        ("Solarize", Magnitudes(255, 0)),
+        ("AutoContrast", Magnitudes(0, 0)),
+        ("Equalize", Magnitudes(0, 0)),
+    )
+
+
+def _drawn(
+    space: Sequence[tuple[str, Magnitudes]], which: float, step: int, sign: float
+) -> Operation:
+    name, magnitudes = space[int(which * len(space))]
+    magnitude = magnitudes.at(step)
+    if name == "Posterize":
+        magnitude = 8 - round(8 - magnitude)  # whole bits
+    if magnitudes.signed and sign < 0.5:
+        magnitude = -magnitude
+    return Operation(name, magnitude)

@@ -1,0 +1,106 @@
+"""Operations on images against torchvision's, with the same parameters: the same bytes."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from tests_support import examples
+from torchvision.transforms import (
+    InterpolationMode,
+    RandAugment,
+    TrivialAugmentWide,
+    autoaugment,
+)
+from torchvision.transforms import functional as reference
+
+from kdlab.data import policies
+from kdlab.data.policies import Operation, changed
+
+NAMES = list(RandAugment()._augmentation_space(31, (8, 8)))
+UNIT = st.floats(0, 1, exclude_max=True)
+
+
+def photo(mode="RGB", size=(37, 29), seed=0):
+    chance = np.random.default_rng(seed)
+    coarse = chance.integers(0, 256, (6, 8, 3), np.uint8)
+    return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).convert(mode)
+
+
+def same(ours, theirs):
+    return np.array_equal(np.asarray(ours), np.asarray(theirs))
+
+
+@settings(deadline=None, max_examples=examples(300))
+@given(st.data(), st.sampled_from(["RGB", "L"]), st.sampled_from(["rand", "trivial"]))
+def test_each_operation_makes_torchvisions_bytes(data, mode, policy):
+    image = photo(mode, seed=data.draw(st.integers(0, 9)))
+    size = (image.height, image.width)
+    chance = [data.draw(UNIT) for _ in range(3)]
+    if policy == "rand":
+        step = data.draw(st.integers(0, 30))
+        (operation,) = policies.rand_augment(chance, 1, step, size)
+        space, sign = RandAugment()._augmentation_space(31, size), chance[1]
+    else:
+        step = int(chance[1] * 31)
+        (operation,) = policies.trivial_augment(chance)
+        space, sign = TrivialAugmentWide()._augmentation_space(31), chance[2]
+    name = NAMES[int(chance[0] * len(NAMES))]
+    magnitudes, signed = space[name]
+    magnitude = float(magnitudes[step]) if magnitudes.ndim else 0.0
+    magnitude = -magnitude if signed and sign < 0.5 else magnitude
+    assert operation.name == name
+    assert operation.magnitude == pytest.approx(magnitude, abs=1e-4)
+    theirs = autoaugment._apply_op(image, name, magnitude, InterpolationMode.NEAREST, None)
+    exact = Operation(name, magnitude)  # float32 of theirs: not a rounding apart
+    assert same(changed(image, [exact]), theirs)
+
+
+@settings(deadline=None, max_examples=examples(150))
+@given(UNIT, UNIT, UNIT, st.floats(-0.5, 0.5), st.permutations(range(4)))
+def test_jitter_makes_torchvisions_bytes(brightness, contrast, saturation, hue, order):
+    image = photo()
+    least, most = 0.6, 1.4
+    factors = [
+        least + (most - least) * share for share in (brightness, contrast, saturation)
+    ]
+    places = [order.index(k) / 4 for k in range(4)]
+    chance = [brightness, contrast, saturation, hue + 0.5, *places]
+    ours = changed(image, list(policies.color_jitter(chance, 0.4, 0.4, 0.4, 0.5)))
+    theirs = image
+    for k in order:
+        theirs = (
+            lambda i: reference.adjust_brightness(i, factors[0]),
+            lambda i: reference.adjust_contrast(i, factors[1]),
+            lambda i: reference.adjust_saturation(i, factors[2]),
+            lambda i: reference.adjust_hue(i, hue),
+        )[k](theirs)
+    # A factor that is a rounding away may be another byte.
+    assert abs(np.asarray(ours, np.int64) - np.asarray(theirs, np.int64)).max() <= 1
+
+
+def test_what_is_not_asked_for_is_not_done():
+    assert list(policies.color_jitter([0.3] * 8, 0, 0, 0, 0)) == []
+    (only,) = policies.color_jitter([0.75] * 8, 0, 0, 0.4, 0)
+    assert only == Operation("Color", pytest.approx(0.2))
+
+
+def test_three_augment_is_one_of_three():
+    drawn = [next(policies.three_augment([k / 12, 0.5])) for k in range(12)]
+    assert [d.name for d in drawn] == ["Grayscale"] * 4 + ["Solarize"] * 4 + [
+        "GaussianBlur"
+    ] * 4
+    grey = np.asarray(changed(photo(), [drawn[0]]))
+    assert (grey[..., 0] == grey[..., 2]).all()
+    assert same(changed(photo(), [drawn[4]]), reference.solarize(photo(), 128))
+
+
+def test_all_fourteen_are_drawn_as_often():
+    drawn = [
+        next(policies.rand_augment([k / 1400, 0.1], 1, 9, (8, 8))) for k in range(1400)
+    ]
+    assert {name: sum(d.name == name for d in drawn) for name in NAMES} == dict.fromkeys(
+        NAMES, 100
+    )
+    assert torch.linspace(0, 0.3, 31)[9] == pytest.approx(-drawn[150].magnitude)
