@@ -11,6 +11,7 @@ from kdlab.commands import (
     bench,
     chaos,
     control,
+    data,
     doctor,
     export,
     reproduce,
@@ -32,6 +33,7 @@ from kdlab.errors import KdlabError
 COMMANDS: dict[str, Command] = {
     "list": listing,
     "show": show,
+    "data": data,
     "run": run,
     "sweep": sweep,
     "runs": runs,

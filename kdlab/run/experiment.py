@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from kdlab.experiment.spec import ExperimentSpec
+    from kdlab.report.pictures import Pictures
     from kdlab.run.handle.run import Run
-    from kdlab.run.outputs.examination import Pictures
 
 
 def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experiment":

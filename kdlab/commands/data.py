@@ -1,0 +1,27 @@
+"""`kdlab data NAME`."""
+
+import argparse
+import sys
+
+ABOUT = "a data set before training: classes, broken and duplicate images, views, speed"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name",
+        help="a folder, zip or tar of images, a card such as data/digits, or a config",
+    )
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    parser.add_argument("--html", default=None, help="write it with its views as a page")
+
+
+def do(arguments: argparse.Namespace) -> int:
+    from kdlab.run.outputs.data_sheet import look_at
+
+    sheet = look_at(
+        arguments.name, *arguments.overrides, say=lambda line: print(line, file=sys.stderr)
+    )
+    print(sheet)
+    if arguments.html:
+        print(f"written to {sheet.write(arguments.html)}")
+    return 1 if sheet.broken else 0

@@ -1,0 +1,214 @@
+"""A data set before anybody trains on it: what it holds, what a model will see, how fast."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.data.encoded.pictures import EncodedData, EncodedPictures
+from kdlab.data.images import DataSpec, ImageData
+from kdlab.data.splits import by_class
+from kdlab.errors import DataError
+from kdlab.report import page
+from kdlab.report.pictures import Pictures
+from kdlab.report.table import text_table_left
+from kdlab.run.experiment import load
+
+_SHOWN = 24  # views
+_LOOKED_AT = 5000  # images that are decoded to find broken ones
+_NAMED = 10  # of these, and of duplicates
+_TIMED_S = 1.0
+_TIMED = 64  # views at a time
+_EACH = 64  # images that are decoded between two lines of progress
+
+
+@dataclass(frozen=True, slots=True)
+class DataSheet:
+    """What there is to know of a set; a table in a terminal, with its views in a notebook."""
+
+    name: str
+    data: ImageData
+    broken: Sequence[str]  # images that cannot be decoded, with the reason
+    looked_at: int  # images that were decoded to find them
+    duplicates: Sequence[tuple[str, str]]  # the same image in train and in another part
+    views_per_s: float  # of this machine, all cores
+    pictures: Pictures
+
+    def counts(self) -> list[tuple[str, int, int, int]]:
+        """(class, train, validation, test) images."""
+        parts = [
+            np.bincount(self.data.labels[ids], minlength=len(self.data.classes))
+            for ids in (self.data.train, self.data.validation, self.data.test)
+        ]
+        return [
+            (name, *map(int, row))
+            for name, *row in zip(self.data.classes, *parts, strict=True)
+        ]
+
+    def facts(self) -> list[str]:
+        """A line for each."""
+        data = self.data
+        channels, height, width = data.shape
+        kept = (
+            "encoded, each view cut from the original"
+            if _store(data)
+            else "decoded, in memory"
+        )
+        parts = f"{len(data.train):,} train, {len(data.validation):,} validation"
+        found = [
+            f"{parts}, {len(data.test):,} test; {len(data.classes)} classes",
+            f"shown as {height} by {width} pixels, {channels} channels; kept {kept}",
+            f"{self.views_per_s:,.0f} views/s on this machine's {os.cpu_count()} cores: a student "
+            "that trains on fewer never waits for them",
+        ]
+        if self.broken:
+            found.append(
+                f"{len(self.broken)} of {self.looked_at:,} images cannot be decoded:"
+            )
+            found += [f"  {line}" for line in self.broken[:_NAMED]]
+        elif _store(data):
+            found.append(f"{self.looked_at:,} images decoded: none is broken")
+        if self.duplicates:
+            found.append(
+                f"{len(self.duplicates)} images of validation or test are in train, too: what is "
+                "measured on them is remembered, not learned"
+            )
+            found += [f"  {one}  =  {other}" for one, other in self.duplicates[:_NAMED]]
+        else:
+            found.append("no image of validation or test is in train")
+        return found
+
+    def __repr__(self) -> str:
+        rows = [[name, *map(str, counts)] for name, *counts in self.counts()]
+        head = ["class", "train", "validation", "test"]
+        facts = "\n".join(self.facts())
+        return f"{self.name}\n{facts}\n\n{text_table_left(head, rows)}"
+
+    def _repr_html_(self) -> str:
+        facts = page.table(["about"], [[line] for line in self.facts()])
+        counts = page.table(["class", "train", "validation", "test"], self.counts())
+        return f"<div>{facts}<h4>Views of training</h4>{self.pictures._repr_html_()}{counts}</div>"
+
+    def write(self, path: str | Path) -> Path:
+        """As an HTML page of its own."""
+        out = Path(path)
+        out.write_text(page.whole(self.name, self._repr_html_()), encoding="utf-8")
+        return out
+
+
+def look_at(
+    name: str | Path, *overrides: str, say: Callable[[str], None] = lambda line: None
+) -> DataSheet:
+    """The sheet of a data set.
+
+    Args:
+        name: a folder, zip or tar file of images, a card or component such as `data/digits`, or a
+            config, whose data it is.
+        overrides: of its keys, such as "size=128" and "augment.flip=true".
+        say: gets a line when it takes long.
+
+    Raises:
+        BadInput: no such set, or it cannot be used.
+    """
+    spec = data_spec(name, *overrides)
+    data = spec.load(say, verify=True)
+    ids, _ = by_class(data.train, data.labels, min(_SHOWN, len(data.train)), 0)
+    looked_at, broken = _broken(data, say)
+    lines = [[data.classes[data.labels[k]]] for k in ids]
+    if broken:  # its views would end here
+        usable = Pictures(np.zeros((0, *data.shape), np.uint8), [])
+        return DataSheet(str(name), data, broken, looked_at, _duplicates(data), 0.0, usable)
+    pictures = Pictures(data.views(ids, 0), lines)
+    return DataSheet(
+        str(name), data, [], looked_at, _duplicates(data), _views_per_s(data), pictures
+    )
+
+
+def data_spec(name: str | Path, *overrides: str) -> DataSpec:
+    """The data of a config, a card or component, or of a path to images."""
+    text = str(name)
+    path = Path(text).expanduser()
+    if path.exists() and path.suffix not in (".yaml", ".yml"):
+        block: object = {"type": "data/image_folder", "root": text}
+    elif text.startswith("data/"):
+        block = text
+    else:
+        return load(text, *(f"data.{override}" for override in overrides)).spec.data
+    return load(
+        "smoke/none", {"data": block}, *(f"data.{override}" for override in overrides)
+    ).spec.data
+
+
+def _store(data: ImageData) -> EncodedPictures | None:
+    return data.inputs if isinstance(data, EncodedData) else None
+
+
+def _broken(data: ImageData, say: Callable[[str], None]) -> tuple[int, list[str]]:
+    """How many images were decoded, and which of them cannot be; a share of very many."""
+    pictures = _store(data)
+    if pictures is None:
+        return 0, []  # all of them were
+    every = np.arange(len(pictures))
+    some, _ = by_class(every, data.labels, min(_LOOKED_AT, len(every)), 0)
+    found: list[str] = []
+    for begin in range(0, len(some), _EACH):
+        rows = some[begin : begin + _EACH]
+        try:
+            pictures[rows]
+        except DataError:  # one of these: which one, and are there more
+            found += _each_broken(pictures, rows)
+        if begin and begin % (20 * _EACH) == 0:
+            say(f"decoded {begin:,} of {len(some):,} images")
+    return len(some), found
+
+
+def _each_broken(pictures: EncodedPictures, rows: NDArray[np.int64]) -> list[str]:
+    found = []
+    for row in rows:
+        try:
+            pictures[np.array([row])]
+        except DataError as error:
+            found.append(str(error))
+    return found
+
+
+def _duplicates(data: ImageData) -> list[tuple[str, str]]:
+    """Images of validation and test that are in train byte by byte."""
+    known = {_digest(data, row): int(row) for row in data.train}
+    pairs = []
+    for row in (*data.validation, *data.test):
+        other = known.get(_digest(data, row))
+        if other is not None:
+            pairs.append((_shown(data, int(row)), _shown(data, other)))
+    return pairs
+
+
+def _digest(data: ImageData, row: np.int64) -> object:
+    pictures = _store(data)
+    if pictures is None:
+        return sha256(data.inputs[np.array([row])].tobytes()).digest()
+    index = pictures.store.index
+    if index.crc[row] >= 0:  # of an archive: known without reading
+        return int(index.size[row]), int(index.crc[row])
+    return sha256(pictures.store.read(int(row))).digest()
+
+
+def _shown(data: ImageData, row: int) -> str:
+    pictures = _store(data)
+    return f"image {row}" if pictures is None else pictures.store.shown(row)
+
+
+def _views_per_s(data: ImageData) -> float:
+    """As a trainer asks for them, batch after batch."""
+    ids = data.train[:_TIMED]
+    data.views(ids, 0)  # threads and pages are there from here on
+    begin, made = time.perf_counter(), 0
+    while (took := time.perf_counter() - begin) < _TIMED_S:
+        data.views(ids, made)
+        made += len(ids)
+    return made / took
