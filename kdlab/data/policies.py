@@ -33,7 +33,7 @@ class Magnitudes(NamedTuple):
     signed: bool = False  # either direction
 
     def at(self, step: int) -> float:
-        """Of `_BINS` steps."""
+        """The magnitude of one of `_BINS` steps."""
         return self.begin + (self.end - self.begin) * step / (_BINS - 1)
 
 
