@@ -8,10 +8,10 @@ from kdlab.errors import BadInput
 
 ABOUT = "measure side by side on this machine"
 _NAMES = (
-    *("ec_dnn", "edl_dist", "heterogeneous", "links", "live", "overhead"),
+    *("data", "ec_dnn", "edl_dist", "heterogeneous", "links", "live", "overhead"),
     *("peers", "pipe_bd", "soak", "sweep", "transport", "unlike"),
 )
-_WITH_SETTINGS = ("ec_dnn", "heterogeneous", "soak")
+_WITH_SETTINGS = ("data", "ec_dnn", "heterogeneous", "soak")
 _WITH_PARTS = ("edl_dist", "pipe_bd")
 
 
@@ -22,7 +22,8 @@ def options(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="KEY=VALUE",
-        help="of ec_dnn: data.root=[a.zip, ...]; of heterogeneous: device=cpu; of soak: minutes=5",
+        help="of data: root=PHOTOS, files=0; of ec_dnn: data.root=[a.zip, ...]; "
+        "of heterogeneous: device=cpu; of soak: minutes=5",
     )
     parser.add_argument("--repeats", type=int, default=None)
     parser.add_argument(

@@ -20,9 +20,9 @@ _EACH = 4  # images of one task of a thread
 
 
 @cache
-def _pool(pid: int) -> ThreadPoolExecutor:
+def _pool(pid: int, threads: int) -> ThreadPoolExecutor:
     """Threads of this process: decoding and resizing let go of the interpreter."""
-    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="views")
+    return ThreadPoolExecutor(threads, thread_name_prefix="views")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,14 @@ class EncodedPictures:
     """Rows of a store, each shown as (channels, size, size).
 
     crop_pct: share of the shorter side that the square in the middle has, as timm calls it.
+    threads: that make views; 0 is one for each core.
     """
 
     store: Store
     size: int
     channels: int
     crop_pct: float = 1.0
+    threads: int = 0
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -99,11 +101,14 @@ class EncodedPictures:
                 after(slice(begin, end))
 
         begins = range(0, len(rows), _EACH)
-        if len(begins) == 1:
-            some(0)
+        threads = self.threads or os.cpu_count() or 1
+        if min(threads, len(begins)) <= 1:
+            for begin in begins:
+                some(begin)
         else:
-            for _ in _pool(os.getpid()).map(some, begins):
-                pass
+            list(
+                _pool(os.getpid(), threads).map(some, begins)
+            )  # raises what one of them did
 
 
 @dataclass(frozen=True, slots=True)
