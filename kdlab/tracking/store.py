@@ -25,7 +25,7 @@ def client(uri: str) -> MlflowClient:
         uri: of the store; `<env:NAME>` and `<file:/path>` in it are read.
     """
     address = credentials.revealed(uri)
-    if address.startswith(_SQLITE):
+    if address.startswith(_SQLITE) and "?" not in address:
         make_sure_of(Path(address.removeprefix(_SQLITE)))
     return MlflowClient(address)
 
@@ -48,7 +48,7 @@ def make_sure_of(path: Path) -> None:
 
 
 def _is_half_made(path: Path) -> bool:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as file:
         tables = {name for (name,) in file.execute("select name from sqlite_master")}
         runs = "runs" in tables and file.execute("select 1 from runs limit 1").fetchone()
         begun = any(name.startswith("_alembic_tmp") for name in tables)
