@@ -122,7 +122,8 @@ class Augment(Spec):
             images = _padded_crop(images, chance[:, 1:3], self.crop_padding)
         if self.flip:
             flip = chance[:, 0] < 0.5
-            images = np.where(flip[:, None, None, None], images[..., ::-1], images)
+            images = images.copy()  # and not `where`, which takes five times as long
+            images[flip] = images[flip][..., ::-1]
         if self._recolours:
             images = self._recoloured(images, chance)
         if self.cutout:

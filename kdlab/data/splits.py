@@ -15,9 +15,11 @@ def by_class(
     shuffled = permutation(seed, 0, ids)
     # The i-th of the m samples of a class stands at (i + 0.5) / m: sorting by that
     # place takes the classes in turn, in proportion to their size.
+    own = labels[shuffled]
+    by_label = np.argsort(own, kind="stable")
+    _, begin, count_of = np.unique(own[by_label], return_index=True, return_counts=True)
+    within = np.arange(len(ids)) - np.repeat(begin, count_of)  # its number in its class
     place = np.empty(len(ids))
-    for label in np.unique(labels[ids]):
-        rows = np.flatnonzero(labels[shuffled] == label)
-        place[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
+    place[by_label] = (within + 0.5) / np.repeat(count_of, count_of)
     order = shuffled[np.argsort(place, kind="stable")]
     return np.sort(order[:count]), np.sort(order[count:])

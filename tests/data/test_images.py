@@ -4,7 +4,10 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kdlab.data.counter_random import permutation
 from kdlab.data.digits import Digits
 from kdlab.data.images import DataSpec
 from kdlab.data.splits import by_class
@@ -51,6 +54,23 @@ def test_training_samples_can_be_limited(digits):
     data, spec = digits
     assert len(data.train) == 240 == spec.train_samples
     assert np.bincount(data.labels[data.train]).min() > 20
+
+
+@given(st.data())
+def test_by_class_takes_the_classes_in_turn(data):
+    """Against the rule, class by class."""
+    labels = np.array(data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=60)))
+    every = st.lists(st.sampled_from(range(len(labels))), unique=True)
+    ids = np.array(sorted(data.draw(every)), np.int64)
+    count, seed = data.draw(st.integers(0, len(ids))), data.draw(st.integers(0, 99))
+    shuffled, place = permutation(seed, 0, ids), np.empty(len(ids))
+    for label in set(labels[ids].tolist()):
+        rows = np.flatnonzero(labels[shuffled] == label)
+        place[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
+    order = shuffled[np.argsort(place, kind="stable")]
+    chosen, rest = by_class(ids, labels, count, seed)
+    assert chosen.tolist() == sorted(order[:count].tolist())
+    assert rest.tolist() == sorted(order[count:].tolist())
 
 
 def test_by_class_keeps_shares():
