@@ -112,7 +112,7 @@ def _with_threads(data: EncodedData, threads: int) -> EncodedData:
 
 
 def _over_limit(root: str, size: int, repeats: int, say: Say) -> list[Figure]:
-    """Of one thread, in processor time."""
+    """Figures of one thread, in processor time."""
     plain = _with_threads(_opened(root, size), 1)
     random = _with_threads(_opened(root, size, policy="rand_augment"), 1)
     ids = plain.train[:_VIEWS]
