@@ -25,6 +25,7 @@ def tracker(tmp_path):
     made.finish()
 
 
+@pytest.mark.processes
 def test_one_that_fails_again_and_again_is_given_up_with_the_remedy(
     tracker, tmp_path, monkeypatch
 ):

@@ -66,6 +66,7 @@ def test_a_view_depends_on_the_sample_and_the_epoch_alone(root, ids, epoch):
     assert np.array_equal(out, together)
 
 
+@pytest.mark.processes
 def test_another_process_makes_the_same_bytes(root, kdlab_home):
     ids = list(range(20))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
