@@ -18,6 +18,8 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -30,7 +32,7 @@ from kdlab.bench.apart import runs_apart
 from kdlab.config.load import merged
 from kdlab.data.augment import Augment
 from kdlab.data.encoded.decode import head
-from kdlab.data.encoded.pictures import EncodedData, EncodedPictures
+from kdlab.data.encoded.pictures import EncodedData
 from kdlab.data.image_folder import ImageFolder
 from kdlab.errors import BadInput
 from kdlab.report.figures import Figure, Report, Say, figure, over, report
@@ -96,19 +98,7 @@ def _opened(root: str, size: int, **augment: object) -> EncodedData:
 
 
 def _with_threads(data: EncodedData, threads: int) -> EncodedData:
-    shown = data.inputs
-    pictures = EncodedPictures(
-        shown.store, shown.size, shown.channels, shown.crop_pct, threads
-    )
-    return EncodedData(
-        data.name,
-        pictures,
-        data.labels,
-        data.classes,
-        *(data.train, data.validation, data.test),
-        digest=data.digest,
-        augment=data.augment,
-    )
+    return replace(data, inputs=replace(data.inputs, threads=threads))
 
 
 def _over_limit(root: str, size: int, repeats: int, say: Say) -> list[Figure]:
@@ -121,12 +111,13 @@ def _over_limit(root: str, size: int, repeats: int, say: Say) -> list[Figure]:
     for repeat in range(-1, repeats):  # the first warms up and is not counted
         epoch = repeat + 1
         boxes = plain.augment.boxes(ids, epoch)
+        assert boxes is not None
         known = [head(raw) for raw in raws]
         parts = [boxes(i, h.height, h.width) for i, h in enumerate(known)]
         found = (
-            _rate(lambda parts=parts: _bare(raws, parts, size), len(ids)),  # type: ignore[misc]
-            _rate(lambda epoch=epoch: _ours(plain, ids, epoch), len(ids)),  # type: ignore[misc]
-            _rate(lambda epoch=epoch: _ours(random, ids, epoch), len(ids)),  # type: ignore[misc]
+            _rate(partial(_bare, raws, parts, size), len(ids)),
+            _rate(partial(_ours, plain, ids, epoch), len(ids)),
+            _rate(partial(_ours, random, ids, epoch), len(ids)),
         )
         if repeat >= 0:
             for rates, rate in zip((bare, ours, augmented), found, strict=True):
@@ -143,10 +134,12 @@ def _over_limit(root: str, size: int, repeats: int, say: Say) -> list[Figure]:
     ]
 
 
-def _rate(work: Callable[[], None], count: int) -> float:
-    begin = time.process_time()
+def _rate(
+    work: Callable[[], None], count: int, clock: Callable[[], float] = time.process_time
+) -> float:
+    begin = clock()
     work()
-    return count / (time.process_time() - begin)
+    return count / (clock() - begin)
 
 
 def _ours(
@@ -184,8 +177,8 @@ def _over_peers(root: str, folder: Path, repeats: int, say: Say) -> list[Figure]
     for repeat in range(-1, repeats):
         epoch = repeat + 1
         found = {
-            "ours": _wall(lambda epoch=epoch: _ours(data, ids, epoch), len(ids)),  # type: ignore[misc]
-            "one": _wall(lambda epoch=epoch: _ours(one, ids, epoch), len(ids)),  # type: ignore[misc]
+            "ours": _rate(partial(_ours, data, ids, epoch), len(ids), time.perf_counter),
+            "one": _rate(partial(_ours, one, ids, epoch), len(ids), time.perf_counter),
         }
         for name, loader in loaders.items():
             found[name] = _loader_rate(loader)
@@ -203,12 +196,6 @@ def _over_peers(root: str, folder: Path, repeats: int, say: Say) -> list[Figure]
         figure("two_threads_over_one", over(ours, rates["one"]), "ratio", ">= 1.7"),
         figure("views_per_s/two_threads", ours, "views/s"),
     ]
-
-
-def _wall(work: Callable[[], None], count: int) -> float:
-    begin = time.perf_counter()
-    work()
-    return count / (time.perf_counter() - begin)
 
 
 def _loader_rate(loader: "torch.utils.data.DataLoader[object]") -> float:

@@ -37,6 +37,7 @@ _POLICY = slice(_BOX.stop, _BOX.stop + 2 * _MOST_OPS)
 _COLOURS = slice(_POLICY.stop, _POLICY.stop + 8)
 _ERASED = slice(_COLOURS.stop, _COLOURS.stop + 2 * _TRIES + 3)
 _GREY = 128
+_LOG_RATIO = math.log(4 / 3)  # of the sides of a resized crop, at most
 _ERASED_SHARE, _ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)  # of the area; of the sides
 _FIRST = ("flip", "crop_padding", "resized_crop", "cutout", "seed")  # fields of release 0.1
 VERSION = 1  # raise when a view changes for the same spec: caches of labels depend on it
@@ -93,11 +94,15 @@ class Augment(Spec):
         text = json.dumps(said | {"version": VERSION}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def boxes(self, ids: NDArray[np.int64], epoch: int) -> Boxes:
-        """Which part of each image is resized, by its number in `ids`, its height and width."""
-        assert self.resized_crop is not None
-        chance = uniforms(self.seed, epoch, ids, _BOX.stop)[:, _BOX]
+    def boxes(self, ids: NDArray[np.int64], epoch: int) -> Boxes | None:
+        """Which part of each image is resized, by its number in `ids`, its height and width.
+
+        None without a resized crop.
+        """
         smallest = self.resized_crop
+        if smallest is None:
+            return None
+        chance = uniforms(self.seed, epoch, ids, _BOX.stop)[:, _BOX]
         return lambda i, height, width: _tried_box(chance[i], smallest, height, width)
 
     def views(self, images: Images, ids: NDArray[np.int64], epoch: int) -> Images:
@@ -183,8 +188,7 @@ def _tried_box(
     """
     for k in range(_TRIES):
         area = height * width * (smallest + (1 - smallest) * float(chance[2 * k]))
-        ratio = math.exp(math.log(4 / 3) * (2 * float(chance[2 * k + 1]) - 1))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        w, h = _sides(area, _LOG_RATIO * (2 * float(chance[2 * k + 1]) - 1))
         if 0 < w <= width and 0 < h <= height:
             top = int(float(chance[-2]) * (height - h + 1))
             return int(float(chance[-1]) * (width - w + 1)), top, w, h
@@ -233,12 +237,17 @@ def _crop_box(
     """(left, top, right, bottom). One try, clipped, where torchvision draws up to ten."""
     area = height * width * (smallest + (1 - smallest) * float(chance[0]))
     # Scales and ratios use one draw each, the place the two halves of the third.
-    ratio = math.exp(math.log(4 / 3) * (2 * float(chance[1]) - 1))
-    w = min(width, max(1, round(math.sqrt(area * ratio))))
-    h = min(height, max(1, round(math.sqrt(area / ratio))))
+    w, h = _sides(area, _LOG_RATIO * (2 * float(chance[1]) - 1))
+    w, h = min(width, max(1, w)), min(height, max(1, h))
     place = float(chance[2]) * (width - w + 1) * (height - h + 1)
     top, left = divmod(int(place), width - w + 1)
     return left, top, left + w, top + h
+
+
+def _sides(area: float, log_ratio: float) -> tuple[int, int]:
+    """Sides of an area, in pixels, the first over the second in this ratio."""
+    ratio = math.exp(log_ratio)
+    return round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
 
 
 def _erased(images: Images, chance: NDArray[np.float64], share: float) -> Images:
@@ -251,8 +260,7 @@ def _erased(images: Images, chance: NDArray[np.float64], share: float) -> Images
         for k in range(_TRIES):
             least, most = _ERASED_SHARE
             area = height * width * (least + (most - least) * draws[2 * k])
-            ratio = math.exp(lowest + (highest - lowest) * draws[2 * k + 1])
-            h, w = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            h, w = _sides(area, lowest + (highest - lowest) * draws[2 * k + 1])
             if h < height and w < width:
                 top = int(draws[-2] * (height - h + 1))
                 left = int(draws[-1] * (width - w + 1))

@@ -81,7 +81,7 @@ class ImageFolder(DataSpec):
             EncodedPictures(store, self.size, self.channels, self.crop_pct),
             labels,
             store.index.facts.classes,
-            *self._split(labels, self._splits(store)),
+            *self._split(labels, self._splits(store, labels)),
             digest=self._digest(store),
             augment=self.augment,
         )
@@ -103,15 +103,16 @@ class ImageFolder(DataSpec):
         inputs = decode_all(
             store.shown, store.read, len(store), self.size, self.channels, say
         )
-        return Decoded(inputs, labels, self._splits(store), store.index.facts.classes)
+        return Decoded(
+            inputs, labels, self._splits(store, labels), store.index.facts.classes
+        )
 
-    def _splits(self, store: Store) -> NDArray[np.uint8]:
+    def _splits(self, store: Store, labels: NDArray[np.int64]) -> NDArray[np.uint8]:
         split = store.index.split.copy()
         split[split == NO_SPLIT] = TRAIN
         if not (split == TEST).any():
             train = np.flatnonzero(split == TRAIN)
             count = round(self.test_share * len(train))
-            labels = store.index.label.astype(np.int64)
             test, _ = by_class(train, labels, count, self.split_seed + 2)
             split[test] = TEST
         if not (split == TRAIN).any():

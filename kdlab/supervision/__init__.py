@@ -3,5 +3,7 @@
 child pipes       children.py: one JSON line each way
 forked children   forks.py: where tests have them forked
 ranks             rank_child.py, with heartbeats (heartbeat.py)
+how often again   restarts.py
+a small heap      allocator.py
 all of a group    supervisor.py: Ready | Said | Silent | Lost, here or on Dask workers
 """

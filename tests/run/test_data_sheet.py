@@ -52,6 +52,7 @@ def test_what_is_broken_or_double_is_named(photos, kdlab_home, kdlab_cli):
     assert code == 1
     assert "1 of 42 images cannot be decoded" in out
     assert str(cut) in out
+    assert "views/s" not in out  # it would end at the broken one: nothing was measured
 
 
 def test_small_sets_are_looked_at_as_they_are_decoded(kdlab_home, kdlab_cli):

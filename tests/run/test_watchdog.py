@@ -16,8 +16,8 @@ import kdlab
 from kdlab.events.runs import RunRestarted
 from kdlab.events.training import StepLogged
 from kdlab.run.handle.run import resume
-from kdlab.run.process.watchdog import Restarts
 from kdlab.supervision import forks
+from kdlab.supervision.restarts import Restarts
 
 
 @given(st.lists(st.floats(0, 100), min_size=1), st.integers(0, 5), st.floats(0.1, 50))

@@ -25,6 +25,7 @@ from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped
 from kdlab.events.event import Emit, parse
 from kdlab.events.teachers import ReaderRestarted
 from kdlab.supervision.children import Child, tail
+from kdlab.supervision.restarts import Restarts
 
 _TICK_S = 0.2  # how often a waiting trainer looks whether it should stop
 _RESTARTS, _RESTARTS_S = 5, 60.0  # of a reader, in so many seconds, before the run fails
@@ -46,7 +47,7 @@ class HeldReader:
         self.config, self.log = config, log
         self._report, self._stop = report, stop
         self._last: dict[str, float] = {}  # figures, kept when the ring is gone
-        self._restarts: list[float] = []  # when
+        self._restarts = Restarts(_RESTARTS, _RESTARTS_S)
         self._paused = False
         self.at(config.start.epoch, config.start.done)
         self._start()
@@ -91,11 +92,10 @@ class HeldReader:
         Raises:
             ClusterError: it has died again and again; quotes its log.
         """
-        now, last = time.monotonic(), self.figures()
+        last = self.figures()
         why = self._child.exit_report("ended during the run")
-        self._restarts = [at for at in self._restarts if now - at < _RESTARTS_S] + [now]
         self._end()
-        if len(self._restarts) > _RESTARTS:
+        if not self._restarts.allowed(time.monotonic()):
             self._last = last
             raise ClusterError(f"{why}\nIt was started again {_RESTARTS} times.")
         first_line, batches = why.split("\n", 1)[0], len(self._done)

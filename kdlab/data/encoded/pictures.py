@@ -66,14 +66,14 @@ class EncodedPictures:
         def change(rows: slice) -> None:
             out[rows] = augment.changed(out[rows], ids[rows], epoch)
 
-        after = change if augment.after_crop else None
-        if augment.resized_crop is None:
-            self._fill(ids, out, lambda i, known: middle(known, self.crop_pct), after)
-        else:
-            boxes = augment.boxes(ids, epoch)
-            self._fill(
-                ids, out, lambda i, known: Box(*boxes(i, known.height, known.width)), after
-            )
+        boxes = augment.boxes(ids, epoch)
+
+        def part(i: int, known: Head) -> Box:
+            if boxes is None:
+                return middle(known, self.crop_pct)
+            return Box(*boxes(i, known.height, known.width))
+
+        self._fill(ids, out, part, change if augment.after_crop else None)
         return out
 
     def _fill(

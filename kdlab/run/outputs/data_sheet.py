@@ -63,16 +63,19 @@ class DataSheet:
         found = [
             f"{parts}, {len(data.test):,} test; {len(data.classes)} classes",
             f"shown as {height} by {width} pixels, {channels} channels; kept {kept}",
-            f"{self.views_per_s:,.0f} views/s on this machine's {os.cpu_count()} cores: a student "
-            "that trains on fewer never waits for them",
         ]
-        if self.broken:
+        if self.broken:  # the speed was not measured: it would end at these
             found.append(
                 f"{len(self.broken)} of {self.looked_at:,} images cannot be decoded:"
             )
             found += [f"  {line}" for line in self.broken[:_NAMED]]
-        elif _store(data):
-            found.append(f"{self.looked_at:,} images decoded: none is broken")
+        else:
+            found.append(
+                f"{self.views_per_s:,.0f} views/s on this machine's {os.cpu_count()} cores: a "
+                "student that trains on fewer never waits for them"
+            )
+            if _store(data):
+                found.append(f"{self.looked_at:,} images decoded: none is broken")
         if self.duplicates:
             found.append(
                 f"{len(self.duplicates)} images of validation or test are in train, too: what is "
@@ -179,9 +182,16 @@ def _each_broken(pictures: EncodedPictures, rows: NDArray[np.int64]) -> list[str
 
 def _duplicates(data: ImageData) -> list[tuple[str, str]]:
     """Images of validation and test that are in train byte by byte."""
-    known = {_digest(data, row): int(row) for row in data.train}
+    train, others = data.train, np.concatenate([data.validation, data.test])
+    if (pictures := _store(data)) is not None:  # only files of one size need to be read
+        size = pictures.store.index.size
+        train, others = (
+            train[np.isin(size[train], size[others])],
+            others[np.isin(size[others], size[train])],
+        )
+    known = {_digest(data, row): int(row) for row in train}
     pairs = []
-    for row in (*data.validation, *data.test):
+    for row in others:
         other = known.get(_digest(data, row))
         if other is not None:
             pairs.append((_shown(data, int(row)), _shown(data, other)))

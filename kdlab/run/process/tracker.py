@@ -9,6 +9,7 @@ from kdlab.errors import ClusterError
 from kdlab.events.event import Emit
 from kdlab.events.general import Warned
 from kdlab.supervision.children import Child
+from kdlab.supervision.restarts import Restarts
 from kdlab.tracking.follow import Followed
 
 _PATIENCE_S = 60.0
@@ -66,15 +67,13 @@ class Tracker:
 
     def _watch(self) -> None:
         """Until everything is written, or it is given up."""
-        ends: list[float] = []  # when
+        restarts = Restarts(_RESTARTS, _RESTARTS_S)
         while self._child is not None and (code := self._child.process.wait()):
             if self._closed:
                 return
             how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-            now = time.monotonic()
-            ends = [at for at in ends if now - at < _RESTARTS_S] + [now]
             last_try = self._over.is_set() and code > 0  # MLflow itself refuses
-            if last_try or len(ends) > _RESTARTS:
+            if last_try or not restarts.allowed(time.monotonic()):
                 self._failed(
                     f"MLflow was not written to the end: its process ended {how} (see "
                     f"{self._log}). The training is not concerned; `kdlab runs --sync` writes "
