@@ -6,17 +6,13 @@ from kdlab.bench import unlike
 
 
 @pytest.mark.slow
-def test_a_slower_rank_gets_fewer_rows_when_speed_is_measured(
-    kdlab_home, elsewhere, monkeypatch
-):
-    # So slow, in periods so long, that no other noise of the machine is like it.
-    monkeypatch.setattr(unlike, "SPEED", 0.2)
-    monkeypatch.setattr(unlike, "_PERIOD_S", 0.05)
+def test_it_trains_with_equal_and_with_measured_shares(kdlab_home, elsewhere, monkeypatch):
     monkeypatch.setattr(unlike, "_TIMED_STEPS", 20)  # no rate is asserted
     found = {f["name"]: f["value"] for f in unlike.measure(repeats=1)["figures"]}
     for source in ("n_training", "served"):
         assert found[f"slow_rank_rows/equal/{source}"] == 0.5
-        assert 0 < found[f"slow_rank_rows/measured/{source}"] < 0.5
+        # How many is for tests/papers/test_shares.py: here the machine's noise decides too.
+        assert 0 < found[f"slow_rank_rows/measured/{source}"] < 1
         for shares in ("equal", "measured"):
             both = found[f"over_fast_alone/{shares}/{source}"]
             ideal = found[f"of_both_together/{shares}/{source}"]
