@@ -31,7 +31,7 @@ from PIL import Image
 from kdlab.bench.apart import runs_apart
 from kdlab.config.load import merged
 from kdlab.data.augment import Augment
-from kdlab.data.encoded.decode import head
+from kdlab.data.encoded.decode import head, resized
 from kdlab.data.encoded.pictures import EncodedData
 from kdlab.data.image_folder import ImageFolder
 from kdlab.errors import BadInput
@@ -154,8 +154,7 @@ def _bare(raws: list[bytes], parts: list[tuple[int, int, int, int]], size: int) 
     out = np.empty((_BATCH, 3, size, size), np.uint8)
     for i, (raw, (left, top, width, height)) in enumerate(zip(raws, parts, strict=True)):
         pixels = simplejpeg.decode_jpeg(raw)
-        part = Image.fromarray(pixels[top : top + height, left : left + width])
-        view = np.asarray(part.resize((size, size), Image.Resampling.BILINEAR))
+        view = resized(pixels[top : top + height, left : left + width], (size, size))
         out[i % _BATCH] = (view[:, ::-1] if i % 2 else view).transpose(2, 0, 1)
 
 

@@ -91,8 +91,9 @@ def _refuse_if_huge(height: int, width: int) -> None:
 def view(raw: bytes, known: Head, box: Box, size: tuple[int, int], channels: int) -> Pixels:
     """(H, W, C): a part of an image, brought to a size by antialiased bilinear resizing.
 
-    The same as torchvision's `resized_crop` of the Pillow image, unless the part is at least twice
-    as large as asked for in a JPEG: that is decoded to a half, a quarter or an eighth first.
+    The same as torchvision's `resized_crop` of the image as a tensor, unless the part is at least
+    twice as large as asked for in a JPEG: that is decoded to a half, a quarter or an eighth first,
+    and the part has the pixels of that in which it lies.
 
     Args:
         raw: encoded bytes.
@@ -104,8 +105,6 @@ def view(raw: bytes, known: Head, box: Box, size: tuple[int, int], channels: int
     Raises:
         DataError: it is damaged.
     """
-    from PIL import Image
-
     height, width = size
     shrunk = 1
     while shrunk < _SMALLEST and min(box.width / width, box.height / height) >= 2 * shrunk:
@@ -113,33 +112,31 @@ def view(raw: bytes, known: Head, box: Box, size: tuple[int, int], channels: int
     whole = _by_turbo(raw, known, shrunk) if known.quick else None
     if whole is None:
         whole, shrunk = _by_pillow(raw), 1
-    if shrunk == 1:
-        part = _cut(whole, box, channels)
-        if part.size != (width, height):
-            part = part.resize((width, height), Image.Resampling.BILINEAR)
-    else:
-        edges = (box.left, box.top, box.left + box.width, box.top + box.height)
-        left, top, right, bottom = (edge / shrunk for edge in edges)
-        outer = Box(
-            int(left), int(top), math.ceil(right) - int(left), math.ceil(bottom) - int(top)
-        )
-        inner = (left - outer.left, top - outer.top, right - outer.left, bottom - outer.top)
-        part = _cut(whole, outer, channels).resize(
-            (width, height), Image.Resampling.BILINEAR, box=inner
-        )
-    pixels = np.asarray(part)
-    return pixels if channels > 1 else pixels[..., None]
+    right, bottom = box.left + box.width, box.top + box.height
+    rows = slice(box.top // shrunk, -(-bottom // shrunk))
+    part = whole[rows, box.left // shrunk : -(-right // shrunk)]
+    if part.shape[:2] != size:
+        part = resized(part, size)
+    return part if channels > 1 else _grey(part)
 
 
-def _cut(whole: Pixels, box: Box, channels: int) -> "Image.Image":
+def resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+    """(height, width, 3): antialiased, bilinear; a quarter of the time that Pillow needs.
+
+    torch makes the same bytes on every processor. What it is given lies in one piece: else it
+    copies that with as many threads as the student trains with, once for each image.
+    """
+    import torch
+
+    whole = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
+    small = torch.nn.functional.interpolate(whole, size, mode="bilinear", antialias=True)
+    return small[0].permute(1, 2, 0).numpy()
+
+
+def _grey(pixels: Pixels) -> Pixels:
     from PIL import Image
 
-    rows, columns = (
-        slice(box.top, box.top + box.height),
-        slice(box.left, box.left + box.width),
-    )
-    part = Image.fromarray(whole[rows, columns])
-    return part if channels > 1 else part.convert("L")
+    return np.asarray(Image.fromarray(np.ascontiguousarray(pixels)).convert("L"))[..., None]
 
 
 def _by_turbo(raw: bytes, known: Head, shrunk: int) -> Pixels | None:
@@ -163,7 +160,7 @@ def _by_pillow(raw: bytes) -> Pixels:
     try:
         with Image.open(io.BytesIO(raw)) as image:
             upright = ImageOps.exif_transpose(eight_bits(image))
-            return np.asarray(upright.convert("RGB"))
+            return np.array(upright.convert("RGB"))  # its own, as torch wants it
     except DataError:
         raise
     except Exception as error:  # Pillow raises a dozen kinds for damaged files

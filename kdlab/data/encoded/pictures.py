@@ -15,7 +15,7 @@ from kdlab.data.encoded.store import Store
 from kdlab.data.images import ImageData
 from kdlab.errors import DataError
 
-PIXELS = 1  # raise when a view changes for the same set: caches of labels depend on it
+PIXELS = 2  # raise when a view changes for the same set: caches of labels depend on it
 _EACH = 4  # images of one task of a thread
 
 

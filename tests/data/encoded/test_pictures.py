@@ -113,8 +113,9 @@ def test_what_is_shown_for_a_test_is_the_square_in_the_middle(root):
         side = round(min(image.size) * 0.5)
         left, top = (image.width - side) // 2, (image.height - side) // 2
         square = image.crop((left, top, left + side, top + side))
-        expected = np.asarray(square.resize((24, 24), Image.Resampling.BILINEAR))
-    assert np.array_equal(data.inputs[np.array([0])][0], expected.transpose(2, 0, 1))
+        expected = np.asarray(square.resize((24, 24), Image.Resampling.BILINEAR), np.int64)
+    found = data.inputs[np.array([0])][0].astype(np.int64)
+    assert abs(found - expected.transpose(2, 0, 1)).max() <= 2  # Pillow rounds otherwise
 
 
 def test_splits_and_labels_are_those_of_the_decoded_set(root):
