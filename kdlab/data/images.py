@@ -8,10 +8,10 @@ training data is cached in the host memory of each server).
 import hashlib
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 import psutil
@@ -66,6 +66,8 @@ class ImageData(ABC):
     test: NDArray[np.int64]
     digest: str  # of pixels and labels, 16 hex digits
     augment: Augment
+    # Views take longer than a message: who has others to serve makes them in a thread.
+    slow: ClassVar[bool] = False
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -80,6 +82,18 @@ class ImageData(ABC):
 
         With `out` they are written there, without a copy between where nothing is changed.
         """
+
+    def views_ahead(
+        self, batches: Iterable[NDArray[np.int64]], epoch: int
+    ) -> Iterator[NDArray[np.uint8]]:
+        """Views of each batch; where making them takes long, before they are asked for."""
+        return (self.views(ids, epoch) for ids in batches)
+
+    def shown_ahead(
+        self, batches: Iterable[NDArray[np.int64]]
+    ) -> Iterator[NDArray[np.uint8]]:
+        """The same without augmentation."""
+        return (self.inputs[ids] for ids in batches)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The training samples of one run: a data set and the plan that cuts it into batches."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -106,6 +106,12 @@ class PlannedSamples:
         self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
         return self.data.views(ids, epoch, out)
+
+    def views_ahead(
+        self, batches: Iterable[NDArray[np.int64]], epoch: int
+    ) -> Iterator[NDArray[np.uint8]]:
+        """Views of each of these batches, in order."""
+        return self.data.views_ahead(batches, epoch)
 
     def labels(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.data.labels[ids]

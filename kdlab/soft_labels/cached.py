@@ -120,12 +120,12 @@ def _fill(
     made = arrays(folder, len(ids), samples.classes, meta, "w+")
     lost = []
     for view in range(meta.views):
-        for start in range(0, len(ids), _WRITE_BATCH):
+        parts = [slice(at, at + _WRITE_BATCH) for at in range(0, len(ids), _WRITE_BATCH)]
+        all_views = samples.views_ahead([ids[rows] for rows in parts], view)
+        for rows, views in zip(parts, all_views, strict=True):
             if stop():
                 raise RunStopped("stopped by the user while soft labels were written")
-            rows = slice(start, start + _WRITE_BATCH)
-            views = torch.from_numpy(samples.views(ids[rows], view))
-            logits = teacher.infer(views).numpy()
+            logits = teacher.infer(torch.from_numpy(views)).numpy()
             if k is None:
                 made["logits"][view, rows] = logits.astype(np.float16)
                 continue

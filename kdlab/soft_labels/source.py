@@ -5,7 +5,7 @@ never learns where the soft labels were made.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
@@ -64,13 +64,13 @@ class LocalSource:
 
     def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
         view = epoch if self.views is None else epoch % self.views
-        for index, ids in enumerate(self.samples.batches(epoch)):
-            if index in done:
-                continue
+        wanted = [b for b in enumerate(self.samples.batches(epoch)) if b[0] not in done]
+        made = self.samples.views_ahead([ids for _, ids in wanted], view)
+        for (index, ids), views in zip(wanted, made, strict=True):
             batch = Batch(
                 index=index,
                 ids=ids,
-                views=torch.from_numpy(self.samples.views(ids, view)),
+                views=torch.from_numpy(views),
                 labels=torch.from_numpy(self.samples.labels(ids)),
                 soft=None,
             )
@@ -119,6 +119,11 @@ class Samples(Protocol):
     def views(
         self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]: ...
+
+    def views_ahead(
+        self, batches: Iterable[NDArray[np.int64]], epoch: int
+    ) -> Iterator[NDArray[np.uint8]]:
+        """Views of each of these batches, in order."""
 
     def labels(self, ids: NDArray[np.int64]) -> NDArray[np.int64]: ...
 

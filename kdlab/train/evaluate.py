@@ -36,10 +36,10 @@ def evaluate(
     guesses = min(5, len(data.classes))
     hits = np.zeros(2)
     with evaluating(model), torch.inference_mode():
-        for start in range(0, len(ids), batch):
+        batches = [ids[start : start + batch] for start in range(0, len(ids), batch)]
+        for rows, shown in zip(batches, data.shown_ahead(batches), strict=True):
             alive()
-            rows = ids[start : start + batch]
-            logits = model(torch.from_numpy(data.inputs[rows]).to(device))
+            logits = model(torch.from_numpy(shown).to(device))
             labels = torch.from_numpy(data.labels[rows]).to(device)
             right = logits.topk(guesses, dim=1).indices == labels[:, None]
             hits += [float(right[:, 0].sum()), float(right.sum())]

@@ -1,5 +1,8 @@
 """What a reader keeps of each batch until the trainer has it: ids, views, soft labels."""
 
+import asyncio
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -7,6 +10,8 @@ from kdlab.cluster.reader.ring import Slot
 from kdlab.data.samples import PlannedSamples
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.soft_labels.label_file import GrowingLabels
+
+Work = Callable[[], object]
 
 
 class BatchesUnderWay:
@@ -35,7 +40,7 @@ class BatchesUnderWay:
         """The epoch whose views are shown."""
         return epoch if self._labels is None else self._labels.view_of(epoch)
 
-    def views(self, part: Part, *, keep: bool) -> NDArray[np.uint8]:
+    async def views(self, part: Part, *, keep: bool) -> NDArray[np.uint8]:
         """Views of a part; with `keep` those of the whole batch, which a re-send needs again.
 
         A batch that is checked may be delivered already, and its views gone.
@@ -43,10 +48,16 @@ class BatchesUnderWay:
         rows, key = slice(part.start, part.stop), (part.epoch, part.batch)
         ids, view = self.ids(*key), self.view_of(part.epoch)
         if not keep:
-            return self._samples.views(ids[rows], view)
+            return await self._made(ids[rows], view)
         if key not in self._views:
-            self._views[key] = self._samples.views(ids, view)
+            whole = await self._made(ids, view)
+            self._views.setdefault(key, whole)
         return self._views[key][rows]
+
+    async def _made(self, ids: NDArray[np.int64], view: int) -> NDArray[np.uint8]:
+        if not self._samples.data.slow:
+            return self._samples.views(ids, view)
+        return await asyncio.to_thread(self._samples.views, ids, view)
 
     def knows(self, epoch: int, batch: int) -> bool:
         """Whether the soft labels of a batch were kept."""
@@ -73,22 +84,29 @@ class BatchesUnderWay:
             self._soft[key] = np.empty(shape, np.float32)
         return self._soft[key]
 
-    def move_to(self, slot: Slot, epoch: int, batch: int) -> int:
-        """Fill a slot of the ring, and forget the batch; its samples."""
+    def move_to(self, slot: Slot, epoch: int, batch: int) -> tuple[int, Work | None]:
+        """Fill a slot of the ring, and forget the batch.
+
+        Returns:
+            Its samples, and what is left to do, in any thread, before the slot may be read:
+            views that take long.
+        """
         ids, key = self.ids(epoch, batch), (epoch, batch)
-        count = len(ids)
+        count, view = len(ids), self.view_of(epoch)
         slot.head[:] = (epoch, batch, count)
         slot.ids[:count] = ids
         slot.labels[:count] = self._samples.labels(ids)
         slot.soft[:count] = self._soft.pop(key)
         views, place = self._views.pop(key, None), slot.views[:count]
-        if views is None:
-            self._samples.views(ids, self.view_of(epoch), out=place)
-        else:
-            place[:] = views
         for old in [e for e in self._cuts if e < epoch]:
             del self._cuts[old]
-        return count
+        if views is not None:
+            place[:] = views
+        elif self._samples.data.slow:
+            return count, lambda: self._samples.views(ids, view, out=place)
+        else:
+            self._samples.views(ids, view, out=place)
+        return count, None
 
     def finish(self) -> None:
         """The file of kept soft labels may be complete by now."""

@@ -7,7 +7,8 @@ Rule 1. Nothing is decided here. A fact arrives (labels, a free slot, a lost tea
 Rule 2. Everything runs on one asyncio loop. No lock exists because nothing else touches
         the state.
 Rule 3. A process of its own: in a thread it would take the trainer's interpreter lock and
-        cost 10 to 28 % at steps of a few milliseconds. It imports no torch.
+        cost 10 to 28 % at steps of a few milliseconds. It imports no torch, but to resize images
+        that are kept encoded, and those it leaves to threads.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import json
 import socket
 import time
 import traceback
+from collections import deque
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -26,7 +28,7 @@ from numpy.typing import NDArray
 from kdlab.cluster import notebook_components
 from kdlab.cluster.child_configs import ReaderConfig
 from kdlab.cluster.coordination.recording import Recorded
-from kdlab.cluster.reader.batches_under_way import BatchesUnderWay
+from kdlab.cluster.reader.batches_under_way import BatchesUnderWay, Work
 from kdlab.cluster.reader.reader_messages import (
     READER_FAILURES,
     READER_ORDERS,
@@ -129,6 +131,9 @@ class StudentReader:
         self.coordinator_away = False
         self.free_slots = list(range(ring.layout.slots))
         self.filled: dict[int, int] = {}  # slot -> samples, until the trainer frees it
+        self.unmade = deque[
+            tuple[int, Work | None]
+        ]()  # slots whose views are made, in order
         self.background: set[asyncio.Task[None]] = set()
         self.defect: BaseException | None = None  # the last that was said
 
@@ -206,7 +211,25 @@ class StudentReader:
 
     def _deliver(self, epoch: int, batch: int) -> None:
         slot = self.free_slots.pop(0)
-        self.filled[slot] = self.batches.move_to(self.ring.slot(slot), epoch, batch)
+        count, left = self.batches.move_to(self.ring.slot(slot), epoch, batch)
+        self.filled[slot] = count
+        if left is None and not self.unmade:
+            self._hand_over(slot)
+            return
+        self.unmade.append((slot, left))
+        if len(self.unmade) == 1:
+            self._spawn(self._make())
+
+    async def _make(self) -> None:
+        """Views that take long, in a thread: batches are handed over in their order."""
+        while self.unmade:
+            slot, left = self.unmade[0]
+            if left is not None:
+                await asyncio.to_thread(left)
+            self._hand_over(slot)
+            self.unmade.popleft()
+
+    def _hand_over(self, slot: int) -> None:
         if self.ring.fill(slot):
             self._write(0)
 
@@ -217,7 +240,7 @@ class StudentReader:
         ids = self.batches.ids(part.epoch, part.batch)[part.start : part.stop]
         views = None
         if self._wants_views(teacher):
-            views = self.batches.views(part, keep=not check)
+            views = await self.batches.views(part, keep=not check)
         epoch = self.batches.view_of(part.epoch)
         try:
             logits = await self.wires.soft_labels(teacher, epoch, ids, views)

@@ -9,6 +9,7 @@ import logging
 import queue
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -42,6 +43,7 @@ class Request:
     views: NDArray[np.uint8] | NDArray[np.float32] | None
     answer: Callable[[NDArray[np.float32] | Exception], None]  # called once, here
     by: "Inference"  # the model it was asked of: another may be loaded meanwhile
+    made: Future[NDArray[np.uint8]] | None = None  # views under way (`Inference.expect`)
 
     @property
     def size(self) -> int:
@@ -110,6 +112,7 @@ class Inference:
         self.device, self.deployment, self.weights = device, deployment, weights
         self.model = self._load(weights)
         self.data: ImageData | None = None
+        self._makes_views = ThreadPoolExecutor(1, thread_name_prefix="views-of-requests")
         self.t_t = 0.0  # samples/s while computing
         self.best_batch = deployment.batch
         self.min_batch = 1  # samples: its efficiency falls off below
@@ -218,9 +221,18 @@ class Inference:
             start += request.size
         self.answered += len(requests)
 
+    def expect(self, request: Request) -> Request:
+        """One that arrived: views that take long are begun while another is computed."""
+        ids, data = request.ids, self.data
+        if request.views is None and ids is not None and data is not None and data.slow:
+            request.made = self._makes_views.submit(data.views, ids, request.epoch)
+        return request
+
     def _inputs(self, request: Request) -> NDArray[np.uint8] | NDArray[np.float32]:
         if request.views is not None:
             return request.views
+        if request.made is not None:
+            return request.made.result()
         assert request.ids is not None
         assert self.data is not None  # checked on arrival
         return self.data.views(request.ids, request.epoch)

@@ -167,11 +167,10 @@ class TeacherServer:
             reply(answer)
 
         self.open_requests += 1
-        self.requests.put(
-            Request(
-                wanted.epoch, inputs.get("ids"), inputs.get("views"), answered, inference
-            )
+        request = Request(
+            wanted.epoch, inputs.get("ids"), inputs.get("views"), answered, inference
         )
+        self.requests.put(inference.expect(request))
 
     def _largest_request(self) -> int:
         """Bytes: the images of its largest batch as float32, and no more."""

@@ -1,10 +1,8 @@
 """Images of a store as a data set shows them: decoded when they are asked for."""
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +10,11 @@ from numpy.typing import NDArray
 from kdlab.data.augment import Augment
 from kdlab.data.encoded.decode import Box, Head, head, view
 from kdlab.data.encoded.store import Store
+from kdlab.data.encoded.view_threads import in_threads, made_ahead
 from kdlab.data.images import ImageData
 from kdlab.errors import DataError
 
 PIXELS = 2  # raise when a view changes for the same set: caches of labels depend on it
-_EACH = 4  # images of one task of a thread
-
-
-@cache
-def _pool(pid: int, threads: int) -> ThreadPoolExecutor:
-    """Threads of this process: decoding and resizing let go of the interpreter."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="views")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +22,7 @@ class EncodedPictures:
     """Rows of a store, each shown as (channels, size, size).
 
     crop_pct: share of the shorter side that the square in the middle has, as timm calls it.
-    threads: that make views; 0 is one for each core.
+    threads: that make views; 0 is as many as measured best.
     """
 
     store: Store
@@ -86,9 +78,8 @@ class EncodedPictures:
         """Each part as it is cut and resized; then what comes `after`, on some at a time."""
         side = (self.size, self.size)
 
-        def some(begin: int) -> None:
-            end = min(begin + _EACH, len(rows))
-            for i in range(begin, end):
+        def some(numbers: range) -> None:
+            for i in numbers:
                 row = int(rows[i])
                 raw = self.store.read(row)
                 try:
@@ -98,17 +89,9 @@ class EncodedPictures:
                     raise DataError(f"{self.store.shown(row)} {error}") from error
                 out[i] = pixels.transpose(2, 0, 1)
             if after is not None:
-                after(slice(begin, end))
+                after(slice(numbers.start, numbers.stop))
 
-        begins = range(0, len(rows), _EACH)
-        threads = self.threads or os.cpu_count() or 1
-        if min(threads, len(begins)) <= 1:
-            for begin in begins:
-                some(begin)
-        else:
-            list(
-                _pool(os.getpid(), threads).map(some, begins)
-            )  # raises what one of them did
+        in_threads(some, len(rows), self.threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +99,22 @@ class EncodedData(ImageData):
     """A set of any number of images, each decoded when it is shown."""
 
     inputs: EncodedPictures
+    slow: ClassVar[bool] = True
 
     def views(
         self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
         return self.inputs.views(ids, epoch, self.augment, out)
+
+    def views_ahead(
+        self, batches: Iterable[NDArray[np.int64]], epoch: int
+    ) -> Iterator[NDArray[np.uint8]]:
+        return made_ahead(lambda ids: self.views(ids, epoch), batches)
+
+    def shown_ahead(
+        self, batches: Iterable[NDArray[np.int64]]
+    ) -> Iterator[NDArray[np.uint8]]:
+        return made_ahead(self.inputs.__getitem__, batches)
 
 
 def middle(known: Head, crop_pct: float) -> Box:

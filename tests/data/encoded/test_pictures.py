@@ -75,10 +75,10 @@ def test_another_process_makes_the_same_bytes(root, kdlab_home):
 
 
 RECORDED = {
-    "geometry": "7143f1dd9f0e0ebd6cc5dc131dd1f9aa531db6a95e79d9f8ff88ee7eab33cf1a",
-    "rand_augment": "7aa0227d25d18f3d1ef18647e3aedc195c02f5161ed67949fd25e46855701409",
-    "trivial_augment_wide": "c1301e51c0d4bee47ee3d968c821fbdeadaae09e96c808c50282edb742806499",
-    "three_augment": "a5a1c61284ccb7cdbf1838d01009530dce652bbe72012ad853c887707ff312e6",
+    "geometry": "2d5c2d7c3410e35c0820e4fe28b7b080382ce19dfa6d2121c0a7c9c7baab6a62",
+    "rand_augment": "1700a6dd1472cd7057a24e9727ba05feb2d8155e0f362dde76a9b80746256cf6",
+    "trivial_augment_wide": "d0ee35f2c2822a380e8eebfdfa5ddb90d3cbc7608ba924269094cb5dfac77c01",
+    "three_augment": "2b52e0a9693f01cb62d7bbcaa5e0e4e9e614a06e14578eae57811e05287ad16f",
 }
 
 
