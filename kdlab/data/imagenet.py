@@ -1,64 +1,172 @@
-"""ImageNet-1k as torchvision reads it: its validation images are the test set here."""
+"""ImageNet-1k from its official archives, read where they lie; its validation images are `test`."""
 
-from collections.abc import Sequence
+import io
+import re
+import tarfile
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, BinaryIO, cast
 
 from kdlab.config import Range, register
-from kdlab.data.from_torchvision import TorchvisionData, split_in_two
-from kdlab.data.image_folder import decode_all
-from kdlab.data.images import Decoded, Say
+from kdlab.data.encoded.holders import look, opened
+from kdlab.data.encoded.index import Finding, FoundImage
+from kdlab.data.encoded.walk import Entry, tar_entries, walk
+from kdlab.data.image_files import ImageFiles, Roots
+from kdlab.data.splits import TEST, TRAIN
 from kdlab.errors import DataError
 
-
-class FileSet(Protocol):
-    """A set that torchvision holds as paths of image files with their labels."""
-
-    samples: Sequence[tuple[str, int]]
-    classes: Sequence[tuple[str, ...]]
+_TRAIN, _TEST = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+_DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
+_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
+_WNID = re.compile(r"n\d{8}")
+_NUMBER = re.compile(r"(\d{8})\.JPEG$", re.IGNORECASE)
 
 
 @register("data/imagenet")
 @dataclass(frozen=True, kw_only=True)
-class ImageNet(TorchvisionData):
-    """ImageNet-1k from its official archives; its 50,000 validation images are `test`.
+class ImageNet(ImageFiles):
+    """ImageNet-1k from its three official archives, never unpacked.
 
-    size: pixels of a side; images are shrunk and cropped at the centre, once.
+    root: the folder with ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and
+        ILSVRC2012_devkit_t12.tar.gz, which image-net.org gives to those who accept its terms. The
+        50,000 validation images are `test`.
     """
 
-    root: str = "~/data/imagenet"
-    size: Annotated[int, Range(ge=16)] = 224
+    root: Roots = "~/data/imagenet"
+    size: Annotated[int, Range(ge=4)] = 224
     validation_share: Annotated[float, Range(ge=0, lt=1)] = 0.01
 
-    def expected_bytes(self) -> int:
-        return 1_331_167 * 3 * self.size**2
-
-    def identity(self) -> str:
-        return f"{super().identity()} size={self.size}"
-
-    def open_all(self) -> tuple[FileSet, FileSet]:
-        from torchvision.datasets import ImageNet as Torchvision
-
-        if self.download:
+    def find(self, root: str, found: Finding) -> None:
+        folder = Path(root)
+        if (folder / "train").is_dir() and (folder / "val").is_dir():
+            self._unpacked(folder, found)
+            return
+        train, test, devkit = (folder / name for name in (_TRAIN, _TEST, _DEVKIT))
+        missing = [path.name for path in (train, test, devkit) if not path.is_file()]
+        if missing:
             raise DataError(
-                "data/imagenet cannot be downloaded: its licence asks each user to fetch the "
-                f"archives from image-net.org. Put them under {self.folder()} and leave "
-                "`download` off."
+                f"{folder} lacks {', '.join(missing)}. ImageNet's licence asks each user to fetch "
+                "the archives from image-net.org; put them there as they are, or set `data.root` "
+                "to where they lie. Folders train/ and val/, as torchvision unpacks them, do, too."
             )
-        return self.open(Torchvision, split="train"), self.open(Torchvision, split="val")
+        try:
+            names, truth = _devkit(devkit)
+            for path, split in ((train, TRAIN), (test, TEST)):
+                number = len(found.holders)
+                found.holders.append(str(path))
+                found.looks[str(path)] = look(path)
+                images = _train(path) if split == TRAIN else _validation(path, truth)
+                for wnid, (name, start, packed, size, crc) in images:
+                    found.images.append(
+                        FoundImage(number, name, start, packed, size, crc, wnid, split)
+                    )
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise DataError(f"{folder} cannot be read: {error}.") from error
+        _name(found, names)
 
-    def decode(self, say: Say) -> Decoded:
-        train, test = self.open_all()
-        paths = [Path(path) for path, _ in (*train.samples, *test.samples)]
-        first, last = ([label for _, label in own.samples] for own in (train, test))
-        classes = [names[0] for names in train.classes]
-        inputs = decode_all(
-            lambda i: str(paths[i]),
-            lambda i: paths[i].read_bytes(),
-            len(paths),
-            self.size,
-            3,
-            say,
-        )
-        return split_in_two(inputs, first, last, classes)
+    def _unpacked(self, folder: Path, found: Finding) -> None:
+        """Class folders, as torchvision leaves them: what it calls val is the test."""
+        found.looks[str(folder)] = look(folder)
+        for name, split in (("train", TRAIN), ("val", TEST)):
+            first = len(found.images)
+            walk(str(folder / name), found)
+            found.images[first:] = [
+                image._replace(split=split) for image in found.images[first:]
+            ]
+        if (folder / _DEVKIT).is_file():  # else classes are called by their WordNet ids
+            _name(found, _devkit(folder / _DEVKIT)[0])
+
+
+def _train(path: Path) -> "list[tuple[str, Entry]]":
+    """Images of the tar of each class inside the tar of all: bytes of the outer one."""
+    images: list[tuple[str, Entry]] = []
+    with closing(opened(str(path))) as holder, holder.stream() as raw:
+        classes = list(tar_entries(str(path), raw))
+        for name, start, _, size, _ in classes:
+            wnid = Path(name).stem
+            if not _WNID.fullmatch(wnid):
+                continue
+            inner = cast("BinaryIO", _Part(raw, start, size))
+            for inside, at, packed, length, crc in tar_entries(f"{path}: {name}", inner):
+                entry = f"train/{wnid}/{inside}", start + at, packed, length, crc
+                images.append((wnid, entry))
+    return images
+
+
+def _validation(path: Path, truth: "list[str]") -> "list[tuple[str, Entry]]":
+    images: list[tuple[str, Entry]] = []
+    with closing(opened(str(path))) as holder, holder.stream() as raw:
+        for name, *rest in tar_entries(str(path), raw):
+            number = _NUMBER.search(name)
+            if number is None:
+                continue
+            place = int(number.group(1)) - 1
+            if not 0 <= place < len(truth):
+                raise DataError(f"{path}: {name} has no entry in {_TRUTH} of {_DEVKIT}.")
+            start, packed, size, crc = rest
+            images.append((truth[place], (f"val/{name}", start, packed, size, crc)))
+    return images
+
+
+class _Part(io.RawIOBase):
+    """A file inside another, as tarfile reads one."""
+
+    def __init__(self, whole: BinaryIO, start: int, size: int) -> None:
+        self._whole, self._start, self._size, self._at = whole, start, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, (0, self._at, self._size)[whence] + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, count: int = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        self._whole.seek(self._start + self._at)
+        raw = self._whole.read(left if count < 0 else min(count, left))
+        self._at += len(raw)
+        return raw
+
+
+def _devkit(path: Path) -> tuple[dict[str, str], list[str]]:
+    """Words of each WordNet id, and the id of each validation image."""
+    from scipy.io import loadmat
+
+    with tarfile.open(path, "r:gz") as archive:
+        members = {Path(member.name).name: member for member in archive.getmembers()}
+        absent = [name for name in ("meta.mat", _TRUTH) if name not in members]
+        if absent:
+            raise DataError(f"{path} lacks {', '.join(absent)}: it is no devkit of 2012.")
+        files = [archive.extractfile(members[name]) for name in ("meta.mat", _TRUTH)]
+        meta, truth = (b"" if file is None else file.read() for file in files)
+    synsets = loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
+    wnid_of, words_of = dict[int, str](), dict[str, str]()
+    for synset in synsets:
+        if int(synset["num_children"]) == 0:
+            wnid = str(synset["WNID"])
+            wnid_of[int(synset["ILSVRC2012_ID"])] = wnid
+            words_of[wnid] = str(synset["words"])
+    return words_of, [wnid_of[int(line)] for line in truth.decode().split()]
+
+
+def _name(found: Finding, words: dict[str, str]) -> None:
+    """Classes by their words, in the order of their ids, as everybody numbers them."""
+    wnids = sorted({image.label for image in found.images if image.label is not None})
+    shown = {wnid: _shown(wnid, words) for wnid in wnids}
+    found.classes = tuple(shown[wnid] for wnid in wnids)
+    found.images = [image._replace(label=shown[str(image.label)]) for image in found.images]
+
+
+def _shown(wnid: str, words: dict[str, str]) -> str:
+    """The first of its words; two classes have the same (crane, maillot), so with its id."""
+    first = words.get(wnid, wnid).split(",")[0]
+    twins = [other for other, text in words.items() if text.split(",")[0] == first]
+    return first if len(twins) < 2 else f"{first} ({wnid})"

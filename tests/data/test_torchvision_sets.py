@@ -12,21 +12,15 @@ import torchvision
 from kdlab.data.cifar10 import Cifar10
 from kdlab.data.cifar100 import Cifar100
 from kdlab.data.fashion_mnist import FashionMnist
-from kdlab.data.imagenet import ImageNet
 from kdlab.errors import DataError
 
 
-@pytest.mark.parametrize("make", [Cifar10, Cifar100, FashionMnist, ImageNet])
+@pytest.mark.parametrize("make", [Cifar10, Cifar100, FashionMnist])
 def test_a_missing_set_names_the_path_and_the_way_out(tmp_path, make):
     with pytest.raises(DataError) as caught:
         make(root=str(tmp_path)).load()
     assert str(tmp_path) in str(caught.value)
     assert "download" in str(caught.value)
-
-
-def test_imagenet_says_why_it_cannot_be_downloaded(tmp_path):
-    with pytest.raises(DataError, match="licence"):
-        ImageNet(root=str(tmp_path), download=True).load()
 
 
 def test_cifar10_in_its_real_format(tmp_path, monkeypatch):

@@ -1,37 +1,55 @@
 """Where each image of a set lies: an index, made once and kept.
 
 Its columns are arrays in a sealed folder, memory-mapped: a million images open in a moment, and all
-processes of a machine share one copy. It holds as long as its holders look as they did: archives
-by size and time, folders by the time of each directory. That a file was changed where it lies is
-found when it is read (store.py).
+processes of a machine share one copy. It holds as long as what it was made from looks as it did:
+files by size and time, folders by the time of each directory, URLs by what their server says of
+them, once a run. That a file was changed where it lies is found when it is read (store.py).
 """
 
 import hashlib
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.config.seal import Damaged, check, seal
+from kdlab.data.encoded import remote
+from kdlab.data.encoded.decode import Head
+from kdlab.data.encoded.holders import look
 from kdlab.messages import MessageError, plain, typed
 
-_VERSION = 1
+_VERSION = 2
 _COLUMNS = {
     "holder": np.uint16,  # number of the folder or archive
-    "start": np.int64,  # byte in the archive; -1 is a file of its own
+    "start": np.int64,  # byte in the archive, in a zip of its header; -1 is a file of its own
     "packed": np.int64,  # bytes there
     "size": np.int64,  # bytes unpacked
     "crc": np.int64,  # CRC-32 of these; -1 is unknown
     "label": np.int32,  # number of its class; -1 is none
     "split": np.uint8,  # of `images.py`; 255 is none
+    "height": np.int32,  # upright; 0 is not looked at yet, -1 cannot be decoded
+    "width": np.int32,
+    "quick": np.bool_,  # of `decode.Head`
     "name_end": np.int64,  # byte of `names.bin` where its name ends
 }
 NO_SPLIT = 255
 NO_LABEL = -1
+
+
+@dataclass(slots=True)
+class Finding:
+    """What a walk finds."""
+
+    images: list["FoundImage"] = field(default_factory=list)
+    holders: list[str] = field(default_factory=list)  # paths and URLs, by number
+    # Path or URL -> its look: what it was made from, and what changes when that does.
+    looks: dict[str, list[int]] = field(default_factory=dict)
+    # Classes in their order; None: those that were found, sorted.
+    classes: tuple[str, ...] | None = None
 
 
 class FoundImage(NamedTuple):
@@ -52,8 +70,10 @@ class IndexFacts:
     """What stands beside the columns."""
 
     version: int
-    looks: dict[str, dict[str, list[int]]]  # holder -> path in it -> size, time in ns
+    holders: tuple[str, ...]
+    looks: dict[str, list[int]]  # of `Finding`
     classes: tuple[str, ...]
+    broken: tuple[str, ...]  # images that cannot be decoded, with the reason
     digest: str  # of names, sizes, checksums and labels, 16 hex digits
 
 
@@ -69,6 +89,9 @@ class Index:
     crc: NDArray[np.int64]
     label: NDArray[np.int32]
     split: NDArray[np.uint8]
+    height: NDArray[np.int32]
+    width: NDArray[np.int32]
+    quick: NDArray[np.bool_]
     name_end: NDArray[np.int64]
     names: NDArray[np.uint8]
 
@@ -80,25 +103,34 @@ class Index:
         raw = self.names[begin : int(self.name_end[row])].tobytes()
         return raw.decode("utf-8", "surrogateescape")
 
-    @property
-    def holders(self) -> list[Path]:
-        return [Path(holder) for holder in self.facts.looks]
+    def head(self, row: int) -> Head | None:
+        """What was seen of an image when the index was made."""
+        height = int(self.height[row])
+        if height <= 0:
+            return None
+        return Head(height, int(self.width[row]), bool(self.quick[row]))
 
 
 def write_index(
-    folder: Path, found: Iterable[FoundImage], looks: dict[str, dict[str, list[int]]]
+    folder: Path, found: Finding, heads: Sequence[Head | str | None] | None = None
 ) -> None:
     """Write what a walk has found; `folder` is made, or replaced.
 
     Args:
         folder: of the index.
         found: the images.
-        looks: by holder, in the order of their numbers: what to look at later, and how it is now
-            (`look`); of an archive itself (""), of a folder its directories.
+        heads: what was seen of each, in their order, or why it cannot be decoded.
     """
-    rows = sorted(found, key=lambda f: (f.name, f.holder))
-    classes = tuple(sorted({row.label for row in rows if row.label is not None}))
+    order = sorted(
+        range(len(found.images)),
+        key=lambda k: (found.images[k].name, found.images[k].holder),
+    )
+    rows = [found.images[k] for k in order]
+    classes = found.classes
+    if classes is None:
+        classes = in_order({row.label for row in rows if row.label is not None})
     number = {name: k for k, name in enumerate(classes)}
+    seen = [None if heads is None else heads[k] for k in order]
     raw_names = [row.name.encode("utf-8", "surrogateescape") for row in rows]
     label = [NO_LABEL if row.label is None else number[row.label] for row in rows]
     split = [NO_SPLIT if row.split is None else row.split for row in rows]
@@ -110,50 +142,70 @@ def write_index(
         "crc": [row.crc for row in rows],
         "label": label,
         "split": split,
+        "height": [_height(one) for one in seen],
+        "width": [one.width if isinstance(one, Head) else 0 for one in seen],
+        "quick": [isinstance(one, Head) and one.quick for one in seen],
         "name_end": np.cumsum([len(name) for name in raw_names], dtype=np.int64),
     }
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     digest = hashlib.sha256("\n".join(classes).encode("utf-8", "surrogateescape"))
     for name, kind in _COLUMNS.items():
-        values = np.asarray(columns[name], kind)
+        values: NDArray[Any] = np.asarray(columns[name], kind)
         np.save(folder / f"{name}.npy", values)
         if name in ("size", "crc", "label", "split", "name_end"):  # not where it lies
             digest.update(values.tobytes())
     names = np.frombuffer(b"".join(raw_names), np.uint8)
     digest.update(names.tobytes())
     np.save(folder / "names.npy", names)
-    facts = IndexFacts(_VERSION, looks, classes, digest.hexdigest()[:16])
+    facts = IndexFacts(
+        _VERSION,
+        tuple(found.holders),
+        found.looks,
+        classes,
+        tuple(one for one in seen if isinstance(one, str)),
+        digest.hexdigest()[:16],
+    )
     seal(folder, [f"{name}.npy" for name in (*_COLUMNS, "names")], plain(facts))
 
 
-def look(path: Path) -> list[int]:
-    """What changes with an archive, or with the entries of a directory."""
-    status = path.stat()
-    return [status.st_size if path.is_file() else 0, status.st_mtime_ns]
+def _height(seen: Head | str | None) -> int:
+    if isinstance(seen, Head):
+        return seen.height
+    return 0 if seen is None else -1
 
 
-def open_index(folder: Path, holders: Sequence[Path], *, verify: bool) -> Index | None:
-    """The index there, if it is whole and its holders look as they did.
+def in_order(classes: Iterable[str]) -> tuple[str, ...]:
+    """Sorted; numbers by their size."""
+    names = sorted(classes)
+    if all(name.isdecimal() for name in names):
+        names.sort(key=int)
+    return tuple(names)
+
+
+def open_index(folder: Path, *, verify: bool) -> Index | None:
+    """The index there, if it is whole and what it was made from looks as it did.
 
     Args:
         folder: that `write_index` filled.
-        holders: folders and archives of the set, in order.
-        verify: check the hashes of its files, and not their sizes alone: once a run.
+        verify: check the hashes of its files, and not their sizes alone, and what lies at URLs:
+            once a run.
     """
     try:
         facts = typed(IndexFacts, check(folder, hashes=verify))
     except (Damaged, MessageError):
         return None
-    if facts.version != _VERSION or list(facts.looks) != [str(h) for h in holders]:
+    if facts.version != _VERSION:
         return None
-    for holder, known in facts.looks.items():
-        for inner, before in known.items():
-            try:
-                if look(Path(holder) / inner) != before:
+    for place, before in facts.looks.items():
+        try:
+            if remote.is_url(place):
+                if verify and remote.look(place) != before:
                     return None
-            except OSError:  # it is gone
+            elif look(Path(place)) != before:
                 return None
+        except OSError:  # it is gone
+            return None
     return read_index(folder, facts)
 
 

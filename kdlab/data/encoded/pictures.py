@@ -1,5 +1,6 @@
 """Images of a store as a data set shows them: decoded when they are asked for."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,6 +16,7 @@ from kdlab.data.images import ImageData
 from kdlab.errors import DataError
 
 PIXELS = 2  # raise when a view changes for the same set: caches of labels depend on it
+_GREY = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class EncodedPictures:
     """Rows of a store, each shown as (channels, size, size).
 
     crop_pct: share of the shorter side that the square in the middle has, as timm calls it.
+    skip: show grey what cannot be read any more, with a warning; else that is an error.
     threads: that make views; 0 is as many as measured best.
     """
 
@@ -29,6 +32,7 @@ class EncodedPictures:
     size: int
     channels: int
     crop_pct: float = 1.0
+    skip: bool = False
     threads: int = 0
 
     @property
@@ -81,17 +85,28 @@ class EncodedPictures:
         def some(numbers: range) -> None:
             for i in numbers:
                 row = int(rows[i])
-                raw = self.store.read(row)
                 try:
-                    known = head(raw)
+                    raw = self.store.read(row)
+                    known = self.store.index.head(row) or head(raw)
                     pixels = view(raw, known, box(i, known), side, self.channels)
                 except DataError as error:
-                    raise DataError(f"{self.store.shown(row)} {error}") from error
-                out[i] = pixels.transpose(2, 0, 1)
+                    self._not_shown(row, error)
+                    out[i] = _GREY
+                else:
+                    out[i] = pixels.transpose(2, 0, 1)
             if after is not None:
                 after(slice(numbers.start, numbers.stop))
 
+        self.store.expect(rows)
         in_threads(some, len(rows), self.threads)
+
+    def _not_shown(self, row: int, error: DataError) -> None:
+        shown = self.store.shown(row)
+        line = str(error) if shown in str(error) else f"{shown} {error}"
+        if not self.skip:
+            raise DataError(line) from error
+        if self.store.first_time(row):
+            logging.getLogger("kdlab").warning("%s It is shown in grey.", line)
 
 
 @dataclass(frozen=True, slots=True)

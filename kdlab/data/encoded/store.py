@@ -1,19 +1,30 @@
 """The bytes of each image of an indexed set, from folders and archives, never unpacked."""
 
-import os
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kdlab.config.home import home, locked
 from kdlab.config.seal import META
-from kdlab.data.encoded.index import FoundImage, Index, open_index, write_index
-from kdlab.data.encoded.walk import walk
+from kdlab.data.encoded import remote
+from kdlab.data.encoded.decode import Head, head
+from kdlab.data.encoded.holders import LARGEST, Holder, opened
+from kdlab.data.encoded.index import Finding, FoundImage, Index, open_index, write_index
+from kdlab.data.encoded.view_threads import in_threads
+from kdlab.data.encoded.walk import LOCAL_HEADER, data_begin
 from kdlab.errors import DataError
 
-_LARGEST = 300_000_000  # bytes of an image file: nothing of the size of memory is unpacked
 _RAW_DEFLATE = -15  # window bits: members of a zip have no header of zlib's
+_SLACK = 96  # bytes that a zip may have between a member's name and its data
+_HEAD = 1 << 16  # bytes of an image that tell its size
+_TAIL = 1 << 12  # bytes in which a whole JPEG has its end
+_END_OF_JPEG = b"\xff\xd9"
+_LOOKED_AT = 200_000  # images: of larger sets each is looked at when it is shown
 
 
 class Store:
@@ -22,17 +33,16 @@ class Store:
     def __init__(self, index: Index, folder: Path) -> None:
         self.index = index
         self._folder = folder  # of the index
-        self._holders = index.holders
-        self._open: dict[int, int] = {}  # descriptors of archives, by number
+        self._open: dict[int, Holder] = {}  # by number
         self._lock = threading.Lock()
+        self._said: set[int] = set()  # rows of which something was said once
 
     def __len__(self) -> int:
         return len(self.index)
 
     def shown(self, row: int) -> str:
         """Where it lies, for people."""
-        holder, name = self._holders[self.index.holder[row]], self.index.name(row)
-        return f"{holder}{'/' if self.index.start[row] < 0 else ': '}{name}"
+        return _shown(self.index.facts.holders[self.index.holder[row]], self._image(row))
 
     def read(self, row: int) -> bytes:
         """The encoded bytes of one image.
@@ -40,99 +50,204 @@ class Store:
         Raises:
             DataError: it is gone, is not what it was when it was indexed, or is too large.
         """
-        index = self.index
-        size, start = int(index.size[row]), int(index.start[row])
-        if max(size, int(index.packed[row])) > _LARGEST:
-            raise DataError(
-                f"{self.shown(row)} has {size / 1e6:,.0f} MB, which no image has."
-            )
+        image = self._image(row)
         try:
-            raw = self._file(row) if start < 0 else self._member(row, start)
-        except (OSError, zlib.error) as error:
-            raise DataError(f"{self.shown(row)} cannot be read: {error}.") from error
-        crc = int(index.crc[row])
-        if len(raw) != size or (crc >= 0 and zlib.crc32(raw) != crc):
-            what = (
-                f"has {len(raw):,} bytes, it had {size:,}"
-                if len(raw) != size
-                else "differs from its checksum"
-            )
+            return read_image(self._holder(image.holder), image)
+        except Changed as error:
             (self._folder / META).unlink(missing_ok=True)
             raise DataError(
-                f"{self.shown(row)} {what}: it is damaged, or was changed since the set was "
+                f"{self.shown(row)} {error}: it is damaged, or was changed since the set was "
                 "indexed. At the next start it is indexed anew."
-            )
-        return raw
+            ) from error
+        except (OSError, zlib.error) as error:
+            raise DataError(f"{self.shown(row)} cannot be read: {error}.") from error
 
-    def _file(self, row: int) -> bytes:
-        path = self._holders[self.index.holder[row]] / self.index.name(row)
-        with path.open("rb") as file:
-            return file.read(_LARGEST)
+    def _image(self, row: int) -> FoundImage:
+        index = self.index
+        return FoundImage(
+            int(index.holder[row]),
+            index.name(row),
+            int(index.start[row]),
+            int(index.packed[row]),
+            int(index.size[row]),
+            int(index.crc[row]),
+            None,
+            None,
+        )
 
-    def _member(self, row: int, start: int) -> bytes:
-        packed, size = int(self.index.packed[row]), int(self.index.size[row])
-        raw = os.pread(self._descriptor(int(self.index.holder[row])), packed, start)
-        if packed == size:
-            return raw
-        return zlib.decompressobj(_RAW_DEFLATE).decompress(raw, size + 1)
+    def expect(self, rows: NDArray[np.int64]) -> None:
+        """These are read next: what is far away is fetched together."""
+        holders = self.index.facts.holders
+        far = [number for number, place in enumerate(holders) if remote.is_url(place)]
+        if not far:
+            return
+        wanted = defaultdict[int, list[tuple[str, int, int]]](list)
+        for row in rows[np.isin(self.index.holder[rows], far)]:
+            start, packed = int(self.index.start[row]), int(self.index.packed[row])
+            part = ("", start, packed) if start >= 0 else (self.index.name(row), 0, packed)
+            wanted[int(self.index.holder[row])].append(part)
+        for number, parts in wanted.items():
+            try:
+                self._holder(number).expect(parts)
+            except OSError as error:
+                raise DataError(f"{holders[number]} cannot be read: {error}.") from error
 
-    def _descriptor(self, number: int) -> int:
+    def first_time(self, row: int) -> bool:
+        """Whether nothing was said of this image yet."""
+        with self._lock:
+            known = row in self._said
+            self._said.add(row)
+        return not known
+
+    def _holder(self, number: int) -> Holder:
         with self._lock:
             if number not in self._open:
-                self._open[number] = os.open(
-                    self._holders[number], os.O_RDONLY | os.O_CLOEXEC
-                )
+                facts = self.index.facts
+                place = facts.holders[number]
+                self._open[number] = opened(place, facts.looks.get(place))
             return self._open[number]
 
     def close(self) -> None:
         with self._lock:
-            for descriptor in self._open.values():
-                os.close(descriptor)
+            for holder in self._open.values():
+                holder.close()
             self._open.clear()
 
     def __del__(self) -> None:
         self.close()
 
 
+def _shown(place: str, image: FoundImage) -> str:
+    return f"{place}{'/' if image.start < 0 else ': '}{image.name}"
+
+
+class Changed(Exception):
+    """Bytes that are not those of the index."""
+
+
+def read_image(holder: Holder, image: FoundImage) -> bytes:
+    """The bytes of an image, held against what is known of them.
+
+    Raises:
+        OSError, zlib.error: they cannot be read.
+        DataError: it is no image by its size.
+        Changed: they are others.
+    """
+    size, start, packed = image.size, image.start, image.packed
+    if max(size, packed) > LARGEST:
+        raise DataError(f"{image.name} has {size / 1e6:,.0f} MB, which no image has.")
+    if start < 0:
+        raw = holder.file(image.name, size)
+    else:
+        raw = _member(holder, image)
+        if packed != size:
+            raw = zlib.decompressobj(_RAW_DEFLATE).decompress(raw, size + 1)
+    if len(raw) != size:
+        raise Changed(f"has {len(raw):,} bytes, it had {size:,}")
+    if image.crc >= 0 and zlib.crc32(raw) != image.crc:
+        raise Changed("differs from its checksum")
+    return raw
+
+
+def _member(holder: Holder, image: FoundImage) -> bytes:
+    """Its bytes in an archive; a zip has their begin in a header before them."""
+    start, packed = image.start, image.packed
+    if image.crc < 0:  # of a tar, or of a file of many
+        return holder.part(start, packed)
+    guess = LOCAL_HEADER + len(image.name.encode("utf-8", "surrogateescape")) + _SLACK
+    raw = holder.part(start, guess + packed)
+    begin = data_begin(raw)
+    if begin is None:
+        raise Changed(f"has no header at byte {start:,}")
+    if begin > guess:
+        return holder.part(start + begin, packed)
+    return raw[begin : begin + packed]
+
+
 def indexed(
-    roots: Sequence[Path],
     key: str,
+    walk: Callable[[], Finding],
     say: Callable[[str], None] = lambda line: None,
     *,
     verify: bool = False,
 ) -> Store:
-    """The store of these folders and archives together, indexed now if they were not before.
+    """The store of a set, indexed now if it was not before.
 
     Args:
-        roots: [train|val|test]/CLASS/image each.
         key: names the index below `<home>/data/`.
+        walk: finds the images.
         say: gets a line when it takes long.
         verify: check the hashes of the index: once a run.
 
     Raises:
-        DataError: a root is missing, holds no image or cannot be read.
+        DataError: what it is made from is missing, holds no image or cannot be read.
     """
     folder = home() / "data" / f"{key}.index"
-    if (index := open_index(folder, roots, verify=verify)) is not None:
+    if (index := open_index(folder, verify=verify)) is not None:
         return Store(index, folder)
     with locked(folder.with_suffix(".lock")):
-        if (index := open_index(folder, roots, verify=verify)) is None:
-            index = _made(folder, roots, say)
+        if (index := open_index(folder, verify=verify)) is None:
+            found = walk()
+            if len(found.images) > 100_000:
+                say(f"found {len(found.images):,} images, indexed once")
+            write_index(folder, found, _heads(found, say))
+            index = open_index(folder, verify=False)
+    if index is None:
+        places = list(found.looks)
+        raise DataError(
+            f"{', '.join(places[:3])}{' ...' if len(places) > 3 else ''} changed while it was "
+            "indexed. Start again when nobody writes to it."
+        )
     return Store(index, folder)
 
 
-def _made(folder: Path, roots: Sequence[Path], say: Callable[[str], None]) -> Index:
-    found, looks = list[FoundImage](), dict[str, dict[str, list[int]]]()
-    for number, root in enumerate(roots):
-        inside, looks[str(root)] = walk(root, number)
-        found += inside
-        if len(found) > 100_000:
-            say(f"indexed {len(found):,} images, once")
-    write_index(folder, found, looks)
-    index = open_index(folder, roots, verify=False)
-    if index is None:
-        raise DataError(
-            f"{', '.join(map(str, roots))} changed while it was indexed. Start again when "
-            "nobody writes to it."
-        )
-    return index
+def _heads(
+    found: Finding, say: Callable[[str], None]
+) -> Sequence[Head | str | None] | None:
+    """What is seen of each image, or why it cannot be decoded; of remote ones nothing."""
+    if len(found.images) > _LOOKED_AT:
+        return None
+    holders = [opened(place, found.looks.get(place)) for place in found.holders]
+    far = [remote.is_url(place) for place in found.holders]
+    heads: list[Head | str | None] = [None] * len(found.images)
+
+    def some(numbers: Iterable[int]) -> None:
+        for k in numbers:
+            image = found.images[k]
+            if not far[image.holder]:
+                heads[k] = _head(holders[image.holder], image)
+
+    try:
+        in_threads(some, len(found.images))
+    finally:
+        for holder in holders:
+            holder.close()
+    return [
+        f"{_shown(found.holders[image.holder], image)} {one}"
+        if isinstance(one, str)
+        else one
+        for image, one in zip(found.images, heads, strict=True)
+    ]
+
+
+def _head(holder: Holder, image: FoundImage) -> Head | str:
+    """From its first bytes, where these are not packed; a JPEG must have its end, too."""
+    if not image.size:
+        return "is empty"
+    try:
+        if image.start < 0 or image.crc >= 0 or image.size <= _HEAD:
+            raw = read_image(holder, image)
+            first, last = raw, raw[-_TAIL:]
+        else:
+            first = holder.part(image.start, _HEAD)
+            last = holder.part(image.start + image.size - _TAIL, _TAIL)
+        if first[:2] == b"\xff\xd8" and _END_OF_JPEG not in last:
+            return "is cut off: its end is missing"
+        try:
+            return head(first)
+        except DataError:  # it may say its size further behind
+            return head(read_image(holder, image))
+    except (OSError, zlib.error, Changed) as error:
+        return f"cannot be read: {error}"
+    except DataError as error:
+        return str(error)

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.data.encoded.pictures import EncodedData, EncodedPictures
+from kdlab.data.image_files import ImageFiles
 from kdlab.data.images import DataSpec, ImageData
 from kdlab.data.splits import by_class
 from kdlab.errors import DataError
@@ -119,9 +120,13 @@ def look_at(
         BadInput: no such set, or it cannot be used.
     """
     spec = data_spec(name, *overrides)
+    known: Sequence[str] = ()
+    if isinstance(spec, ImageFiles):  # what would be refused is shown here
+        spec = replace(spec, broken="skip")
+        known = spec.store(say, verify=True).index.facts.broken
     data = spec.load(say, verify=True)
     ids, _ = by_class(data.train, data.labels, min(_SHOWN, len(data.train)), 0)
-    looked_at, broken = _broken(data, say)
+    looked_at, broken = _broken(data, known, say)
     lines = [[data.classes[data.labels[k]]] for k in ids]
     if broken:  # its views would end here
         usable = Pictures(np.zeros((0, *data.shape), np.uint8), [])
@@ -151,14 +156,20 @@ def _store(data: ImageData) -> EncodedPictures | None:
     return data.inputs if isinstance(data, EncodedData) else None
 
 
-def _broken(data: ImageData, say: Callable[[str], None]) -> tuple[int, list[str]]:
-    """How many images were decoded, and which of them cannot be; a share of very many."""
+def _broken(
+    data: ImageData, known: Sequence[str], say: Callable[[str], None]
+) -> tuple[int, list[str]]:
+    """How many images were decoded, and which of them cannot be; a share of very many.
+
+    `known` were found when the set was indexed.
+    """
     pictures = _store(data)
-    if pictures is None:
-        return 0, []  # all of them were
-    every = np.arange(len(pictures))
+    if pictures is None:  # all of them were
+        return len(data.labels), list(known)
+    pictures = replace(pictures, skip=False)
+    every = np.flatnonzero(pictures.store.index.height >= 0)
     some, _ = by_class(every, data.labels, min(_LOOKED_AT, len(every)), 0)
-    found: list[str] = []
+    found = list(known)
     for begin in range(0, len(some), _EACH):
         rows = some[begin : begin + _EACH]
         try:
@@ -167,7 +178,7 @@ def _broken(data: ImageData, say: Callable[[str], None]) -> tuple[int, list[str]
             found += _each_broken(pictures, rows)
         if begin and begin % (20 * _EACH) == 0:
             say(f"decoded {begin:,} of {len(some):,} images")
-    return len(some), found
+    return len(some) + len(known), found
 
 
 def _each_broken(pictures: EncodedPictures, rows: NDArray[np.int64]) -> list[str]:

@@ -132,10 +132,54 @@ def test_large_images_are_kept_encoded_and_small_ones_decoded(root):
     assert type(spec(root, kept="auto", size=64).load()).__name__ == "DecodedData"
 
 
-def test_a_damaged_image_is_named_when_it_is_shown(root, tmp_path):
+def damaged(root, folder):
     for name in ("cat/1.jpg", "dog/2.jpg", "dog/3.jpg"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes((root / "cat" / "00.jpg").read_bytes()[:700])
-    data = spec(tmp_path, validation_share=0.5).load()
-    with pytest.raises(DataError, match=r"dog/2\.jpg cannot be decoded"):
-        data.views(np.array([1]), 0)
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes((root / "cat" / "00.jpg").read_bytes())
+    return folder
+
+
+def test_what_cannot_be_decoded_is_named_before_the_start(root, tmp_path):
+    photos = damaged(root, tmp_path)
+    for name, raw in (
+        ("dog/2.jpg", (photos / "dog/2.jpg").read_bytes()[:700]),
+        ("dog/3.jpg", b""),
+        ("dog/4.png", b"no image"),
+        ("dog/5.jpg", (photos / "dog/2.jpg").read_bytes()),
+    ):
+        (photos / name).write_bytes(raw)
+    with pytest.raises(DataError) as caught:
+        spec(photos, validation_share=0.5).load()
+    said = str(caught.value)
+    assert "3 of 5 images cannot be decoded; nothing was started" in said
+    assert f"{photos / 'dog/2.jpg'} is cut off: its end is missing" in said
+    assert f"{photos / 'dog/3.jpg'} is empty" in said
+    assert f"{photos / 'dog/4.png'} is not an image" in said
+    lines = []
+    skipping = spec(photos, validation_share=0.5, test_share=0.0, broken="skip")
+    data = skipping.load(lines.append)
+    assert lines == ["3 of 5 images cannot be decoded and are skipped."]
+    used = [data.inputs.store.index.name(row) for row in (*data.train, *data.validation)]
+    assert sorted(used) == ["cat/1.jpg", "dog/5.jpg"]
+
+
+def test_one_that_vanishes_ends_the_run_with_its_name_or_is_shown_in_grey(
+    root, tmp_path, caplog
+):
+    photos = damaged(root, tmp_path)
+    strict, lenient = (
+        spec(photos, validation_share=0.5, broken=b) for b in ("refuse", "skip")
+    )
+    one, other = strict.load(), lenient.load()
+    whole = one.views(np.arange(3), 0)
+    (photos / "dog/2.jpg").unlink()
+    with pytest.raises(DataError, match=r"dog/2\.jpg cannot be read"):
+        one.views(np.arange(3), 0)
+    for _ in range(2):
+        grey = other.inputs[np.arange(3)]
+        assert (grey[1] == 128).all()
+    assert np.array_equal(other.views(np.arange(3), 0)[[0, 2]], whole[[0, 2]])
+    assert [r.message for r in caplog.records if "dog/2.jpg" in r.message] == [
+        f"{photos / 'dog/2.jpg'} cannot be read: [Errno 2] No such file or directory: "
+        f"'{photos / 'dog/2.jpg'}'. It is shown in grey."
+    ]

@@ -1,5 +1,6 @@
 """Images of folders, zips and tars: indexed once, read where they lie, checked when read."""
 
+import hashlib
 import io
 import os
 import tarfile
@@ -9,9 +10,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kdlab.data.encoded.store import indexed
+from kdlab.data.encoded import store as stores
+from kdlab.data.encoded.index import Finding
+from kdlab.data.encoded.walk import walk
 from kdlab.data.splits import TEST, TRAIN
 from kdlab.errors import DataError
+
+
+def indexed(roots, key, **more):
+    def walked():
+        found = Finding()
+        for root in roots:
+            walk(str(root), found)
+        return found
+
+    where = hashlib.sha256(repr(roots).encode()).hexdigest()[:8]
+    return stores.indexed(f"{key}-{where}", walked, **more)
 
 
 def jpeg(colour, size=(20, 16)):
@@ -81,10 +95,12 @@ def test_the_digest_is_that_of_what_it_holds_not_of_where_it_lies(tmp_path, kdla
 def test_it_is_indexed_once_and_again_when_it_has_changed(root, monkeypatch):
     first = indexed([root], "k", verify=True).index.facts
     with monkeypatch.context() as now:
-        now.setattr("kdlab.data.encoded.store.walk", None)
+        now.setattr("kdlab.data.encoded.index.write_index", None)
+        now.setattr("kdlab.data.encoded.store.write_index", None)
         assert indexed([root], "k", verify=True).index.facts == first
     if root.is_dir():
         (root / "train" / "cat" / "new.jpg").write_bytes(jpeg((1, 2, 3)))
+        os.utime(root / "train" / "cat", ns=(1, 1))  # a clock that ticks every 4 ms
     else:
         os.utime(root, ns=(1, 1))
     again = indexed([root], "k")
@@ -92,8 +108,7 @@ def test_it_is_indexed_once_and_again_when_it_has_changed(root, monkeypatch):
 
 
 def test_a_damaged_index_is_made_again(root, kdlab_home):
-    indexed([root], "k")
-    path = kdlab_home / "data" / "k.index" / "label.npy"
+    path = indexed([root], "k")._folder / "label.npy"
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
     path.write_bytes(raw)
@@ -117,7 +132,7 @@ def test_a_byte_of_a_zip_that_is_another_is_noticed(tmp_path, kdlab_home):
     root = zipped(tmp_path / "photos.zip")
     store = indexed([root], "k")
     with root.open("r+b") as file:
-        file.seek(int(store.index.start[3]) + 50)
+        file.seek(int(store.index.start[3]) + 150)  # behind its header
         file.write(b"\xee\xee")
     with pytest.raises(DataError, match=r"differs from its checksum"):
         store.read(3)

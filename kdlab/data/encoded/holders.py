@@ -1,0 +1,93 @@
+"""What holds encoded images: a folder, an archive or another file, here or at a URL."""
+
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+from kdlab.data.encoded import remote
+
+LARGEST = 300_000_000  # bytes of an image file: nothing of the size of memory is unpacked
+
+
+class Holder(Protocol):
+    """Any thread, and a forked process, may read."""
+
+    def file(self, name: str, size: int) -> bytes:
+        """A file of a folder, which had so many bytes.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+
+    def part(self, start: int, count: int) -> bytes:
+        """Bytes of an archive, fewer at its end.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+
+    def stream(self) -> BinaryIO:
+        """The archive, to be walked through.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+
+    def expect(self, parts: Iterable[tuple[str, int, int]]) -> None:
+        """These (name, start, count) are read next; what is far away is fetched together."""
+
+    def close(self) -> None: ...
+
+
+class LocalHolder:
+    """A folder or file of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None  # of an archive, opened when it is first read
+        self._lock = threading.Lock()
+
+    def file(self, name: str, size: int) -> bytes:
+        with (self.path / name).open("rb") as file:
+            return file.read(LARGEST)
+
+    def part(self, start: int, count: int) -> bytes:
+        with self._lock:
+            if self._descriptor is None:
+                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(self._descriptor, count, start)
+
+    def stream(self) -> BinaryIO:
+        return self.path.open("rb")
+
+    def expect(self, parts: Iterable[tuple[str, int, int]]) -> None:
+        """Nothing: the system reads ahead."""
+
+    def close(self) -> None:
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+            self._descriptor = None
+
+
+def opened(place: str, seen: list[int] | None = None) -> Holder:
+    """What lies at a path or URL.
+
+    Args:
+        place: of it.
+        seen: what it looked like: blocks of it that are kept count for that alone.
+
+    Raises:
+        DataError: a URL of a kind that is not taken.
+    """
+    if remote.is_url(place):
+        return cast("Holder", remote.RemoteHolder(place, str(seen)))
+    return LocalHolder(Path(place))
+
+
+def look(path: Path) -> list[int]:
+    """What changes with a file, or with the entries of a directory."""
+    status = path.stat()
+    return [status.st_size if path.is_file() else 0, status.st_mtime_ns]

@@ -1,0 +1,276 @@
+"""Images at a URL: read in blocks, which a bounded folder of this machine keeps.
+
+fsspec speaks to the other side (HTTP, S3, Google, Azure, each with its own credentials). A block
+carries its SHA-256 and is fetched again when it is damaged; the blocks that were used longest ago
+go when there are too many.
+"""
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from kdlab.config.home import home, write_whole
+from kdlab.errors import DataError
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+KINDS = ("http", "https", "s3", "gs", "gcs", "az", "abfs", "memory")
+BLOCK = 1 << 20  # bytes
+_URL = re.compile(r"^([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+_DIGEST = 32  # bytes before those of a block
+_CACHE_GB = 20.0  # of all blocks, unless KDLAB_CACHE_GB says otherwise
+_DISK_SHARE = 0.5  # at most
+_KEPT_SHARE = 0.9  # of the most: what is left after old blocks went
+_USED_AGAIN_S = 60.0  # between notes that a block is in use
+_WAITS_S = (0.5, 2.0, 8.0)  # before another try
+_AT_ONCE = 16  # requests
+
+
+def is_url(place: str) -> bool:
+    return _URL.match(place) is not None
+
+
+def filesystem(url: str) -> "AbstractFileSystem":
+    """Of fsspec, for this kind of URL.
+
+    Raises:
+        DataError: a kind that is not taken, or whose package is missing.
+    """
+    import fsspec
+
+    found = _URL.match(url)
+    kind = found.group(1).lower() if found else ""
+    if kind not in KINDS:
+        raise DataError(f"{url} is of a kind that is not read: {', '.join(KINDS)} are.")
+    try:
+        return cast("AbstractFileSystem", fsspec.filesystem(kind))
+    except ImportError as error:
+        raise DataError(f"{url} needs another package: {error}") from error
+
+
+def look(url: str) -> list[int]:
+    """Size, and a number that changes with what lies there.
+
+    Raises:
+        OSError: it is not there.
+    """
+    facts = filesystem(url).info(url)
+    said = [
+        str(facts.get(key, ""))
+        for key in ("ETag", "etag", "LastModified", "mtime", "md5Hash", "created")
+    ]
+    digest = hashlib.sha256("\n".join(said).encode()).digest()
+    return [int(facts.get("size") or 0), int.from_bytes(digest[:7], "big")]
+
+
+def read_whole(url: str) -> bytes:
+    """A small file, such as a table.
+
+    Raises:
+        OSError: it cannot be had.
+    """
+    holder = RemoteHolder(url, str(look(url)))
+    return holder.part(0, holder.size)
+
+
+class RemoteHolder:
+    """A folder or file at a URL.
+
+    Args:
+        url: of it.
+        version: changes with what lies there; blocks of another version are not taken.
+    """
+
+    def __init__(self, url: str, version: str = "") -> None:
+        self.url, self.version = url, version
+        self._size: int | None = None  # of the file, asked for when it is first read
+
+    def file(self, name: str, size: int) -> bytes:
+        return _read(f"{self.url.rstrip('/')}/{name}", str(size), size, 0, size)
+
+    def part(self, start: int, count: int) -> bytes:
+        return _read(self.url, self.version, self.size, start, count)
+
+    @property
+    def size(self) -> int:
+        if self._size is None:
+            self._size = look(self.url)[0]
+        return self._size
+
+    def stream(self) -> BinaryIO:
+        return io.BufferedReader(_Stream(self), BLOCK)
+
+    def expect(self, parts: Iterable[tuple[str, int, int]]) -> None:
+        jobs = []
+        for name, start, count in parts:
+            if name:
+                jobs.append((f"{self.url.rstrip('/')}/{name}", str(count), count, 0, count))
+            else:
+                jobs.append((self.url, self.version, self.size, start, count))
+        missing = {block for job in jobs for block in _missing(*job)}
+        list(_fetchers(os.getpid()).map(lambda block: _fetch(*block), sorted(missing)))
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class _Stream(io.RawIOBase):
+    """A remote file as zipfile and tarfile read one."""
+
+    def __init__(self, holder: RemoteHolder) -> None:
+        self._holder, self._at = holder, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = (0, self._at, self._holder.size)[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        raw = self._holder.part(self._at, len(buffer))
+        buffer[: len(raw)] = raw
+        self._at += len(raw)
+        return len(raw)
+
+
+Block = tuple[str, str, int, int]  # URL, version, bytes of the whole, number
+
+
+@cache
+def _fetchers(pid: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fetch")
+
+
+def _read(url: str, version: str, size: int, start: int, count: int) -> bytes:
+    """Bytes of a remote file, by way of the blocks that are kept."""
+    stop = min(start + count, size)
+    if start >= stop:
+        return b""
+    first = start // BLOCK
+    raw = b"".join(
+        _kept((url, version, size, number)) or _fetch(url, version, size, number)
+        for number in range(first, (stop - 1) // BLOCK + 1)
+    )
+    return raw[start - first * BLOCK : stop - first * BLOCK]
+
+
+def _missing(url: str, version: str, size: int, start: int, count: int) -> list[Block]:
+    stop = min(start + count, size)
+    numbers = range(start // BLOCK, (max(start, stop - 1)) // BLOCK + 1) if stop else ()
+    wanted = [(url, version, size, number) for number in numbers]
+    return [block for block in wanted if not _place(block).exists()]
+
+
+def _fetch(url: str, version: str, size: int, number: int) -> bytes:
+    """One block, from there; kept when the disk has room for it.
+
+    Raises:
+        OSError: it could not be had, several times.
+    """
+    start, stop = number * BLOCK, min((number + 1) * BLOCK, size)
+    for wait in (*_WAITS_S, None):
+        try:
+            raw: bytes = filesystem(url).cat_file(url, start, stop)
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # each kind of remote storage has its own
+            if wait is None:
+                raise OSError(f"{type(error).__name__}: {error}") from error
+            time.sleep(wait)  # it may be back by then
+            continue
+        if len(raw) != stop - start:
+            raise OSError(
+                f"{len(raw):,} bytes came for {stop - start:,}: it has changed, or the server "
+                "sends whole files only (no HTTP ranges)"
+            )
+        break
+    path = _place((url, version, size, number))
+    whole = hashlib.sha256(raw).digest() + raw
+    with suppress(OSError):  # a full disk: then it is not kept
+        write_whole(path, lambda temporary: temporary.write_bytes(whole))
+        _limit(os.getpid()).added(len(whole))
+    return raw
+
+
+def _kept(block: Block) -> bytes | None:
+    path = _place(block)
+    try:
+        whole = path.read_bytes()
+        if time.time() - path.stat().st_mtime > _USED_AGAIN_S:
+            os.utime(path)
+    except OSError:
+        return None
+    raw = whole[_DIGEST:]
+    if hashlib.sha256(raw).digest() != whole[:_DIGEST]:
+        path.unlink(missing_ok=True)
+        return None
+    return raw
+
+
+def _place(block: Block) -> Path:
+    key = hashlib.sha256(repr(block).encode()).hexdigest()
+    return blocks_folder() / key[:2] / key
+
+
+def blocks_folder() -> Path:
+    return home() / "data" / "blocks"
+
+
+@cache
+def _limit(pid: int) -> "_Limit":
+    return _Limit()
+
+
+class _Limit:
+    """Bounds the blocks of all processes, looked at whenever one has added a twentieth."""
+
+    def __init__(self) -> None:
+        self._new: float = float("inf")  # bytes since the last look: the first looks
+
+    def added(self, count: int) -> None:
+        self._new += count
+        most = most_bytes()
+        if self._new > most / 20:
+            self._new = 0
+            make_room(most)
+
+
+def most_bytes() -> float:
+    """What all blocks may have together: never more than half of the disk."""
+    asked = float(os.environ.get("KDLAB_CACHE_GB", _CACHE_GB)) * 1e9
+    return min(asked, _DISK_SHARE * shutil.disk_usage(blocks_folder()).total)
+
+
+def make_room(most: float) -> None:
+    """Remove the blocks that were used longest ago, where all have more than so many bytes."""
+    found = []
+    for path in blocks_folder().glob("*/*"):
+        with suppress(OSError):  # another process was first
+            status = path.stat()
+            found.append((status.st_mtime, status.st_size, path))
+    total = sum(size for _, size, _ in found)
+    if total <= most:
+        return
+    for _, size, path in sorted(found):
+        path.unlink(missing_ok=True)
+        total -= size
+        if total <= _KEPT_SHARE * most:
+            return

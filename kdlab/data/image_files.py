@@ -1,0 +1,312 @@
+"""The base of all sets of encoded image files: where they lie, how they are kept and shown."""
+
+import glob
+import io
+import json
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.config import Fault, Range
+from kdlab.data.encoded import remote
+from kdlab.data.encoded.decode import eight_bits
+from kdlab.data.encoded.index import NO_LABEL, NO_SPLIT, Finding
+from kdlab.data.encoded.pictures import PIXELS, EncodedData, EncodedPictures
+from kdlab.data.encoded.store import Store, indexed
+from kdlab.data.images import DataSpec, Decoded, ImageData, Say
+from kdlab.data.splits import TEST, TRAIN, VALIDATION, by_class
+from kdlab.errors import DataError
+
+_SMALL, _FEW = 64, 2e9  # pixels of a side, bytes in all: decoded once
+_NAMED = 10  # broken images in a message
+_BRACES = re.compile(r"\{([^{}]*)\}")
+Roots = str | tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFiles(DataSpec):
+    """What every set of image files can be told.
+
+    root: where it lies: a path or URL, or several that together form one set; `{000..127}` counts,
+        `{a,b}` lists and `*` finds.
+    validation_root, test_root: of these images alone, where they lie apart.
+    size: pixels of a side; of larger images the square in the middle is shrunk. Grey images of
+        16 bits and of floating-point numbers from 0 to 1 are scaled to 8 bits.
+    kept: `decoded` once to this size, in host memory; or `encoded`, and each view is cut from the
+        original when it is needed: any number of images, and crops of all their pixels. `auto`
+        decodes up to 64 pixels and 2 GB.
+    crop_pct: share of the shorter side that the square has, as timm calls it; of encoded images.
+    test_share: of all images, class by class, when there are no test images.
+    broken: what to do about images that cannot be decoded: `refuse` to start, or `skip` them and
+        say how many; one that vanishes while a run goes on is then shown in grey.
+    """
+
+    root: Roots
+    validation_root: Roots | None = None
+    test_root: Roots | None = None
+    size: Annotated[int, Range(ge=4)] = 32
+    channels: Literal[1, 3] = 3
+    kept: Literal["auto", "decoded", "encoded"] = "auto"
+    crop_pct: Annotated[float, Range(gt=0, le=1)] = 1.0
+    test_share: Annotated[float, Range(ge=0, lt=1)] = 0.2
+    broken: Literal["refuse", "skip"] = "refuse"
+
+    def cross_faults(self) -> Iterator[Fault]:
+        yield from super().cross_faults()
+        if self.kept == "decoded" and self.crop_pct != 1.0:
+            yield Fault("crop_pct", "has no effect with kept: decoded")
+
+    @abstractmethod
+    def find(self, root: str, found: Finding) -> None:
+        """Add the images of one root; their split is set by the caller where it is known.
+
+        Raises:
+            DataError: it is missing, or is no such set.
+        """
+
+    def roots(self) -> list[tuple[str, int | None]]:
+        """Each with the split of its images, None where they say it themselves.
+
+        Raises:
+            DataError: a pattern finds nothing.
+        """
+        parts = (
+            (self.root, None),
+            (self.validation_root, VALIDATION),
+            (self.test_root, TEST),
+        )
+        return [
+            (place, split)
+            for roots, split in parts
+            if roots is not None
+            for place in expanded(roots)
+        ]
+
+    def store(self, say: Say = lambda line: None, *, verify: bool = False) -> Store:
+        """Its images, by their place in the order of names.
+
+        Raises:
+            DataError: a root is missing or cannot be read, or there is no image below it.
+        """
+        said = {k: v for k, v in self.to_dict().items() if k in self._index_fields()}
+        text = json.dumps([str(self.component), self.roots(), said], sort_keys=True)
+        key = sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        return indexed(key, self._walk, say, verify=verify)
+
+    def _index_fields(self) -> set[str]:
+        """Fields of its own, which say what is found."""
+        common = ImageFiles.__dataclass_fields__
+        return {name for name in self.__dataclass_fields__ if name not in common}
+
+    def _walk(self) -> Finding:
+        found = Finding()
+        for root, split in self.roots():
+            begin = len(found.images)
+            self.find(root, found)
+            if split is not None:
+                found.images[begin:] = [
+                    image._replace(split=split) for image in found.images[begin:]
+                ]
+        return found
+
+    def identity(self) -> str:
+        store = self.store()
+        shape = (self.size, self.channels, self.test_share, self.broken)
+        if self._is_encoded(store):
+            return f"{self.component} encoded {self._digest(store)} {self.split_seed}"
+        stamps = [_stamp(root) for root, _ in self.roots()]
+        return f"{self.component} v2 {stamps} {shape} {self.split_seed}"
+
+    def expected_bytes(self) -> int:
+        return len(self.store()) * self.channels * self.size**2
+
+    def load(self, say: Say = lambda line: None, *, verify: bool = False) -> ImageData:
+        store = self.store(say, verify=verify)
+        self._refuse_broken(store, say)
+        if not self._is_encoded(store):
+            return super().load(say, verify=verify)
+        labels = store.index.label.astype(np.int64)
+        return EncodedData(
+            str(self.component),
+            EncodedPictures(
+                store, self.size, self.channels, self.crop_pct, self.broken == "skip"
+            ),
+            labels,
+            store.index.facts.classes,
+            *self._split(labels, self._splits(store, labels)),
+            digest=self._digest(store),
+            augment=self.augment,
+        )
+
+    def _refuse_broken(self, store: Store, say: Say) -> None:
+        broken = store.index.facts.broken
+        if not broken:
+            return
+        if self.broken == "skip":
+            say(
+                f"{len(broken)} of {len(store):,} images cannot be decoded and are skipped."
+            )
+            return
+        listed = "\n  ".join(broken[:_NAMED])
+        raise DataError(
+            f"{len(broken)} of {len(store):,} images cannot be decoded; nothing was started:\n"
+            f"  {listed}\nRepair or remove them, or leave them out with broken: skip."
+        )
+
+    def _is_encoded(self, store: Store) -> bool:
+        if self.kept != "auto":
+            return self.kept == "encoded"
+        decoded = len(store) * self.channels * self.size**2
+        return self.size > _SMALL or decoded > _FEW
+
+    def _digest(self, store: Store) -> str:
+        """What the pixels depend on, wherever the files lie."""
+        facts = store.index.facts
+        shown = (facts.digest, self.size, self.channels, self.crop_pct, PIXELS)
+        skipped = (len(facts.broken),) if facts.broken else ()
+        return sha256(repr(shown + skipped).encode()).hexdigest()[:16]
+
+    def decode(self, say: Say) -> Decoded:
+        store = self.store(say)
+        labels = store.index.label.astype(np.int64)
+        inputs = decode_all(
+            store, self.size, self.channels, say, skip=self.broken == "skip"
+        )
+        return Decoded(
+            inputs, labels, self._splits(store, labels), store.index.facts.classes
+        )
+
+    def _splits(self, store: Store, labels: NDArray[np.int64]) -> NDArray[np.uint8]:
+        split = store.index.split.copy()
+        usable = store.index.height >= 0
+        split[split == NO_SPLIT] = TRAIN
+        if not ((split == TEST) & usable).any() and self.test_share:
+            train = np.flatnonzero((split == TRAIN) & usable & (labels != NO_LABEL))
+            count = round(self.test_share * len(train))
+            test, _ = by_class(train, labels, count, self.split_seed + 2)
+            split[test] = TEST
+        split[~usable] = NO_SPLIT
+        if not (split == TRAIN).any():
+            raise DataError(f"{self.root}: there are test images but none to train on.")
+        return split
+
+
+def expanded(roots: Roots) -> list[str]:
+    """Each place that is meant; paths are made absolute.
+
+    Raises:
+        DataError: a pattern finds nothing.
+    """
+    places = []
+    for pattern in [roots] if isinstance(roots, str) else roots:
+        for place in _without_braces(pattern):
+            places += _found(place)
+    return places
+
+
+def _without_braces(pattern: str) -> list[str]:
+    """`{000..002}` and `{a,b}` written out, as a shell does."""
+    found = _BRACES.search(pattern)
+    if found is None:
+        return [pattern]
+    first, dots, last = found.group(1).partition("..")
+    if dots and first.isdecimal() and last.isdecimal():
+        numbers = range(int(first), int(last) + 1)
+        items = [str(number).zfill(len(first)) for number in numbers]
+    else:
+        items = found.group(1).split(",")
+    before, after = pattern[: found.start()], pattern[found.end() :]
+    return [one for item in items for one in _without_braces(f"{before}{item}{after}")]
+
+
+def _found(place: str) -> list[str]:
+    if remote.is_url(place):
+        if "*" not in place:
+            return [place]
+        kind = place.partition("://")[0]
+        found = [_with_kind(kind, str(one)) for one in remote.filesystem(place).glob(place)]
+    else:
+        path = os.path.abspath(os.path.expanduser(place))
+        if os.path.exists(path) or not glob.has_magic(place):
+            return [str(Path(path).resolve())]
+        found = glob.glob(path)
+    if not found:
+        raise DataError(f"{place} finds nothing.")
+    return sorted(found)
+
+
+def _with_kind(kind: str, place: str) -> str:
+    return place if remote.is_url(place) else f"{kind}://{place}"
+
+
+def _stamp(root: str) -> str:
+    """Changes when the tree does; for a folder by its files' sizes and times."""
+    if remote.is_url(root):
+        return f"{root} {remote.look(root)}"
+    path = Path(root)
+    if path.is_file():
+        return f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}"
+    stats = [(str(p), p.stat()) for p in sorted(path.rglob("*")) if p.is_file()]
+    lines = "\n".join(f"{n} {s.st_size} {s.st_mtime_ns}" for n, s in stats)
+    return f"{path} {sha256(lines.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
+
+
+def decode_all(
+    store: Store, size: int, channels: int, say: Say, *, skip: bool = False
+) -> NDArray[np.uint8]:
+    """(N, C, size, size): all images of a set.
+
+    Args:
+        store: of it.
+        size: pixels of a side.
+        channels: 1 or 3.
+        say: gets a line now and then.
+        skip: leave those grey that cannot be decoded.
+
+    Raises:
+        DataError: names every damaged image (up to ten).
+    """
+    count = len(store)
+    result = np.full((count, channels, size, size), 128, np.uint8)
+    bad: list[str] = []
+
+    def one(i: int) -> None:
+        try:
+            result[i] = _pixels(store.read(i), size, channels)
+        except Exception as error:  # Pillow raises a dozen kinds for damaged files
+            what = "is not an image" if "identify" in str(error) else str(error)
+            shown = store.shown(i)
+            bad.append(what if shown in what else f"{shown}: {what}")
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for done, _ in enumerate(pool.map(one, range(count), chunksize=64), 1):
+            if done % 10_000 == 0:
+                say(f"decoded {done:,} of {count:,} images")
+    if bad and not skip:
+        listed = "\n  ".join(sorted(bad)[:_NAMED])
+        raise DataError(
+            f"{len(bad)} of {count} images cannot be read; nothing was started:\n"
+            f"  {listed}\nRepair or remove them, or leave them out with broken: skip."
+        )
+    return result
+
+
+def _pixels(raw: bytes, size: int, channels: int) -> NDArray[np.uint8]:
+    from PIL import Image, ImageOps
+
+    with Image.open(io.BytesIO(raw)) as image:
+        upright = ImageOps.exif_transpose(eight_bits(image))
+        plain = upright.convert("RGB" if channels == 3 else "L")
+    if plain.size != (size, size):  # shorter side to `size`, centre crop
+        plain = ImageOps.fit(plain, (size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(plain)
+    return pixels.transpose(2, 0, 1) if channels == 3 else pixels[None]

@@ -1,0 +1,220 @@
+"""Images in Parquet files and in folders that Hugging Face `datasets` saved.
+
+Arrow files are read where they lie: their images are plain bytes in them. Those of Parquet are
+packed in pages, so they are copied once, one behind the other, into a file of this machine.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.config import register
+from kdlab.config.home import home, write_whole
+from kdlab.data.encoded import remote
+from kdlab.data.encoded.holders import look
+from kdlab.data.encoded.index import Finding, FoundImage
+from kdlab.data.encoded.walk import SPLITS, split_in
+from kdlab.data.image_files import ImageFiles
+from kdlab.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_IMAGES = ("image", "img", "png", "jpg", "jpeg", "picture")
+_LABELS = ("label", "labels", "fine_label", "class", "target", "cls")
+_ROWS = 256  # of a parquet file at a time
+
+
+@register("data/parquet")
+@dataclass(frozen=True, kw_only=True)
+class ParquetImages(ImageFiles):
+    """Parquet files, or what `datasets` of Hugging Face saved or downloaded.
+
+    root: .parquet or .arrow files, or a folder of them such as `save_to_disk` writes; the split is
+        that of its folder or of the file's name (train-00000-of-00002.parquet).
+    image_column: null takes image, img or png; it holds encoded bytes, as they are or in a struct.
+    label_column: null takes label, labels, class or target; without any, images have no label.
+    """
+
+    image_column: str | None = None
+    label_column: str | None = None
+
+    def find(self, root: str, found: Finding) -> None:
+        before = len(found.images)
+        try:
+            for file, inside in _files(root, found):
+                self._file(file, inside, found)
+        except FileNotFoundError as error:
+            raise DataError(f"{root} does not exist.") from error
+        except (OSError, ValueError) as error:  # pyarrow's errors are both
+            raise DataError(f"{root} cannot be read: {error}") from error
+        if len(found.images) == before:
+            raise DataError(f"{root} holds no .parquet or .arrow file with images.")
+
+    def _file(self, file: str, inside: str, found: Finding) -> None:
+        """Add the images of one file; `inside` is its name below the root."""
+        import pyarrow as pa
+
+        split = split_in(inside)
+        if split is None:
+            split = SPLITS.get(os.path.dirname(inside).rpartition("/")[2].lower())
+        number = len(found.holders)
+        images: list[tuple[int, int, str | None]] = []  # start, size, label
+        if file.endswith(".arrow"):
+            found.holders.append(file)
+            with pa.memory_map(file) as mapped:
+                base = mapped.read_buffer(mapped.size()).address
+                mapped.seek(0)
+                reader = pa.ipc.open_stream(mapped)
+                columns = self._columns(file, reader.schema)
+                end = base + mapped.size()
+                for batch in reader:
+                    values, labels = _values(file, batch, *columns, reader.schema)
+                    starts, sizes, begin = _extents(values)
+                    if len(sizes) and not base <= begin + int(starts[0]) <= end:
+                        raise DataError(f"{file} is compressed; save it without.")
+                    places = starts + (begin - base)
+                    images += zip(places.tolist(), sizes.tolist(), labels, strict=True)
+        else:
+            found.holders.append(str(self._copied(file, images)))
+        for row, (start, size, label) in enumerate(images):
+            name = f"{inside}/{row:09}"
+            found.images.append(
+                FoundImage(number, name, start, size, size, -1, label, split)
+            )
+
+    def _copied(self, file: str, images: list[tuple[int, int, str | None]]) -> Path:
+        """The images of a parquet file, one behind the other; `images` gets where each lies."""
+        import pyarrow.parquet as pq
+
+        facts = remote.look(file) if remote.is_url(file) else look(Path(file))
+        asked = (file, facts, self.image_column, self.label_column)
+        key = hashlib.sha256(repr(asked).encode("utf-8", "surrogateescape")).hexdigest()[
+            :16
+        ]
+        path = home() / "data" / f"{key}.images"
+        source = (
+            remote.RemoteHolder(file, str(facts)).stream() if remote.is_url(file) else file
+        )
+        table = pq.ParquetFile(source)
+        columns = self._columns(file, table.schema_arrow)
+
+        def write(temporary: Path) -> None:
+            at = 0
+            with temporary.open("wb") as out:
+                wanted = [name for name in columns if name is not None]
+                for batch in table.iter_batches(_ROWS, columns=wanted):
+                    values, labels = _values(file, batch, *columns, table.schema_arrow)
+                    for value, label in zip(values, labels, strict=True):
+                        raw = value.as_buffer()
+                        out.write(raw)
+                        images.append((at, raw.size, label))
+                        at += raw.size
+
+        try:
+            write_whole(path, write)
+        except OSError as error:
+            raise DataError(
+                f"The images of {file} could not be copied to {path}: {error}. KDLAB_HOME moves "
+                "that folder."
+            ) from error
+        return path
+
+    def _columns(self, file: str, schema: "pa.Schema") -> tuple[str, str | None]:
+        names = schema.names
+        for asked in (self.image_column, self.label_column):
+            if asked is not None and asked not in names:
+                raise DataError(f"{file} has no column {asked}; it has {', '.join(names)}.")
+        image = self.image_column or next((n for n in _IMAGES if n in names), None)
+        if image is None:
+            raise DataError(
+                f"{file} has columns {', '.join(names)}; which of them has images? Say it: "
+                "data.image_column=NAME"
+            )
+        return image, self.label_column or next((n for n in _LABELS if n in names), None)
+
+
+def _files(root: str, found: Finding) -> Iterator[tuple[str, str]]:
+    """Each file of images, and its name below the root."""
+    if remote.is_url(root):
+        found.looks[root] = remote.look(root)
+        yield root, root.rpartition("/")[2]
+        return
+    path = Path(root)
+    if path.is_file():
+        found.looks[root] = look(path)
+        yield root, path.name
+        return
+    if not path.is_dir():
+        raise FileNotFoundError(root)
+    for folder in sorted({path, *(p for p in path.rglob("*") if p.is_dir())}):
+        found.looks[str(folder)] = look(folder)
+        names = _saved(folder)
+        if names is None:
+            names = sorted(p.name for p in folder.iterdir() if p.suffix == ".parquet")
+        for name in names:
+            found.looks[str(folder / name)] = look(folder / name)
+            yield str(folder / name), (folder / name).relative_to(path).as_posix()
+
+
+def _saved(folder: Path) -> list[str] | None:
+    """Arrow files of a folder that `save_to_disk` wrote, in order; None: it is no such folder."""
+    with suppress(FileNotFoundError):
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        return [Path(str(file["filename"])).name for file in state["_data_files"]]
+    return None
+
+
+def _values(
+    file: str, batch: "pa.RecordBatch", image: str, label: str | None, schema: "pa.Schema"
+) -> "tuple[pa.Array, Sequence[str | None]]":
+    """Encoded images and labels of some rows."""
+    import pyarrow as pa
+
+    values = batch.column(image)
+    if pa.types.is_struct(values.type):
+        values = values.field("bytes")
+    if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
+        raise DataError(f"{file}: column {image} has {values.type}, not encoded images.")
+    if values.null_count:
+        raise DataError(
+            f"{file}: {values.null_count} images of column {image} are not in it; where it names "
+            "files instead, a data/image_list reads it."
+        )
+    if label is None:
+        return values, [None] * len(values)
+    names = _class_names(schema, label)
+    said = batch.column(label).to_pylist()
+    if names:
+        return values, [
+            names[k] if k is not None and 0 <= k < len(names) else None for k in said
+        ]
+    return values, [None if one is None else str(one) for one in said]
+
+
+def _class_names(schema: "pa.Schema", label: str) -> list[str]:
+    """As `datasets` keeps them beside the columns."""
+    raw = (schema.metadata or {}).get(b"huggingface")
+    if raw is None:
+        return []
+    features = json.loads(raw).get("info", {}).get("features", {})
+    return [str(name) for name in features.get(label, {}).get("names", [])]
+
+
+def _extents(values: "pa.Array") -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Where each value begins in the buffer of all, its bytes, and the address of that."""
+    import pyarrow as pa
+
+    kind = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+    _, offsets, data = values.buffers()
+    every: NDArray[np.int64] = np.frombuffer(offsets, kind).astype(np.int64)
+    ends = every[values.offset : values.offset + len(values) + 1]
+    return ends[:-1], ends[1:] - ends[:-1], 0 if data is None else int(data.address)
