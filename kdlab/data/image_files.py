@@ -97,15 +97,14 @@ class ImageFiles(DataSpec):
         Raises:
             DataError: a root is missing or cannot be read, or there is no image below it.
         """
-        said = {k: v for k, v in self.to_dict().items() if k in self._index_fields()}
-        text = json.dumps([str(self.component), self.roots(), said], sort_keys=True)
+        text = json.dumps([str(self.component), self.roots(), self._own()], sort_keys=True)
         key = sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         return indexed(key, self._walk, say, verify=verify)
 
-    def _index_fields(self) -> set[str]:
-        """Fields of its own, which say what is found."""
+    def _own(self) -> dict[str, object]:
+        """Fields that only this kind of set has: they say what is found."""
         common = ImageFiles.__dataclass_fields__
-        return {name for name in self.__dataclass_fields__ if name not in common}
+        return {name: said for name, said in self.to_dict().items() if name not in common}
 
     def _walk(self) -> Finding:
         found = Finding()
@@ -124,7 +123,7 @@ class ImageFiles(DataSpec):
         if self._is_encoded(store):
             return f"{self.component} encoded {self._digest(store)} {self.split_seed}"
         stamps = [_stamp(root) for root, _ in self.roots()]
-        return f"{self.component} v2 {stamps} {shape} {self.split_seed}"
+        return f"{self.component} v2 {stamps} {self._own()} {shape} {self.split_seed}"
 
     def expected_bytes(self) -> int:
         return len(self.store()) * self.channels * self.size**2

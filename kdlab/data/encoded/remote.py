@@ -104,7 +104,10 @@ class RemoteHolder:
     @property
     def size(self) -> int:
         if self._size is None:
-            self._size = look(self.url)[0]
+            said = filesystem(self.url).info(self.url).get("size")
+            if said is None:
+                raise OSError("its server does not say its size (no HTTP ranges)")
+            self._size = int(said)
         return self._size
 
     def stream(self) -> BinaryIO:

@@ -123,6 +123,7 @@ def _archive(root: str, seen: list[int]) -> Iterator[Entry]:
 
 
 def _zip(root: str, raw: BinaryIO) -> Iterator[Entry]:
+    raw.read(1)  # what cannot be read at all is said so; zipfile calls it no zip
     with zipfile.ZipFile(raw) as archive:
         for member in archive.infolist():
             if not is_image(member.filename):

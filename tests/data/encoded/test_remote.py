@@ -1,0 +1,244 @@
+"""Sets at a URL: a real HTTP server with ranges, fsspec's memory; blocks that are kept."""
+
+import io
+import os
+import re
+import tarfile
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
+
+import fsspec
+import numpy as np
+import pytest
+from PIL import Image
+
+from kdlab.data.encoded import remote
+from kdlab.data.image_folder import ImageFolder
+from kdlab.data.webdataset import WebDataset
+from kdlab.errors import DataError
+
+
+def jpeg(k):
+    raw = io.BytesIO()
+    pixels = np.random.default_rng(k).integers(0, 256, (24, 32, 3), np.uint8)
+    Image.fromarray(pixels).save(raw, "JPEG")
+    return raw.getvalue()
+
+
+FILES = {f"train/{name}/{k:02}.jpg": jpeg(k) for name in ("cat", "dog") for k in range(8)}
+
+
+def zipped():
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w") as archive:
+        for name, content in FILES.items():
+            archive.writestr(name, content)
+    return raw.getvalue()
+
+
+def shards():
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for k, content in enumerate(FILES.values()):
+            for suffix, inside in (("cls", b"%d" % (k % 2)), ("jpg", content)):
+                member = tarfile.TarInfo(f"{k:03}.{suffix}")
+                member.size = len(inside)
+                archive.addfile(member, io.BytesIO(inside))
+    return raw.getvalue()
+
+
+class Site:
+    """Files over HTTP; counts what is asked for."""
+
+    def __init__(self):
+        self.files, self.asked, self.ranges, self.failing = {}, [], True, 0
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *args):
+                """Quiet."""
+
+            def do_HEAD(self):
+                self.answer(body=False)
+
+            def do_GET(self):
+                site.asked.append((self.path, self.headers.get("Range")))
+                self.answer(body=True)
+
+            def answer(self, body):
+                content = site.files.get(unquote(self.path))
+                if body and site.failing > 0:
+                    site.failing -= 1
+                    content = None
+                    self.send_response(503)
+                elif content is None:
+                    self.send_response(404)
+                else:
+                    found = re.fullmatch(
+                        r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")
+                    )
+                    if found and site.ranges:
+                        first, last = map(int, found.groups())
+                        whole, content = len(content), content[first : last + 1]
+                        self.send_response(206)
+                        self.send_header("Content-Range", f"bytes {first}-{last}/{whole}")
+                    else:
+                        self.send_response(200)
+                    self.send_header("ETag", site.etag)
+                    if site.ranges:
+                        self.send_header("Accept-Ranges", "bytes")
+                content = content or b""
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                if body:
+                    self.wfile.write(content)
+
+        self.etag = '"1"'
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+
+    def url(self, name):
+        return f"http://127.0.0.1:{self.server.server_port}{name}"
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    monkeypatch.setenv("KDLAB_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(remote, "_WAITS_S", (0.01, 0.01, 0.01))
+    made = Site()
+    # A connection of its own: those of another test's server may still be open.
+    fsspec.filesystem("http").clear_instance_cache()
+    yield made
+    made.close()
+
+
+def local(tmp_path):
+    path = tmp_path / "photos.zip"
+    path.write_bytes(zipped())
+    return ImageFolder(root=str(path), size=16, kept="encoded")
+
+
+def test_a_zip_at_a_url_shows_the_views_of_one_here(site, tmp_path):
+    site.files["/photos.zip"] = zipped()
+    far = ImageFolder(root=site.url("/photos.zip"), size=16, kept="encoded").load()
+    near = local(tmp_path).load()
+    assert far.digest == near.digest
+    ids = np.arange(16)
+    assert np.array_equal(far.views(ids, 0), near.views(ids, 0))
+    asked = len(site.asked)
+    assert np.array_equal(far.views(ids, 1), near.views(ids, 1))
+    assert len(site.asked) == asked  # its blocks are here by now
+
+
+def test_shards_at_a_url(site):
+    site.files["/a b/train-0.tar"] = shards()
+    root = site.url("/a%20b/train-{0..0}.tar")
+    data = WebDataset(root=root, size=16, kept="encoded", classes=("cat", "dog")).load()
+    store = data.inputs.store
+    assert sorted(store.read(row) for row in range(16)) == sorted(FILES.values())
+
+
+def test_a_set_that_changed_there_is_read_anew(site):
+    site.files["/photos.zip"] = zipped()
+    spec = ImageFolder(root=site.url("/photos.zip"), size=16, kept="encoded")
+    before = spec.load(verify=True).digest
+    files = dict(FILES, **{"train/cat/09.jpg": jpeg(99)})
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    site.files["/photos.zip"], site.etag = raw.getvalue(), '"2"'
+    data = spec.load(verify=True)
+    assert data.digest != before
+    assert {data.inputs.store.read(row) for row in range(17)} == set(files.values())
+
+
+def test_a_damaged_block_is_fetched_again(site):
+    site.files["/photos.zip"] = zipped()
+    data = ImageFolder(root=site.url("/photos.zip"), size=16, kept="encoded").load()
+    first = data.views(np.arange(16), 0)
+    blocks = [path for path in remote.blocks_folder().glob("*/*") if path.is_file()]
+    assert blocks
+    for path in blocks:
+        raw = bytearray(path.read_bytes())
+        raw[-100] ^= 1
+        path.write_bytes(raw)
+    asked = len(site.asked)
+    assert np.array_equal(data.views(np.arange(16), 0), first)
+    assert len(site.asked) > asked
+
+
+def test_a_server_that_fails_now_and_then_is_asked_again(site):
+    site.files["/photos.zip"] = zipped()
+    site.failing = 2
+    data = ImageFolder(root=site.url("/photos.zip"), size=16, kept="encoded").load()
+    assert len(data.labels) == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("/absent.zip", "does not exist"),
+        ("/broken.zip", "not a readable zip"),
+        ("/whole.zip", "no HTTP ranges"),
+    ],
+)
+def test_what_cannot_be_had_is_said(site, monkeypatch, name, words):
+    site.files["/broken.zip"] = b"no zip" * 500
+    site.files["/whole.zip"] = zipped()
+    monkeypatch.setattr(remote, "BLOCK", 1000)
+    site.ranges = name != "/whole.zip"
+    with pytest.raises(DataError, match=words):
+        ImageFolder(root=site.url(name), size=16).load()
+
+
+def test_a_kind_of_url_that_could_run_something_is_refused():
+    for place in (
+        "file:///etc/passwd",
+        "simplecache::http://a/b.zip",
+        "github://a:b@c/d.zip",
+    ):
+        with pytest.raises(
+            DataError, match=r"is of a kind that is not read|does not exist"
+        ):
+            ImageFolder(root=place).load()
+
+
+def test_the_blocks_that_were_used_longest_ago_go(site, monkeypatch):
+    monkeypatch.setattr(remote, "BLOCK", 1000)
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/kdlab-test/x.bin", bytes(range(256)) * 40)
+    holder = remote.RemoteHolder("memory://kdlab-test/x.bin", "1")
+    assert holder.part(0, 10_240) == bytes(range(256)) * 40
+    blocks = sorted(remote.blocks_folder().glob("*/*"), key=lambda p: p.stat().st_size)
+    assert len(blocks) == 11
+    for age, path in enumerate(blocks):
+        os.utime(path, (10_000 + age, 10_000 + age))
+    remote.make_room(5000)
+    left = set(remote.blocks_folder().glob("*/*"))
+    assert 3 <= len(left) <= 4
+    assert left == set(blocks[-len(left) :])
+    memory.rm("/kdlab-test", recursive=True)
+
+
+def test_a_folder_in_memory_is_a_set(site):
+    memory = fsspec.filesystem("memory")
+    for name, raw in FILES.items():
+        memory.pipe(f"/photos/{name}", raw)
+    data = ImageFolder(root="memory://photos", size=16, kept="encoded").load()
+    assert data.classes == ("cat", "dog")
+    store = data.inputs.store
+    assert {store.index.name(row): store.read(row) for row in range(16)} == FILES
+    memory.rm("/photos", recursive=True)
+    with pytest.raises(DataError, match="does not exist"):
+        ImageFolder(root="memory://photos/elsewhere", size=16).load()

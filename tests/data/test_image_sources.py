@@ -1,0 +1,271 @@
+"""Lists, WebDataset shards, Parquet and Arrow files: the images and labels that were put in."""
+
+import io
+import json
+import tarfile
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from kdlab.data.image_folder import ImageFolder
+from kdlab.data.image_list import ImageList
+from kdlab.data.parquet import ParquetImages
+from kdlab.data.webdataset import WebDataset
+from kdlab.errors import DataError
+
+SHADES = range(0, 240, 10)  # one an image
+NAMES = ("cat", "dog")
+
+
+def jpeg(shade):
+    raw = io.BytesIO()
+    Image.new("RGB", (20, 16), (shade, shade, shade)).save(raw, "JPEG")
+    return raw.getvalue()
+
+
+def label_of(k):
+    return NAMES[k % 2]
+
+
+def shown(data, ids):
+    """{(grey value, class)} of these images, each grey value to the next ten."""
+    grey = data.inputs[ids].mean((1, 2, 3))
+    return {
+        (round(float(g) / 10) * 10, data.classes[data.labels[k]])
+        for g, k in zip(grey, ids, strict=True)
+    }
+
+
+def everything(data):
+    return shown(data, np.sort(np.concatenate([data.train, data.validation, data.test])))
+
+
+EXPECTED = {(shade, label_of(k)) for k, shade in enumerate(SHADES)}
+
+
+@pytest.fixture
+def photos(tmp_path):
+    for k, shade in enumerate(SHADES):
+        path = tmp_path / "photos" / f"{k % 3}" / f"{k:03}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(shade))
+    return tmp_path / "photos"
+
+
+def table(where, columns, rows, separator=","):
+    lines = [separator.join(columns)] + [separator.join(map(str, row)) for row in rows]
+    where.write_text("\ufeff" + "\n".join(lines) + "\n", encoding="utf-8")  # as Excel does
+    return where
+
+
+def rows(split=lambda k: "train"):
+    return [(f"{k % 3}/{k:03}.jpg", label_of(k), split(k)) for k in range(len(SHADES))]
+
+
+def test_a_csv_says_paths_labels_and_splits(photos):
+    def split(k):
+        return "test" if k < 4 else "val" if k < 8 else "train"
+
+    path = table(photos / "all.csv", ("filename", "label", "split"), rows(split))
+    data = ImageList(root=str(path), size=8).load()
+    assert everything(data) == EXPECTED
+    assert (len(data.train), len(data.validation), len(data.test)) == (16, 4, 4)
+    assert shown(data, data.test) == {(0, "cat"), (10, "dog"), (20, "cat"), (30, "dog")}
+
+
+@pytest.mark.parametrize("packed", ["folder", "zip"])
+def test_a_table_of_another_kind_and_images_elsewhere(photos, tmp_path, packed):
+    images = photos
+    if packed == "zip":
+        images = tmp_path / "photos.zip"
+        with zipfile.ZipFile(images, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(photos.rglob("*.jpg")):
+                archive.write(path, path.relative_to(photos))
+    where = tmp_path / "tables"
+    where.mkdir()
+    names, labels, _ = zip(*rows(), strict=True)
+    pq.write_table(pa.table({"where": names, "species": labels}), where / "t.parquet")
+    asked = {"path_column": "where", "label_column": "species", "images": str(images)}
+    assert (
+        everything(ImageList(root=str(where / "t.parquet"), size=8, **asked).load())
+        == EXPECTED
+    )
+    tsv = table(where / "t.tsv", ("path", "label", "set"), rows(), "\t")
+    relative = ImageList(root=str(tsv), size=8, images=f"../{images.name}").load()
+    assert everything(relative) == EXPECTED
+
+
+def test_a_list_of_paths_has_the_folders_as_classes(photos):
+    (photos / "all.txt").write_text("\n".join(name for name, _, _ in rows()))
+    data = ImageList(root=str(photos / "all.txt"), size=8).load()
+    assert data.classes == ("0", "1", "2")
+    assert len(data.labels) == len(SHADES)
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "words"),
+    [
+        (("where", "label", "split"), {}, "which of them has the paths"),
+        (("path", "label", "split"), {"label_column": "kind"}, "has no column kind"),
+        (
+            ("path", "label", "label2"),
+            {"split_column": "label2"},
+            "split 'train2' is none of",
+        ),
+    ],
+)
+def test_what_a_table_lacks_is_named(photos, columns, more, words):
+    path = table(photos / "all.csv", columns, rows(lambda k: "train2"))
+    with pytest.raises(DataError, match=words):
+        ImageList(root=str(path), size=8, **more).load()
+
+
+def test_images_that_are_listed_and_missing_are_named(photos):
+    path = table(
+        photos / "all.csv", ("path", "label"), [("0/000.jpg", "cat"), ("x.jpg", "dog")]
+    )
+    with pytest.raises(DataError, match=r"1 of 2 images .* are not in .*photos: x\.jpg"):
+        ImageList(root=str(path), size=8).load()
+
+
+def shard(where, numbers, files):
+    with tarfile.open(where, "w") as archive:
+        for k in numbers:
+            for suffix, raw in files(k).items():
+                member = tarfile.TarInfo(f"part/{k:04}.{suffix}")
+                member.size = len(raw)
+                archive.addfile(member, io.BytesIO(raw))
+    return where
+
+
+def test_webdataset_shards_with_numbers_and_names(tmp_path):
+    for n in range(3):
+        shard(
+            tmp_path / f"train-{n:03}.tar",
+            range(8 * n, 8 * n + 8),
+            lambda k: {"cls": str(k % 2).encode(), "jpg": jpeg(SHADES[k])},
+        )
+    root = str(tmp_path / "train-{000..002}.tar")
+    named = WebDataset(root=root, size=8, classes=NAMES).load()
+    assert everything(named) == EXPECTED
+    assert WebDataset(root=root, size=8).load().classes == ("0", "1")
+    starred = WebDataset(root=str(tmp_path / "train-*.tar"), size=8, classes=NAMES).load()
+    assert everything(starred) == EXPECTED
+    only = WebDataset(root=root, size=8, test_root=str(tmp_path / "train-000.tar"))
+    assert len(only.load().test) == 8
+
+
+def test_webdataset_labels_in_json_and_splits_by_name(tmp_path):
+    def files(k):
+        facts = {"species": label_of(k), "other": [1]}
+        return {
+            "json": json.dumps(facts).encode(),
+            "seg.png": b"no photo",
+            "jpg": jpeg(SHADES[k]),
+        }
+
+    first = shard(tmp_path / "birds-train-0.tar", range(16), files)
+    last = shard(tmp_path / "birds-val-0.tar", range(16, 24), files)
+    roots = (str(first), str(last))
+    with pytest.raises(DataError, match=r"has no \.cls beside its image, but \.json"):
+        WebDataset(root=roots, size=8).load()
+    with pytest.raises(DataError, match=r"has no entry kind"):
+        WebDataset(root=roots, size=8, label="json.kind").load()
+
+
+def test_webdataset_splits_by_name(tmp_path):
+    def files(k):
+        return {
+            "json": json.dumps({"species": label_of(k)}).encode(),
+            "jpg": jpeg(SHADES[k]),
+        }
+
+    first = shard(tmp_path / "birds-train-0.tar", range(16), files)
+    last = shard(tmp_path / "birds-val-0.tar", range(16, 24), files)
+    data = WebDataset(root=(str(first), str(last)), size=8, label="json.species").load()
+    assert everything(data) == EXPECTED
+    assert len(data.validation) == 8
+
+
+FEATURES = {
+    "image": {"_type": "Image"},
+    "label": {"names": list(NAMES), "_type": "ClassLabel"},
+}
+
+
+def columns(numbers):
+    images = [{"bytes": jpeg(SHADES[k]), "path": None} for k in numbers]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    made = pa.table({"image": pa.array(images, kind), "label": [k % 2 for k in numbers]})
+    return made.replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": FEATURES}})}
+    )
+
+
+def test_parquet_files_of_a_hub(tmp_path):
+    (tmp_path / "data").mkdir()
+    pq.write_table(columns(range(20)), tmp_path / "data" / "train-00000-of-00001.parquet")
+    pq.write_table(
+        columns(range(20, 24)),
+        tmp_path / "data" / "test-00000-of-00001.parquet",
+        row_group_size=2,
+    )
+    data = ParquetImages(root=str(tmp_path), size=8).load()
+    assert everything(data) == EXPECTED
+    assert len(data.test) == 4
+    plain = pa.table(
+        {"png": [jpeg(s) for s in SHADES], "kind": [label_of(k) for k in range(24)]}
+    )
+    pq.write_table(plain, tmp_path / "plain.parquet")
+    one = ParquetImages(root=str(tmp_path / "plain.parquet"), size=8, label_column="kind")
+    assert everything(one.load()) == EXPECTED
+
+
+def saved(where, numbers):
+    """As `Dataset.save_to_disk` of `datasets` 5.2 writes it."""
+    where.mkdir(parents=True)
+    made = columns(numbers)
+    path = str(where / "data-00000-of-00001.arrow")
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, made.schema) as writer:
+        writer.write_table(made, max_chunksize=5)
+    files = [{"filename": "data-00000-of-00001.arrow"}]
+    (where / "state.json").write_text(json.dumps({"_data_files": files}))
+    return where
+
+
+def test_a_folder_that_hugging_face_saved_is_read_in_place(tmp_path, kdlab_home):
+    saved(tmp_path / "set" / "train", range(20))
+    saved(tmp_path / "set" / "validation", range(20, 24))
+    data = ParquetImages(root=str(tmp_path / "set"), size=8, kept="encoded").load()
+    assert everything(data) == EXPECTED
+    assert len(data.validation) == 4
+    holders = data.inputs.store.index.facts.holders
+    assert all(place.startswith(str(tmp_path)) for place in holders)  # nothing was copied
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: pa.table({"x": [1]}), "which of them has images"),
+        (lambda: pa.table({"image": [1]}), "not encoded images"),
+        (
+            lambda: pa.table({"image": [b"", None]}),
+            "1 images of column image are not in it",
+        ),
+    ],
+)
+def test_what_is_no_table_of_images_is_refused(tmp_path, make, words):
+    pq.write_table(make(), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=words):
+        ParquetImages(root=str(tmp_path / "t.parquet"), size=8).load()
+
+
+def test_a_pattern_that_finds_nothing_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"train-\*\.tar finds nothing"):
+        WebDataset(root=str(tmp_path / "train-*.tar")).load()
+    with pytest.raises(DataError, match="does not exist"):
+        ImageFolder(root=str(tmp_path / "absent")).load()
