@@ -20,7 +20,7 @@ from kdlab.errors import BadInput, ClusterError
 from kdlab.papers.edl_dist.hybrid_schedule import Policy, default_thresholds
 from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.soft_labels.label_file import meta_for, own_folder
-from kdlab.soft_labels.source import Batch, SourceContext, SourceSpec
+from kdlab.soft_labels.source import Batch, MixedLabels, SourceContext, SourceSpec
 from kdlab.supervision.children import tail
 
 _MAX_MEMORY = 0.8  # of what is free
@@ -112,6 +112,10 @@ class Served(SourceSpec):
     @property
     def bytes_per_output(self) -> int:
         return 2 if self.replies == "half" else 4
+
+    @property
+    def keeps_labels(self) -> bool:
+        return self.cache_views is not None
 
     def batch_faults(self, batch: int) -> Iterator[Fault]:
         """In other units than samples it is known only when the run begins."""
@@ -292,7 +296,9 @@ class ServedSource:
         if count < len(labels):  # a slice costs more than all else here
             views, labels, soft = views[:count], labels[:count], soft[:count]
         ids = slot.ids[:count].copy()
-        return Batch(index=index, ids=ids, views=views, labels=labels, soft=soft)
+        view = epoch if self.spec.cache_views is None else epoch % self.spec.cache_views
+        mixed = MixedLabels.of(self.context.samples, ids, view)
+        return Batch(index, ids, views, labels, soft, mixed)
 
     def figures(self) -> dict[str, float]:
         return self.reader.figures()

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from kdlab.config.spec import NOT_NEGATIVE, Range, Spec
 from kdlab.data.counter_random import uniforms
+from kdlab.data.mixing import Asked, Mixing, mixing
 
 if TYPE_CHECKING:
     from kdlab.data.policies import Operation
@@ -56,6 +57,9 @@ class Augment(Spec):
     brightness, contrast, saturation, hue: of torchvision's ColorJitter.
     cutout: side in pixels of the square that is greyed out.
     erasing: probability of torchvision's RandomErasing, 0.02 to 0.33 of the area.
+    mixup_alpha, cutmix_alpha: of Beta(α, α), from which the share of two images is drawn; 0 is off.
+    mixup_prob: of a view to be mixed at all, as timm calls it.
+    mixup_switch_prob: of CutMix where both are on.
     """
 
     flip: bool = False
@@ -70,7 +74,29 @@ class Augment(Spec):
     hue: Annotated[float, Range(ge=0, le=0.5)] = 0.0
     cutout: Annotated[int, Range(ge=0)] = 0
     erasing: Annotated[float, Range(ge=0, le=1)] = 0.0
+    mixup_alpha: Annotated[float, NOT_NEGATIVE] = 0.0
+    cutmix_alpha: Annotated[float, NOT_NEGATIVE] = 0.0
+    mixup_prob: Annotated[float, Range(ge=0, le=1)] = 1.0
+    mixup_switch_prob: Annotated[float, Range(ge=0, le=1)] = 0.5
     seed: int = 0
+
+    @property
+    def mixes(self) -> bool:
+        """Whether two images become one."""
+        return bool(self.mixup_prob and (self.mixup_alpha or self.cutmix_alpha))
+
+    def mixing(
+        self,
+        ids: NDArray[np.int64],
+        epoch: int,
+        pool: NDArray[np.int64],
+        size: tuple[int, int],
+    ) -> Mixing:
+        """What is mixed into the views of these samples; see `mixing.mixing`."""
+        asked = Asked(
+            self.mixup_alpha, self.cutmix_alpha, self.mixup_prob, self.mixup_switch_prob
+        )
+        return mixing(ids, epoch, pool, size, self.seed, asked)
 
     @property
     def active(self) -> bool:

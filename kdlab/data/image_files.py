@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from kdlab.config import Fault, Range
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import eight_bits
-from kdlab.data.encoded.index import NO_LABEL, NO_SPLIT, Finding
+from kdlab.data.encoded.index import NO_SPLIT, Finding
 from kdlab.data.encoded.pictures import PIXELS, EncodedData, EncodedPictures
 from kdlab.data.encoded.store import Store, indexed
 from kdlab.data.images import DataSpec, Decoded, ImageData, Say
-from kdlab.data.splits import TEST, TRAIN, VALIDATION, by_class
+from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION, by_class
 from kdlab.errors import DataError
 
 _SMALL, _FEW = 64, 2e9  # pixels of a side, bytes in all: decoded once
@@ -144,6 +144,7 @@ class ImageFiles(DataSpec):
             *self._split(labels, self._splits(store, labels)),
             digest=self._digest(store),
             augment=self.augment,
+            sampling=self.sampling,
         )
 
     def _refuse_broken(self, store: Store, say: Say) -> None:
@@ -194,6 +195,11 @@ class ImageFiles(DataSpec):
             test, _ = by_class(train, labels, count, self.split_seed + 2)
             split[test] = TEST
         split[~usable] = NO_SPLIT
+        if not store.index.facts.classes:
+            raise DataError(
+                f"{self.root}: no image has a label. Those of validation and test need one; say "
+                "where they are: test_root."
+            )
         if not (split == TRAIN).any():
             raise DataError(f"{self.root}: there are test images but none to train on.")
         return split

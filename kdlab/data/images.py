@@ -21,7 +21,9 @@ from kdlab.config.home import home, locked
 from kdlab.config.seal import check, damage, seal, sealed
 from kdlab.config.spec import SHARE, Range, Spec
 from kdlab.data.augment import Augment
-from kdlab.data.splits import TEST, TRAIN, VALIDATION, by_class
+from kdlab.data.mixing import Mixing, mix
+from kdlab.data.sampling import COPIES, Sampling
+from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION, by_class
 from kdlab.errors import DataError
 from kdlab.messages import plain, typed
 
@@ -66,6 +68,7 @@ class ImageData(ABC):
     test: NDArray[np.int64]
     digest: str  # of pixels and labels, 16 hex digits
     augment: Augment
+    sampling: Sampling = Sampling()  # noqa: RUF009  # frozen
     # Views take longer than a message: who has others to serve makes them in a thread.
     slow: ClassVar[bool] = False
 
@@ -74,7 +77,20 @@ class ImageData(ABC):
         _, channels, height, width = self.inputs.shape
         return channels, height, width
 
-    @abstractmethod
+    @property
+    def ids_below(self) -> int:
+        """All ids of samples are smaller."""
+        return len(self.labels) * (COPIES if self.sampling.active else 1)
+
+    @property
+    def unlabelled(self) -> int:
+        """Training images without a label: soft labels alone teach them."""
+        return int((self.labels[self.train] == NO_LABEL).sum())
+
+    def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of these samples: an id may be another copy of a row (sampling.py)."""
+        return ids % len(self.labels) if self.sampling.active else ids
+
     def views(
         self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
@@ -82,6 +98,24 @@ class ImageData(ABC):
 
         With `out` they are written there, without a copy between where nothing is changed.
         """
+        how = self.mixing(ids, epoch)
+        if how is None:
+            return self.unmixed(ids, epoch, out)
+        own = self.unmixed(ids, epoch, out)
+        mix(own, self.unmixed(how.partners, epoch), how)
+        return own
+
+    def mixing(self, ids: NDArray[np.int64], epoch: int) -> Mixing | None:
+        """What is mixed into these views; None: nothing ever is."""
+        if not self.augment.mixes:
+            return None
+        return self.augment.mixing(ids, epoch, self.train, self.shape[1:])
+
+    @abstractmethod
+    def unmixed(
+        self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
+        """Views before two of them are mixed, in memory of their own."""
 
     def views_ahead(
         self, batches: Iterable[NDArray[np.int64]], epoch: int
@@ -102,16 +136,17 @@ class DecodedData(ImageData):
 
     inputs: NDArray[np.uint8]  # (N, C, H, W)
 
-    def views(
+    def unmixed(
         self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
+        rows = self.rows(ids)
         if out is None:
-            return self.augment.views(self.inputs[ids], ids, epoch)
+            return self.augment.views(self.inputs[rows], ids, epoch)
         if self.augment.active:
-            out[...] = self.augment.views(self.inputs[ids], ids, epoch)
+            out[...] = self.augment.views(self.inputs[rows], ids, epoch)
         else:
             # "clip" writes straight into `out`; ids are rows of this set, never outside.
-            np.take(self.inputs, ids, axis=0, out=out, mode="clip")
+            np.take(self.inputs, rows, axis=0, out=out, mode="clip")
         return out
 
 
@@ -125,6 +160,7 @@ class DataSpec(Spec, ABC):
     """
 
     augment: Augment = field(default_factory=Augment)
+    sampling: Sampling = field(default_factory=Sampling)
     validation_share: Annotated[float, SHARE] = 0.1
     split_seed: int = 0
     train_samples: Annotated[int, Range(ge=2)] | None = None
@@ -211,6 +247,7 @@ class DataSpec(Spec, ABC):
             *self._split(labels, np.load(folder / "split.npy")),
             digest=meta.digest,
             augment=self.augment,
+            sampling=self.sampling,
         )
 
     def _split(
@@ -219,8 +256,11 @@ class DataSpec(Spec, ABC):
         train = np.flatnonzero(split == TRAIN)
         validation = np.flatnonzero(split == VALIDATION)
         if not len(validation):
-            count = round(self.validation_share * len(train))
-            validation, train = by_class(train, labels, count, self.split_seed)
+            known = labels[train] >= 0
+            unlabelled, labelled = train[~known], train[known]
+            count = round(self.validation_share * len(labelled))
+            validation, rest = by_class(labelled, labels, count, self.split_seed)
+            train = np.sort(np.concatenate([rest, unlabelled]))
         if self.train_samples is not None and self.train_samples < len(train):
             train, _ = by_class(train, labels, self.train_samples, self.split_seed + 1)
         test = np.flatnonzero(split == TEST)

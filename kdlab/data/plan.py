@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.data.counter_random import permutation
+from kdlab.data.sampling import Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class BatchPlan:
     batch: samples of a batch, over all ranks of a student group.
     smallest: a rest of fewer samples joins the batch before it: batch norm cannot train on
         one, and every rank of a group needs some.
+    sampler: chooses the ids of an epoch among these; None takes each once.
     first_epoch, first_sample: training began (again) there, with other batches before:
         batches of that epoch are cut from its rest.
     """
@@ -27,6 +29,7 @@ class BatchPlan:
     smallest: int = 2
     first_epoch: int = 0
     first_sample: int = 0
+    sampler: Sampler | None = None
 
     @property
     def batches(self) -> int:
@@ -39,9 +42,15 @@ class BatchPlan:
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
         """Sample ids batch by batch; every id exactly once."""
-        order = permutation(self.seed, epoch, self.ids)[self._skipped(epoch) :]
+        order = self.order(epoch)[self._skipped(epoch) :]
         sizes = self.sizes(epoch)
         return np.split(order, np.cumsum(sizes)[:-1]) if sizes else []
+
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        """Ids of a whole epoch; those of a sampler say which copy of a row they are."""
+        if self.sampler is not None:
+            return self.sampler.epoch(self.seed, epoch, self.ids)
+        return permutation(self.seed, epoch, self.ids)
 
     @property
     def largest(self) -> int:
@@ -49,8 +58,9 @@ class BatchPlan:
         return max(_sizes(len(self.ids), self.batch, self.smallest))
 
     def facts(self) -> dict[str, int]:
-        """All but the ids, as they stand in a checkpoint and travel to other processes."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "ids"}
+        """All but the ids and their choice, as it stands in a checkpoint and travels."""
+        apart = ("ids", "sampler")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in apart}
 
     def _skipped(self, epoch: int) -> int:
         return self.first_sample if epoch == self.first_epoch else 0

@@ -1,5 +1,6 @@
 """The training samples of one run: a data set and the plan that cuts it into batches."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -8,7 +9,9 @@ from numpy.typing import NDArray
 
 from kdlab.data.counter_random import permutation
 from kdlab.data.images import ImageData
+from kdlab.data.mixing import Mixing
 from kdlab.data.plan import BatchPlan
+from kdlab.data.sampling import Sampler
 from kdlab.data.shards import Shards
 from kdlab.papers.shares import shared_rows
 
@@ -82,7 +85,7 @@ class PlannedSamples:
 
     @property
     def augmented(self) -> bool:
-        return self.data.augment.active
+        return self.data.augment.active or self.data.augment.mixes
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
         """This rank's rows of each batch."""
@@ -114,10 +117,16 @@ class PlannedSamples:
         return self.data.views_ahead(batches, epoch)
 
     def labels(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.data.labels[ids]
+        return self.data.labels[self.data.rows(ids)]
+
+    def mixing(self, ids: NDArray[np.int64], epoch: int) -> Mixing | None:
+        return self.data.mixing(ids, epoch)
 
     def view_key(self) -> dict[str, str]:
-        return {"data": self.data.digest, "augment": self.data.augment.fingerprint()}
+        key = {"data": self.data.digest, "augment": self.data.augment.fingerprint()}
+        if self.data.augment.mixes:  # with which images
+            key["mixed"] = hashlib.sha256(self.data.train.tobytes()).hexdigest()[:16]
+        return key
 
     def describe(self) -> SampleDescription:
         return SampleDescription(
@@ -143,8 +152,14 @@ def planned(
     ids = data.train if shard is None else shard.ids(data)
     if subset is not None:
         ids = subset.of(ids)
+    sampler = Sampler(data.sampling, data.labels) if data.sampling.active else None
     return PlannedSamples(
-        data, BatchPlan(ids, **plan), spec, part or RankPart(), shard, subset
+        data,
+        BatchPlan(ids, sampler=sampler, **plan),
+        spec,
+        part or RankPart(),
+        shard,
+        subset,
     )
 
 

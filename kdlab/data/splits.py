@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from kdlab.data.counter_random import permutation
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
+NO_LABEL = -1  # of an image without one
 
 
 def by_class(

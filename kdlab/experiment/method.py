@@ -126,6 +126,7 @@ class MethodSpec(Spec, ABC):
     """A method, as a spec names it."""
 
     needs_teacher: ClassVar[bool] = False  # whatever the soft labels need
+    needs_labels: ClassVar[bool] = False  # of every training image
     steers_loss: ClassVar[bool] = True  # its weights and temperature, while it trains
     steers_thresholds: ClassVar[bool] = False  # so of served soft labels
     shares_pools: ClassVar[bool] = False  # trials of a sweep can learn from the same pool

@@ -164,6 +164,13 @@ class ExperimentSpec(Spec):
         batch = self.method.labelled(self).batch
         for fault in self.soft_labels.batch_faults(batch):
             yield fault.under("soft_labels")
+        keeping = [m.source for m in self.members() if m.source.keeps_labels]
+        if keeping and self.data.sampling.active:
+            yield Fault(
+                "data.sampling",
+                f"shows images several times in an epoch, each with a view of its own, and "
+                f"{keeping[0].component} keeps soft labels of one view an epoch",
+            )
         yield from self.method.faults(self)
         yield from self._chaos_faults()
         if self.workers is not None and not self.method.has_ranks(self):

@@ -1,7 +1,7 @@
 """Decoupled knowledge distillation, Zhao et al. 2022 (arXiv:2203.08679)."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from torch import Tensor, stack
 from torch.nn.functional import kl_div, log_softmax, one_hot
@@ -19,6 +19,8 @@ class DecoupledKd(LossSpec):
     target_weight: the paper's α, of the target-class part (TCKD).
     other_weight: the paper's β, of the part among the other classes (NCKD).
     """
+
+    needs_labels: ClassVar[bool] = True
 
     hard_weight: Annotated[float, NOT_NEGATIVE] = 1.0
     soft_weight: Annotated[float, NOT_NEGATIVE] = 1.0

@@ -29,6 +29,7 @@ class LossSpec(Spec, ABC):
     # The gradient grows as T to this power for large T; the T² factor makes it 0 for
     # every loss that compares softened probabilities.
     gradient_power: ClassVar[int] = 0
+    needs_labels: ClassVar[bool] = False  # of every sample
 
     @abstractmethod
     def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:

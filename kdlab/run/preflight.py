@@ -6,6 +6,7 @@ import torch
 
 from kdlab.cluster import notebook_components
 from kdlab.config.registry import component_names
+from kdlab.data.images import ImageData
 from kdlab.errors import BadInput, DataError, ModelError
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
@@ -30,6 +31,15 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
             f"{data.name} has {len(data.train)} training and {len(data.test)} test images; at "
             "least 2 and 1 are needed."
         )
+    if data.unlabelled:
+        _refuse_unlabelled(spec, data)
+    if data.sampling.class_weights and len(data.sampling.class_weights) != len(
+        data.classes
+    ):
+        raise BadInput(
+            f"data.sampling.class_weights has {len(data.sampling.class_weights)} numbers, and "
+            f"{data.name} has {len(data.classes)} classes."
+        )
     for source in spec.sources().values():
         source.check(len(data.classes))
     with torch.random.fork_rng():
@@ -47,6 +57,24 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         setup = TrainingSetup(spec)
         setup.data = data
         spec.method.check(setup)
+
+
+def _refuse_unlabelled(spec: ExperimentSpec, data: ImageData) -> None:
+    """BadInput where somebody would learn from labels that are not there."""
+    some = f"{data.unlabelled:,} training images of {data.name} have no label"
+    if spec.method.needs_labels:
+        raise BadInput(f"{some}, and {spec.method.component} trains on labels.")
+    if spec.loss.needs_labels:
+        raise BadInput(
+            f"{some}, and {spec.loss.component} treats the true class apart. Another loss, such as "
+            "losses/hinton, needs none."
+        )
+    untaught = [name for name, s in spec.sources().items() if s.needs_teacher == "none"]
+    if untaught and not spec.method.needs_teacher:
+        raise BadInput(
+            f"{some}, and {', '.join(untaught)} would have to learn from them without a teacher. "
+            "Leave it out of compare, or these images out of data."
+        )
 
 
 def refuse_cells(cells: Iterable[str], user: str, where: str) -> None:

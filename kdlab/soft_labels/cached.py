@@ -57,6 +57,10 @@ class Cached(SourceSpec):
     top_k: Annotated[int, Range(ge=1)] | None = None
     path: str | None = None
 
+    @property
+    def keeps_labels(self) -> bool:
+        return True
+
     def check(self, classes: int) -> None:
         if self.top_k is not None and self.top_k >= classes:
             raise CacheError(

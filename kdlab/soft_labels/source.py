@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kdlab.config import Fault
 from kdlab.config.spec import Spec
+from kdlab.data.mixing import Mixing
 from kdlab.events.event import Emit, unheard
 
 
@@ -29,6 +30,24 @@ class Batch:
     views: Tensor  # (N, C, H, W) uint8
     labels: Tensor  # (N,) int64
     soft: Tensor | None  # (N, classes) teacher logits, float; None without a teacher
+    mixed: "MixedLabels | None" = None  # views of two images each
+
+
+@dataclass(frozen=True, slots=True)
+class MixedLabels:
+    """The labels of what was mixed into views."""
+
+    others: Tensor  # (N,) int64
+    share: Tensor  # (N,) float32, of the batch's own labels
+
+    @classmethod
+    def of(cls, samples: "Samples", ids: NDArray[np.int64], view: int) -> Self | None:
+        """None: nothing is mixed."""
+        how = samples.mixing(ids, view)
+        if how is None:
+            return None
+        others = torch.from_numpy(samples.labels(how.partners))
+        return cls(others, torch.from_numpy(how.share.astype(np.float32)))
 
 
 class SoftLabelSource(Protocol):
@@ -73,6 +92,7 @@ class LocalSource:
                 views=torch.from_numpy(views),
                 labels=torch.from_numpy(self.samples.labels(ids)),
                 soft=None,
+                mixed=MixedLabels.of(self.samples, ids, view),
             )
             yield (
                 batch if self.soft is None else replace(batch, soft=self.soft(batch, view))
@@ -126,6 +146,9 @@ class Samples(Protocol):
         """Views of each of these batches, in order."""
 
     def labels(self, ids: NDArray[np.int64]) -> NDArray[np.int64]: ...
+
+    def mixing(self, ids: NDArray[np.int64], epoch: int) -> Mixing | None:
+        """What is mixed into these views; None: nothing ever is."""
 
     def view_key(self) -> Mapping[str, str]:
         """What a view depends on besides (id, epoch): data digest and augmentation."""
@@ -186,6 +209,11 @@ class SourceSpec(Spec, ABC):
 
     # Nowhere, in the student's process, or in a pool.
     needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "none"
+
+    @property
+    def keeps_labels(self) -> bool:
+        """Whether soft labels are kept by (row, view), for other epochs."""
+        return False
 
     @property
     def bytes_per_output(self) -> int:

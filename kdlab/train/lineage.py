@@ -42,17 +42,26 @@ class Lineage:
 
     def trained(self, ids: NDArray[np.int64], of_rows: int | None = None) -> None:
         """Count own ids; `seen` counts the whole batch, of which a rank has a part."""
-        np.add.at(self.counts, ids, 1)
+        np.add.at(self.counts, ids % len(self.counts), 1)  # of any copy of a row
         self.seen += len(ids) if of_rows is None else of_rows
 
-    def finish_epoch(self, counts: NDArray[np.int32] | None = None) -> None:
-        """Close the accounts of an epoch; `counts` are those of all ranks together."""
+    def finish_epoch(
+        self,
+        counts: NDArray[np.int32] | None = None,
+        planned: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Close the accounts of an epoch.
+
+        Args:
+            counts: of all ranks together; None takes those of this one.
+            planned: ids of the epoch; None is each training id once.
+        """
         counts = self.counts if counts is None else counts
-        used = counts[self.ids]
-        self.lost += int((used == 0).sum())
-        # A row outside the training ids is a use that should not have been.
-        self.repeated += int(np.maximum(used - 1, 0).sum())
-        self.repeated += int(counts.sum() - used.sum())
+        rows = self.ids if planned is None else planned % len(counts)
+        # A row that was not planned is a use that should not have been.
+        over = counts - np.bincount(rows, minlength=len(counts))
+        self.lost -= int(np.minimum(over, 0).sum())
+        self.repeated += int(np.maximum(over, 0).sum())
         self.counts[:] = 0
 
     def totals(self) -> LineageCounts:

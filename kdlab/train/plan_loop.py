@@ -6,6 +6,8 @@ What they count and how they go on, what they say of themselves, and what they l
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kdlab.control.cadence import logging
@@ -63,6 +65,11 @@ class PlanLoop:
             job.recipe.evaluate_batch,
             alive=lambda: job.pulse(self.position.step),
         )
+
+    def planned_ids(self) -> NDArray[np.int64] | None:
+        """Ids of the epoch under way, where it does not show each training image once."""
+        plan = self.job.samples.plan
+        return None if plan.sampler is None else plan.order(self.position.epoch)
 
     def _count_from(self, found: checkpoint.Found[_At] | None) -> None:
         """Count from where this checkpoint was made; None is the start."""

@@ -275,7 +275,7 @@ class StudentLoop(PlanLoop):
         if self.position.step > self.logs.step:
             self._log()
         counts = job.ranks.sum_counts(torch.from_numpy(self.lineage.counts))
-        self.lineage.finish_epoch(counts.numpy())
+        self.lineage.finish_epoch(counts.numpy(), self.planned_ids())
         seen: Accuracy | None = None
         if self._is_looked_at():
             job.ranks.average_buffers(self.model, self._part)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from kdlab.soft_labels.source import Batch
+from kdlab.data.splits import NO_LABEL
+from kdlab.soft_labels.source import Batch, MixedLabels
 from kdlab.train.recipe import lr_at
 from kdlab.train.step import Descent, steps_per_second
 from kdlab.train.student_job import StudentJob
@@ -16,6 +17,7 @@ from kdlab.train.sync_norm import leave_alone
 class BatchStep:
     def __init__(self, job: StudentJob, descent: Descent) -> None:
         self.job, self.descent = job, descent
+        self.unlabelled = bool(job.samples.data.unlabelled)
         self.loss = job.loss  # with the weights and the temperature that it has now
 
     def __call__(
@@ -29,23 +31,49 @@ class BatchStep:
         recipe, ranks, device = self.job.recipe, self.job.ranks, self.descent.device
         views = batch.views.to(device, non_blocking=True)
         labels = batch.labels.to(device, non_blocking=True)
-        loss = self._loss(self.descent.scores(views), labels, batch.soft)
+        loss = self._loss(self.descent.scores(views), labels, batch)
         batches = self.job.samples.plan.batches
         lr = lr_factor * ranks.lr_scale * lr_at(recipe, epoch, batches)
         self.descent(ranks.weigh(loss, len(labels), of_rows), lr)
         return loss.detach()
 
-    def _loss(self, scores: Tensor, labels: Tensor, soft: Tensor | None) -> Tensor:
+    def _loss(self, scores: Tensor, labels: Tensor, batch: Batch) -> Tensor:
         """α φ + β ψ; plain φ without a teacher. In float32 whatever the precision."""
-        hard = cross_entropy(
-            scores, labels, label_smoothing=self.job.recipe.label_smoothing
-        )
+        hard, labels = self._hard(scores, labels, batch.mixed)
         spec = self.loss
-        if spec is None or soft is None:
+        if spec is None or batch.soft is None:
             return hard
-        teacher = soft.to(self.descent.device, torch.float32, non_blocking=True)
+        teacher = batch.soft.to(self.descent.device, torch.float32, non_blocking=True)
         soft = spec.soft(scores, teacher, labels)
         return torch.add(spec.hard_weight * hard, soft, alpha=spec.soft_weight)
+
+    def _hard(
+        self, scores: Tensor, labels: Tensor, mixed: MixedLabels | None
+    ) -> tuple[Tensor, Tensor]:
+        """φ, and the label that counts for losses that treat the target class apart.
+
+        Of two images in one view each label has its share of φ, and the larger one counts.
+        """
+        smoothing = self.job.recipe.label_smoothing
+        if mixed is None and not self.unlabelled:
+            return cross_entropy(scores, labels, label_smoothing=smoothing), labels
+
+        def each(said: Tensor) -> Tensor:
+            """(N,): 0 where there is no label."""
+            return cross_entropy(
+                scores,
+                said,
+                ignore_index=NO_LABEL,
+                label_smoothing=smoothing,
+                reduction="none",
+            )
+
+        if mixed is None:
+            return each(labels).sum() / (labels >= 0).sum().clamp(min=1), labels
+        others, share = mixed.others.to(labels.device), mixed.share.to(labels.device)
+        known = share * (labels >= 0) + (1 - share) * (others >= 0)
+        hard = (share * each(labels) + (1 - share) * each(others)).sum()
+        return hard / known.sum().clamp(min=1), torch.where(share >= 0.5, labels, others)
 
     def measured_rate(self, seconds: float) -> float:
         """Samples/s of a copy, on one batch with made-up soft labels."""

@@ -25,11 +25,12 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
-def losses(photos, source):
+def losses(photos, source, augment="", sampling="{}"):
     data = f"{{type: data/image_folder, root: '{photos}', size: 24, kept: encoded, "
+    augment = f"{{flip: true, resized_crop: 0.3, crop_padding: 2{augment}}}"
     run = kdlab.load(
         f"smoke/{source}",
-        f"data={data}augment: {{flip: true, resized_crop: 0.3, crop_padding: 2}}}}",
+        f"data={data}augment: {augment}, sampling: {sampling}}}",
         f"teacher.data={data}}}",
         "train.batch=16",
         "train.log_every_steps=1",
@@ -38,13 +39,25 @@ def losses(photos, source):
     ).start(lambda line: None)
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status.error
+    assert (run.result["samples_lost"], run.result["samples_repeated"]) == (0, 0)
     steps = [e["loss"] for e in select(run.folder.events, "step")]
     return steps[-2 * 4 :]  # two epochs of four batches; before them its teacher's
 
 
-def test_served_and_in_process_see_the_same_views(photos, kdlab_home, elsewhere):
+@pytest.mark.parametrize(
+    ("augment", "sampling"),
+    [
+        ("", "{}"),
+        (", mixup_alpha: 0.8, cutmix_alpha: 1.0, policy: rand_augment", "{repeats: 4}"),
+        (", mixup_alpha: 0.2", "{balance: 1.0}"),
+    ],
+)
+def test_served_and_in_process_see_the_same_views(
+    photos, kdlab_home, elsewhere, augment, sampling
+):
     """The teacher makes each view from a reference: epoch and number of the sample."""
-    served, beside = losses(photos, "served"), losses(photos, "in_process")
+    served = losses(photos, "served", augment, sampling)
+    beside = losses(photos, "in_process", augment, sampling)
     assert len(served) == len(beside) == 8
     assert served == pytest.approx(beside, rel=2e-2)  # soft labels travel as float16
 
@@ -62,3 +75,33 @@ def test_a_photo_that_was_damaged_ends_the_run_with_its_name(photos, kdlab_home,
     assert "red/34.jpg has 17 bytes, it had" in run.status.error
     (photos / "red" / "34.jpg").unlink()
     assert len(losses(photos, "in_process")) == 8  # one image less, indexed anew
+
+
+def test_photos_without_labels_are_taught_by_the_teacher_alone(
+    photos, kdlab_home, elsewhere
+):
+    rows = [
+        (f"{name}/{path.name}", "" if i % 3 else name, "train" if i % 5 else "test")
+        for name in ("red", "green")
+        for i, path in enumerate(sorted((photos / name).iterdir()))
+    ]
+    rows = [(path, label or "red" * (part == "test"), part) for path, label, part in rows]
+    table = photos / "list.csv"
+    table.write_text("path,label,split\n" + "".join(",".join(row) + "\n" for row in rows))
+    data = f"{{type: data/image_list, root: '{table}', size: 24, kept: encoded}}"
+    teacher = f"teacher.data={{type: data/image_folder, root: '{photos}', size: 24}}"
+
+    def experiment(*more):
+        settings = ("train.batch=16", "tracking.enabled=false", *more)
+        return kdlab.load("smoke/in_process", f"data={data}", teacher, *settings)
+
+    run = experiment().start(lambda line: None)
+    run.wait(timeout_s=600)
+    assert run.state == "finished", run.status.error
+    assert run.result["samples_lost"] == 0
+    for more, words in (
+        (["loss.type=losses/dkd"], "treats the true class apart"),
+        (["compare=[none]"], "learn from them without a teacher"),
+    ):
+        with pytest.raises(kdlab.KdlabError, match=words):
+            experiment(*more).start(lambda line: None)

@@ -133,7 +133,7 @@ class TeacherServer:
                 deployment.num_classes,
                 # A hedge or a check was cut for a teacher that takes more at once.
                 deployment.batch,
-                None if data is None else len(data.labels),
+                None if data is None else data.ids_below,
             )
         except (TeacherRefused, ValueError) as error:
             reply(error)

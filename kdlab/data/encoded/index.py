@@ -20,6 +20,7 @@ from kdlab.config.seal import Damaged, check, seal
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Head
 from kdlab.data.encoded.holders import look
+from kdlab.data.splits import NO_LABEL
 from kdlab.messages import MessageError, plain, typed
 
 _VERSION = 2
@@ -37,7 +38,6 @@ _COLUMNS = {
     "name_end": np.int64,  # byte of `names.bin` where its name ends
 }
 NO_SPLIT = 255
-NO_LABEL = -1
 
 
 @dataclass(slots=True)

@@ -69,7 +69,8 @@ class EncodedPictures:
                 return middle(known, self.crop_pct)
             return Box(*boxes(i, known.height, known.width))
 
-        self._fill(ids, out, part, change if augment.after_crop else None)
+        rows = ids % len(self.store)  # an id may be another copy of a row (sampling.py)
+        self._fill(rows, out, part, change if augment.after_crop else None)
         return out
 
     def _fill(
@@ -116,7 +117,7 @@ class EncodedData(ImageData):
     inputs: EncodedPictures
     slow: ClassVar[bool] = True
 
-    def views(
+    def unmixed(
         self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
         return self.inputs.views(ids, epoch, self.augment, out)

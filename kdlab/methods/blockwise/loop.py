@@ -206,7 +206,7 @@ class BlockwiseLoop(PlanLoop):
             self._log()
         counts = torch.from_numpy(self.lineage.counts)
         dist.all_reduce(counts, group=self.talk)  # in place
-        self.lineage.finish_epoch(counts.numpy().copy())
+        self.lineage.finish_epoch(counts.numpy().copy(), self.planned_ids())
         self.gathering.collect()
         seen: Accuracy | None = None
         if self.is_master and self._is_looked_at():

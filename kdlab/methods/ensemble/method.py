@@ -57,6 +57,7 @@ class Ensemble(MethodSpec):
     hang_s: a worker without a sign of life for so long is killed and started again.
     """
 
+    needs_labels = True
     files = (
         "direction.json",
         "curves.png",
@@ -124,6 +125,14 @@ class Ensemble(MethodSpec):
             yield from self.faults_of(Variant(aggregation=spec.aggregation))
         if spec.workers is not None and not self.processes:
             yield Fault("method.processes", "is false, and workers are to be started")
+        if spec.data.augment.mixes:
+            yield Fault(
+                "data.augment", "mixes images, which local models are not trained on"
+            )
+        if spec.data.sampling.active:
+            yield Fault(
+                "data.sampling", "is of one student; here method.shards deals images"
+            )
         served = spec.soft_labels.needs_teacher == "served"
         for name, variant in self.variants(spec.aggregation).items():
             aggregation = variant.aggregation

@@ -1,0 +1,110 @@
+"""Mixup and CutMix: two images become one, and the hard label is shared between theirs.
+
+Which two, and in which share, follows from (seed, epoch, sample id), so a reference says it
+without a byte more: a teacher anywhere mixes the images that the student sees (consistent
+teaching, Beyer et al. 2022, arXiv:2106.05237).
+
+Source: mixup arXiv:1710.09412; CutMix arXiv:1905.04899, Algorithm A1. Images are mixed one by one,
+which timm calls mode `elem`.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.data.counter_random import uniforms
+
+_LEVELS = 256  # of a share: pixels are mixed in whole numbers, the same on every machine
+_DRAWS = 6  # whether at all, which of the two, share, partner, centre of the box: y, x
+_STREAM = 0x6D69786564  # keeps these draws apart from those of the augmentation
+
+
+class Asked(NamedTuple):
+    """What is mixed how often, as timm names it."""
+
+    mixup_alpha: float  # α of Beta(α, α), from which λ is drawn; 0 is no mixup
+    cutmix_alpha: float  # the same of CutMix
+    prob: float  # of a view to be mixed at all
+    switch_prob: float  # of CutMix, where both are on
+
+    @property
+    def cut_share(self) -> float:
+        """Of the mixed views: CutMix."""
+        if self.mixup_alpha and self.cutmix_alpha:
+            return self.switch_prob
+        return 1.0 if self.cutmix_alpha else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """Which other image is in each view, and how much of it is its own."""
+
+    partners: NDArray[np.int64]  # (N,) ids of training images
+    share: NDArray[np.float64]  # (N,) λ, of its own pixels; 1 is not mixed
+    boxes: NDArray[
+        np.int64
+    ]  # (N, 4) top, left, bottom, right from the other; empty for mixup
+
+
+def mixing(
+    ids: NDArray[np.int64],
+    epoch: int,
+    pool: NDArray[np.int64],
+    size: tuple[int, int],
+    seed: int,
+    asked: Asked,
+) -> Mixing:
+    """What is mixed into the views of these samples.
+
+    Args:
+        ids: (N,) samples.
+        epoch: whose views these are.
+        pool: training images, of which each partner is one by chance.
+        size: height and width of a view.
+        seed: of the augmentation.
+        asked: what is on.
+    """
+    from scipy.special import betaincinv
+
+    chance = uniforms(seed ^ _STREAM, epoch, ids, _DRAWS)
+    cut = chance[:, 1] < asked.cut_share
+    alpha = np.where(cut, asked.cutmix_alpha, asked.mixup_alpha)
+    drawn = betaincinv(alpha, alpha, chance[:, 2])
+    drawn[chance[:, 0] >= asked.prob] = 1.0
+    boxes = _boxes(drawn, chance[:, 4:6], *size)
+    boxes[~cut] = 0
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    share = np.where(
+        cut, 1 - areas / (size[0] * size[1]), np.rint(drawn * _LEVELS) / _LEVELS
+    )
+    partners = pool[(chance[:, 3] * len(pool)).astype(np.int64)]
+    return Mixing(partners, share, boxes)
+
+
+def _boxes(
+    share: NDArray[np.float64], centre: NDArray[np.float64], height: int, width: int
+) -> NDArray[np.int64]:
+    """(N, 4) of 1 - λ of the area around a centre, cut off at the edges."""
+    ratio = np.sqrt(1 - share)
+    edges = []
+    for side, place in ((height, centre[:, 0]), (width, centre[:, 1])):
+        half = (side * ratio).astype(np.int64) // 2
+        middle = (place * side).astype(np.int64)
+        edges.append((np.maximum(middle - half, 0), np.minimum(middle + half, side)))
+    (top, bottom), (left, right) = edges
+    return np.stack([top, left, bottom, right], axis=1)
+
+
+def mix(own: NDArray[np.uint8], others: NDArray[np.uint8], how: Mixing) -> None:
+    """Mix `others` into `own`, both (N, C, H, W), where it lies."""
+    for i, (top, left, bottom, right) in enumerate(how.boxes.tolist()):
+        if bottom > top and right > left:
+            own[i, :, top:bottom, left:right] = others[i, :, top:bottom, left:right]
+            continue
+        weight = round(float(how.share[i]) * _LEVELS)
+        if weight < _LEVELS:
+            summed = own[i].astype(np.uint16) * weight
+            summed += others[i].astype(np.uint16) * (_LEVELS - weight)
+            own[i] = (summed + _LEVELS // 2) >> 8
