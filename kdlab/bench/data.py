@@ -43,6 +43,10 @@ _WORKERS = 2
 _FILES = 1_000_000
 _SHARD = 250_000  # files of a zip
 _CLASSES = 1000
+_STEPS = 300  # on them, of 64 samples
+_NEEDS = (
+    0.8  # of the views that can be made: what the student of `student_waits_share` takes
+)
 _CROP = 0.25  # smallest share of the area
 
 _OPEN = """
@@ -54,8 +58,29 @@ spec = ImageFolder(root=tuple(sys.argv[1:]), size=32, kept="encoded")
 before, begin = rss(), time.perf_counter()
 data = spec.load(verify=False)
 took = time.perf_counter() - begin
+opened = rss()
 views = data.views(data.train[::5000], 0)
-print(json.dumps({"open_s": took, "rss_mb": rss(), "mb": rss() - before}))
+found = {"open_s": took, "mb": opened - before}
+if STEPS:
+    import torch
+    from kdlab.data.samples import planned
+    from kdlab.models.patch_net import PatchNet
+    torch.set_num_threads(1)
+    samples = planned(data, {}, batch=64, seed=0, epochs=1)
+    begin = time.perf_counter()
+    batches = samples.batches(0)
+    found["plan_s"] = time.perf_counter() - begin
+    model = PatchNet(patch=8, depth=1, width=16).build(len(data.classes), 3).train()
+    descent = torch.optim.SGD(model.parameters(), lr=0.01)
+    some, begin = batches[:STEPS], time.perf_counter()
+    for ids, views in zip(some, samples.views_ahead(some, 0)):
+        scores = model(torch.from_numpy(views))
+        labels = torch.from_numpy(samples.labels(ids))
+        torch.nn.functional.cross_entropy(scores, labels).backward()
+        descent.step()
+        descent.zero_grad()
+    found["samples_per_s"] = 64 * STEPS / (time.perf_counter() - begin)
+print(json.dumps(found | {"rss_mb": rss()}))
 """
 
 
@@ -80,6 +105,7 @@ def measure(
     with runs_apart(), tempfile.TemporaryDirectory() as folder:
         figures = [f for size in (224, 128) for f in _over_limit(root, size, repeats, say)]
         figures += _over_peers(root, Path(folder), repeats, say)
+        figures += _waits(root, repeats, say)
         if files:
             figures += _many_files(Path(folder), files, say)
     return report("data", figures)
@@ -197,6 +223,33 @@ def _over_peers(root: str, folder: Path, repeats: int, say: Say) -> list[Figure]
     ]
 
 
+def _waits(root: str, repeats: int, say: Say) -> list[Figure]:
+    """A student on an accelerator, which leaves the processor alone while it computes."""
+    data = _with_threads(_opened(root, 224), _WORKERS)
+    batches = [data.train[at : at + _BATCH] for at in range(0, _VIEWS, _BATCH)]
+    shares = []
+    for repeat in range(-1, repeats):
+        rate = _rate(
+            partial(_ours, data, data.train[:_VIEWS], repeat), _VIEWS, time.perf_counter
+        )
+        step_s = _BATCH / (_NEEDS * rate)
+        views = data.views_ahead(batches, repeat)
+        next(views)  # nothing was ahead of it
+        begin, waited = time.perf_counter(), 0.0
+        for _ in batches[1:]:
+            time.sleep(step_s)  # it computes
+            asked = time.perf_counter()
+            next(views)
+            waited += time.perf_counter() - asked
+        share = waited / (time.perf_counter() - begin)
+        if repeat >= 0:
+            shares.append(share)
+            say(
+                f"a student that takes {_NEEDS * rate:.0f} views/s waits {100 * share:.2f} %"
+            )
+    return [figure("student_waits_share", shares, "of its time", "<= 0.02")]
+
+
 def _loader_rate(loader: "torch.utils.data.DataLoader[object]") -> float:
     """Views a second from the first batch on: its workers are there by then, and end with it."""
     batches = iter(loader)
@@ -252,17 +305,23 @@ def _many_files(folder: Path, files: int, say: Say) -> list[Figure]:
     _in_a_process(shards)
     first_s = time.perf_counter() - begin
     found = [_in_a_process(shards) for _ in range(3)]
+    say(f"training {_STEPS} steps on them")
+    trained = _in_a_process(shards, _STEPS)
     name = f"{files // 1000}k_files" if files != _FILES else "1M_files"
     return [
         figure(f"open_s/{name}", [f["open_s"] for f in found], "s", "<= 5"),
         figure(f"rss_mb/{name}", [f["rss_mb"] for f in found], "MB", "<= 400"),
         figure(f"rss_mb_of_the_set/{name}", [f["mb"] for f in found], "MB"),
         figure(f"index_s/{name}", first_s, "s"),
+        figure(f"plan_s/{name}", trained["plan_s"], "s"),
+        figure(f"rss_mb_of_training/{name}", trained["rss_mb"], "MB"),
+        figure(f"samples_per_s_of_training/{name}", trained["samples_per_s"], "samples/s"),
     ]
 
 
-def _in_a_process(shards: list[str]) -> dict[str, float]:
-    command = [sys.executable, "-c", _OPEN, *shards]
+def _in_a_process(shards: list[str], steps: int = 0) -> dict[str, float]:
+    """What it measured; so many steps of a small student are trained there."""
+    command = [sys.executable, "-c", f"STEPS = {steps}\n{_OPEN}", *shards]
     home = {
         "KDLAB_HOME": str(Path(shards[0]).parent / "home")
     }  # the index goes with the files

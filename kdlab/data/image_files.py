@@ -8,21 +8,21 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.config import Fault, Range
 from kdlab.data.encoded import remote
-from kdlab.data.encoded.decode import eight_bits
-from kdlab.data.encoded.index import NO_SPLIT, Finding
+from kdlab.data.encoded.decode import Interpolation, eight_bits
+from kdlab.data.encoded.index import NO_SPLIT, Inventory
 from kdlab.data.encoded.pictures import PIXELS, EncodedData, EncodedPictures
 from kdlab.data.encoded.store import Store, indexed
-from kdlab.data.images import DataSpec, Decoded, ImageData, Say
+from kdlab.data.images import Configuration, DataSpec, Decoded, ImageData, Say
 from kdlab.data.splits import NO_LABEL, TEST, TRAIN, VALIDATION, by_class
 from kdlab.errors import DataError
 
@@ -45,6 +45,9 @@ class ImageFiles(DataSpec):
         original when it is needed: any number of images, and crops of all their pixels. `auto`
         decodes up to 64 pixels and 2 GB.
     crop_pct: share of the shorter side that the square has, as timm calls it; of encoded images.
+        null is what the model's own configuration says: the student's, or of a teacher's data the
+        teacher's.
+    interpolation: of resized images that are kept encoded; null as with crop_pct.
     test_share: of all images, class by class, when there are no test images.
     broken: what to do about images that cannot be decoded: `refuse` to start, or `skip` them and
         say how many; one that vanishes while a run goes on is then shown in grey.
@@ -56,17 +59,28 @@ class ImageFiles(DataSpec):
     size: Annotated[int, Range(ge=4)] = 32
     channels: Literal[1, 3] = 3
     kept: Literal["auto", "decoded", "encoded"] = "auto"
-    crop_pct: Annotated[float, Range(gt=0, le=1)] = 1.0
+    crop_pct: Annotated[float, Range(gt=0, le=1)] | None = 1.0
+    interpolation: Interpolation | None = "bilinear"
     test_share: Annotated[float, Range(ge=0, lt=1)] = 0.2
     broken: Literal["refuse", "skip"] = "refuse"
 
     def cross_faults(self) -> Iterator[Fault]:
         yield from super().cross_faults()
-        if self.kept == "decoded" and self.crop_pct != 1.0:
+        if self.kept == "decoded" and self.crop_pct not in (None, 1.0):
             yield Fault("crop_pct", "has no effect with kept: decoded")
 
+    def shown_as(self, configuration: Configuration) -> Self:
+        if self.crop_pct is not None and self.interpolation is not None:
+            return self
+        crop_pct, interpolation = configuration()
+        return replace(
+            self,
+            crop_pct=crop_pct if self.crop_pct is None else self.crop_pct,
+            interpolation=self.interpolation or interpolation,
+        )
+
     @abstractmethod
-    def find(self, root: str, found: Finding) -> None:
+    def find(self, root: str, found: Inventory) -> None:
         """Add the images of one root; their split is set by the caller where it is known.
 
         Raises:
@@ -106,8 +120,8 @@ class ImageFiles(DataSpec):
         common = ImageFiles.__dataclass_fields__
         return {name: said for name, said in self.to_dict().items() if name not in common}
 
-    def _walk(self) -> Finding:
-        found = Finding()
+    def _walk(self) -> Inventory:
+        found = Inventory()
         for root, split in self.roots():
             begin = len(found.images)
             self.find(root, found)
@@ -137,7 +151,12 @@ class ImageFiles(DataSpec):
         return EncodedData(
             str(self.component),
             EncodedPictures(
-                store, self.size, self.channels, self.crop_pct, self.broken == "skip"
+                store,
+                self.size,
+                self.channels,
+                self.crop_pct or 1.0,
+                self.interpolation or "bilinear",
+                self.broken == "skip",
             ),
             labels,
             store.index.facts.classes,
@@ -171,9 +190,17 @@ class ImageFiles(DataSpec):
     def _digest(self, store: Store) -> str:
         """What the pixels depend on, wherever the files lie."""
         facts = store.index.facts
-        shown = (facts.digest, self.size, self.channels, self.crop_pct, PIXELS)
-        skipped = (len(facts.broken),) if facts.broken else ()
-        return sha256(repr(shown + skipped).encode()).hexdigest()[:16]
+        crop_pct = self.crop_pct or 1.0
+        shown = (
+            facts.digest,
+            self.size,
+            self.channels,
+            crop_pct,
+            PIXELS,
+            len(facts.broken),
+        )
+        how = self.interpolation or "bilinear"
+        return sha256(repr((*shown, how)).encode()).hexdigest()[:16]
 
     def decode(self, say: Say) -> Decoded:
         store = self.store(say)

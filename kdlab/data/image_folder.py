@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kdlab.config import register
-from kdlab.data.encoded.index import Finding
+from kdlab.data.encoded.index import Inventory
 from kdlab.data.encoded.walk import walk
 from kdlab.data.image_files import ImageFiles
 
@@ -13,5 +13,5 @@ from kdlab.data.image_files import ImageFiles
 class ImageFolder(ImageFiles):
     """A class-per-folder tree, also inside zip and tar files: [train|val|test]/CLASS/image."""
 
-    def find(self, root: str, found: Finding) -> None:
+    def find(self, root: str, found: Inventory) -> None:
         walk(root, found)

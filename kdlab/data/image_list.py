@@ -10,7 +10,7 @@ from pathlib import Path
 from kdlab.config import register
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.holders import look
-from kdlab.data.encoded.index import Finding, FoundImage
+from kdlab.data.encoded.index import FoundImage, Inventory
 from kdlab.data.encoded.walk import SPLITS, TARS, walk
 from kdlab.data.image_files import ImageFiles, expanded
 from kdlab.errors import DataError
@@ -40,7 +40,7 @@ class ImageList(ImageFiles):
     label_column: str | None = None
     split_column: str | None = None
 
-    def find(self, root: str, found: Finding) -> None:
+    def find(self, root: str, found: Inventory) -> None:
         rows = list(_rows(root))
         if not rows:
             raise DataError(f"{root} has no rows.")
@@ -84,11 +84,11 @@ class ImageList(ImageFiles):
 class _Known:
     """Images by the names that a table has for them."""
 
-    def __init__(self, base: str, found: Finding) -> None:
+    def __init__(self, base: str, found: Inventory) -> None:
         self.base, self.number = base, len(found.holders)
         self.inside: dict[str, FoundImage] | None = None  # of an archive, or at a URL
         if remote.is_url(base) or base.lower().endswith((*TARS, ".zip")):
-            all_of_it = Finding(holders=list(found.holders))
+            all_of_it = Inventory(holders=list(found.holders))
             walk(base, all_of_it, lambda name: (None, None))
             self.inside = {image.name: image for image in all_of_it.images}
             found.looks.update(all_of_it.looks)

@@ -10,7 +10,7 @@ from typing import Annotated, BinaryIO, cast
 
 from kdlab.config import Range, register
 from kdlab.data.encoded.holders import look, opened
-from kdlab.data.encoded.index import Finding, FoundImage
+from kdlab.data.encoded.index import FoundImage, Inventory
 from kdlab.data.encoded.walk import Entry, tar_entries, walk
 from kdlab.data.image_files import ImageFiles, Roots
 from kdlab.data.splits import TEST, TRAIN
@@ -37,7 +37,7 @@ class ImageNet(ImageFiles):
     size: Annotated[int, Range(ge=4)] = 224
     validation_share: Annotated[float, Range(ge=0, lt=1)] = 0.01
 
-    def find(self, root: str, found: Finding) -> None:
+    def find(self, root: str, found: Inventory) -> None:
         folder = Path(root)
         if (folder / "train").is_dir() and (folder / "val").is_dir():
             self._unpacked(folder, found)
@@ -65,7 +65,7 @@ class ImageNet(ImageFiles):
             raise DataError(f"{folder} cannot be read: {error}.") from error
         _name(found, names)
 
-    def _unpacked(self, folder: Path, found: Finding) -> None:
+    def _unpacked(self, folder: Path, found: Inventory) -> None:
         """Class folders, as torchvision leaves them: what it calls val is the test."""
         found.looks[str(folder)] = look(folder)
         for name, split in (("train", TRAIN), ("val", TEST)):
@@ -157,7 +157,7 @@ def _devkit(path: Path) -> tuple[dict[str, str], list[str]]:
     return words_of, [wnid_of[int(line)] for line in truth.decode().split()]
 
 
-def _name(found: Finding, words: dict[str, str]) -> None:
+def _name(found: Inventory, words: dict[str, str]) -> None:
     """Classes by their words, in the order of their ids, as everybody numbers them."""
     wnids = sorted({image.label for image in found.images if image.label is not None})
     shown = {wnid: _shown(wnid, words) for wnid in wnids}

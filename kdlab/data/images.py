@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 import psutil
@@ -28,6 +28,8 @@ from kdlab.errors import DataError
 from kdlab.messages import plain, typed
 
 Say = Callable[[str], None]  # one line for the user
+# crop_pct and interpolation that a model was made for
+Configuration = Callable[[], tuple[float, Literal["bilinear", "bicubic"]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,14 @@ class ImageData(ABC):
     def shape(self) -> tuple[int, int, int]:
         _, channels, height, width = self.inputs.shape
         return channels, height, width
+
+    def label_name(self, row: int) -> str:
+        label = int(self.labels[row])
+        return "no label" if label == NO_LABEL else self.classes[label]
+
+    def here(self) -> float:
+        """Share of the images that lie on this machine, 0 to 1; an estimate."""
+        return 1.0
 
     @property
     def ids_below(self) -> int:
@@ -173,6 +183,14 @@ class DataSpec(Spec, ABC):
         Raises:
             DataError: the set is not where it should be; names the path.
         """
+
+    def shown_as(self, configuration: Configuration) -> Self:
+        """This set with what it leaves to a model's own configuration.
+
+        Args:
+            configuration: crop_pct and interpolation; asked only if something is left to it.
+        """
+        return self
 
     @abstractmethod
     def expected_bytes(self) -> int:

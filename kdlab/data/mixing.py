@@ -31,7 +31,7 @@ class Asked(NamedTuple):
 
     @property
     def cut_share(self) -> float:
-        """Of the mixed views: CutMix."""
+        """Share of the mixed views that CutMix makes."""
         if self.mixup_alpha and self.cutmix_alpha:
             return self.switch_prob
         return 1.0 if self.cutmix_alpha else 0.0

@@ -20,7 +20,7 @@ from kdlab.config import register
 from kdlab.config.home import home, write_whole
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.holders import look
-from kdlab.data.encoded.index import Finding, FoundImage
+from kdlab.data.encoded.index import FoundImage, Inventory
 from kdlab.data.encoded.walk import SPLITS, split_in
 from kdlab.data.image_files import ImageFiles
 from kdlab.errors import DataError
@@ -47,7 +47,7 @@ class ParquetImages(ImageFiles):
     image_column: str | None = None
     label_column: str | None = None
 
-    def find(self, root: str, found: Finding) -> None:
+    def find(self, root: str, found: Inventory) -> None:
         before = len(found.images)
         try:
             for file, inside in _files(root, found):
@@ -59,7 +59,7 @@ class ParquetImages(ImageFiles):
         if len(found.images) == before:
             raise DataError(f"{root} holds no .parquet or .arrow file with images.")
 
-    def _file(self, file: str, inside: str, found: Finding) -> None:
+    def _file(self, file: str, inside: str, found: Inventory) -> None:
         """Add the images of one file; `inside` is its name below the root."""
         import pyarrow as pa
 
@@ -142,7 +142,7 @@ class ParquetImages(ImageFiles):
         return image, self.label_column or next((n for n in _LABELS if n in names), None)
 
 
-def _files(root: str, found: Finding) -> Iterator[tuple[str, str]]:
+def _files(root: str, found: Inventory) -> Iterator[tuple[str, str]]:
     """Each file of images, and its name below the root."""
     if remote.is_url(root):
         found.looks[root] = remote.look(root)

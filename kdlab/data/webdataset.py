@@ -10,7 +10,7 @@ from tarfile import TarError
 from kdlab.config import register
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.holders import Holder, look, opened
-from kdlab.data.encoded.index import Finding, FoundImage
+from kdlab.data.encoded.index import FoundImage, Inventory
 from kdlab.data.encoded.walk import Entry, is_image, split_in, tar_entries
 from kdlab.data.image_files import ImageFiles
 from kdlab.errors import DataError
@@ -31,7 +31,7 @@ class WebDataset(ImageFiles):
     label: str | None = "cls"
     classes: tuple[str, ...] = ()
 
-    def find(self, root: str, found: Finding) -> None:
+    def find(self, root: str, found: Inventory) -> None:
         number = len(found.holders)
         found.holders.append(root)
         suffix, _, entry = (self.label or "").partition(".")

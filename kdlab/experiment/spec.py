@@ -140,6 +140,10 @@ class ExperimentSpec(Spec):
     workers: Workers | None = None
     restart: Watchdog = field(default_factory=Watchdog)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "data", self.data.shown_as(self.student.evaluation))
+
     def cross_faults(self) -> Iterator[Fault]:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             yield Fault("seeds", f"is {list(self.seeds)}; give at least one, each once")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -73,6 +73,10 @@ class ModelSpec(Spec, ABC):
     def normalisation(self) -> Statistics:
         """Statistics the network was made for; kdlab's own networks take -1..1."""
         return self.statistics
+
+    def evaluation(self) -> tuple[float, Literal["bilinear", "bicubic"]]:
+        """Share of an image's shorter side that is shown in a test, and how it is resized."""
+        return 1.0, "bilinear"
 
     def build(self, num_classes: int, in_chans: int) -> Normalised:
         """The network with its weights.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import nn
 
@@ -44,6 +45,14 @@ class TimmModel(ModelSpec):
         except (OSError, RuntimeError) as error:
             raise ModelError(f"timm could not make {self.variant!r}: {error}") from error
         return model
+
+    def evaluation(self) -> tuple[float, Literal["bilinear", "bicubic"]]:
+        import timm
+
+        facts = timm.get_pretrained_cfg(self.variant)
+        if not facts:
+            return super().evaluation()
+        return facts.crop_pct, "bicubic" if facts.interpolation == "bicubic" else "bilinear"
 
     def normalisation(self) -> Statistics:
         import timm

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -32,6 +32,17 @@ class TorchvisionModel(ModelSpec):
             return list(zoo.list_models(module=zoo))
 
         yield from unknown_model("torchvision", self.variant, known)
+
+    def evaluation(self) -> tuple[float, Literal["bilinear", "bicubic"]]:
+        """As the preset of its default weights says."""
+        import torchvision.models as zoo
+
+        preset = zoo.get_model_weights(self.variant).DEFAULT.transforms()
+        crop_pct = preset.crop_size[0] / preset.resize_size[0]
+        return (
+            crop_pct,
+            "bicubic" if preset.interpolation.value == "bicubic" else "bilinear",
+        )
 
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         import torchvision.models as zoo

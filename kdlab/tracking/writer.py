@@ -31,6 +31,7 @@ _STEP_METRICS = (
     *("loss", "lr", "samples_per_second", "samples_seen", "volume", "volume_max"),
     *("in_flight", "teachers", "resends", "hedges", "stored_mb", "stability_mean"),
     *("credit", "latency_s", "capacity", "starved_s"),
+    *("bytes_per_sample_reference", "bytes_per_sample_value"),
 )
 _EPOCH_METRICS = ("validation_top1", "validation_top5", "samples_lost", "samples_repeated")
 _LOOK_METRICS = {  # of local and global models, over iterations

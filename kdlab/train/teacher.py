@@ -53,6 +53,12 @@ class TeacherSpec(Spec):
     min_top1: Annotated[float, Range(ge=0, le=100)] | None = None
     weight: Annotated[float, POSITIVE] = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data is not None:
+            shown = self.data.shown_as(self.model.evaluation)
+            object.__setattr__(self, "data", shown)
+
     def cross_faults(self) -> Iterator[Fault]:
         if self.model.weights is None and (self.data is None or self.recipe is None):
             yield Fault(

@@ -1,7 +1,11 @@
 """Photos that are kept encoded: student, reader and teachers make the same views of them."""
 
+import zipfile
+from contextlib import closing
+
 import numpy as np
 import pytest
+from http_site import Site
 from PIL import Image
 
 import kdlab
@@ -25,13 +29,14 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
-def losses(photos, source, augment="", sampling="{}"):
-    data = f"{{type: data/image_folder, root: '{photos}', size: 24, kept: encoded, "
+def losses(photos, source, augment="", sampling="{}", teachers_photos=None):
+    shape = "size: 24, kept: encoded, "
+    data = f"{{type: data/image_folder, root: '{photos}', {shape}"
     augment = f"{{flip: true, resized_crop: 0.3, crop_padding: 2{augment}}}"
     run = kdlab.load(
         f"smoke/{source}",
         f"data={data}augment: {augment}, sampling: {sampling}}}",
-        f"teacher.data={data}}}",
+        f"teacher.data={{type: data/image_folder, root: '{teachers_photos or photos}', {shape}}}",
         "train.batch=16",
         "train.log_every_steps=1",
         "tracking.enabled=false",
@@ -40,6 +45,12 @@ def losses(photos, source, augment="", sampling="{}"):
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status.error
     assert (run.result["samples_lost"], run.result["samples_repeated"]) == (0, 0)
+    (row,) = run.result["runs"]
+    if source == "served":  # a number, and two classes as float16
+        assert list(row["bytes_per_sample"]) == ["reference"]
+        assert 12 <= row["bytes_per_sample"]["reference"] < 100
+    else:
+        assert row["bytes_per_sample"] == {}
     steps = [e["loss"] for e in select(run.folder.events, "step")]
     return steps[-2 * 4 :]  # two epochs of four batches; before them its teacher's
 
@@ -60,6 +71,21 @@ def test_served_and_in_process_see_the_same_views(
     beside = losses(photos, "in_process", augment, sampling)
     assert len(served) == len(beside) == 8
     assert served == pytest.approx(beside, rel=2e-2)  # soft labels travel as float16
+
+
+def test_photos_at_a_url_are_read_by_student_reader_and_teachers(
+    photos, kdlab_home, elsewhere, monkeypatch, tmp_path
+):
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        for path in sorted(photos.rglob("*.jpg")):
+            archive.write(path, path.relative_to(photos))
+    monkeypatch.setenv("KDLAB_HOME", str(tmp_path / "home"))
+    with closing(Site()) as site:
+        site.files["/photos.zip"] = (tmp_path / "photos.zip").read_bytes()
+        far = losses(site.url("/photos.zip"), "served", teachers_photos=photos)
+        assert site.asked
+    near = losses(tmp_path / "photos.zip", "in_process", teachers_photos=photos)
+    assert far == pytest.approx(near, rel=2e-2)
 
 
 def test_a_photo_that_was_damaged_ends_the_run_with_its_name(photos, kdlab_home, elsewhere):

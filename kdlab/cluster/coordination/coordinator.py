@@ -237,7 +237,7 @@ class Coordinator(SchedulerPlugin):
         self.facts[address] = typed(TeacherFacts, facts)
         # Leases are renewed between batches: one that takes long must not look like a hang.
         ttl_s = max(self.leases.ttl_s, _BATCHES_PER_TTL * batch_s)
-        self.leases.on_ready(address, t_t, now, ttl_s)
+        self.leases.on_ready(address, t_t, now, ttl_s, self.facts[address].here)
         self._changed()
         return {}
 
@@ -258,15 +258,21 @@ class Coordinator(SchedulerPlugin):
             self._lost(address)
         return Refusal(why) if why else None
 
-    async def renew(self, address: str, t_t: float, answered: int, queued: int = 0) -> bool:
+    async def renew(
+        self, address: str, t_t: float, answered: int, queued: int = 0, here: float = 1.0
+    ) -> bool:
         self.renewals += 1
         table = self.leases
         known = table.on_renewed(address, time.monotonic())
         if not known:
             return False
         if address in self.facts:
-            facts = replace(self.facts[address], answered=answered, queued=queued)
-            self.facts[address] = facts
+            known_facts = self.facts[address]
+            if here != known_facts.here:
+                table.on_here(address, here)
+            self.facts[address] = replace(
+                known_facts, answered=answered, queued=queued, here=here
+            )
         lease = table.leases[address]
         self.store.renew_teacher(address, lease.ttl_s)
         if _number(t_t) and abs(t_t - lease.t_t) > _OTHER_RATE * lease.t_t:

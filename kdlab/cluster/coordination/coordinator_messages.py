@@ -27,6 +27,7 @@ class TeacherFacts:
         name, pid, device, threads: for people.
         best_batch, min_batch: samples that it takes at once, at most, and should, at least.
         by_reference: whether it has loaded the data.
+        here: share of the data that lies on its machine, 0 to 1; with each renewal.
         weights: sha256 of those it has, which other teachers may fetch.
         wire_port: where readers ask.
         chaos: whether it obeys orders to cut its network.
@@ -40,6 +41,7 @@ class TeacherFacts:
     best_batch: int
     min_batch: int | None = None
     by_reference: bool
+    here: float = 1.0
     weights: tuple[str, ...] | None = None
     wire_port: int
     chaos: bool | None = None

@@ -41,11 +41,16 @@ class News(NamedTuple):
     full: bool
 
 
+WAYS = ("reference", "value")  # of inputs to a teacher
+
+
 class Wires:
     def __init__(self, pool: ConnectionPool, config: WiresConfig) -> None:
         self._pool, self._config = pool, config
         self._ports: dict[str, int] = {}  # of the teachers' label wires, by address
         self._askers: dict[str, asyncio.Task[Asker]] = {}
+        self._carried = dict.fromkeys(WAYS, 0)  # bytes of arrays, there and back
+        self._answered = dict.fromkeys(WAYS, 0)  # samples
 
     @classmethod
     async def open(cls, config: WiresConfig) -> "Wires":
@@ -187,7 +192,18 @@ class Wires:
         trouble = _trouble(logits, (len(ids), config.classes))
         if trouble:
             raise Unusable(trouble)
+        way = "reference" if views is None else "value"
+        both = (*arrays.values(), *answered.values())
+        self._carried[way] += sum(array.nbytes for array in both)
+        self._answered[way] += len(ids)
         return logits
+
+    def bytes_per_sample(self) -> dict[str, float]:
+        """What a sample's request and answer took on the way; 0 where none went it."""
+        return {
+            f"bytes_per_sample_{way}": self._carried[way] / max(1, self._answered[way])
+            for way in WAYS
+        }
 
     async def coordinator(self, operation: str, **arguments: object) -> object:
         """One call about this student.

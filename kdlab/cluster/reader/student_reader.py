@@ -39,7 +39,7 @@ from kdlab.cluster.reader.reader_messages import (
     StopReader,
     TeachersMissing,
 )
-from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
+from kdlab.cluster.reader.reader_wires import WAYS, Unreachable, Unusable, Wires
 from kdlab.cluster.reader.ring import Ring
 from kdlab.cluster.teachers.probe import difference_of
 from kdlab.cluster.wires import security
@@ -92,6 +92,7 @@ FIGURES = (
     "latency_s",
     "capacity",
     "starved_s",
+    *(f"bytes_per_sample_{way}" for way in WAYS),
 )
 _TICK_S = 0.05
 _FINISH_EVERY_S = 5.0  # between looks whether the label file is complete
@@ -318,7 +319,7 @@ class StudentReader:
         while True:
             await asyncio.sleep(_TICK_S)
             self._do(self.machine.on_tick(time.monotonic()))
-            figures = self.machine.figures()
+            figures = self.machine.figures() | self.wires.bytes_per_sample()
             for place, name in enumerate(FIGURES):
                 self.ring.figures[place] = figures[name]
             if time.monotonic() > finish_at:

@@ -181,6 +181,12 @@ class Inference:
                 raise
             logging.getLogger("kdlab").warning("served by value: %s", error)
 
+    def here(self) -> float:
+        """Share of the data that lies on this machine; 0 where it was not found at all."""
+        if not self.deployment.by_reference:
+            return 1.0
+        return 0.0 if self.data is None else self.data.here()
+
     def _sizes(self) -> list[int]:
         """The student's batch first, then its halves down to eight."""
         sizes, size = list[int](), self.deployment.batch

@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from kdlab.data.counter_random import words
 from kdlab.data.images import ImageData
 
+_DECODERS = ("pillow", "simplejpeg", "torch", "numpy")
 _IMAGES = 4
 _NUMBERS = 1024  # of each answer: enough, also where one has a million
 _ALLOWED = 0.05  # of the reference's own size: half precision on other devices stays below
@@ -32,6 +34,7 @@ class DataIdentity:
     classes: tuple[str, ...]
     augment: str
     views: str  # hash of the first ones
+    made_by: str = ""  # versions of what decodes and resizes, for people
 
 
 def identity_of(data: ImageData) -> DataIdentity:
@@ -47,6 +50,7 @@ def identity_of(data: ImageData) -> DataIdentity:
         classes=data.classes,
         augment=data.augment.fingerprint(),
         views=hashlib.sha256(views.tobytes()).hexdigest()[:16],
+        made_by=", ".join(f"{name} {version(name)}" for name in _DECODERS),
     )
 
 
@@ -68,8 +72,8 @@ def other_data(found: DataIdentity, expected: DataIdentity) -> str:
         return "it augments them in another way, or with another version of kdlab"
     if found.views != expected.views:
         return (
-            "it makes other views of the same images: another version of kdlab, numpy or "
-            "Pillow"
+            f"it makes other views of the same images, with {found.made_by}; the student has "
+            f"{expected.made_by}"
         )
     return ""
 

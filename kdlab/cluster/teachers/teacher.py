@@ -301,6 +301,7 @@ class TeacherServer:
             best_batch=inference.best_batch,
             min_batch=inference.min_batch,
             by_reference=inference.data is not None,
+            here=inference.here(),
             weights=tuple(self._files()),
             wire_port=port_of(self.wire),
             chaos=self.config.chaos,
@@ -359,6 +360,7 @@ class TeacherServer:
                 t_t=inference.t_t,
                 answered=inference.answered,
                 queued=self.open_requests,
+                here=inference.here(),
             )
         except (OSError, TimeoutError) as error:
             logging.getLogger("kdlab").warning("lease not renewed: %s", error)

@@ -11,7 +11,7 @@ an animation the first frame counts; what a camera says of its orientation is ca
 
 import io
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Pixels = NDArray[np.uint8]  # (H, W, C)
+Interpolation = Literal["bilinear", "bicubic"]
 LARGEST = (
     178_956_970  # pixels: as Pillow's own limit, beyond which it is no photo but an attack
 )
@@ -88,8 +89,15 @@ def _refuse_if_huge(height: int, width: int) -> None:
         raise DataError(f"has {width:,} by {height:,} pixels, which no photo has")
 
 
-def view(raw: bytes, known: Head, box: Box, size: tuple[int, int], channels: int) -> Pixels:
-    """(H, W, C): a part of an image, brought to a size by antialiased bilinear resizing.
+def view(
+    raw: bytes,
+    known: Head,
+    box: Box,
+    size: tuple[int, int],
+    channels: int,
+    interpolation: Interpolation = "bilinear",
+) -> Pixels:
+    """(H, W, C): a part of an image, brought to a size by antialiased resizing.
 
     The same as torchvision's `resized_crop` of the image as a tensor, unless the part is at least
     twice as large as asked for in a JPEG: that is decoded to a half, a quarter or an eighth first,
@@ -101,6 +109,7 @@ def view(raw: bytes, known: Head, box: Box, size: tuple[int, int], channels: int
         box: the part.
         size: (height, width) of the view.
         channels: 3 or 1.
+        interpolation: of the resizing.
 
     Raises:
         DataError: it is damaged.
@@ -116,12 +125,14 @@ def view(raw: bytes, known: Head, box: Box, size: tuple[int, int], channels: int
     rows = slice(box.top // shrunk, -(-bottom // shrunk))
     part = whole[rows, box.left // shrunk : -(-right // shrunk)]
     if part.shape[:2] != size:
-        part = resized(part, size)
+        part = resized(part, size, interpolation)
     return part if channels > 1 else _grey(part)
 
 
-def resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
-    """(height, width, 3): antialiased, bilinear; a quarter of the time that Pillow needs.
+def resized(
+    pixels: Pixels, size: tuple[int, int], interpolation: Interpolation = "bilinear"
+) -> Pixels:
+    """(height, width, 3), antialiased; a quarter of the time that Pillow needs.
 
     torch makes the same bytes on every processor. What it is given lies in one piece: else it
     copies that with as many threads as the student trains with, once for each image.
@@ -129,7 +140,7 @@ def resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     import torch
 
     whole = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
-    small = torch.nn.functional.interpolate(whole, size, mode="bilinear", antialias=True)
+    small = torch.nn.functional.interpolate(whole, size, mode=interpolation, antialias=True)
     return small[0].permute(1, 2, 0).numpy()
 
 

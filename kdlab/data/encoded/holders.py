@@ -38,6 +38,9 @@ class Holder(Protocol):
     def expect(self, parts: Iterable[tuple[str, int, int]]) -> None:
         """These (name, start, count) are read next; what is far away is fetched together."""
 
+    def has(self, name: str, start: int, count: int) -> bool:
+        """Whether these bytes lie on this machine."""
+
     def close(self) -> None: ...
 
 
@@ -64,6 +67,9 @@ class LocalHolder:
 
     def expect(self, parts: Iterable[tuple[str, int, int]]) -> None:
         """Nothing: the system reads ahead."""
+
+    def has(self, name: str, start: int, count: int) -> bool:
+        return True
 
     def close(self) -> None:
         with self._lock:

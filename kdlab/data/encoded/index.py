@@ -41,7 +41,7 @@ NO_SPLIT = 255
 
 
 @dataclass(slots=True)
-class Finding:
+class Inventory:
     """What a walk finds."""
 
     images: list["FoundImage"] = field(default_factory=list)
@@ -71,7 +71,7 @@ class IndexFacts:
 
     version: int
     holders: tuple[str, ...]
-    looks: dict[str, list[int]]  # of `Finding`
+    looks: dict[str, list[int]]  # of `Inventory`
     classes: tuple[str, ...]
     broken: tuple[str, ...]  # images that cannot be decoded, with the reason
     digest: str  # of names, sizes, checksums and labels, 16 hex digits
@@ -112,7 +112,7 @@ class Index:
 
 
 def write_index(
-    folder: Path, found: Finding, heads: Sequence[Head | str | None] | None = None
+    folder: Path, found: Inventory, heads: Sequence[Head | str | None] | None = None
 ) -> None:
     """Write what a walk has found; `folder` is made, or replaced.
 

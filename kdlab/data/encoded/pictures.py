@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.data.augment import Augment
-from kdlab.data.encoded.decode import Box, Head, head, view
+from kdlab.data.encoded.decode import Box, Head, Interpolation, head, view
 from kdlab.data.encoded.store import Store
 from kdlab.data.encoded.view_threads import in_threads, made_ahead
 from kdlab.data.images import ImageData
@@ -32,6 +32,7 @@ class EncodedPictures:
     size: int
     channels: int
     crop_pct: float = 1.0
+    interpolation: Interpolation = "bilinear"
     skip: bool = False
     threads: int = 0
 
@@ -89,7 +90,9 @@ class EncodedPictures:
                 try:
                     raw = self.store.read(row)
                     known = self.store.index.head(row) or head(raw)
-                    pixels = view(raw, known, box(i, known), side, self.channels)
+                    pixels = view(
+                        raw, known, box(i, known), side, self.channels, self.interpolation
+                    )
                 except DataError as error:
                     self._not_shown(row, error)
                     out[i] = _GREY
@@ -116,6 +119,9 @@ class EncodedData(ImageData):
 
     inputs: EncodedPictures
     slow: ClassVar[bool] = True
+
+    def here(self) -> float:
+        return self.inputs.store.here()
 
     def unmixed(
         self, ids: NDArray[np.int64], epoch: int, out: NDArray[np.uint8] | None = None

@@ -41,7 +41,7 @@ def is_url(place: str) -> bool:
 
 
 def filesystem(url: str) -> "AbstractFileSystem":
-    """Of fsspec, for this kind of URL.
+    """What fsspec has for this kind of URL.
 
     Raises:
         DataError: a kind that is not taken, or whose package is missing.
@@ -114,14 +114,17 @@ class RemoteHolder:
         return io.BufferedReader(_Stream(self), BLOCK)
 
     def expect(self, parts: Iterable[tuple[str, int, int]]) -> None:
-        jobs = []
-        for name, start, count in parts:
-            if name:
-                jobs.append((f"{self.url.rstrip('/')}/{name}", str(count), count, 0, count))
-            else:
-                jobs.append((self.url, self.version, self.size, start, count))
-        missing = {block for job in jobs for block in _missing(*job)}
+        missing = {block for part in parts for block in _missing(*self._job(*part))}
         list(_fetchers(os.getpid()).map(lambda block: _fetch(*block), sorted(missing)))
+
+    def has(self, name: str, start: int, count: int) -> bool:
+        return not _missing(*self._job(name, start, count))
+
+    def _job(self, name: str, start: int, count: int) -> tuple[str, str, int, int, int]:
+        """What `_read` takes for a part."""
+        if name:
+            return f"{self.url.rstrip('/')}/{name}", str(count), count, 0, count
+        return self.url, self.version, self.size, start, count
 
     def close(self) -> None:
         """Nothing is held open."""

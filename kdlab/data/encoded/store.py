@@ -14,7 +14,7 @@ from kdlab.config.seal import META
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.decode import Head, head
 from kdlab.data.encoded.holders import LARGEST, Holder, opened
-from kdlab.data.encoded.index import Finding, FoundImage, Index, open_index, write_index
+from kdlab.data.encoded.index import FoundImage, Index, Inventory, open_index, write_index
 from kdlab.data.encoded.view_threads import in_threads
 from kdlab.data.encoded.walk import LOCAL_HEADER, data_begin
 from kdlab.errors import DataError
@@ -24,6 +24,7 @@ _SLACK = 96  # bytes that a zip may have between a member's name and its data
 _HEAD = 1 << 16  # bytes of an image that tell its size
 _TAIL = 1 << 12  # bytes in which a whole JPEG has its end
 _END_OF_JPEG = b"\xff\xd9"
+_SAMPLED = 200  # images, of which it is seen whether they are here
 _LOOKED_AT = 200_000  # images: of larger sets each is looked at when it is shown
 
 
@@ -99,6 +100,21 @@ class Store:
             self._said.add(row)
         return not known
 
+    def here(self) -> float:
+        """Share of the images that lie on this machine, by some of them."""
+        places = self.index.facts.holders
+        if not any(remote.is_url(place) for place in places):
+            return 1.0
+        rows = np.linspace(0, len(self) - 1, min(len(self), _SAMPLED)).astype(int).tolist()
+        found = 0
+        for row in rows:
+            image = self._image(row)
+            name = "" if image.start >= 0 else image.name
+            far = remote.is_url(places[image.holder])
+            part = (name, max(0, image.start), image.packed)
+            found += not far or self._holder(image.holder).has(*part)
+        return found / len(rows)
+
     def _holder(self, number: int) -> Holder:
         with self._lock:
             if number not in self._open:
@@ -166,7 +182,7 @@ def _member(holder: Holder, image: FoundImage) -> bytes:
 
 def indexed(
     key: str,
-    walk: Callable[[], Finding],
+    walk: Callable[[], Inventory],
     say: Callable[[str], None] = lambda line: None,
     *,
     verify: bool = False,
@@ -202,7 +218,7 @@ def indexed(
 
 
 def _heads(
-    found: Finding, say: Callable[[str], None]
+    found: Inventory, say: Callable[[str], None]
 ) -> Sequence[Head | str | None] | None:
     """What is seen of each image, or why it cannot be decoded; of remote ones nothing."""
     if len(found.images) > _LOOKED_AT:

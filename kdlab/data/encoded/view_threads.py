@@ -63,7 +63,7 @@ def usable_cores() -> int:
 
 @cache
 def _pool(pid: int) -> ThreadPoolExecutor:
-    """Of this process: a forked one has none of its parent's threads."""
+    """Threads of this process: a forked one has none of its parent's."""
     return ThreadPoolExecutor(usable_cores(), thread_name_prefix="views")
 
 

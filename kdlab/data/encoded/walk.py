@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from kdlab.data.encoded import remote
 from kdlab.data.encoded.holders import look, opened
-from kdlab.data.encoded.index import Finding, FoundImage
+from kdlab.data.encoded.index import FoundImage, Inventory
 from kdlab.data.splits import TEST, TRAIN, VALIDATION
 from kdlab.errors import DataError
 
@@ -30,7 +30,7 @@ _ENCRYPTED = 1  # bit of a member's flags
 Named = Callable[[str], tuple[str | None, int | None] | None]
 
 
-def walk(root: str, found: Finding, named: Named | None = None) -> None:
+def walk(root: str, found: Inventory, named: Named | None = None) -> None:
     """Add the images of a folder, a zip or a tar file.
 
     Args:
@@ -78,13 +78,13 @@ def walk(root: str, found: Finding, named: Named | None = None) -> None:
 Entry = tuple[str, int, int, int, int]  # name, start, packed, size, CRC
 
 
-def _add(found: Finding, number: int, entries: Iterable[Entry], named: Named) -> None:
+def _add(found: Inventory, number: int, entries: Iterable[Entry], named: Named) -> None:
     for name, start, packed, size, crc in entries:
         if is_image(name) and (said := named(name)) is not None:
             found.images.append(FoundImage(number, name, start, packed, size, crc, *said))
 
 
-def _folder(root: Path, found: Finding) -> Iterator[Entry]:
+def _folder(root: Path, found: Inventory) -> Iterator[Entry]:
     """Links to folders are followed, once each."""
     seen, waiting = set[tuple[int, int]](), [""]
     while waiting:

@@ -34,6 +34,17 @@ def next_teacher(free: Mapping[str, float], missing: float) -> str | None:
     return min(free, key=lambda name: (-free[name], name), default=None)
 
 
+def nearest(free: Mapping[str, float], here: Mapping[str, float]) -> Mapping[str, float]:
+    """Those of the free teachers on whose machines most of the data lies, to a tenth.
+
+    The others would have to fetch it first, from remote storage or from the student (beyond the
+    paper, whose servers all have it in memory, 3.1).
+    """
+    tenths = {name: round(10 * here[name]) for name in free}
+    most = max(tenths.values(), default=0)
+    return {name: t_t for name, t_t in free.items() if tenths[name] == most}
+
+
 def choose(free: Mapping[str, float], t_s: float) -> list[str]:
     """Names of the teachers to assign; all of them if they fall short of t_s.
 

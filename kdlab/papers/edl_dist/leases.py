@@ -28,7 +28,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kdlab.papers.edl_dist.assignment import next_teacher
+from kdlab.papers.edl_dist.assignment import nearest, next_teacher
 
 State = Literal["registered", "free", "assigned", "draining"]
 Change = Literal["given", "draining", "left", "lost", "expired", "released", "moved"]
@@ -44,6 +44,7 @@ class Lease:
     renewed_at: float
     ttl_s: float
     t_t: float = 0.0  # samples/s, measured by the teacher itself
+    here: float = 1.0  # share of the data set that lies on its machine, 0 to 1
     epoch: int = 0
     student: str | None = None
     assigned_at: float = 0.0
@@ -107,13 +108,19 @@ class LeaseTable:
         self.touched.add(teacher)
 
     def on_ready(
-        self, teacher: str, t_t: float, time: float, ttl_s: float | None = None
+        self,
+        teacher: str,
+        t_t: float,
+        time: float,
+        ttl_s: float | None = None,
+        here: float = 1.0,
     ) -> None:
         """The model is loaded. A teacher with long batches may have a longer TTL."""
         if teacher not in self.leases:
             self.on_registered(teacher, time)
         lease = self.leases[teacher]
         lease.renewed_at, lease.ttl_s = time, ttl_s or self.ttl_s
+        lease.here = here
         self._set_rate(lease, t_t)
         if lease.state == "registered":
             self._free(lease)
@@ -126,6 +133,11 @@ class LeaseTable:
             return False
         lease.renewed_at = time
         return True
+
+    def on_here(self, teacher: str, here: float) -> None:
+        """More or less of the data lies on its machine by now: counts when it is next free."""
+        if teacher in self.leases:
+            self.leases[teacher].here = here
 
     def on_rate(self, teacher: str, t_t: float, time: float) -> None:
         """A teacher measures another t_t than before; its student may need one more."""
@@ -337,7 +349,8 @@ class LeaseTable:
             pass  # each turn gives one teacher to one student
 
     def _help(self, poor: Demand, time: float) -> bool:
-        teacher = next_teacher(self.free, poor.t_s - poor.rate)
+        here = {teacher: self.leases[teacher].here for teacher in self.free}
+        teacher = next_teacher(nearest(self.free, here), poor.t_s - poor.rate)
         if teacher is None:
             return self._move_to(poor, time)
         self._assign(self.leases[teacher], poor, time)

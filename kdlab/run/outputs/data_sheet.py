@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kdlab.data.encoded.pictures import EncodedData, EncodedPictures
 from kdlab.data.image_files import ImageFiles
 from kdlab.data.images import DataSpec, ImageData
-from kdlab.data.splits import by_class
+from kdlab.data.splits import NO_LABEL, by_class
 from kdlab.errors import DataError
 from kdlab.report import page
 from kdlab.report.pictures import Pictures
@@ -43,7 +43,7 @@ class DataSheet:
     def counts(self) -> list[tuple[str, int, int, int]]:
         """(class, train, validation, test) images."""
         parts = [
-            np.bincount(self.data.labels[ids], minlength=len(self.data.classes))
+            np.bincount(_known(self.data, ids), minlength=len(self.data.classes))
             for ids in (self.data.train, self.data.validation, self.data.test)
         ]
         return [
@@ -55,12 +55,15 @@ class DataSheet:
         """A line for each."""
         data = self.data
         channels, height, width = data.shape
+        unlabelled = f", {data.unlabelled:,} without a label" if data.unlabelled else ""
         kept = (
             "encoded, each view cut from the original"
             if _store(data)
             else "decoded, in memory"
         )
-        parts = f"{len(data.train):,} train, {len(data.validation):,} validation"
+        parts = (
+            f"{len(data.train):,} train{unlabelled}, {len(data.validation):,} validation"
+        )
         found = [
             f"{parts}, {len(data.test):,} test; {len(data.classes)} classes",
             f"shown as {height} by {width} pixels, {channels} channels; kept {kept}",
@@ -127,7 +130,7 @@ def look_at(
     data = spec.load(say, verify=True)
     ids, _ = by_class(data.train, data.labels, min(_SHOWN, len(data.train)), 0)
     looked_at, broken = _broken(data, known, say)
-    lines = [[data.classes[data.labels[k]]] for k in ids]
+    lines = [[data.label_name(int(k))] for k in ids]
     if broken:  # its views would end here
         usable = Pictures(np.zeros((0, *data.shape), np.uint8), [])
         return DataSheet(str(name), data, broken, looked_at, _duplicates(data), 0.0, usable)
@@ -135,6 +138,12 @@ def look_at(
     return DataSheet(
         str(name), data, [], looked_at, _duplicates(data), _views_per_s(data), pictures
     )
+
+
+def _known(data: ImageData, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Labels of those that have one."""
+    labels = data.labels[ids]
+    return labels[labels != NO_LABEL]
 
 
 def data_spec(name: str | Path, *overrides: str) -> DataSpec:

@@ -34,6 +34,7 @@ class MemberRow:
     samples_rolled_back: int
     resends: float
     volume_max: float
+    bytes_per_sample: dict[str, float]  # of each way to served teachers that was gone
     student_path: str
     global_top1: float | None
 
@@ -137,6 +138,11 @@ def row(result: MemberReport) -> MemberRow:
         samples_rolled_back=result.rolled_back,
         resends=result.figures.get("resends", 0),
         volume_max=result.figures.get("volume_max", 0),
+        bytes_per_sample={
+            way: carried
+            for way in ("reference", "value")
+            if (carried := result.figures.get(f"bytes_per_sample_{way}", 0))
+        },
         student_path=result.model_path,
         global_top1=result.global_top1,
     )

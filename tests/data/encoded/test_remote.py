@@ -2,16 +2,13 @@
 
 import io
 import os
-import re
 import tarfile
-import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote
 
 import fsspec
 import numpy as np
 import pytest
+from http_site import Site
 from PIL import Image
 
 from kdlab.data.encoded import remote
@@ -49,68 +46,6 @@ def shards():
     return raw.getvalue()
 
 
-class Site:
-    """Files over HTTP; counts what is asked for."""
-
-    def __init__(self):
-        self.files, self.asked, self.ranges, self.failing = {}, [], True, 0
-        site = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *args):
-                """Quiet."""
-
-            def do_HEAD(self):
-                self.answer(body=False)
-
-            def do_GET(self):
-                site.asked.append((self.path, self.headers.get("Range")))
-                self.answer(body=True)
-
-            def answer(self, body):
-                content = site.files.get(unquote(self.path))
-                if body and site.failing > 0:
-                    site.failing -= 1
-                    content = None
-                    self.send_response(503)
-                elif content is None:
-                    self.send_response(404)
-                else:
-                    found = re.fullmatch(
-                        r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")
-                    )
-                    if found and site.ranges:
-                        first, last = map(int, found.groups())
-                        whole, content = len(content), content[first : last + 1]
-                        self.send_response(206)
-                        self.send_header("Content-Range", f"bytes {first}-{last}/{whole}")
-                    else:
-                        self.send_response(200)
-                    self.send_header("ETag", site.etag)
-                    if site.ranges:
-                        self.send_header("Accept-Ranges", "bytes")
-                content = content or b""
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                if body:
-                    self.wfile.write(content)
-
-        self.etag = '"1"'
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-        self.thread.start()
-
-    def url(self, name):
-        return f"http://127.0.0.1:{self.server.server_port}{name}"
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
-
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     monkeypatch.setenv("KDLAB_HOME", str(tmp_path / "home"))
@@ -138,6 +73,10 @@ def test_a_zip_at_a_url_shows_the_views_of_one_here(site, tmp_path):
     asked = len(site.asked)
     assert np.array_equal(far.views(ids, 1), near.views(ids, 1))
     assert len(site.asked) == asked  # its blocks are here by now
+    assert (far.here(), near.here()) == (1.0, 1.0)
+    for path in remote.blocks_folder().glob("*/*"):
+        path.unlink()
+    assert far.here() == 0.0
 
 
 def test_shards_at_a_url(site):

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from kdlab.data.encoded import store as stores
-from kdlab.data.encoded.index import Finding
+from kdlab.data.encoded.index import Inventory
 from kdlab.data.encoded.walk import walk
 from kdlab.data.splits import TEST, TRAIN
 from kdlab.errors import DataError
@@ -19,7 +19,7 @@ from kdlab.errors import DataError
 
 def indexed(roots, key, **more):
     def walked():
-        found = Finding()
+        found = Inventory()
         for root in roots:
             walk(str(root), found)
         return found

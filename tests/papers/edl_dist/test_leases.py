@@ -368,3 +368,20 @@ def test_a_complaint_that_comes_late_takes_nobodys_teacher():
     assert [le.teacher for le in table.held_by("second")] == ["a"]
     assert table.on_complaint("second", "a", table.leases["a"].epoch, 3.0)
     assert table.held_by("second") == []
+
+
+def test_a_free_teacher_that_has_the_data_comes_first():
+    table = LeaseTable()
+    for name, t_t, here in (
+        ("fast", 900.0, 0.0),
+        ("half", 500.0, 0.52),
+        ("near", 100.0, 0.97),
+    ):
+        table.on_ready(name, t_t, 0.0, here=here)
+    table.on_demand("s", 50.0, 0.0)
+    assert [lease.teacher for lease in table.held_by("s")] == ["near"]
+    table.on_demand("s", 550.0, 1.0)  # the others follow when it does not suffice
+    assert sorted(lease.teacher for lease in table.held_by("s")) == ["half", "near"]
+    table.on_here("fast", 1.0)
+    table.on_demand("t", 10.0, 2.0)
+    assert [lease.teacher for lease in table.held_by("t")] == ["fast"]
