@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from kdlab.data.counter_random import permutation
 from kdlab.data.images import ImageData
-from kdlab.data.mixing import Mixing
 from kdlab.data.plan import BatchPlan
 from kdlab.data.sampling import Sampler
 from kdlab.data.shards import Shards
@@ -119,8 +118,14 @@ class PlannedSamples:
     def labels(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.data.labels[self.data.rows(ids)]
 
-    def mixing(self, ids: NDArray[np.int64], epoch: int) -> Mixing | None:
-        return self.data.mixing(ids, epoch)
+    def mixed_labels(
+        self, ids: NDArray[np.int64], epoch: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """Labels of what is mixed into these views, and their own share; None: nothing ever is."""
+        how = self.data.mixing(ids, epoch)
+        if how is None:
+            return None
+        return self.labels(how.partners), how.share.astype(np.float32)
 
     def view_key(self) -> dict[str, str]:
         key = {"data": self.data.digest, "augment": self.data.augment.fingerprint()}

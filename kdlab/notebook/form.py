@@ -3,18 +3,17 @@
 No widget here. Fields, ranges and words come from the same dataclasses that check a config.
 """
 
-import re
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 from kdlab.config import folders, load, registry, yaml_text
+from kdlab.config.field_docs import field_docs
 from kdlab.config.spec import Range, Spec, alternatives, hints_of, plain, ranges_of
 from kdlab.errors import BadInput, NotFoundError
 
 Kind = Literal["part", "choice", "yes_no", "whole", "number", "text", "yaml"]
 _KINDS: dict[object, Kind] = {bool: "yes_no", int: "whole", float: "number", str: "text"}
-_DOCUMENTED = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +75,6 @@ def _defaults(cls: type[Spec]) -> dict[str, object]:
             found[one.name] = plain(one.default)
         elif one.default_factory is not MISSING:
             found[one.name] = plain(one.default_factory())
-    return found
-
-
-def field_docs(cls: type[Spec]) -> dict[str, str]:
-    """What the docstrings of a class and its bases say of each field."""
-    found: dict[str, str] = {}
-    for one in reversed(cls.__mro__):
-        if one is not object and issubclass(one, Spec):
-            found |= _documented(one.__doc__ or "")
-    return found
-
-
-def _documented(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    names: list[str] = []
-    for line in text.splitlines():
-        start = _DOCUMENTED.match(line)
-        if start:
-            names = start[1].split(", ")
-            found |= dict.fromkeys(names, start[2].strip())
-        elif names and line.startswith(" " * 8):
-            found |= {name: f"{found[name]} {line.strip()}" for name in names}
-        else:
-            names = []
     return found
 
 

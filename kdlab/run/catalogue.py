@@ -6,14 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from textwrap import wrap
+from textwrap import fill, wrap
 
 from kdlab.config import folders, load, registry, source_index
+from kdlab.config.field_docs import field_docs
 from kdlab.config.folders import nearest
-from kdlab.config.spec import hints_of, ranges_of, required_fields
+from kdlab.config.spec import Spec, hints_of, ranges_of, required_fields
 from kdlab.errors import NotFoundError, SpecError
 from kdlab.report import page
 from kdlab.report.table import text_table_left
+
+_SHOWN = 100  # characters of a line
 
 
 def catalogue(kind: str | None = None, word: str | None = None) -> str:
@@ -245,7 +248,20 @@ def component_sheet(name: str) -> Sheet | None:
     own = cls.__module__.startswith("kdlab.")
     path = f"{cls.__module__.replace('.', '/')}.py" if own else cls.__module__
     about = inspect.cleandoc(cls.__doc__ or "")
+    inherited = _inherited(cls)
+    about += f"\n\n{inherited}" if inherited else ""
     return Sheet(name, path, about, ("field", "default", "range"), tuple(rows))
+
+
+def _inherited(cls: type[Spec]) -> str:
+    """A line or more for each field that a base class explains."""
+    said = field_docs(cls)
+    own = field_docs(cls, inherited=False)
+    return "\n".join(
+        fill(f"{name}: {said[name]}", _SHOWN, subsequent_indent="    ")
+        for name in hints_of(cls)
+        if name in said and name not in own
+    )
 
 
 def _word(value: object) -> str:

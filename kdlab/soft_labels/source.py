@@ -17,7 +17,6 @@ from torch import Tensor
 
 from kdlab.config import Fault
 from kdlab.config.spec import Spec
-from kdlab.data.mixing import Mixing
 from kdlab.events.event import Emit, unheard
 
 
@@ -43,11 +42,8 @@ class MixedLabels:
     @classmethod
     def of(cls, samples: "Samples", ids: NDArray[np.int64], view: int) -> Self | None:
         """None: nothing is mixed."""
-        how = samples.mixing(ids, view)
-        if how is None:
-            return None
-        others = torch.from_numpy(samples.labels(how.partners))
-        return cls(others, torch.from_numpy(how.share.astype(np.float32)))
+        mixed = samples.mixed_labels(ids, view)
+        return None if mixed is None else cls(*map(torch.from_numpy, mixed))
 
 
 class SoftLabelSource(Protocol):
@@ -147,8 +143,10 @@ class Samples(Protocol):
 
     def labels(self, ids: NDArray[np.int64]) -> NDArray[np.int64]: ...
 
-    def mixing(self, ids: NDArray[np.int64], epoch: int) -> Mixing | None:
-        """What is mixed into these views; None: nothing ever is."""
+    def mixed_labels(
+        self, ids: NDArray[np.int64], epoch: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """Labels of what is mixed into these views, and their own share; None: nothing ever is."""
 
     def view_key(self) -> Mapping[str, str]:
         """What a view depends on besides (id, epoch): data digest and augmentation."""

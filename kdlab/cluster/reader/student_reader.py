@@ -16,7 +16,6 @@ import json
 import socket
 import time
 import traceback
-from collections import deque
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -28,7 +27,8 @@ from numpy.typing import NDArray
 from kdlab.cluster import notebook_components
 from kdlab.cluster.child_configs import ReaderConfig
 from kdlab.cluster.coordination.recording import Recorded
-from kdlab.cluster.reader.batches_under_way import BatchesUnderWay, Work
+from kdlab.cluster.reader.batches_under_way import BatchesUnderWay
+from kdlab.cluster.reader.hand_over import HandOver
 from kdlab.cluster.reader.reader_messages import (
     READER_FAILURES,
     READER_ORDERS,
@@ -132,9 +132,7 @@ class StudentReader:
         self.coordinator_away = False
         self.free_slots = list(range(ring.layout.slots))
         self.filled: dict[int, int] = {}  # slot -> samples, until the trainer frees it
-        self.unmade = deque[
-            tuple[int, Work | None]
-        ]()  # slots whose views are made, in order
+        self.hand_over = HandOver(self._handed_over, self._spawn)
         self.background: set[asyncio.Task[None]] = set()
         self.defect: BaseException | None = None  # the last that was said
 
@@ -214,23 +212,9 @@ class StudentReader:
         slot = self.free_slots.pop(0)
         count, left = self.batches.move_to(self.ring.slot(slot), epoch, batch)
         self.filled[slot] = count
-        if left is None and not self.unmade:
-            self._hand_over(slot)
-            return
-        self.unmade.append((slot, left))
-        if len(self.unmade) == 1:
-            self._spawn(self._make())
+        self.hand_over.add(slot, left)
 
-    async def _make(self) -> None:
-        """Views that take long, in a thread: batches are handed over in their order."""
-        while self.unmade:
-            slot, left = self.unmade[0]
-            if left is not None:
-                await asyncio.to_thread(left)
-            self._hand_over(slot)
-            self.unmade.popleft()
-
-    def _hand_over(self, slot: int) -> None:
+    def _handed_over(self, slot: int) -> None:
         if self.ring.fill(slot):
             self._write(0)
 
