@@ -6,7 +6,7 @@ import json
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -72,6 +72,10 @@ class ImageFiles(DataSpec):
     def shown_as(self, configuration: Configuration) -> Self:
         if self.crop_pct is not None and self.interpolation is not None:
             return self
+        if (
+            self.kept == "decoded"
+        ):  # from their squares in the middle, by rules of their own
+            return replace(self, crop_pct=1.0, interpolation="bilinear")
         crop_pct, interpolation = configuration()
         return replace(
             self,
@@ -136,8 +140,8 @@ class ImageFiles(DataSpec):
         shape = (self.size, self.channels, self.test_share, self.broken)
         if self._is_encoded(store):
             return f"{self.component} encoded {self._digest(store)} {self.split_seed}"
-        stamps = [_stamp(root) for root, _ in self.roots()]
-        return f"{self.component} v2 {stamps} {self._own()} {shape} {self.split_seed}"
+        found = (store.index.facts.digest, store.stamp(), self.roots(), self._own())
+        return f"{self.component} v3 {found} {shape} {self.split_seed}"
 
     def expected_bytes(self) -> int:
         return len(self.store()) * self.channels * self.size**2
@@ -145,6 +149,9 @@ class ImageFiles(DataSpec):
     def load(self, say: Say = lambda line: None, *, verify: bool = False) -> ImageData:
         store = self.store(say, verify=verify)
         self._refuse_broken(store, say)
+        untold = int((_untold(store) & (store.index.height >= 0)).sum())
+        if untold:
+            say(f"{untold:,} images of validation and test have no label and are left out.")
         if not self._is_encoded(store):
             return super().load(say, verify=verify)
         labels = store.index.label.astype(np.int64)
@@ -205,16 +212,19 @@ class ImageFiles(DataSpec):
     def decode(self, say: Say) -> Decoded:
         store = self.store(say)
         labels = store.index.label.astype(np.int64)
-        inputs = decode_all(
-            store, self.size, self.channels, say, skip=self.broken == "skip"
-        )
-        return Decoded(
-            inputs, labels, self._splits(store, labels), store.index.facts.classes
-        )
+        skips = self.broken == "skip"
+        inputs, bad = decode_all(store, self.size, self.channels, say, skip=skips)
+        if bad:
+            say(f"{len(bad)} of {len(store):,} images cannot be decoded and are skipped.")
+        splits = self._splits(store, labels, bad)
+        return Decoded(inputs, labels, splits, store.index.facts.classes)
 
-    def _splits(self, store: Store, labels: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def _splits(
+        self, store: Store, labels: NDArray[np.int64], bad: Sequence[int] = ()
+    ) -> NDArray[np.uint8]:
         split = store.index.split.copy()
-        usable = store.index.height >= 0
+        usable = (store.index.height >= 0) & ~_untold(store)
+        usable[list(bad)] = False
         split[split == NO_SPLIT] = TRAIN
         if not ((split == TEST) & usable).any() and self.test_share:
             train = np.flatnonzero((split == TRAIN) & usable & (labels != NO_LABEL))
@@ -230,6 +240,12 @@ class ImageFiles(DataSpec):
         if not (split == TRAIN).any():
             raise DataError(f"{self.root}: there are test images but none to train on.")
         return split
+
+
+def _untold(store: Store) -> NDArray[np.bool_]:
+    """Images of validation and test without a label: nothing could be said of an answer."""
+    split = store.index.split
+    return (store.index.label == NO_LABEL) & ((split == VALIDATION) | (split == TEST))
 
 
 def expanded(roots: Roots) -> list[str]:
@@ -264,8 +280,10 @@ def _found(place: str) -> list[str]:
     if remote.is_url(place):
         if "*" not in place:
             return [place]
-        kind = place.partition("://")[0]
-        found = [_with_kind(kind, str(one)) for one in remote.filesystem(place).glob(place)]
+        try:
+            found = remote.matches(place)
+        except OSError as error:
+            raise DataError(f"{place} cannot be read: {error}.") from error
     else:
         path = os.path.abspath(os.path.expanduser(place))
         if os.path.exists(path) or not glob.has_magic(place):
@@ -276,40 +294,33 @@ def _found(place: str) -> list[str]:
     return sorted(found)
 
 
-def _with_kind(kind: str, place: str) -> str:
-    return place if remote.is_url(place) else f"{kind}://{place}"
-
-
-def _stamp(root: str) -> str:
-    """Changes when the tree does; for a folder by its files' sizes and times."""
-    if remote.is_url(root):
-        return f"{root} {remote.look(root)}"
-    path = Path(root)
-    if path.is_file():
-        return f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}"
-    stats = [(str(p), p.stat()) for p in sorted(path.rglob("*")) if p.is_file()]
-    lines = "\n".join(f"{n} {s.st_size} {s.st_mtime_ns}" for n, s in stats)
-    return f"{path} {sha256(lines.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
+def class_of(said: object) -> str | None:
+    """The class that a table says; numbers are whole however they are kept."""
+    if said is None or said == "" or said != said:  # noqa: PLR0124  # not a number
+        return None
+    if isinstance(said, float) and said.is_integer():
+        return str(int(said))
+    return str(said)
 
 
 def decode_all(
     store: Store, size: int, channels: int, say: Say, *, skip: bool = False
-) -> NDArray[np.uint8]:
-    """(N, C, size, size): all images of a set.
+) -> tuple[NDArray[np.uint8], list[int]]:
+    """(N, C, size, size) and the rows that cannot be decoded, which are grey.
 
     Args:
         store: of it.
         size: pixels of a side.
         channels: 1 or 3.
         say: gets a line now and then.
-        skip: leave those grey that cannot be decoded.
+        skip: those that cannot be decoded are no error.
 
     Raises:
         DataError: names every damaged image (up to ten).
     """
     count = len(store)
     result = np.full((count, channels, size, size), 128, np.uint8)
-    bad: list[str] = []
+    bad: dict[int, str] = {}
 
     def one(i: int) -> None:
         try:
@@ -317,19 +328,19 @@ def decode_all(
         except Exception as error:  # Pillow raises a dozen kinds for damaged files
             what = "is not an image" if "identify" in str(error) else str(error)
             shown = store.shown(i)
-            bad.append(what if shown in what else f"{shown}: {what}")
+            bad[i] = what if shown in what else f"{shown}: {what}"
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         for done, _ in enumerate(pool.map(one, range(count), chunksize=64), 1):
             if done % 10_000 == 0:
                 say(f"decoded {done:,} of {count:,} images")
     if bad and not skip:
-        listed = "\n  ".join(sorted(bad)[:_NAMED])
+        listed = "\n  ".join(sorted(bad.values())[:_NAMED])
         raise DataError(
             f"{len(bad)} of {count} images cannot be read; nothing was started:\n"
             f"  {listed}\nRepair or remove them, or leave them out with broken: skip."
         )
-    return result
+    return result, sorted(bad)
 
 
 def _pixels(raw: bytes, size: int, channels: int) -> NDArray[np.uint8]:

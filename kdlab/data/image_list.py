@@ -12,7 +12,7 @@ from kdlab.data.encoded import remote
 from kdlab.data.encoded.holders import look
 from kdlab.data.encoded.index import FoundImage, Inventory
 from kdlab.data.encoded.walk import SPLITS, TARS, walk
-from kdlab.data.image_files import ImageFiles, expanded
+from kdlab.data.image_files import ImageFiles, class_of, expanded
 from kdlab.errors import DataError
 
 _PATHS = ("path", "file", "file_name", "filename", "image", "image_path", "filepath")
@@ -68,11 +68,7 @@ class ImageList(ImageFiles):
                 continue
             said = row.get(label) if label else Path(name).parent.name
             split = None if part is None else _split(root, row.get(part))
-            found.images.append(
-                image._replace(
-                    label=str(said) if said not in (None, "") else None, split=split
-                )
-            )
+            found.images.append(image._replace(label=class_of(said), split=split))
         if missing:
             named = ", ".join(missing[:_NAMED]) + (" ..." if len(missing) > _NAMED else "")
             raise DataError(
@@ -100,7 +96,7 @@ class _Known:
             return self.inside.get(os.path.normpath(name))
         try:
             status = os.stat(os.path.join(self.base, name))
-        except OSError:
+        except (OSError, ValueError):  # a path with a zero byte is none
             return None
         size = status.st_size
         return FoundImage(self.number, name, -1, size, size, -1, None, None)
@@ -121,9 +117,13 @@ def _rows(root: str) -> Iterator[Mapping[str, object]]:
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
         raise DataError(f"{root} cannot be read: {error}") from error
     if suffix in (".csv", ".tsv"):
-        yield from csv.DictReader(
-            text.splitlines(), delimiter="\t" if suffix == ".tsv" else ","
-        )
+        delimiter = "\t" if suffix == ".tsv" else ","
+        try:
+            for row in csv.DictReader(text.splitlines(), delimiter=delimiter):
+                row.pop(None, None)  # more than has a name
+                yield row
+        except csv.Error as error:
+            raise DataError(f"{root} cannot be read: {error}") from error
     elif suffix == ".txt":
         yield from ({"path": line} for line in text.splitlines() if line.strip())
     else:

@@ -39,9 +39,16 @@ class ImageNet(ImageFiles):
 
     def find(self, root: str, found: Inventory) -> None:
         folder = Path(root)
-        if (folder / "train").is_dir() and (folder / "val").is_dir():
-            self._unpacked(folder, found)
-            return
+        try:
+            if (folder / "train").is_dir() and (folder / "val").is_dir():
+                self._unpacked(folder, found)
+            else:
+                self._packed(folder, found)
+        except (tarfile.TarError, OSError, EOFError, ValueError, KeyError) as error:
+            raise DataError(f"{folder} cannot be read: {error}.") from error
+
+    def _packed(self, folder: Path, found: Inventory) -> None:
+        """Three archives, as they are downloaded."""
         train, test, devkit = (folder / name for name in (_TRAIN, _TEST, _DEVKIT))
         missing = [path.name for path in (train, test, devkit) if not path.is_file()]
         if missing:
@@ -50,19 +57,16 @@ class ImageNet(ImageFiles):
                 "the archives from image-net.org; put them there as they are, or set `data.root` "
                 "to where they lie. Folders train/ and val/, as torchvision unpacks them, do, too."
             )
-        try:
-            names, truth = _devkit(devkit)
-            for path, split in ((train, TRAIN), (test, TEST)):
-                number = len(found.holders)
-                found.holders.append(str(path))
-                found.looks[str(path)] = look(path)
-                images = _train(path) if split == TRAIN else _validation(path, truth)
-                for wnid, (name, start, packed, size, crc) in images:
-                    found.images.append(
-                        FoundImage(number, name, start, packed, size, crc, wnid, split)
-                    )
-        except (tarfile.TarError, OSError, EOFError) as error:
-            raise DataError(f"{folder} cannot be read: {error}.") from error
+        names, truth = _devkit(devkit)
+        for path, split in ((train, TRAIN), (test, TEST)):
+            number = len(found.holders)
+            found.holders.append(str(path))
+            found.looks[str(path)] = look(path)
+            images = _train(path) if split == TRAIN else _validation(path, truth)
+            for wnid, (name, start, packed, size, crc) in images:
+                found.images.append(
+                    FoundImage(number, name, start, packed, size, crc, wnid, split)
+                )
         _name(found, names)
 
     def _unpacked(self, folder: Path, found: Inventory) -> None:

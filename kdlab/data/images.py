@@ -79,6 +79,14 @@ class ImageData(ABC):
         _, channels, height, width = self.inputs.shape
         return channels, height, width
 
+    def __post_init__(self) -> None:
+        weights = len(self.sampling.class_weights)
+        if weights and weights != len(self.classes):
+            raise DataError(
+                f"sampling.class_weights has {weights} numbers, and {self.name} has "
+                f"{len(self.classes)} classes."
+            )
+
     def label_name(self, row: int) -> str:
         label = int(self.labels[row])
         return "no label" if label == NO_LABEL else self.classes[label]

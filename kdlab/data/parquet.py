@@ -22,7 +22,7 @@ from kdlab.data.encoded import remote
 from kdlab.data.encoded.holders import look
 from kdlab.data.encoded.index import FoundImage, Inventory
 from kdlab.data.encoded.walk import SPLITS, split_in
-from kdlab.data.image_files import ImageFiles
+from kdlab.data.image_files import ImageFiles, class_of
 from kdlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class ParquetImages(ImageFiles):
                 mapped.seek(0)
                 reader = pa.ipc.open_stream(mapped)
                 columns = self._columns(file, reader.schema)
+                _name_classes(file, reader.schema, columns[1], found)
                 end = base + mapped.size()
                 for batch in reader:
                     values, labels = _values(file, batch, *columns, reader.schema)
@@ -84,14 +85,18 @@ class ParquetImages(ImageFiles):
                     places = starts + (begin - base)
                     images += zip(places.tolist(), sizes.tolist(), labels, strict=True)
         else:
-            found.holders.append(str(self._copied(file, images)))
+            copy = str(self._copied(file, images, found))
+            found.holders.append(copy)
+            found.looks[copy] = look(Path(copy))
         for row, (start, size, label) in enumerate(images):
             name = f"{inside}/{row:09}"
             found.images.append(
                 FoundImage(number, name, start, size, size, -1, label, split)
             )
 
-    def _copied(self, file: str, images: list[tuple[int, int, str | None]]) -> Path:
+    def _copied(
+        self, file: str, images: list[tuple[int, int, str | None]], found: Inventory
+    ) -> Path:
         """The images of a parquet file, one behind the other; `images` gets where each lies."""
         import pyarrow.parquet as pq
 
@@ -101,11 +106,10 @@ class ParquetImages(ImageFiles):
             :16
         ]
         path = home() / "data" / f"{key}.images"
-        source = (
-            remote.RemoteHolder(file, str(facts)).stream() if remote.is_url(file) else file
-        )
+        source = remote.RemoteHolder(file, facts).stream() if remote.is_url(file) else file
         table = pq.ParquetFile(source)
         columns = self._columns(file, table.schema_arrow)
+        _name_classes(file, table.schema_arrow, columns[1], found)
 
         def write(temporary: Path) -> None:
             at = 0
@@ -193,11 +197,11 @@ def _values(
         return values, [None] * len(values)
     names = _class_names(schema, label)
     said = batch.column(label).to_pylist()
-    if names:
+    if names and all(one is None or isinstance(one, int) for one in said):
         return values, [
             names[k] if k is not None and 0 <= k < len(names) else None for k in said
         ]
-    return values, [None if one is None else str(one) for one in said]
+    return values, [class_of(one) for one in said]
 
 
 def _class_names(schema: "pa.Schema", label: str) -> list[str]:
@@ -205,8 +209,22 @@ def _class_names(schema: "pa.Schema", label: str) -> list[str]:
     raw = (schema.metadata or {}).get(b"huggingface")
     if raw is None:
         return []
-    features = json.loads(raw).get("info", {}).get("features", {})
-    return [str(name) for name in features.get(label, {}).get("names", [])]
+    try:
+        return [str(name) for name in json.loads(raw)["info"]["features"][label]["names"]]
+    except (ValueError, KeyError, TypeError):  # labels of another kind
+        return []
+
+
+def _name_classes(
+    file: str, schema: "pa.Schema", label: str | None, found: Inventory
+) -> None:
+    """Classes in the order of their numbers, as everybody else has them."""
+    names = tuple(_class_names(schema, label)) if label is not None else ()
+    if not names:
+        return
+    if found.classes not in (None, names):
+        raise DataError(f"{file} numbers its classes otherwise than the files before it.")
+    found.classes = names
 
 
 def _extents(values: "pa.Array") -> tuple[NDArray[np.int64], NDArray[np.int64], int]:

@@ -27,8 +27,10 @@ class Sampling(Spec):
     repeats: views of each image in an epoch, which shows as many times fewer images: repeated
         augmentation (Hoffer et al. 2020); copies lie side by side.
     balance: 0 leaves classes as frequent as they are, 1 draws all equally often (class-balanced),
-        between lies between; images are drawn with replacement.
-    class_weights: how often each class is drawn, in their order, instead of `balance`.
+        between lies between; images are drawn with replacement. Those without a label count as
+        a class.
+    class_weights: how often an image of each class is drawn, in their order, instead of `balance`;
+        one without a label has weight 1.
     """
 
     repeats: Annotated[int, Range(ge=1, le=64)] = 1
@@ -87,9 +89,7 @@ class Sampler:
 
     def _weights(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         own = self.labels[rows]
-        if self.spec.class_weights:
-            return np.asarray(self.spec.class_weights, np.float64)[own]
-        frequency = np.bincount(own[own >= 0]).astype(np.float64)
-        weights = np.ones(len(rows))
-        weights[own >= 0] = frequency[own[own >= 0]] ** -self.spec.balance
-        return weights
+        if self.spec.class_weights:  # label -1 is the last
+            return np.asarray([*self.spec.class_weights, 1.0])[own]
+        _, number, counts = np.unique(own, return_inverse=True, return_counts=True)
+        return np.asarray(counts[number] ** -float(self.spec.balance))

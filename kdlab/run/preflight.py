@@ -33,13 +33,6 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         )
     if data.unlabelled:
         _refuse_unlabelled(spec, data)
-    if data.sampling.class_weights and len(data.sampling.class_weights) != len(
-        data.classes
-    ):
-        raise BadInput(
-            f"data.sampling.class_weights has {len(data.sampling.class_weights)} numbers, and "
-            f"{data.name} has {len(data.classes)} classes."
-        )
     for source in spec.sources().values():
         source.check(len(data.classes))
     with torch.random.fork_rng():

@@ -59,7 +59,7 @@ class BatchStep:
             return cross_entropy(scores, labels, label_smoothing=smoothing), labels
 
         def each(said: Tensor) -> Tensor:
-            """(N,): 0 where there is no label."""
+            """(N,): 0 where there is no label, whoever of several ranks has it."""
             return cross_entropy(
                 scores,
                 said,
@@ -69,11 +69,10 @@ class BatchStep:
             )
 
         if mixed is None:
-            return each(labels).sum() / (labels >= 0).sum().clamp(min=1), labels
+            return each(labels).mean(), labels
         others, share = mixed.others.to(labels.device), mixed.share.to(labels.device)
-        known = share * (labels >= 0) + (1 - share) * (others >= 0)
-        hard = (share * each(labels) + (1 - share) * each(others)).sum()
-        return hard / known.sum().clamp(min=1), torch.where(share >= 0.5, labels, others)
+        hard = (share * each(labels) + (1 - share) * each(others)).mean()
+        return hard, torch.where(share >= 0.5, labels, others)
 
     def measured_rate(self, seconds: float) -> float:
         """Samples/s of a copy, on one batch with made-up soft labels."""

@@ -69,6 +69,7 @@ def test_other_pixels_labels_classes_and_augmentation_are_told_apart(folder):
     assert "classes" in other_data(replace(same, classes=("dog", "cat")), same)
     assert "digest" in other_data(replace(same, digest="0"), same)
     assert "augments" in other_data(replace(same, augment="0"), same)
+    assert replace(same, made_by="numpy 1") != same  # said to people, and to nobody else
     assert "other views" in other_data(replace(same, views="0"), same)
 
 

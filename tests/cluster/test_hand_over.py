@@ -2,10 +2,14 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from kdlab.cluster.reader.batches_under_way import BatchesUnderWay
 from kdlab.cluster.reader.hand_over import HandOver
+from kdlab.papers.edl_dist.in_flight import Part
 
 
 def carried_out(steps):
@@ -63,3 +67,50 @@ def test_work_that_fails_hands_nothing_over():
         assert done == []
 
     asyncio.run(go())
+
+
+class SlowSamples:
+    """Views that are made in a thread, counted."""
+
+    def __init__(self):
+        self.data = SimpleNamespace(slow=True)
+        self.made, self.may = [], threading.Event()
+
+    def batches(self, epoch):
+        return [np.arange(8)]
+
+    def labels(self, ids):
+        return ids
+
+    def views(self, ids, epoch, out=None):
+        self.may.wait()
+        self.made.append(len(ids))
+        views = np.zeros((len(ids), 1, 2, 2), np.uint8)
+        if out is not None:
+            out[...] = views
+        return views
+
+
+def test_views_by_value_are_made_once_for_all_parts_and_none_are_left_over():
+    samples = SlowSamples()
+    batches = BatchesUnderWay(samples, 3, None)
+    parts = [Part(0, 0, start, start + 4) for start in (0, 4)]
+
+    async def go():
+        asked = [asyncio.ensure_future(batches.views(part, keep=True)) for part in parts]
+        await asyncio.sleep(0)
+        for part in parts:  # another teacher answers before the views are made
+            batches.put(part, np.zeros((4, 3), np.float32))
+        slot = SimpleNamespace(head=np.zeros(3, np.int64), ids=np.zeros(8, np.int64),
+                               labels=np.zeros(8, np.int64), soft=np.zeros((8, 3), np.float32),
+                               views=np.zeros((8, 1, 2, 2), np.uint8))  # fmt: skip
+        count, left = batches.move_to(slot, 0, 0)
+        samples.may.set()
+        assert [len(views) for views in await asyncio.gather(*asked)] == [4, 4]
+        left()
+        assert count == 8
+
+    asyncio.run(go())
+    assert samples.made == [8, 8]  # once for both parts, once for the trainer
+    assert not batches._making
+    assert not batches._views

@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import tarfile
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ from PIL import Image
 from kdlab.data.image_folder import ImageFolder
 from kdlab.data.image_list import ImageList
 from kdlab.data.parquet import ParquetImages
+from kdlab.data.sampling import Sampler, Sampling
 from kdlab.data.webdataset import WebDataset
 from kdlab.errors import DataError
 
@@ -269,3 +272,99 @@ def test_a_pattern_that_finds_nothing_is_named(tmp_path):
         WebDataset(root=str(tmp_path / "train-*.tar")).load()
     with pytest.raises(DataError, match="does not exist"):
         ImageFolder(root=str(tmp_path / "absent")).load()
+
+
+def test_roots_of_a_test_are_another_set_than_roots_of_all(photos):
+    """A decoded set of both was taken for it, and its test images were trained on."""
+    for name in ("one", "two"):
+        for k in range(8):
+            path = photos / name / "ab"[k % 2] / f"{k}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(jpeg(SHADES[k] + 5 * (name == "two")))
+    both = str(photos / "one"), str(photos / "two")
+    assert len(ImageFolder(root=both, size=8).load().labels) == 16
+    apart = ImageFolder(root=both[0], test_root=both[1], size=8).load()
+    assert len(apart.test) == 8
+    assert not set(apart.test) & set(apart.train)
+
+
+def test_an_image_of_a_list_that_was_changed_is_decoded_again(photos):
+    path = table(photos / "all.csv", ("path", "label", "split"), rows())
+    spec = ImageList(root=str(path), size=8)
+    before = spec.load().digest
+    image = photos / "0" / "000.jpg"
+    image.write_bytes(jpeg(250))
+    os.utime(image, ns=(1, 1))
+    assert spec.load().digest != before
+
+
+def test_classes_of_a_hub_have_its_numbers(tmp_path):
+    features = {"label": {"names": ["dog", "cat"], "_type": "ClassLabel"}}
+    made = pa.table(
+        {"image": [jpeg(s) for s in SHADES], "label": [k % 2 for k in range(24)]}
+    )
+    facts = {"huggingface": json.dumps({"info": {"features": features}})}
+    pq.write_table(made.replace_schema_metadata(facts), tmp_path / "t.parquet")
+    data = ParquetImages(root=str(tmp_path / "t.parquet"), size=8).load()
+    assert data.classes == ("dog", "cat")
+    assert sorted(set(data.labels)) == [0, 1]
+    floats = made.set_column(1, "label", pa.array([float(k % 12) for k in range(24)]))
+    pq.write_table(floats, tmp_path / "f.parquet")
+    numbers = ParquetImages(root=str(tmp_path / "f.parquet"), size=8).load()
+    assert numbers.classes == tuple(map(str, range(12)))
+
+
+@pytest.mark.parametrize("kept", ["decoded", "encoded"])
+def test_images_without_a_label_are_for_training_alone(photos, kept):
+    def split(k):
+        return "test" if k < 8 else "train"
+
+    said = [(name, "" if k % 4 == 0 else label, part)
+            for k, (name, label, part) in enumerate(rows(split))]  # fmt: skip
+    path = table(photos / "all.csv", ("path", "label", "split"), said)
+    lines = []
+    data = ImageList(root=str(path), size=8, kept=kept).load(lines.append)
+    assert "2 images of validation and test have no label and are left out." in lines
+    assert len(data.test) == 6
+    assert data.unlabelled == 4
+    assert (data.labels[data.validation] >= 0).all()
+    drawn = replace(data, sampling=Sampling(balance=1.0))
+    ids = Sampler(drawn.sampling, data.labels).epoch(0, 0, data.train)
+    shown = np.bincount(data.labels[drawn.rows(ids)] + 1, minlength=3)
+    assert shown.min() > 0
+
+
+def test_what_turns_out_to_be_broken_while_it_is_decoded_is_left_out(photos):
+    (photos / "0" / "000.jpg").unlink()
+    whole = io.BytesIO()
+    Image.new("RGB", (64, 64), (200, 0, 0)).save(whole, "PNG")
+    (photos / "0" / "broken.png").write_bytes(whole.getvalue()[:120])
+    lines = []
+    data = ImageFolder(root=str(photos), size=8, broken="skip").load(lines.append)
+    assert "1 of 24 images cannot be decoded and are skipped." in lines
+    used = np.concatenate([data.train, data.validation, data.test])
+    assert len(used) == 23
+
+
+def test_what_follows_a_photo_does_not_make_it_a_broken_one(photos):
+    """Phones append a film."""
+    path = photos / "0" / "000.jpg"
+    path.write_bytes(path.read_bytes() + b"film" * 5000)
+    assert len(ImageFolder(root=str(photos), size=8).load().labels) == 24
+    path.write_bytes(path.read_bytes()[:400] + b"film" * 5000)
+    os.utime(path.parent, ns=(1, 1))
+    with pytest.raises(DataError, match="is cut off"):
+        ImageFolder(root=str(photos), size=8).load()
+
+
+def test_a_table_that_is_none_is_named(photos):
+    for name, text in (
+        ("a.csv", 'path,label\n"' + "x" * 200_000 + '",cat\n'),
+        ("b.csv", ""),
+    ):
+        (photos / name).write_text(text)
+        with pytest.raises(DataError, match=name):
+            ImageList(root=str(photos / name), size=8).load()
+    (photos / "c.csv").write_text("path,label\nx\x00.jpg,cat,more,cells\n")
+    with pytest.raises(DataError, match=r"1 of 1 images"):
+        ImageList(root=str(photos / "c.csv"), size=8).load()

@@ -237,7 +237,9 @@ class Coordinator(SchedulerPlugin):
         self.facts[address] = typed(TeacherFacts, facts)
         # Leases are renewed between batches: one that takes long must not look like a hang.
         ttl_s = max(self.leases.ttl_s, _BATCHES_PER_TTL * batch_s)
-        self.leases.on_ready(address, t_t, now, ttl_s, self.facts[address].here)
+        here = self.facts[address].here
+        here = here if math.isfinite(here) and 0 <= here <= 1 else 0.0
+        self.leases.on_ready(address, t_t, now, ttl_s, here)
         self._changed()
         return {}
 
@@ -268,6 +270,7 @@ class Coordinator(SchedulerPlugin):
             return False
         if address in self.facts:
             known_facts = self.facts[address]
+            here = here if _number(here) and 0 <= here <= 1 else 0.0
             if here != known_facts.here:
                 table.on_here(address, here)
             self.facts[address] = replace(

@@ -30,6 +30,9 @@ class BatchesUnderWay:
         self._cuts: dict[int, list[NDArray[np.int64]]] = {}  # by epoch
         self._soft: dict[tuple[int, int], NDArray[np.float32]] = {}
         self._views: dict[tuple[int, int], NDArray[np.uint8]] = {}  # by value: kept
+        # The same of views that take long; one that another teacher's answer made needless ends
+        # for nobody.
+        self._making: dict[tuple[int, int], asyncio.Task[NDArray[np.uint8]]] = {}
 
     def ids(self, epoch: int, batch: int) -> NDArray[np.int64]:
         if epoch not in self._cuts:
@@ -47,17 +50,18 @@ class BatchesUnderWay:
         """
         rows, key = slice(part.start, part.stop), (part.epoch, part.batch)
         ids, view = self.ids(*key), self.view_of(part.epoch)
-        if not keep:
-            return await self._made(ids[rows], view)
-        if key not in self._views:
-            whole = await self._made(ids, view)
-            self._views.setdefault(key, whole)
-        return self._views[key][rows]
-
-    async def _made(self, ids: NDArray[np.int64], view: int) -> NDArray[np.uint8]:
         if not self._samples.data.slow:
-            return self._samples.views(ids, view)
-        return await asyncio.to_thread(self._samples.views, ids, view)
+            if not keep:
+                return self._samples.views(ids[rows], view)
+            if key not in self._views:
+                self._views[key] = self._samples.views(ids, view)
+            return self._views[key][rows]
+        if not keep:
+            return await asyncio.to_thread(self._samples.views, ids[rows], view)
+        if key not in self._making:  # once for all parts of a batch
+            made = asyncio.to_thread(self._samples.views, ids, view)
+            self._making[key] = asyncio.ensure_future(made)
+        return (await asyncio.shield(self._making[key]))[rows]
 
     def knows(self, epoch: int, batch: int) -> bool:
         """Whether the soft labels of a batch were kept."""
@@ -98,6 +102,9 @@ class BatchesUnderWay:
         slot.labels[:count] = self._samples.labels(ids)
         slot.soft[:count] = self._soft.pop(key)
         views, place = self._views.pop(key, None), slot.views[:count]
+        making = self._making.pop(key, None)
+        if making is not None and making.done() and making.exception() is None:
+            views = making.result()
         for old in [e for e in self._cuts if e < epoch]:
             del self._cuts[old]
         if views is not None:

@@ -9,7 +9,7 @@ import logging
 import queue
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -30,6 +30,7 @@ from kdlab.models.model import check_fit, load_weights
 
 _MEASURE_S = 0.4  # at least once each size
 _REQUEST_S = 3e-4  # what a request costs both ends besides, whatever its size
+_RENEWED_WITHIN_S = 0.2  # between looks whether the lease has to be renewed
 _SMALLEST = 8
 _AS_GOOD = 0.95  # of the best rate: then the larger batch wins
 _GOOD_ENOUGH = 0.8  # of the best rate: smaller batches waste the machine
@@ -117,6 +118,7 @@ class Inference:
         self.best_batch = deployment.batch
         self.min_batch = 1  # samples: its efficiency falls off below
         self.answered = 0
+        self.alive: Callable[[], None] = lambda: None  # called while views are waited for
 
     def _load(self, weights: list[Path]) -> nn.Module:
         deployment, members = self.deployment, []
@@ -238,6 +240,8 @@ class Inference:
         if request.views is not None:
             return request.views
         if request.made is not None:
+            while not wait([request.made], _RENEWED_WITHIN_S).done:
+                self.alive()  # what it needs may come from far away
             return request.made.result()
         assert request.ids is not None
         assert self.data is not None  # checked on arrival

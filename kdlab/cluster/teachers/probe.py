@@ -48,7 +48,7 @@ def identity_of(data: ImageData) -> DataIdentity:
         digest=data.digest,
         images=len(data.labels),
         classes=data.classes,
-        augment=data.augment.fingerprint(),
+        augment=data.augment.fingerprint() + (" copies" if data.sampling.active else ""),
         views=hashlib.sha256(views.tobytes()).hexdigest()[:16],
         made_by=", ".join(f"{name} {version(name)}" for name in _DECODERS),
     )
@@ -69,7 +69,9 @@ def other_data(found: DataIdentity, expected: DataIdentity) -> str:
             f"{found.digest}, the student's {expected.digest})"
         )
     if found.augment != expected.augment:
-        return "it augments them in another way, or with another version of kdlab"
+        return (
+            "it augments or samples them in another way, or with another version of kdlab"
+        )
     if found.views != expected.views:
         return (
             f"it makes other views of the same images, with {found.made_by}; the student has "

@@ -334,20 +334,24 @@ class TeacherServer:
     def _loop(self) -> None:
         """The inference thread: compute, and renew the lease between batches."""
         renewed = time.monotonic()
+
+        def renew() -> None:
+            """The lease, when it is time."""
+            nonlocal renewed
+            now = time.monotonic()
+            due = now - renewed >= self.renew_s and now > self.dark_until
+            if due and not self.draining:
+                renewed = now
+                asyncio.run_coroutine_threadsafe(self._renew(), self.loop)
+
         while True:
             taken = self.requests.take(self.renew_s / 2)
             if taken is None:
                 return
             if taken:
+                taken[0].by.alive = renew
                 taken[0].by.answer(taken)
-            now = time.monotonic()
-            if (
-                now - renewed >= self.renew_s
-                and not self.draining
-                and now > self.dark_until
-            ):
-                renewed = now
-                asyncio.run_coroutine_threadsafe(self._renew(), self.loop)
+            renew()
 
     async def _renew(self) -> None:
         inference = self.inference

@@ -144,6 +144,15 @@ def resized(
     return small[0].permute(1, 2, 0).numpy()
 
 
+def decodes(raw: bytes) -> bool:
+    """Whether all of an image is there."""
+    try:
+        _by_pillow(raw)
+    except DataError:
+        return False
+    return True
+
+
 def _grey(pixels: Pixels) -> Pixels:
     from PIL import Image
 

@@ -89,7 +89,7 @@ def opened(place: str, seen: list[int] | None = None) -> Holder:
         DataError: a URL of a kind that is not taken.
     """
     if remote.is_url(place):
-        return cast("Holder", remote.RemoteHolder(place, str(seen)))
+        return cast("Holder", remote.RemoteHolder(place, seen))
     return LocalHolder(Path(place))
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -101,7 +102,8 @@ class EncodedPictures:
             if after is not None:
                 after(slice(numbers.start, numbers.stop))
 
-        self.store.expect(rows)
+        with suppress(DataError):  # said of each image, when it is read
+            self.store.expect(rows)
         in_threads(some, len(rows), self.threads)
 
     def _not_shown(self, row: int, error: DataError) -> None:

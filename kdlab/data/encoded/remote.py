@@ -11,15 +11,15 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from kdlab.config.home import home, write_whole
-from kdlab.errors import DataError
+from kdlab.errors import DataError, KdlabError
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -59,18 +59,74 @@ def filesystem(url: str) -> "AbstractFileSystem":
 
 
 def look(url: str) -> list[int]:
-    """Size, and a number that changes with what lies there.
+    """Size, and a number that changes with what lies there; of a folder with its files.
 
     Raises:
         OSError: it is not there.
     """
-    facts = filesystem(url).info(url)
-    said = [
-        str(facts.get(key, ""))
-        for key in ("ETag", "etag", "LastModified", "mtime", "md5Hash", "created")
-    ]
+    with _said_as_oserror(url):
+        facts = filesystem(url).info(url)
+    if facts.get("type") == "directory":
+        every = sorted(listing(url).items())
+        said = [f"{name} {file.get('size')} {_stamps(file)}" for name, file in every]
+    else:
+        said = _stamps(facts)
     digest = hashlib.sha256("\n".join(said).encode()).digest()
     return [int(facts.get("size") or 0), int.from_bytes(digest[:7], "big")]
+
+
+def _stamps(facts: Mapping[str, object]) -> list[str]:
+    """What a server says that changes with a file; each kind of storage has its own words."""
+    return [
+        str(facts.get(key, ""))
+        for key in (
+            *("ETag", "etag", "LastModified", "last_modified", "Last-Modified", "mtime"),
+            *("md5Hash", "Content-MD5", "created", "updated"),
+        )
+    ]
+
+
+def listing(url: str) -> Mapping[str, Mapping[str, object]]:
+    """All files below a folder, with what is known of each.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    refuse_web_folder(url)
+    with _said_as_oserror(url):
+        found: Mapping[str, Mapping[str, object]] = filesystem(url).find(url, detail=True)
+    return found
+
+
+def refuse_web_folder(url: str) -> None:
+    """OSError for HTTP: what a page links to is no list of files."""
+    if url.lower().startswith("http"):
+        raise OSError(
+            "a web server lists no folders: give a zip, tar files or another store"
+        )
+
+
+def matches(pattern: str) -> list[str]:
+    """URLs that a pattern with * finds.
+
+    Raises:
+        OSError: nothing could be asked.
+    """
+    kind = pattern.partition("://")[0]
+    with _said_as_oserror(pattern):
+        found = [str(one) for one in filesystem(pattern).glob(pattern)]
+    return [one if is_url(one) else f"{kind}://{one}" for one in found]
+
+
+@contextmanager
+def _said_as_oserror(url: str) -> Iterator[None]:
+    """What each kind of remote storage raises in its own way."""
+    try:
+        yield
+    except (OSError, KdlabError):
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def read_whole(url: str) -> bytes:
@@ -79,7 +135,7 @@ def read_whole(url: str) -> bytes:
     Raises:
         OSError: it cannot be had.
     """
-    holder = RemoteHolder(url, str(look(url)))
+    holder = RemoteHolder(url, look(url))
     return holder.part(0, holder.size)
 
 
@@ -88,27 +144,18 @@ class RemoteHolder:
 
     Args:
         url: of it.
-        version: changes with what lies there; blocks of another version are not taken.
+        seen: its `look`; blocks that are kept count for that alone.
     """
 
-    def __init__(self, url: str, version: str = "") -> None:
-        self.url, self.version = url, version
-        self._size: int | None = None  # of the file, asked for when it is first read
+    def __init__(self, url: str, seen: Sequence[int] | None = None) -> None:
+        self.url, self.version = url, str(seen)
+        self.size = seen[0] if seen else 0  # bytes, of a file
 
     def file(self, name: str, size: int) -> bytes:
-        return _read(f"{self.url.rstrip('/')}/{name}", str(size), size, 0, size)
+        return _read(*self._job(name, 0, size))
 
     def part(self, start: int, count: int) -> bytes:
-        return _read(self.url, self.version, self.size, start, count)
-
-    @property
-    def size(self) -> int:
-        if self._size is None:
-            said = filesystem(self.url).info(self.url).get("size")
-            if said is None:
-                raise OSError("its server does not say its size (no HTTP ranges)")
-            self._size = int(said)
-        return self._size
+        return _read(*self._job("", start, count))
 
     def stream(self) -> BinaryIO:
         return io.BufferedReader(_Stream(self), BLOCK)
@@ -123,7 +170,7 @@ class RemoteHolder:
     def _job(self, name: str, start: int, count: int) -> tuple[str, str, int, int, int]:
         """What `_read` takes for a part."""
         if name:
-            return f"{self.url.rstrip('/')}/{name}", str(count), count, 0, count
+            return f"{self.url.rstrip('/')}/{name}", self.version, count, 0, count
         return self.url, self.version, self.size, start, count
 
     def close(self) -> None:

@@ -1,9 +1,12 @@
 """The bytes of each image of an indexed set, from folders and archives, never unpacked."""
 
+import hashlib
+import resource
 import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +15,8 @@ from numpy.typing import NDArray
 from kdlab.config.home import home, locked
 from kdlab.config.seal import META
 from kdlab.data.encoded import remote
-from kdlab.data.encoded.decode import Head, head
-from kdlab.data.encoded.holders import LARGEST, Holder, opened
+from kdlab.data.encoded.decode import Head, decodes, head
+from kdlab.data.encoded.holders import LARGEST, Holder, look, opened
 from kdlab.data.encoded.index import FoundImage, Index, Inventory, open_index, write_index
 from kdlab.data.encoded.view_threads import in_threads
 from kdlab.data.encoded.walk import LOCAL_HEADER, data_begin
@@ -24,6 +27,7 @@ _SLACK = 96  # bytes that a zip may have between a member's name and its data
 _HEAD = 1 << 16  # bytes of an image that tell its size
 _TAIL = 1 << 12  # bytes in which a whole JPEG has its end
 _END_OF_JPEG = b"\xff\xd9"
+_OTHER_FILES = 512  # that a process has open beside archives
 _SAMPLED = 200  # images, of which it is seen whether they are here
 _LOOKED_AT = 200_000  # images: of larger sets each is looked at when it is shown
 
@@ -35,6 +39,7 @@ class Store:
         self.index = index
         self._folder = folder  # of the index
         self._open: dict[int, Holder] = {}  # by number
+        _room_for(len(index.facts.holders))
         self._lock = threading.Lock()
         self._said: set[int] = set()  # rows of which something was said once
 
@@ -92,6 +97,17 @@ class Store:
                 self._holder(number).expect(parts)
             except OSError as error:
                 raise DataError(f"{holders[number]} cannot be read: {error}.") from error
+
+    def stamp(self) -> str:
+        """Changes when what it was made from does, or a file of a folder."""
+        facts = self.index.facts
+        found = hashlib.sha256(repr(facts.looks).encode("utf-8", "surrogateescape"))
+        for row in np.flatnonzero(self.index.start < 0).tolist():
+            place = facts.holders[self.index.holder[row]]
+            if not remote.is_url(place):
+                with suppress(OSError):  # it is named when it is read
+                    found.update(repr(look(Path(place) / self.index.name(row))).encode())
+        return found.hexdigest()[:16]
 
     def first_time(self, row: int) -> bool:
         """Whether nothing was said of this image yet."""
@@ -217,12 +233,22 @@ def indexed(
     return Store(index, folder)
 
 
+def _room_for(archives: int) -> None:
+    """Descriptors for so many archives at once, where the system lets a process have them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = archives + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def _heads(
     found: Inventory, say: Callable[[str], None]
 ) -> Sequence[Head | str | None] | None:
     """What is seen of each image, or why it cannot be decoded; of remote ones nothing."""
     if len(found.images) > _LOOKED_AT:
         return None
+    _room_for(len(found.holders))
     holders = [opened(place, found.looks.get(place)) for place in found.holders]
     far = [remote.is_url(place) for place in found.holders]
     heads: list[Head | str | None] = [None] * len(found.images)
@@ -258,12 +284,16 @@ def _head(holder: Holder, image: FoundImage) -> Head | str:
             first = holder.part(image.start, _HEAD)
             last = holder.part(image.start + image.size - _TAIL, _TAIL)
         if first[:2] == b"\xff\xd8" and _END_OF_JPEG not in last:
-            return "is cut off: its end is missing"
+            whole = read_image(holder, image)  # something else may follow its end
+            if not decodes(whole):
+                return "is cut off: its end is missing"
         try:
             return head(first)
         except DataError:  # it may say its size further behind
             return head(read_image(holder, image))
-    except (OSError, zlib.error, Changed) as error:
+    except (FileNotFoundError, PermissionError, zlib.error, Changed) as error:
         return f"cannot be read: {error}"
+    except OSError as error:  # of the machine, not of the image: it may be over next time
+        raise DataError(f"{image.name} cannot be read: {error}.") from error
     except DataError as error:
         return str(error)

@@ -45,9 +45,12 @@ def walk(root: str, found: Inventory, named: Named | None = None) -> None:
     number, before = len(found.holders), len(found.images)
     found.holders.append(root)
     try:
+        is_archive = root.lower().endswith((*TARS, ".zip"))
         if remote.is_url(root):
+            if not is_archive:
+                remote.refuse_web_folder(root)
             found.looks[root] = remote.look(root)
-        if root.lower().endswith((*TARS, ".zip")):
+        if is_archive:
             if not remote.is_url(root):
                 found.looks[root] = look(Path(root))
             _add(found, number, _archive(root, found.looks[root]), named)
@@ -105,11 +108,11 @@ def _folder(root: Path, found: Inventory) -> Iterator[Entry]:
 
 
 def _remote_folder(root: str) -> Iterator[Entry]:
-    files = remote.filesystem(root).find(root, detail=True)
+    files = remote.listing(root)
     bare = root.split("://", 1)[1].strip("/")
     for place, facts in files.items():
         inside = place.split("://", 1)[-1].strip("/").removeprefix(bare).strip("/")
-        size = int(facts.get("size") or 0)
+        size = int(str(facts.get("size") or 0))
         yield inside, -1, size, size, -1
 
 
@@ -118,7 +121,10 @@ def _archive(root: str, seen: list[int]) -> Iterator[Entry]:
     try:
         with closing(opened(root, seen)) as holder, holder.stream() as raw:
             yield from _zip(root, raw) if kind == "zip" else tar_entries(root, raw)
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
+    except (
+        *(zipfile.BadZipFile, tarfile.TarError, EOFError),
+        *(ValueError, NotImplementedError),  # names and versions of no zip
+    ) as error:
         raise DataError(f"{root} is not a readable {kind} file: {error}.") from error
 
 

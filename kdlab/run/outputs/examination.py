@@ -50,7 +50,7 @@ def show_batch(
     data = own.data
     ids = own.samples(spec.members()[0]).batches(0)[0][:count]
     views = data.views(ids, 0)
-    lines = [[data.label_name(int(k))] for k in ids]
+    lines = [[data.label_name(int(k))] for k in data.rows(ids)]
     if teacher and spec.teachers():
         answers = _probabilities(own.load_teacher().infer, views)
         for words, row in zip(lines, answers, strict=True):

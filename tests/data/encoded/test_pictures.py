@@ -78,6 +78,7 @@ RECORDED = {
     "geometry": "2d5c2d7c3410e35c0820e4fe28b7b080382ce19dfa6d2121c0a7c9c7baab6a62",
     "rand_augment": "1700a6dd1472cd7057a24e9727ba05feb2d8155e0f362dde76a9b80746256cf6",
     "trivial_augment_wide": "d0ee35f2c2822a380e8eebfdfa5ddb90d3cbc7608ba924269094cb5dfac77c01",
+    "mixed": "373658612f92f6b0c9a79e7d006cfcc2d583451066b6821ab4b72e943f5b4a48",
     "three_augment": "2b52e0a9693f01cb62d7bbcaa5e0e4e9e614a06e14578eae57811e05287ad16f",
 }
 
@@ -89,9 +90,10 @@ def test_views_are_those_of_every_release(tmp_path, policy):
         (tmp_path / name).parent.mkdir()
         shutil.copy(Path(__file__).parent / "recorded.jpg", tmp_path / name)
     found = hashlib.sha256()
-    augment = (
-        GEOMETRY if policy == "geometry" else dataclasses.replace(EVERYTHING, policy=policy)
-    )
+    augment = {
+        "geometry": GEOMETRY,
+        "mixed": dataclasses.replace(GEOMETRY, mixup_alpha=0.8, cutmix_alpha=1.0),
+    }.get(policy) or dataclasses.replace(EVERYTHING, policy=policy)
     data = spec(tmp_path, validation_share=0.5, augment=augment).load()
     for epoch in range(20):
         found.update(data.views(np.array([0, 1]), epoch).tobytes())

@@ -157,7 +157,7 @@ def test_the_blocks_that_were_used_longest_ago_go(site, monkeypatch):
     monkeypatch.setattr(remote, "BLOCK", 1000)
     memory = fsspec.filesystem("memory")
     memory.pipe("/kdlab-test/x.bin", bytes(range(256)) * 40)
-    holder = remote.RemoteHolder("memory://kdlab-test/x.bin", "1")
+    holder = remote.RemoteHolder("memory://kdlab-test/x.bin", [10_240, 1])
     assert holder.part(0, 10_240) == bytes(range(256)) * 40
     blocks = sorted(remote.blocks_folder().glob("*/*"), key=lambda p: p.stat().st_size)
     assert len(blocks) == 11
@@ -168,6 +168,32 @@ def test_the_blocks_that_were_used_longest_ago_go(site, monkeypatch):
     assert 3 <= len(left) <= 4
     assert left == set(blocks[-len(left) :])
     memory.rm("/kdlab-test", recursive=True)
+
+
+def test_a_folder_there_is_listed_once_a_run_and_a_web_server_lists_none(site):
+    memory = fsspec.filesystem("memory")
+    for name, raw in FILES.items():
+        memory.pipe(f"/listed/{name}", raw)
+    spec = ImageFolder(root="memory://listed", size=16, kept="encoded")
+    before = spec.load(verify=True).digest
+    memory.pipe("/listed/train/cat/99.jpg", jpeg(99))
+    assert spec.load(verify=True).digest != before
+    memory.rm("/listed", recursive=True)
+    with pytest.raises(DataError, match="a web server lists no folders"):
+        ImageFolder(root=site.url("/photos"), size=16).load()
+
+
+def test_a_file_that_is_gone_there_is_shown_in_grey_where_that_is_asked(site):
+    memory = fsspec.filesystem("memory")
+    for name, raw in FILES.items():
+        memory.pipe(f"/vanishing/{name}", raw)
+    spec = ImageFolder(root="memory://vanishing", size=16, kept="encoded", broken="skip")
+    data = spec.load()
+    memory.rm("/vanishing/train/cat/03.jpg")
+    shown = data.inputs[np.arange(16)]
+    assert (shown[3] == 128).all()
+    assert not (shown[4] == 128).all()
+    memory.rm("/vanishing", recursive=True)
 
 
 def test_a_folder_in_memory_is_a_set(site):
