@@ -99,7 +99,8 @@ class DataSheet:
     def _repr_html_(self) -> str:
         facts = page.table(["about"], [[line] for line in self.facts()])
         counts = page.table(["class", "train", "validation", "test"], self.counts())
-        return f"<div>{facts}<h4>Views of training</h4>{self.pictures._repr_html_()}{counts}</div>"
+        views = f"<h4>Views of training</h4>{self.pictures._repr_html_()}"
+        return f"<div>{facts}{views}<h4>Images of each class</h4>{counts}</div>"
 
     def write(self, path: str | Path) -> Path:
         """As an HTML page of its own."""
