@@ -26,8 +26,11 @@ def test_all_figures(tmp_path, kdlab_home):
         "two_threads_over_one",
         "open_s/3k_files",
         "rss_mb/3k_files",
+        "student_waits_share",
+        "samples_per_s_of_training/3k_files",
     } <= set(found)
-    assert all(f["value"] > 0 for f in found.values())
+    differences = {"more_rss_mb_of_training/3k_files"}  # of two processes: any sign
+    assert all(f["value"] > 0 for name, f in found.items() if name not in differences)
 
 
 @pytest.mark.parametrize("settings", [[], ["root=x", "sizes=3"], ["root=x", "files=many"]])
