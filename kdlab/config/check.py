@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from kdlab.config import registry
-from kdlab.config.folders import nearest
+from kdlab.config.folders import names, nearest
 from kdlab.config.load import Composed, never_a_traceback
 from kdlab.config.spec import Spec, hints_of, required_fields
 from kdlab.config.yaml_text import dotted
@@ -53,6 +53,10 @@ class _Checker:
     def spec(self, wanted: type[Spec], data: Any, key: str) -> Spec | _Bad:
         if key in self.tree.broken:
             return _BAD
+        if isinstance(data, str) and "/" in data:  # as an override may say it
+            if data in names("registry"):
+                return self.fault(key, f"is a card; it is used by {{use: {data}}}")
+            data = {"type": data}
         if not isinstance(data, dict):
             return self.fault(key, f"is {data!r}, must be a mapping with type: or use:")
         chosen = self._choose(wanted, data, key)

@@ -172,6 +172,8 @@ def _override(tree: Composed, key: str, value: Any) -> None:
     node: Any = tree.data
     for i, part in enumerate(parents):
         child = at(node, part)
+        if isinstance(child, str) and "/" in child and isinstance(node, dict):
+            child = node[part] = {_key_for(child): child}  # student: timm/resnet18
         if not isinstance(child, dict | list):
             if child is not None or not isinstance(node, dict):
                 place = ".".join(parents[: i + 1])

@@ -153,3 +153,26 @@ def test_pairs_of_source_and_aggregation(elsewhere, method):
             found = spec(source, aggregation)
             assert found.soft_labels.component == source
             assert found.aggregation.component == aggregation
+
+
+def test_a_file_names_a_part_as_an_override_does(tmp_path, elsewhere):
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "data: {use: data/digits}\n"
+        "student: {type: models/cifar_resnet, depth: 8}\n"
+        "loss: losses/dist\n"
+        "teacher: {type: train/teacher, model: timm/resnet18, recipe: {epochs: 1},\n"
+        "  data: '${data}'}\n"
+        "soft_labels: soft_labels/in_process\n"
+    )
+    spec = kdlab.load(path, "teacher.model.pretrained=true").spec
+    assert spec.loss.component == "losses/dist"
+    assert spec.soft_labels.component == "soft_labels/in_process"
+    assert spec.teacher.model.variant == "resnet18"
+    assert spec.teacher.model.pretrained
+    path.write_text(
+        "data: data/digits\nstudent: students/digits_small\nloss: losses/dits\n"
+    )
+    found = faults(config=path)
+    assert "{use: students/digits_small}" in found["student"].message
+    assert "Nearest: losses/dist" in found["loss.type"].message
