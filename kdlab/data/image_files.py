@@ -72,9 +72,7 @@ class ImageFiles(DataSpec):
     def shown_as(self, configuration: Configuration) -> Self:
         if self.crop_pct is not None and self.interpolation is not None:
             return self
-        if (
-            self.kept == "decoded"
-        ):  # from their squares in the middle, by rules of their own
+        if self.kept == "decoded":  # squares in the middle, by rules of their own
             return replace(self, crop_pct=1.0, interpolation="bilinear")
         crop_pct, interpolation = configuration()
         return replace(

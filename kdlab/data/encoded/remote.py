@@ -308,8 +308,14 @@ class _Limit:
 
 def most_bytes() -> float:
     """What all blocks may have together: never more than half of the disk."""
-    asked = float(os.environ.get("KDLAB_CACHE_GB", _CACHE_GB)) * 1e9
-    return min(asked, _DISK_SHARE * shutil.disk_usage(blocks_folder()).total)
+    said = os.environ.get("KDLAB_CACHE_GB", str(_CACHE_GB))
+    try:
+        asked = float(said)
+    except ValueError as error:
+        raise DataError(
+            f"KDLAB_CACHE_GB is {said!r}; it is a number, such as 20."
+        ) from error
+    return min(1e9 * asked, _DISK_SHARE * shutil.disk_usage(blocks_folder()).total)
 
 
 def make_room(most: float) -> None:
