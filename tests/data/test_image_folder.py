@@ -185,7 +185,7 @@ def test_real_cifar10():
     assert len(data.train) + len(data.validation) == len(index) - 10_000
     for row in (0, 4_321, len(index) - 1):
         with (
-            zipfile.ZipFile(index.holders[index.holder[row]]) as archive,
+            zipfile.ZipFile(index.facts.holders[index.holder[row]]) as archive,
             Image.open(io.BytesIO(archive.read(index.name(row)))) as image,
         ):
             expected = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
