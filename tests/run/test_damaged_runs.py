@@ -64,6 +64,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.processes
 def test_a_run_under_way_is_known_although_its_status_is_damaged(two):
     folder = two[1]
     (folder.path / "status.json").write_text("{")
