@@ -128,9 +128,7 @@ class ImageFiles(DataSpec):
             begin = len(found.images)
             self.find(root, found)
             if split is not None:
-                found.images[begin:] = [
-                    image._replace(split=split) for image in found.images[begin:]
-                ]
+                found.put_in(split, begin)
         return found
 
     def identity(self) -> str:
@@ -180,11 +178,7 @@ class ImageFiles(DataSpec):
                 f"{len(broken)} of {len(store):,} images cannot be decoded and are skipped."
             )
             return
-        listed = "\n  ".join(broken[:_NAMED])
-        raise DataError(
-            f"{len(broken)} of {len(store):,} images cannot be decoded; nothing was started:\n"
-            f"  {listed}\nRepair or remove them, or leave them out with broken: skip."
-        )
+        raise _refusal(broken, f"{len(broken)} of {len(store):,} images cannot be decoded")
 
     def _is_encoded(self, store: Store) -> bool:
         if self.kept != "auto":
@@ -333,12 +327,17 @@ def decode_all(
             if done % 10_000 == 0:
                 say(f"decoded {done:,} of {count:,} images")
     if bad and not skip:
-        listed = "\n  ".join(sorted(bad.values())[:_NAMED])
-        raise DataError(
-            f"{len(bad)} of {count} images cannot be read; nothing was started:\n"
-            f"  {listed}\nRepair or remove them, or leave them out with broken: skip."
-        )
+        raise _refusal(sorted(bad.values()), f"{len(bad)} of {count} images cannot be read")
     return result, sorted(bad)
+
+
+def _refusal(broken: Sequence[str], what: str) -> DataError:
+    """Names the first of them."""
+    listed = "\n  ".join(broken[:_NAMED])
+    return DataError(
+        f"{what}; nothing was started:\n  {listed}\nRepair or remove them, or leave them out "
+        "with broken: skip."
+    )
 
 
 def _pixels(raw: bytes, size: int, channels: int) -> NDArray[np.uint8]:

@@ -53,7 +53,7 @@ class ImageList(ImageFiles):
                 f"{root} has columns {', '.join(columns)}; which of them has the paths of images? "
                 "Say it: data.path_column=NAME"
             )
-        found.looks[root] = remote.look(root) if remote.is_url(root) else look(Path(root))
+        found.looks[root] = look(root)
         base = os.path.dirname(root)
         if self.images is not None:
             relative = not (remote.is_url(self.images) or os.path.isabs(self.images))

@@ -75,9 +75,7 @@ class ImageNet(ImageFiles):
         for name, split in (("train", TRAIN), ("val", TEST)):
             first = len(found.images)
             walk(str(folder / name), found)
-            found.images[first:] = [
-                image._replace(split=split) for image in found.images[first:]
-            ]
+            found.put_in(split, first)
         if (folder / _DEVKIT).is_file():  # else classes are called by their WordNet ids
             _name(found, _devkit(folder / _DEVKIT)[0])
 

@@ -87,7 +87,7 @@ class ParquetImages(ImageFiles):
         else:
             copy = str(self._copied(file, images, found))
             found.holders.append(copy)
-            found.looks[copy] = look(Path(copy))
+            found.looks[copy] = look(copy)
         for row, (start, size, label) in enumerate(images):
             name = f"{inside}/{row:09}"
             found.images.append(
@@ -100,7 +100,7 @@ class ParquetImages(ImageFiles):
         """The images of a parquet file, one behind the other; `images` gets where each lies."""
         import pyarrow.parquet as pq
 
-        facts = remote.look(file) if remote.is_url(file) else look(Path(file))
+        facts = look(file)
         asked = (file, facts, self.image_column, self.label_column)
         key = hashlib.sha256(repr(asked).encode("utf-8", "surrogateescape")).hexdigest()[
             :16
@@ -149,7 +149,7 @@ class ParquetImages(ImageFiles):
 def _files(root: str, found: Inventory) -> Iterator[tuple[str, str]]:
     """Each file of images, and its name below the root."""
     if remote.is_url(root):
-        found.looks[root] = remote.look(root)
+        found.looks[root] = look(root)
         yield root, root.rpartition("/")[2]
         return
     path = Path(root)

@@ -4,11 +4,9 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from tarfile import TarError
 
 from kdlab.config import register
-from kdlab.data.encoded import remote
 from kdlab.data.encoded.holders import Holder, look, opened
 from kdlab.data.encoded.index import FoundImage, Inventory
 from kdlab.data.encoded.walk import Entry, is_image, split_in, tar_entries
@@ -36,8 +34,7 @@ class WebDataset(ImageFiles):
         found.holders.append(root)
         suffix, _, entry = (self.label or "").partition(".")
         try:
-            seen = remote.look(root) if remote.is_url(root) else look(Path(root))
-            found.looks[root] = seen
+            seen = found.looks[root] = look(root)
             with closing(opened(root, seen)) as holder, holder.stream() as raw:
                 for key, files in _samples(tar_entries(root, raw)):
                     image = next((e for name, e in files.items() if is_image(name)), None)

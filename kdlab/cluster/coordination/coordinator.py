@@ -237,9 +237,7 @@ class Coordinator(SchedulerPlugin):
         self.facts[address] = typed(TeacherFacts, facts)
         # Leases are renewed between batches: one that takes long must not look like a hang.
         ttl_s = max(self.leases.ttl_s, _BATCHES_PER_TTL * batch_s)
-        here = self.facts[address].here
-        here = here if math.isfinite(here) and 0 <= here <= 1 else 0.0
-        self.leases.on_ready(address, t_t, now, ttl_s, here)
+        self.leases.on_ready(address, t_t, now, ttl_s, _share(self.facts[address].here))
         self._changed()
         return {}
 
@@ -270,7 +268,7 @@ class Coordinator(SchedulerPlugin):
             return False
         if address in self.facts:
             known_facts = self.facts[address]
-            here = here if _number(here) and 0 <= here <= 1 else 0.0
+            here = _share(here)
             if here != known_facts.here:
                 table.on_here(address, here)
             self.facts[address] = replace(
@@ -398,6 +396,11 @@ class Coordinator(SchedulerPlugin):
                 for le in self.leases.leases.values()
             ),
         ).said()
+
+
+def _share(value: float) -> float:
+    """From 0 to 1; anything else a teacher says is 0."""
+    return float(value) if math.isfinite(value) and 0 <= value <= 1 else 0.0
 
 
 def _number(value: float) -> float:

@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol
 
 from kdlab.data.encoded import remote
 
@@ -89,11 +89,18 @@ def opened(place: str, seen: list[int] | None = None) -> Holder:
         DataError: a URL of a kind that is not taken.
     """
     if remote.is_url(place):
-        return cast("Holder", remote.RemoteHolder(place, seen))
+        return remote.RemoteHolder(place, seen)
     return LocalHolder(Path(place))
 
 
-def look(path: Path) -> list[int]:
-    """What changes with a file, or with the entries of a directory."""
+def look(place: str | Path) -> list[int]:
+    """What changes with a file, with the entries of a directory, or with what lies at a URL.
+
+    Raises:
+        OSError: it is not there.
+    """
+    if remote.is_url(str(place)):
+        return remote.look(str(place))
+    path = Path(place)
     status = path.stat()
     return [status.st_size if path.is_file() else 0, status.st_mtime_ns]

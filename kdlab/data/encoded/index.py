@@ -51,6 +51,10 @@ class Inventory:
     # Classes in their order; None: those that were found, sorted.
     classes: tuple[str, ...] | None = None
 
+    def put_in(self, split: int, first: int) -> None:
+        """All images from number `first` on are of this split."""
+        self.images[first:] = [one._replace(split=split) for one in self.images[first:]]
+
 
 class FoundImage(NamedTuple):
     """One encoded image, as a walk finds it."""
@@ -199,10 +203,8 @@ def open_index(folder: Path, *, verify: bool) -> Index | None:
         return None
     for place, before in facts.looks.items():
         try:
-            if remote.is_url(place):
-                if verify and remote.look(place) != before:
-                    return None
-            elif look(Path(place)) != before:
+            asked = verify or not remote.is_url(place)
+            if asked and look(place) != before:
                 return None
         except OSError:  # it is gone
             return None

@@ -45,16 +45,12 @@ def walk(root: str, found: Inventory, named: Named | None = None) -> None:
     number, before = len(found.holders), len(found.images)
     found.holders.append(root)
     try:
-        is_archive = root.lower().endswith((*TARS, ".zip"))
-        if remote.is_url(root):
-            if not is_archive:
-                remote.refuse_web_folder(root)
-            found.looks[root] = remote.look(root)
-        if is_archive:
-            if not remote.is_url(root):
-                found.looks[root] = look(Path(root))
+        if root.lower().endswith((*TARS, ".zip")):
+            found.looks[root] = look(root)
             _add(found, number, _archive(root, found.looks[root]), named)
         elif remote.is_url(root):
+            remote.refuse_web_folder(root)
+            found.looks[root] = look(root)
             _add(found, number, _remote_folder(root), named)
         elif Path(root).is_dir():
             _add(found, number, _folder(Path(root), found), named)
