@@ -2,6 +2,8 @@
 
     import kdlab
 
+    run = kdlab.distil("photos/")       # your own photos, a folder for each class
+
     exp = kdlab.load("quickstart", "train.epochs=2")
     run = exp.start()
     run.live()
@@ -16,7 +18,7 @@ Everything else is imported by module: `kdlab.papers` for the algorithms,
 from kdlab.config import Range, Spec, SpecError, register
 from kdlab.errors import KdlabError
 from kdlab.run import Experiment, Run, attach, compare, load, runs
-from kdlab.session import attach_sweep, chaos, registry, sweep
+from kdlab.session import attach_sweep, chaos, distil, look_at, registry, sweep
 
 __version__ = "0.2.0"
 
@@ -31,7 +33,9 @@ __all__ = [
     "attach_sweep",
     "chaos",
     "compare",
+    "distil",
     "load",
+    "look_at",
     "register",
     "registry",
     "runs",

@@ -14,6 +14,8 @@ from kdlab.commands import (
     data,
     doctor,
     export,
+    new,
+    predict,
     reproduce,
     resume,
     run,
@@ -31,6 +33,7 @@ from kdlab.commands.command import Command
 from kdlab.errors import KdlabError
 
 COMMANDS: dict[str, Command] = {
+    "new": new,
     "list": listing,
     "show": show,
     "data": data,
@@ -44,6 +47,7 @@ COMMANDS: dict[str, Command] = {
     "chaos": chaos,
     "resume": resume,
     "export": export,
+    "predict": predict,
     "teacher": teacher,
     "bench": bench,
     "simulate": simulate,

@@ -20,9 +20,58 @@ if TYPE_CHECKING:
     from kdlab.notebook.monitor import Monitor, Renderer
     from kdlab.notebook.sweep_view import SweepView
     from kdlab.run.handle.watched import Watched
+    from kdlab.run.outputs.data_sheet import DataSheet
     from kdlab.tuning import Sweep
 
 registry = Registry()
+
+
+def look_at(
+    name: str | Path, *overrides: str, say: Callable[[str], None] = print
+) -> "DataSheet":
+    """What a data set or a folder of photos is; see `kdlab.run.outputs.data_sheet.look_at`."""
+    from kdlab.run.outputs.data_sheet import look_at as look  # imports torch
+
+    return look(name, *overrides, say=say)
+
+
+def distil(
+    data: str | Path,
+    *overrides: str | Mapping[str, object],
+    student: object = None,
+    teacher: object = None,
+    weights: str | Path | None = None,
+    minutes: float = 5.0,
+    say: Callable[[str], None] = print,
+) -> Run:
+    """From photos to a running distillation, with choices as `kdlab new` makes them.
+
+        run = kdlab.distil("photos/", student="timm/mobilenetv3_small_050")
+        run.live()
+
+    Args:
+        data: path or URL of photos by class.
+        overrides: of the config that is chosen, such as "train.epochs=20".
+        student: name or block of a model; None leaves it to the machine and the photos.
+        teacher: the same for the teacher.
+        weights: file of the teacher's weights, which is then not trained.
+        minutes: that the run may take on this machine.
+        say: gets lines of what is measured and chosen.
+
+    Raises:
+        BadInput: no such data or network.
+    """
+    from kdlab.run.new import experiment_for  # imports torch
+    from kdlab.run.recommend import Wishes
+
+    wishes = Wishes(
+        data=str(data),
+        student=student,
+        teacher=teacher,
+        weights=None if weights is None else str(weights),
+        minutes=minutes,
+    )
+    return experiment_for(wishes, overrides, say).start(say)
 
 
 def sweep(

@@ -13,6 +13,16 @@ from hypothesis import settings
 from kdlab.events.event import kinds
 
 
+class OfClasses:
+    """So much of a data set as an exported model says of it."""
+
+    def __init__(self, count):
+        self.classes = tuple(f"class {k}" for k in range(count))
+
+    def shown_how(self):
+        return {"size": 32}
+
+
 def trained_ids(batches, epoch):
     """All ids of one epoch, repeats kept."""
     return [int(i) for e, ids in batches if e == epoch for i in ids]

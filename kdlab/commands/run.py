@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import json_flag, say, start_run
+from kdlab.commands.command import json_flag, say, show, start_run
 
 ABOUT = "run an experiment from configs/"
 
@@ -16,6 +16,11 @@ def options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="only make the run folder and print the line that has torchrun start the ranks",
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check all of it, measure for some seconds, and say what it would take",
+    )
     json_flag(parser)
 
 
@@ -23,6 +28,11 @@ def do(arguments: argparse.Namespace) -> int:
     from kdlab.run import load
 
     experiment = load(arguments.experiment, *arguments.overrides)
+    if arguments.dry_run:
+        experiment.check(say)
+        found = experiment.estimate(say)
+        show(repr(found), found.to_json(), as_json=arguments.json)
+        return 0
     if arguments.torchrun:
         ranks = experiment.resolved["aggregation"].get("ranks")
         run = experiment.prepare_for_torchrun(say)

@@ -53,12 +53,14 @@ class _Checker:
     def spec(self, wanted: type[Spec], data: Any, key: str) -> Spec | _Bad:
         if key in self.tree.broken:
             return _BAD
-        if isinstance(data, str) and "/" in data:  # as an override may say it
-            if data in names("registry"):
-                return self.fault(key, f"is a card; it is used by {{use: {data}}}")
+        if isinstance(data, str) and data in names("registry"):
+            return self.fault(key, f"is a card; it is used by {{use: {data}}}")
+        if isinstance(data, str) and data:
             data = {"type": data}
         if not isinstance(data, dict):
             return self.fault(key, f"is {data!r}, must be a mapping with type: or use:")
+        if isinstance(data.get("type"), str):
+            data = _whole_block(wanted, data)
         chosen = self._choose(wanted, data, key)
         if isinstance(chosen, _Bad):
             return chosen
@@ -76,14 +78,15 @@ class _Checker:
             # A kind (`LossSpec`) rather than a spec one can write down without `type:`.
             kind = bool(getattr(wanted, "__abstractmethods__", None))
             if wanted.component or not hints_of(wanted) or kind:
-                return self.fault(key, f"needs type:, one of {_choices(wanted)}")
+                return self.fault(key, f"needs type:, one of {_listed(wanted)}")
             return wanted, None
         try:
-            cls, variant = registry.find(str(name))
+            cls, variant = registry.find(str(name), _choices(wanted))
         except NotFoundError as error:
-            return self.fault(dotted(key, "type"), str(error))
+            also = f" {wanted.also}" if wanted.also else ""
+            return self.fault(dotted(key, "type"), f"{error}{also}")
         if not issubclass(cls, wanted):
-            words = f"{name} is not a {_kind(wanted)}; choose one of {_choices(wanted)}"
+            words = f"{name} is not a {_kind(wanted)}; choose one of {_listed(wanted)}"
             return self.fault(dotted(key, "type"), words)
         return cls, variant
 
@@ -194,6 +197,20 @@ class _Checker:
         return self.fault(key, f"is {data!r}, must be {word.get(hint, 'text')}")
 
 
+def _whole_block(wanted: type[Spec], given: dict[str, Any]) -> dict[str, Any]:
+    """What a block means whose type is a short form: a path, a name without its room."""
+    name = given["type"]
+    try:
+        if issubclass(registry.find(name)[0], wanted):
+            return given
+    except NotFoundError:  # said where it is looked for again
+        for known in registry.in_rooms(name):
+            if issubclass(registry.find(known)[0], wanted):
+                return given | {"type": known}
+    longer = wanted.short_form(given)
+    return given if longer is None else dict(longer)
+
+
 def _deeper(
     hints: Mapping[str, Any], values: Mapping[str, Any], name: str
 ) -> Iterator[str]:
@@ -212,7 +229,7 @@ def _kind(cls: type[Spec]) -> str:
     return cls.__name__.removesuffix("Spec").lower()
 
 
-def _choices(wanted: type[Spec]) -> str:
+def _choices(wanted: type[Spec]) -> list[str]:
     """Names of the wanted kind: the room its base class lives in."""
     room = wanted.__module__.split(".")[1]
     known = [
@@ -220,4 +237,8 @@ def _choices(wanted: type[Spec]) -> str:
     ]
     if room == "models":
         known += ["timm/<name>", "torchvision/<name>"]
-    return ", ".join(dict.fromkeys(known)) or "none"
+    return list(dict.fromkeys(known))
+
+
+def _listed(wanted: type[Spec]) -> str:
+    return ", ".join(_choices(wanted)) or "none"

@@ -11,6 +11,7 @@ from kdlab.errors import NotFoundError, short
 
 _LISTED = 30  # names shown when none is near
 Shelf = Literal["registry", "configs"]
+BUNDLED = "kdlab://"
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -54,6 +55,22 @@ def find(shelf: Shelf, name: str) -> Path:
         f"There is no {what} named {name!r}.{nearest(clean, known)} "
         f"Searched: {', '.join(map(str, shelves(shelf))) or 'no folder'}."
     )
+
+
+def located(place: str) -> str:
+    """A path as it is; `kdlab://NAME` is a file that comes with kdlab, in registry/bundled.
+
+    Raises:
+        NotFoundError: kdlab brings no such file.
+    """
+    if not place.startswith(BUNDLED):
+        return place
+    name = place.removeprefix(BUNDLED)
+    for folder in shelves("registry"):
+        path = folder / "bundled" / name
+        if "/" not in name and path.is_file():
+            return str(path)
+    raise NotFoundError(f"kdlab brings no file {short(name, 60)!r} ({place}).")
 
 
 def is_yaml_file(name: str) -> bool:

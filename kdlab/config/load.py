@@ -172,7 +172,8 @@ def _override(tree: Composed, key: str, value: Any) -> None:
     node: Any = tree.data
     for i, part in enumerate(parents):
         child = at(node, part)
-        if isinstance(child, str) and "/" in child and isinstance(node, dict):
+        is_name = isinstance(child, str) and ("/" in child or i == 0)
+        if is_name and isinstance(node, dict):
             child = node[part] = {_key_for(child): child}  # student: timm/resnet18
         if not isinstance(child, dict | list):
             if child is not None or not isinstance(node, dict):
@@ -230,6 +231,8 @@ def _expand(tree: Composed, node: Any, key: str, chain: tuple[str, ...]) -> Any:
     """Replace every `use:` below `node` by its card; `chain` finds cycles."""
     if isinstance(node, list):
         return [_expand(tree, v, dotted(key, str(i)), chain) for i, v in enumerate(node)]
+    if isinstance(node, str) and _is_card(node, key):
+        node = {"use": node}
     if not isinstance(node, dict):
         return node
     if "use" not in node:
@@ -255,6 +258,12 @@ def _expand(tree: Composed, node: Any, key: str, chain: tuple[str, ...]) -> Any:
         tree.origins.setdefault(dotted(key, where) if where else key, place)
     card = _expand(tree, document.data, key, (*chain, name))
     return _merge(card, _expand(tree, rest, key, chain))
+
+
+def _is_card(text: str, key: str) -> bool:
+    """Whether a plain word names a card where a part of an experiment stands."""
+    stands = key not in ("", "about", "type", "use") and "." not in key
+    return stands and "/" in text and text in folders.names("registry")
 
 
 def _break(tree: Composed, key: str, message: str, origin: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ the rest of the name as its field `variant`.
 import importlib
 import linecache
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -82,8 +82,17 @@ def known_names() -> list[str]:
     return sorted({*own_names(), *_entry_points(), *_registered})
 
 
-def find(name: str) -> tuple[type[Spec], str | None]:
+def in_rooms(name: str) -> list[str]:
+    """Components by their last name: `served` is `cluster/served`."""
+    return [] if "/" in name else [k for k in known_names() if k.endswith(f"/{name}")]
+
+
+def find(name: str, among: Sequence[str] = ()) -> tuple[type[Spec], str | None]:
     """The class registered under a name and, for a family, the variant.
+
+    Args:
+        name: of a component, or of a member of a family.
+        among: names that are proposed where there is none; all that are known.
 
     Raises:
         NotFoundError: no such component; names the nearest ones.
@@ -96,9 +105,16 @@ def find(name: str) -> tuple[type[Spec], str | None]:
     if name in _RENAMED:
         raise NotFoundError(f"{name!r} is called {_RENAMED[name]!r} since version 0.2.")
     raise NotFoundError(
-        f"there is no component named {name!r}.{nearest(name, known_names())} "
+        f"there is no component named {name!r}.{_near(name, among)} "
         "Names are registered components, never import paths."
     )
+
+
+def _near(name: str, among: Sequence[str]) -> str:
+    """Names like this one: of those that are wanted, or of all."""
+    every = nearest(name, known_names())
+    found = nearest(name, among) if among else every
+    return every if "Nearest" in every and "Nearest" not in found else found
 
 
 def _load(name: str) -> type[Spec] | None:

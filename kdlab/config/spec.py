@@ -58,6 +58,9 @@ class Spec:
     """
 
     component: ClassVar[str | None] = None
+    also: ClassVar[str] = (
+        ""  # a sentence on what else a short form may be, where none is found
+    )
 
     def __post_init__(self) -> None:
         found = [*self._range_faults(), *self.cross_faults()]
@@ -76,6 +79,20 @@ class Spec:
     def cross_faults(self) -> Iterator[Fault]:
         """Faults between fields (for example lt >= ut); ranges are checked already."""
         yield from ()
+
+    @classmethod
+    def short_form(cls, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What a block stands for whose `type` is no component of this kind.
+
+        A path where data is wanted, or a model's name where a teacher is.
+
+        Args:
+            given: the block; a plain word is its `type`.
+
+        Returns:
+            The whole block, or None where it stands for nothing.
+        """
+        return None
 
     def fields(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]  # subclasses are dataclasses

@@ -1,7 +1,6 @@
 """The base of all sets of encoded image files: where they lie, how they are kept and shown."""
 
 import glob
-import io
 import json
 import os
 import re
@@ -17,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.config import Fault, Range
+from kdlab.config.folders import located
 from kdlab.data.encoded import remote
-from kdlab.data.encoded.decode import Interpolation, eight_bits
+from kdlab.data.encoded.decode import Interpolation, square
 from kdlab.data.encoded.index import NO_SPLIT, Inventory
 from kdlab.data.encoded.pictures import PIXELS, EncodedData, EncodedPictures
 from kdlab.data.encoded.store import Store, indexed
@@ -37,7 +37,7 @@ class ImageFiles(DataSpec):
     """What every set of image files can be told.
 
     root: where it lies: a path or URL, or several that together form one set; `{000..127}` counts,
-        `{a,b}` lists and `*` finds.
+        `{a,b}` lists and `*` finds; `kdlab://NAME` comes with kdlab.
     validation_root, test_root: of these images alone, where they lie apart.
     size: pixels of a side; of larger images the square in the middle is shrunk. Grey images of
         16 bits and of floating-point numbers from 0 to 1 are scaled to 8 bits.
@@ -247,7 +247,7 @@ def expanded(roots: Roots) -> list[str]:
         DataError: a pattern finds nothing.
     """
     places = []
-    for pattern in [roots] if isinstance(roots, str) else roots:
+    for pattern in map(located, [roots] if isinstance(roots, str) else roots):
         for place in _without_braces(pattern):
             places += _found(place)
     return places
@@ -316,7 +316,7 @@ def decode_all(
 
     def one(i: int) -> None:
         try:
-            result[i] = _pixels(store.read(i), size, channels)
+            result[i] = square(store.read(i), size, channels)
         except Exception as error:  # Pillow raises a dozen kinds for damaged files
             what = "is not an image" if "identify" in str(error) else str(error)
             shown = store.shown(i)
@@ -338,15 +338,3 @@ def _refusal(broken: Sequence[str], what: str) -> DataError:
         f"{what}; nothing was started:\n  {listed}\nRepair or remove them, or leave them out "
         "with broken: skip."
     )
-
-
-def _pixels(raw: bytes, size: int, channels: int) -> NDArray[np.uint8]:
-    from PIL import Image, ImageOps
-
-    with Image.open(io.BytesIO(raw)) as image:
-        upright = ImageOps.exif_transpose(eight_bits(image))
-        plain = upright.convert("RGB" if channels == 3 else "L")
-    if plain.size != (size, size):  # shorter side to `size`, centre crop
-        plain = ImageOps.fit(plain, (size, size), Image.Resampling.BILINEAR)
-    pixels = np.asarray(plain)
-    return pixels.transpose(2, 0, 1) if channels == 3 else pixels[None]

@@ -6,9 +6,10 @@ training data is cached in the host memory of each server).
 """
 
 import hashlib
+import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
@@ -28,6 +29,13 @@ from kdlab.errors import DataError
 from kdlab.messages import plain, typed
 
 Say = Callable[[str], None]  # one line for the user
+PHOTO_SIZE = 96  # pixels of a side, where nothing is said: what a CPU trains on in minutes
+PHOTO_VIEWS: Mapping[str, object] = {"flip": True, "resized_crop": 0.35}
+_KINDS = {  # what a file of images or of their names is read by
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".gz"), "data/image_folder"),
+    **dict.fromkeys((".csv", ".tsv", ".txt"), "data/image_list"),
+    ".parquet": "data/parquet",
+}
 # crop_pct and interpolation that a model was made for
 Configuration = Callable[[], tuple[float, Literal["bilinear", "bicubic"]]]
 
@@ -86,6 +94,11 @@ class ImageData(ABC):
                 f"sampling.class_weights has {weights} numbers, and {self.name} has "
                 f"{len(self.classes)} classes."
             )
+
+    def shown_how(self) -> dict[str, object]:
+        """How an image is shown without augmentation: the fields of `shown.ImageInput`."""
+        channels, size, _ = self.shape
+        return {"size": size, "channels": channels, "resize": "pillow"}
 
     def label_name(self, row: int) -> str:
         label = int(self.labels[row])
@@ -177,12 +190,26 @@ class DataSpec(Spec, ABC):
     train_samples, test_samples: use only so many of them, class by class; null is all.
     """
 
+    also: ClassVar[str] = "Nor is there a file or folder of images of this name."
+
     augment: Augment = field(default_factory=Augment)
     sampling: Sampling = field(default_factory=Sampling)
     validation_share: Annotated[float, SHARE] = 0.1
     split_seed: int = 0
     train_samples: Annotated[int, Range(ge=2)] | None = None
     test_samples: Annotated[int, Range(ge=1)] | None = None
+
+    @classmethod
+    def short_form(cls, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """A path or URL alone: photos in it, with the augmentation that photos want."""
+        place = str(given["type"])
+        suffix = Path(place).suffix.lower()
+        known = suffix in _KINDS or "://" in place or place.endswith("/")
+        if not (known or os.path.exists(os.path.expanduser(place))):
+            return None
+        kind = _KINDS.get(suffix, "data/image_folder")
+        photos = {"size": PHOTO_SIZE, "augment": PHOTO_VIEWS}
+        return {**photos, **given, "type": kind, "root": place}
 
     @abstractmethod
     def identity(self) -> str:

@@ -80,6 +80,25 @@ class TeacherTraining(
     epochs: int
 
 
+class TeacherMeasured(
+    Event,
+    kind="teacher_measured",
+    line="teacher: {top1:.2f} % top-1 on {images} {split} images (guessing {guessing:.1f} %), "
+    "calibration error {calibration_error:.1f} %",
+):
+    """What the teacher is worth on the data of the experiment, before it teaches; percent."""
+
+    split: str  # of the data
+    images: int
+    top1: float
+    top5: float
+    guessing: float  # top-1 of who always says the commonest class
+    calibration_error: float
+    confidence: float  # mean of its largest probability
+    per_class: Mapping[str, float]  # top-1 of each
+    validation_top1: float | None = None
+
+
 class TeacherReady(
     Event,
     kind="teacher_ready",

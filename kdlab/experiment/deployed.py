@@ -23,7 +23,7 @@ def deployment_of(
     return Deployment(
         members=tuple(
             DeployedModel(
-                model=member.weightless().to_dict(),
+                model=member.spec.model.without_weights().to_dict(),
                 weights=str(member.weights),
                 sha256=member.sha256,
                 weight=member.spec.weight,

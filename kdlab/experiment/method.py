@@ -19,6 +19,7 @@ from kdlab.control.orders import CONTROL
 from kdlab.control.steering import Steering
 from kdlab.events.event import Emit
 from kdlab.models.model import parameters
+from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import LoadedTeacher, SourceContext, SourceSpec
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
@@ -141,6 +142,10 @@ class MethodSpec(Spec, ABC):
     def compared(self, spec: "ExperimentSpec") -> Mapping[str, SourceSpec]:
         """What is trained for each seed: by name, where its soft labels come from."""
         return {short_name(spec.soft_labels): spec.soft_labels}
+
+    def default_source(self, spec: "ExperimentSpec") -> SourceSpec:
+        """Where soft labels come from if the experiment does not say it."""
+        return NoTeacher()
 
     def described(self, names: list[str]) -> str:
         """Name of the one that the top-level keys of the result describe."""

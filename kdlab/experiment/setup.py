@@ -16,9 +16,9 @@ from kdlab.data.samples import PlannedSamples, RankPart, Shard, planned
 from kdlab.events.event import Emit, unheard
 from kdlab.events.general import Note
 from kdlab.experiment.spec import ExperimentSpec, Member
+from kdlab.experiment.teacher_check import TeacherMeasure, check_teacher
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.soft_labels.source import LoadedTeacher
-from kdlab.train.evaluate import evaluate
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
 from kdlab.train.teacher import PreparedTeachers, prepare
@@ -59,18 +59,24 @@ class TrainingSetup:
         return PreparedTeachers(tuple(made))
 
     @cached_property
-    def teacher_top1(self) -> float | None:
-        """Percent on test; an ensemble is tested here, as one."""
-        teacher, data = self.teacher, self.data
-        if len(teacher.members) == 1:
-            return teacher.top1
-        with torch.random.fork_rng():
-            model = teacher.build(len(data.classes), data.shape[0])
-        return evaluate(model, data, data.test, self.spec.train.evaluate_batch).top1
+    def teacher_measure(self) -> TeacherMeasure:
+        """What the teacher, or the ensemble as one, is worth on this data.
+
+        Raises:
+            TeacherRefused: less than its card demands.
+        """
+        train = self.spec.train
+        return check_teacher(
+            self.teacher,
+            self.data,
+            train.chosen_device(),
+            train.evaluate_batch,
+            self._emit_teacher,
+        )
 
     def prepare_teacher(self) -> None:
-        """Train the teacher now, where that has not been done yet."""
-        _ = self.teacher
+        """Train the teacher now, where that has not been done yet, and measure it."""
+        _ = self.teacher_measure
 
     def load_teacher(self) -> LoadedTeacher:
         # Fresh weights are drawn before the file's are loaded; the student's chance must

@@ -107,6 +107,9 @@ class Member:
     seed: int
 
 
+_UNSAID = NoTeacher()  # stands where nothing is said of soft labels: the method says it
+
+
 def _one_student() -> MethodSpec:
     """The method of an experiment that names none: found by its name, as any other is."""
     method, _ = find("methods/student")
@@ -119,6 +122,10 @@ def _one_student() -> MethodSpec:
 class ExperimentSpec(Spec):
     """An experiment. `compare` runs it once per named soft-label source.
 
+    teacher: one, or several whose probabilities are averaged. A model alone is trained on
+        `data` as `train` says.
+    soft_labels: where nothing is said, a teacher that is named is asked in the student's process.
+    teacher_pool: of served soft labels; null is teachers on this machine (cluster/local_pool).
     workers: of a Dask cluster, where a student with several ranks is trained; null is this
         machine.
     """
@@ -130,7 +137,7 @@ class ExperimentSpec(Spec):
     teacher_pool: PoolSpec | None = None
     student: ModelSpec
     loss: LossSpec = field(default_factory=Hinton)
-    soft_labels: SourceSpec = field(default_factory=NoTeacher)
+    soft_labels: SourceSpec = field(default_factory=lambda: _UNSAID)
     aggregation: AggregationSpec = field(default_factory=NoAggregation)
     train: Recipe = field(default_factory=Recipe)
     seeds: tuple[Annotated[int, Range(ge=0)], ...] = (0,)
@@ -141,8 +148,23 @@ class ExperimentSpec(Spec):
     restart: Watchdog = field(default_factory=Watchdog)
 
     def __post_init__(self) -> None:
+        self._set("data", self.data.shown_as(self.student.evaluation))
+        made = tuple(one.in_experiment(self.data, self.train) for one in self.teachers())
+        if made:
+            self._set("teacher", made if isinstance(self.teacher, tuple) else made[0])
+        if self.soft_labels is _UNSAID:
+            self._set("soft_labels", self.method.default_source(self))
+        if self.teacher_pool is None and self._asks_a_pool():
+            self._set("teacher_pool", LocalPool())
         super().__post_init__()
-        object.__setattr__(self, "data", self.data.shown_as(self.student.evaluation))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # frozen once it is made
+
+    def _asks_a_pool(self) -> bool:
+        sources = (self.soft_labels, *self.sources().values())
+        served = any(source.needs_teacher == "served" for source in sources)
+        return served or self.method.needs_pool(self)
 
     def cross_faults(self) -> Iterator[Fault]:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -159,12 +181,6 @@ class ExperimentSpec(Spec):
         taught = [m.source for m in self.members() if m.source.needs_teacher != "none"]
         if taught and not self.teachers() and not self.method.needs_teacher:
             yield Fault("teacher", f"is missing; {taught[0].component} needs one")
-        served = any(source.needs_teacher == "served" for source in taught)
-        if served and self.teacher_pool is None:
-            yield Fault(
-                "teacher_pool",
-                "is missing; served soft labels need one (use: teacher_pools/local)",
-            )
         batch = self.method.labelled(self).batch
         for fault in self.soft_labels.batch_faults(batch):
             yield fault.under("soft_labels")

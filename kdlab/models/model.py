@@ -7,20 +7,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from kdlab.config.folders import located
 from kdlab.config.home import write_json, write_whole
 from kdlab.config.seal import file_sha256
 from kdlab.config.spec import Range, Spec
-from kdlab.errors import ModelError, WeightsError
+from kdlab.errors import ModelError, NotFoundError, WeightsError
 
 Statistics = tuple[Sequence[float], Sequence[float]]  # mean and std per channel, of 0..1
 IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+class Shown(Protocol):
+    """What the input of a model is made from; a data set is such."""
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    def shown_how(self) -> dict[str, object]:
+        """How an image becomes the input: size, channels and so on."""
 
 
 class Normalised(nn.Module):
@@ -60,6 +71,12 @@ class ModelSpec(Spec, ABC):
     mean: tuple[float, ...] | None = None
     std: tuple[Annotated[float, Range(gt=0)], ...] | None = None
 
+    @classmethod
+    def short_form(cls, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """A plain name is one of timm's: `resnet18` is `timm/resnet18`."""
+        name = str(given["type"])
+        return None if "/" in name else {**given, "type": f"timm/{name}"}
+
     @abstractmethod
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         """The bare network with fresh weights.
@@ -78,6 +95,24 @@ class ModelSpec(Spec, ABC):
         """Share of an image's shorter side that is shown in a test, and how it is resized."""
         return 1.0, "bilinear"
 
+    def without_weights(self) -> Self:
+        """The same network with fresh weights: nothing is read and nothing fetched."""
+        values = self.fields() | {"weights": None, "sha256": None}
+        if "pretrained" in values:
+            values["pretrained"] = False
+        return type(self)(**values)
+
+    def weights_path(self) -> Path:
+        """Of the file that `weights` names.
+
+        Raises:
+            WeightsError: it names none, or one that kdlab does not bring.
+        """
+        try:
+            return Path(located(self.weights or "")).expanduser()
+        except NotFoundError as error:
+            raise WeightsError(str(error)) from error
+
     def build(self, num_classes: int, in_chans: int) -> Normalised:
         """The network with its weights.
 
@@ -87,7 +122,7 @@ class ModelSpec(Spec, ABC):
         """
         net = self.architecture(num_classes, in_chans)
         if self.weights is not None:
-            load_weights(net, Path(self.weights).expanduser(), self.sha256)
+            load_weights(net, self.weights_path(), self.sha256)
         mean, std = self.normalisation()
         mean, std = (
             _per_channel(s, in_chans) for s in (self.mean or mean, self.std or std)
@@ -165,11 +200,16 @@ def _first(names: Sequence[str]) -> str:
 
 
 def export(
-    model: Normalised, spec: ModelSpec, path: Path, facts: dict[str, object]
+    model: Normalised,
+    spec: ModelSpec,
+    path: Path,
+    data: Shown,
+    **facts: object,
 ) -> None:
     """The network alone as safetensors, loadable in plain timm or torchvision.
 
-    A JSON file of the same name says what it is and how its input is normalised.
+    A JSON file of the same name says what it is, how an image becomes its input, the names of
+    its classes, and `facts`.
     """
     state = {k: v.detach().contiguous().cpu() for k, v in model.net.state_dict().items()}
     write_whole(path, lambda temporary: save_file(state, temporary))
@@ -179,6 +219,8 @@ def export(
         "model": spec.to_dict() | {"weights": None, "sha256": None},
         "mean": (model.mean.flatten() / 255).tolist(),
         "std": (model.std.flatten() / 255).tolist(),
+        "input": data.shown_how(),
+        "classes": list(data.classes),
         "sha256": file_sha256(path),
         **facts,
     }

@@ -23,7 +23,7 @@ class Bin:
 
 
 def reliability(
-    probabilities: Probabilities, labels: NDArray[np.float64], bins: int = 15
+    probabilities: Probabilities, labels: NDArray[np.integer], bins: int = 15
 ) -> list[Bin]:
     """Intervals [k/bins, (k+1)/bins), the last with 1; empty ones are left out.
 
@@ -45,7 +45,7 @@ def reliability(
 
 
 def expected_calibration_error(
-    probabilities: Probabilities, labels: NDArray[np.float64], bins: int = 15
+    probabilities: Probabilities, labels: NDArray[np.integer], bins: int = 15
 ) -> float:
     """Mean distance of confidence and accuracy over the samples, in percent (Eq. 3)."""
     found = reliability(probabilities, labels, bins)
@@ -67,7 +67,7 @@ class ClassAgreement:
 def agreement(
     student: Probabilities,
     teacher: Probabilities,
-    labels: NDArray[np.float64],
+    labels: NDArray[np.integer],
     classes: Sequence[str],
 ) -> list[ClassAgreement]:
     """A row for each class that has samples."""

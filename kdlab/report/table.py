@@ -69,8 +69,13 @@ def spread(values: Sequence[float], digits: int) -> str:
     return f"{fmean(values):.{digits}f}{error}"
 
 
-def result_table(rows: Sequence[dict[str, Any]]) -> str:
-    """The members of a run, one line per soft-label source, mean ± std over seeds."""
+def result_table(rows: Sequence[dict[str, Any]], teacher_top1: float | None = None) -> str:
+    """The members of a run, one line per soft-label source, mean ± std over seeds.
+
+    Args:
+        rows: of each member.
+        teacher_top1: percent on test; None where there was no teacher.
+    """
     sources = list(dict.fromkeys(row["source"] for row in rows))
     groups = {s: [row for row in rows if row["source"] == s] for s in sources}
     base = fmean(r["samples_per_second"] for r in groups[sources[0]])
@@ -89,10 +94,14 @@ def result_table(rows: Sequence[dict[str, Any]]) -> str:
                 f"/{sum(r['samples_repeated'] for r in group)}",
             ]
         )
+    if teacher_top1 is not None:
+        body.append(["teacher", f"{teacher_top1:.2f}", *["-"] * 5])
     head = ["", "top-1 %", "best-on-val %", "samples/s", "speed", "wall s", "lost/repeated"]
     if all(row.get("global_top1") is not None for row in rows):
         head.insert(2, "global top-1 %")
-        for line, group in zip(body, groups.values(), strict=True):
+        for line, group in zip(body, groups.values(), strict=False):
             line.insert(2, spread([r["global_top1"] for r in group], 2))
+        for line in body[len(groups) :]:
+            line.insert(2, "-")
     note = f"\n{_ONE_AFTER_THE_OTHER}" if len(groups) > 1 else ""
     return text_table(head, body) + note

@@ -108,5 +108,10 @@ def _weights_of(card: str) -> str:
     from kdlab.train.teacher import TeacherSpec, prepare
 
     spec = construct(TeacherSpec, compose_card(card))
+    if not spec.trainable:
+        raise BadInput(
+            f"{card} has neither weights nor data and recipe to train them: outside of an "
+            "experiment nothing says how. Add model.weights, or data and recipe."
+        )
     with Progress() as progress:
         return prepare(spec, lambda event: progress.see(event.of("teacher"))).sha256

@@ -46,8 +46,9 @@ class Results:
 
     def _keep_best(self, position: Position, top1: float) -> None:
         position.best_top1, position.best_epoch = top1, position.epoch + 1
-        facts: dict[str, object] = {"epoch": position.best_epoch, "validation_top1": top1}
-        export(self.model, self.spec, self._best_path(position.best_epoch), facts)
+        path = self._best_path(position.best_epoch)
+        epoch = position.best_epoch
+        export(self.model, self.spec, path, self.data, epoch=epoch, validation_top1=top1)
         for old in sorted(self.folder.glob("best_*.safetensors"))[:-_KEEP_BEST]:
             old.unlink()
             old.with_suffix(".json").unlink(missing_ok=True)
@@ -66,9 +67,8 @@ class Results:
         for suffix in (".safetensors", ".json"):
             own = self._best_path(position.best_epoch).with_suffix(suffix)
             shutil.copyfile(own, best_path.with_suffix(suffix))
-        facts: dict[str, object] = {"epoch": position.epoch, "test_top1": last.top1}
-        path = self.folder / "student.safetensors"
-        export(self.model, self.spec, path, facts)
+        path, epoch = self.folder / "student.safetensors", position.epoch
+        export(self.model, self.spec, path, self.data, epoch=epoch, test_top1=last.top1)
         if position.best_epoch != position.epoch:
             net = self.model.net
             kept = {name: value.clone() for name, value in net.state_dict().items()}

@@ -6,15 +6,15 @@ same share one file, and a changed recipe is another teacher.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from kdlab.config import Fault, Range, register, registry
+from kdlab.config import Range, register, registry
 from kdlab.config.home import home, locked, write_json
 from kdlab.config.registry import component_names
 from kdlab.config.seal import file_sha256
@@ -34,6 +34,8 @@ from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
 
+_CLASSES = 4  # in a message
+
 
 @register("train/teacher")
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +43,8 @@ class TeacherSpec(Spec):
     """A teacher: model, the data it is trained on, and the recipe that trains it.
 
     model: with `weights` (and sha256) it is used as it is and nothing is trained.
-    data, recipe: needed to train it when it has no weights.
-    min_top1: percent on validation; a teacher trained here that stays below is refused.
+    data, recipe: needed to train it when it has no weights; null is the experiment's own.
+    min_top1: percent on validation; a teacher that stays below is refused.
     weight: of this teacher's probabilities when it is one of several (an ensemble).
     """
 
@@ -59,11 +61,23 @@ class TeacherSpec(Spec):
             shown = self.data.shown_as(self.model.evaluation)
             object.__setattr__(self, "data", shown)
 
-    def cross_faults(self) -> Iterator[Fault]:
-        if self.model.weights is None and (self.data is None or self.recipe is None):
-            yield Fault(
-                "recipe", "is missing: a teacher without weights needs data and recipe"
-            )
+    @classmethod
+    def short_form(cls, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """A model alone is a teacher that the experiment's own recipe trains."""
+        own = {k: v for k, v in given.items() if k in cls.__dataclass_fields__}
+        model = {k: v for k, v in given.items() if k not in own}
+        return {"type": cls.component, "model": model} | own
+
+    @property
+    def trainable(self) -> bool:
+        """Whether it says how it comes by its weights."""
+        return self.model.weights is not None or None not in (self.data, self.recipe)
+
+    def in_experiment(self, data: DataSpec, recipe: Recipe) -> "TeacherSpec":
+        """This teacher; what its training lacks is taken from the experiment's."""
+        if self.trainable:
+            return self
+        return replace(self, data=self.data or data, recipe=self.recipe or recipe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +95,9 @@ class PreparedTeacher:
 
     def build(self, num_classes: int, in_chans: int) -> Normalised:
         """The frozen model in eval mode, on the CPU."""
-        model = self.weightless().build(num_classes, in_chans)
+        model = self.spec.model.without_weights().build(num_classes, in_chans)
         load_weights(model.net, self.weights, self.sha256)
         return frozen(model)
-
-    def weightless(self) -> ModelSpec:
-        values = self.spec.model.fields() | {"weights": None, "sha256": None}
-        if "pretrained" in values:  # the file has all weights; nothing is fetched
-            values["pretrained"] = False
-        return type(self.spec.model)(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +179,13 @@ def check(spec: TeacherSpec, data: ImageData) -> None:
                 "differs, so its soft labels mean nothing here. Choose a teacher of the "
                 "same data set."
             )
+        if own.classes != data.classes:
+            raise ModelError(
+                f"The teacher is trained on {own.name} with the classes {_named(own)}, the "
+                f"student's data {data.name} has {_named(data)}, so its soft labels mean nothing "
+                "here. A teacher of the same data set: teacher=timm/resnet18 alone is trained on "
+                "the experiment's own data."
+            )
         if own.shape[0] != data.shape[0]:
             raise ModelError(
                 f"The teacher is trained on {own.name} with {own.shape[0]} channels, the "
@@ -180,10 +195,15 @@ def check(spec: TeacherSpec, data: ImageData) -> None:
     check_fit(model, data.shape, len(data.classes), "the teacher")
 
 
+def _named(data: ImageData) -> str:
+    more = len(data.classes) - _CLASSES
+    return ", ".join(data.classes[:_CLASSES]) + (f" and {more} more" if more > 0 else "")
+
+
 def prepared(spec: TeacherSpec) -> PreparedTeacher | None:
     """The teacher, if its weights are on this machine; it is not trained for that."""
     if spec.model.weights is not None:
-        path = Path(spec.model.weights).expanduser()
+        path = spec.model.weights_path()
         return (
             PreparedTeacher(spec, path, file_sha256(path), None) if path.is_file() else None
         )
@@ -208,7 +228,7 @@ def prepare(
         RunStopped: the user asked; training goes on from there the next time.
     """
     if spec.model.weights is not None:
-        path = Path(spec.model.weights).expanduser()
+        path = spec.model.weights_path()
         return PreparedTeacher(spec, path, file_sha256(path), None)
     folder = _folder(spec)
 

@@ -3,6 +3,7 @@
 import pytest
 
 import kdlab
+from kdlab.config.load import at
 from kdlab.errors import SpecError
 
 
@@ -62,7 +63,6 @@ def test_reports_all_faults_at_once(elsewhere):
             "more than one",
         ),
         ("teacher=null", "teacher", "is missing"),
-        ("teacher_pool=null", "teacher_pool", "is missing"),
         ("soft_labels={type: soft_labels/none}", "compare", "names served"),
         ("compare=[none, none]", "compare", "once"),
         ("compare=[nothing]", "compare.0", "must be one of"),
@@ -174,5 +174,69 @@ def test_a_file_names_a_part_as_an_override_does(tmp_path, elsewhere):
         "data: data/digits\nstudent: students/digits_small\nloss: losses/dits\n"
     )
     found = faults(config=path)
-    assert "{use: students/digits_small}" in found["student"].message
+    assert list(found) == ["loss.type"]
     assert "Nearest: losses/dist" in found["loss.type"].message
+
+
+def test_short_forms_say_what_they_stand_for(tmp_path, elsewhere):
+    path, photos = tmp_path / "own.yaml", tmp_path / "photos"
+    photos.mkdir()
+    path.write_text(f"data: {photos}\nteacher: resnet18\nstudent: timm/resnet10t\n")
+    spec = kdlab.load(path).spec
+    assert spec.data.component == "data/image_folder"
+    assert spec.data.root == str(photos)
+    assert (spec.data.size, spec.data.augment.flip) == (96, True)
+    assert spec.teacher.model.variant == "resnet18"
+    assert spec.teacher.data == spec.data
+    assert spec.teacher.recipe == spec.train
+    assert spec.soft_labels.component == "soft_labels/in_process"
+    assert spec.teacher_pool is None
+    again = kdlab.load(path, {"data": kdlab.load(path).resolved["data"]})
+    assert again.hash == kdlab.load(path).hash
+
+
+@pytest.mark.parametrize(
+    ("overrides", "facts"),
+    [
+        (
+            ["soft_labels=served", "soft_labels.lt=300"],
+            {"soft_labels.lt": 300, "teacher_pool.type": "cluster/local_pool"},
+        ),
+        (
+            ["compare=[none, served]"],
+            {"soft_labels.type": "cluster/served", "teacher_pool.teachers": 2},
+        ),
+        (["teacher.weights=w.safetensors"], {"teacher.model.weights": "w.safetensors"}),
+        (["teacher.seed=3"], {"teacher.seed": 3, "teacher.recipe.epochs": 10}),
+        (["teacher=models/resnet20"], {"teacher.model.depth": 20}),
+        (["loss=dkd", "student=cifar_resnet"], {"loss.type": "losses/dkd"}),
+        (["data=a.parquet"], {"data.type": "data/parquet", "data.size": 96}),
+        (["data=s3://bucket/photos"], {"data.root": "s3://bucket/photos"}),
+        (["data=t.csv", "data.size=32"], {"data.type": "data/image_list", "data.size": 32}),
+        (["teacher=[timm/resnet18, timm/resnet34]"], {"teacher.1.weight": 1.0}),
+    ],
+)
+def test_short_forms_of_overrides(tmp_path, elsewhere, overrides, facts):
+    path = tmp_path / "own.yaml"
+    path.write_text("data: data/digits\nteacher: resnet18\nstudent: timm/resnet10t\n")
+    resolved = kdlab.load(path, *overrides).resolved
+    assert {key: at(resolved, key) for key in facts} == facts
+
+
+def test_a_pool_that_is_left_out_is_on_this_machine(elsewhere):
+    pool = kdlab.load("quickstart", "teacher_pool=null").spec.teacher_pool
+    assert pool.component == "cluster/local_pool"
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "words"),
+    [
+        ("data=nowhere", "data.type", "Nor is there a file or folder"),
+        ("student=wavenet", "student.type", "timm has no model"),
+        ("teacher=timm/resnet199", "teacher.model.type", "Nearest: resnet18"),
+        ("soft_labels=servd", "soft_labels.type", "Nearest: cluster/served"),
+    ],
+)
+def test_what_is_no_short_form_either(elsewhere, override, key, words):
+    found = faults(override)
+    assert words in found[key].message

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests_support import OfClasses
 from torch import nn
 
 from kdlab.models.exported import load_exported
@@ -62,7 +63,7 @@ def test_the_mean_image_becomes_part_of_the_weights(kind, tmp_path):
     model.eval()
     scores = model(torch.from_numpy(images[:40]))
     assert float(seen[0].mean(0).abs().max()) < 1e-5  # of each pixel
-    export(model, spec, tmp_path / "net.safetensors", {})
+    export(model, spec, tmp_path / "net.safetensors", OfClasses(10))
     again = load_exported(tmp_path / "net.safetensors")
     fit_pixel_mean(again, images[::-1], rows)  # it has one already
     assert torch.equal(again.eval()(torch.from_numpy(images[:40])), scores)

@@ -3,6 +3,7 @@ import hashlib
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests_support import OfClasses
 
 from kdlab.errors import ModelError, WeightsError
 from kdlab.models.cifar_resnet import CifarResNet
@@ -78,7 +79,7 @@ def test_weights_go_out_and_come_back(tmp_path):
     spec = CifarResNet(depth=8, width=(4, 4, 4, 4))
     model = spec.build(5, 3)
     path = tmp_path / "m.safetensors"
-    export(model, spec, path, {"epoch": 3})
+    export(model, spec, path, OfClasses(5), epoch=3)
     sha = hashlib.sha256(path.read_bytes()).hexdigest()
     card = read_card(path)
     assert (card["sha256"], card["num_classes"], card["in_chans"]) == (sha, 5, 3)
@@ -102,7 +103,7 @@ def test_weights_go_out_and_come_back(tmp_path):
 def test_foreign_or_damaged_weights_are_refused(tmp_path, spoil, words):
     spec = CifarResNet(depth=8)
     path = tmp_path / "m.safetensors"
-    export(spec.build(5, 3), spec, path, {})
+    export(spec.build(5, 3), spec, path, OfClasses(5))
     sha = hashlib.sha256(path.read_bytes()).hexdigest()
     spoil(path)
     with pytest.raises(WeightsError, match=words):
@@ -111,7 +112,7 @@ def test_foreign_or_damaged_weights_are_refused(tmp_path, spoil, words):
 
 def test_weights_of_another_model_name_the_misfit(tmp_path):
     path = tmp_path / "m.safetensors"
-    export(CifarResNet(depth=8).build(5, 3), CifarResNet(depth=8), path, {})
+    export(CifarResNet(depth=8).build(5, 3), CifarResNet(depth=8), path, OfClasses(5))
     with pytest.raises(
         WeightsError,
         match=r"2 of 56 tensors of another shape .*head.weight .*number of classes",

@@ -100,8 +100,9 @@ def test_dropdowns_and_fields_change_the_draft(elsewhere):
     builder.fields["student.*"].value = "resnet18"
     assert builder.experiment.resolved["student"]["type"] == "timm/resnet18"
     assert "student.pretrained" in builder.fields
-    builder.fields["teacher_pool"].value = "(none)"
-    assert "served soft labels need one" in builder.message.value
+    builder.fields["teacher"].value = "(none)"
+    assert "soft_labels/in_process needs one" in builder.message.value
+    builder.fields["teacher"].value = "teachers/digits_resnet"
     builder.fields["teacher_pool"].value = "teacher_pools/emulated"
     assert "cluster/emulated_pool" in str(builder.experiment.resolved["teacher_pool"])
 

@@ -6,6 +6,7 @@ import zipfile
 
 import pytest
 from PIL import Image
+from tests_support import OfClasses
 
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import export
@@ -103,7 +104,7 @@ def test_a_teacher_with_other_classes(kdlab_cli, elsewhere):
 def test_weights_with_a_wrong_hash(kdlab_cli, elsewhere):
     spec = CifarResNet(depth=8, width=(4, 4, 8, 8))
     path = elsewhere / "w.safetensors"
-    export(spec.build(10, 1), spec, path, {})
+    export(spec.build(10, 1), spec, path, OfClasses(5))
     right = hashlib.sha256(path.read_bytes()).hexdigest()
     err = refused(
         kdlab_cli,

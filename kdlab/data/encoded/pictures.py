@@ -122,6 +122,15 @@ class EncodedData(ImageData):
     inputs: EncodedPictures
     slow: ClassVar[bool] = True
 
+    def shown_how(self) -> dict[str, object]:
+        shown = self.inputs
+        return {
+            "size": shown.size,
+            "channels": shown.channels,
+            "crop_pct": shown.crop_pct,
+            "interpolation": shown.interpolation,
+        }
+
     def here(self) -> float:
         return self.inputs.store.here()
 

@@ -23,7 +23,7 @@ def prefix_deployment(cuts: Cuts, served: ServedPrefix, pools: Pools) -> Deploym
         cutting = cutting_of(cuts, spec, whole, data, spec.seeds[0], cpu)
         ends = cutting.teacher_cuts[: served.blocks]
         model = Prefix(
-            model=teacher.weightless(),
+            model=teacher.spec.model.without_weights(),
             cuts=ends,
             classes=len(data.classes),
             all=served.blocks > len(ends),

@@ -277,11 +277,11 @@ class EnsembleRun:
             return model, evaluate(model, data, data.test, batch)
 
         model, accuracy = tested(chosen)
-        facts: dict[str, object] = {"worker": chosen, "test_top1": accuracy.top1}
         path, best_path = folder / "student.safetensors", folder / "best.safetensors"
-        export(model, self.model_spec(chosen), path, facts)
+        facts = {"worker": chosen, "test_top1": accuracy.top1}
+        export(model, self.model_spec(chosen), path, data, **facts)
         best_model, best_accuracy = tested(best)
-        export(best_model, self.model_spec(best), best_path, {"worker": best})
+        export(best_model, self.model_spec(best), best_path, data, worker=best)
         whole = self._global(list(by_worker.values()), folder)
         global_ = evaluate(whole, data, data.test, recipe.evaluate_batch)
         account, table = outcome.account, self.timetable
@@ -322,14 +322,15 @@ class EnsembleRun:
         """The global model: exported as one network, or as a list of teachers."""
         if isinstance(self.variant.aggregation, ModelAverage):
             only = self.loaded(models[0])  # after the last average all are the same
-            export(only, self.model_spec(0), folder / "global.safetensors", {})
+            path = folder / "global.safetensors"
+            export(only, self.model_spec(0), path, self.setup.data)
             return only
         members = []
         for file in models:
             path = folder / "ensemble" / f"worker-{file.worker}.safetensors"
             path.parent.mkdir(exist_ok=True)
             model, spec = self.loaded(file), self.model_spec(file.worker)
-            export(model, spec, path, {"worker": file.worker})
+            export(model, spec, path, self.setup.data, worker=file.worker)
             known = {k: v for k, v in spec.to_dict().items() if v is not None}
             members.append({"model": known | {"weights": str(path)}})
         card = {"teacher": members}

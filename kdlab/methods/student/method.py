@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kdlab.cluster.group import StudentGroup
+from kdlab.cluster.served import Served
 from kdlab.config import Fault, register
 from kdlab.experiment.groups import rank_group
 from kdlab.experiment.method import MemberTraining, MethodSpec, short_name
@@ -57,6 +58,12 @@ class StudentMethod(MethodSpec):
             "served": spec.soft_labels,
         }
         return {name: (known | own)[name] for name in spec.compare}
+
+    def default_source(self, spec: ExperimentSpec) -> SourceSpec:
+        """A teacher that is named is used: here, or served where that is compared."""
+        if "served" in spec.compare:
+            return Served()
+        return InProcess() if spec.teachers() else NoTeacher()
 
     def has_ranks(self, spec: ExperimentSpec) -> bool:
         return isinstance(spec.aggregation, AllReduce)

@@ -24,10 +24,14 @@ from kdlab.run.handle.run_list import RunList
 from kdlab.run.handle.watched import PATIENCE_S, Components, Watched, spawn, viewers
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from kdlab.run.experiment import Experiment
     from kdlab.run.handle.control import Knob
     from kdlab.run.handle.plans import PlanSheets
     from kdlab.run.outputs.examination import ModelInspection
+    from kdlab.run.outputs.prediction import Predictions
 
 
 _started_here: list[RunFolder] = []  # by this process, oldest first
@@ -232,6 +236,39 @@ class Run(Watched):
 
         return examine(self.folder, split, most)
 
+    def predict(
+        self, images: object, top: int = 3, member: str | None = None, *, best: bool = False
+    ) -> "Predictions":
+        """What its student says of images that are no part of the data.
+
+        Args:
+            images: a path of an image or of a folder, an image in memory (Pillow's, or
+                (H, W, C) uint8), or several of these.
+            top: classes for each.
+            member: a training by name; None is the one that the result describes.
+            best: the weights of the best epoch on validation instead of the last.
+
+        Raises:
+            BadInput, DataError: there is no image, or one is damaged.
+            NotFoundError: it has no student yet.
+        """
+        from kdlab.run.outputs.prediction import answers  # imports torch
+
+        return answers(str(self.id), images, top, member, best=best)
+
+    def test_images(self, count: int = 8) -> "list[NDArray[np.uint8]]":
+        """Images of its data that no network was trained on: (H, W, C), to try `predict` with.
+
+        Args:
+            count: images; of the classes in turn.
+
+        Raises:
+            BadInput: fewer than one.
+        """
+        from kdlab.run.outputs.prediction import test_images  # imports torch
+
+        return test_images(self.folder, count)
+
     def plans(self) -> "PlanSheets":
         """How blocks went to devices: one for each plan of blockwise distillation.
 
@@ -254,7 +291,7 @@ class Run(Watched):
         result = self.result
         costs = result.get("costs")  # not of runs before it was measured
         below = f"\n\n{cost_table(costs)}" if costs else ""
-        return f"{result_table(result['runs'])}{below}"
+        return f"{result_table(result['runs'], result.get('teacher_top1'))}{below}"
 
     def pause(self) -> None:
         """After this step or the next, until `go_on`. Teachers and ranks stay.

@@ -13,6 +13,7 @@ from kdlab.errors import NotFoundError
 from kdlab.experiment import folder as folders
 from kdlab.models.model import ModelSpec
 from kdlab.report.costs import cost_table
+from kdlab.run.outputs.student_files import member_folder, student_file
 
 _RUNS = {
     "pt2": """\
@@ -40,10 +41,8 @@ def export_student(
         NotFoundError: no such run or member, or it has no student yet.
     """
     run = folders.find(run_id)
-    folder = _member(run, member)
-    source = folder / ("best.safetensors" if best else "student.safetensors")
-    if not source.exists():
-        raise NotFoundError(f"{source} does not exist: the member is not finished yet.")
+    source = student_file(run, member, best=best)
+    folder = source.parent
     suffix = {"torch": ".pt"}.get(to, f".{to}")
     target = Path(out or f"student{suffix}").resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +74,7 @@ def export_global(run_id: str, *, out: str | None, member: str | None) -> str:
         NotFoundError: no such run or member, or it has no global model.
     """
     run = folders.find(run_id)
-    folder = _member(run, member)
+    folder = member_folder(run, member)
     name = folder.relative_to(run.path / "members").as_posix()
     averaged, ensemble = folder / "global.safetensors", folder / "ensemble.yaml"
     if averaged.is_file():
@@ -114,26 +113,6 @@ def _exported(path: str) -> str:
         "    from kdlab.models.exported import load_exported\n\n"
         f"    model = load_exported({path!r})"
     )
-
-
-def _member(run: folders.RunFolder, name: str | None) -> Path:
-    members = sorted(
-        p.parent for p in (run.path / "members").rglob("*.json") if p.name == "student.json"
-    )
-    every = [m.relative_to(run.path / "members").as_posix() for m in members]
-    names = [name for name in every if not name.endswith("/whole")]
-    described = (run.status().result or {}).get("source")
-    chosen = [n for n in names if n == name]
-    if name is None:
-        chosen = [n for n in names if n.split("/")[0] == described] or names
-    if not chosen:
-        raise NotFoundError(
-            f"Run {run.run_id} has no finished member {name or ''}. "
-            f"Finished: {', '.join(names) or 'none'}."
-        )
-    # Blocks were distilled, and then the whole student trained: that is the result.
-    whole = run.member(chosen[0]) / "whole"
-    return whole if (whole / "student.json").is_file() else run.member(chosen[0])
 
 
 def _how(card: dict[str, Any], target: Path) -> str:

@@ -115,7 +115,7 @@ class RunProcess(Work):
             seed=member.seed,
             member=member.name,
             wall_seconds=time.monotonic() - begin,
-            teacher_top1=self.setup.teacher_top1 if taught else None,
+            teacher_top1=self.setup.teacher_measure.top1 if taught else None,
             costs=self.student_costs(Path(trained.model_path), log.emit, taught=taught),
         )
         artifacts = write_card(result, self.setup, self.name, self.run.run_id, folder)

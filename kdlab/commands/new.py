@@ -1,0 +1,38 @@
+"""`kdlab new NAME --data DIR`."""
+
+import argparse
+
+from kdlab.commands.command import say
+
+ABOUT = "a commented config and a notebook for your own photos, chosen for this machine"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="of the experiment: configs/NAME.yaml and NAME.ipynb")
+    parser.add_argument(
+        "--data", required=True, help="a folder, zip, table or URL of photos by class"
+    )
+    parser.add_argument(
+        "--student", default=None, help="such as timm/mobilenetv3_small_050"
+    )
+    parser.add_argument("--teacher", default=None, help="such as timm/resnet18")
+    parser.add_argument("--weights", default=None, help="of the teacher: it is not trained")
+    parser.add_argument(
+        "--minutes", type=float, default=5.0, help="that a first run may take here"
+    )
+    parser.add_argument("--force", action="store_true", help="write over what is there")
+
+
+def do(arguments: argparse.Namespace) -> int:
+    from kdlab.run.new import new
+    from kdlab.run.recommend import Wishes
+
+    wishes = Wishes(
+        data=arguments.data,
+        student=arguments.student,
+        teacher=arguments.teacher,
+        weights=arguments.weights,
+        minutes=arguments.minutes,
+    )
+    print(new(arguments.name, wishes, force=arguments.force, say=say))
+    return 0

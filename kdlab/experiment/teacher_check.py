@@ -1,0 +1,208 @@
+"""What a teacher is worth on the data of its experiment, measured before it teaches.
+
+A teacher with weights from elsewhere may know other classes, or these in another order, or be
+used to images that are normalised otherwise. Nothing of that raises an error; it makes a student
+that learns nonsense. So every teacher is asked about images with known labels first.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from kdlab.config.home import home, write_json
+from kdlab.data.images import ImageData
+from kdlab.data.splits import by_class
+from kdlab.errors import BadInput, TeacherRefused
+from kdlab.events.event import Emit
+from kdlab.events.general import Warned
+from kdlab.events.runs import TeacherMeasured
+from kdlab.messages import plain, typed
+from kdlab.models.model import evaluating
+from kdlab.report.calibration import expected_calibration_error
+from kdlab.train.teacher import PreparedTeachers
+
+_MOST = 10_000  # images that are asked about
+_ERRORS = 3.0  # standard errors above guessing, below which a teacher knows nothing
+_FITS = (
+    0.5  # share of images that renamed answers fit, from which they are the same classes
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherMeasure:
+    """A teacher on images with labels; percent."""
+
+    split: str  # "test"
+    images: int
+    top1: float
+    top5: float  # of min(5, classes) guesses
+    guessing: float  # top-1 of who always says the commonest class
+    calibration_error: float  # mean distance of confidence and accuracy
+    confidence: float  # mean of the largest probability
+    per_class: dict[str, float]  # top-1 of each class that has images
+    validation_top1: float | None  # None: there are no validation images
+    renamed: dict[
+        str, str
+    ]  # answers that fit another class each, where that explains it all
+
+    @property
+    def knows_nothing(self) -> bool:
+        """Whether guessing would be as good."""
+        share = self.guessing / 100
+        error = 100 * (share * (1 - share) / max(1, self.images)) ** 0.5
+        return self.top1 < self.guessing + _ERRORS * error
+
+
+def measured(
+    teacher: PreparedTeachers, data: ImageData, device: str, batch: int
+) -> TeacherMeasure:
+    """What it is worth on this data; once for each pair of weights and data, then kept."""
+    test, validation = _some(data, data.test), _some(data, data.validation)
+    rows = [str(ids.tolist()) for ids in (test, validation)]
+    parts = [teacher.fingerprint, data.digest, *rows]
+    key = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+    kept = home() / "teachers" / "measured" / f"{key}.json"
+    known = _read(kept)
+    if known is None:
+        with torch.random.fork_rng():
+            model = teacher.build(len(data.classes), data.shape[0]).to(device)
+        known = _measure(model, data, test, validation, batch)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_json(kept, plain(known))
+    return known
+
+
+def _read(path: Path) -> TeacherMeasure | None:
+    """None where there is none, or it is damaged: then it is measured again."""
+    try:
+        return typed(TeacherMeasure, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, BadInput):
+        return None
+
+
+def _some(data: ImageData, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """All, or of very many so many of each class."""
+    if len(rows) <= _MOST:
+        return rows
+    return by_class(rows, data.labels, _MOST, 0)[0]
+
+
+def _measure(
+    model: nn.Module,
+    data: ImageData,
+    test: NDArray[np.int64],
+    validation: NDArray[np.int64],
+    batch: int,
+) -> TeacherMeasure:
+    answers, labels = probabilities(model, data, test, batch), data.labels[test]
+    order = np.argsort(-answers, axis=1)[:, : min(5, len(data.classes))]
+    right = order == labels[:, None]
+    counts = np.bincount(labels, minlength=len(data.classes))
+    hits = np.bincount(labels[right[:, 0]], minlength=len(data.classes))
+    validated = None
+    if len(validation):
+        said = probabilities(model, data, validation, batch).argmax(1)
+        validated = 100 * float((said == data.labels[validation]).mean())
+    return TeacherMeasure(
+        split="test",
+        images=len(test),
+        top1=100 * float(right[:, 0].mean()),
+        top5=100 * float(right.any(1).mean()),
+        guessing=100 * float(counts.max() / len(labels)),
+        calibration_error=expected_calibration_error(answers, labels),
+        confidence=100 * float(answers.max(1).mean()),
+        per_class={
+            name: 100 * float(hits[k] / counts[k])
+            for k, name in enumerate(data.classes)
+            if counts[k]
+        },
+        validation_top1=validated,
+        renamed=_renamed(order[:, 0], labels, data.classes),
+    )
+
+
+def probabilities(
+    model: nn.Module, data: ImageData, rows: NDArray[np.int64], batch: int = 256
+) -> NDArray[np.float64]:
+    """(N, classes) of these images, unaugmented. Leaves the model in the mode it was in."""
+    device = next(model.parameters()).device
+    found = []
+    batches = [rows[begin : begin + batch] for begin in range(0, len(rows), batch)]
+    with evaluating(model), torch.inference_mode():
+        for shown in data.shown_ahead(batches):
+            scores = model(torch.from_numpy(shown).to(device))
+            found.append(scores.float().softmax(1).cpu().numpy())
+    return np.concatenate(found) if found else np.zeros((0, len(data.classes)))
+
+
+def _renamed(
+    said: NDArray[np.int64], labels: NDArray[np.int64], classes: tuple[str, ...]
+) -> dict[str, str]:
+    """Each answer's own class, if answers fit when they are read so, and not as they are."""
+    count = len(classes)
+    table = np.zeros((count, count), np.int64)
+    np.add.at(table, (said, labels), 1)
+    meant = table.argmax(1)
+    fits = table.max(1).sum() / max(1, len(labels))
+    moved = [k for k in range(count) if table[k].sum() and meant[k] != k]
+    used = [int(meant[k]) for k in range(count) if table[k].sum()]
+    if (
+        fits < _FITS
+        or len(set(used)) < len(used)
+        or np.trace(table) > 0.5 * fits * len(labels)
+    ):
+        return {}
+    return {classes[k]: classes[meant[k]] for k in moved}
+
+
+def check_teacher(
+    teacher: PreparedTeachers, data: ImageData, device: str, batch: int, emit: Emit
+) -> TeacherMeasure:
+    """Measure it, say what was found, and refuse what its card does not allow.
+
+    Args:
+        teacher: with its weights.
+        data: of the experiment.
+        device: it is asked on.
+        batch: images at a time.
+        emit: gets the figures, and a warning of a teacher that knows nothing.
+
+    Raises:
+        TeacherRefused: it stays below its `min_top1`.
+    """
+    found = measured(teacher, data, device, batch)
+    emit(TeacherMeasured(**{k: v for k, v in plain(found).items() if k != "renamed"}))
+    if found.knows_nothing:
+        emit(Warned(message=_warning(found)))
+    reached = found.top1 if found.validation_top1 is None else found.validation_top1
+    part = "test" if found.validation_top1 is None else "validation"
+    for member in teacher.members if len(teacher.members) == 1 else ():
+        least = member.spec.min_top1
+        if least is not None and reached < least:
+            raise TeacherRefused(
+                f"The teacher {member.weights} reaches {reached:.2f} % on {part}, and min_top1 "
+                f"demands {least:g} %. {_doubt(found)} Mend its weights, classes or "
+                "normalisation (model.mean, model.std), or lower min_top1."
+            )
+    return found
+
+
+def _warning(found: TeacherMeasure) -> str:
+    return (
+        f"the teacher knows no more of this data than a guess: {found.top1:.1f} % top-1 on "
+        f"{found.images:,} {found.split} images, and saying the commonest class is right in "
+        f"{found.guessing:.1f} %. {_doubt(found)}"
+    )
+
+
+def _doubt(found: TeacherMeasure) -> str:
+    if found.renamed:
+        pairs = ", ".join(f"{a} is {b}" for a, b in list(found.renamed.items())[:3])
+        return f"Its answers fit if its classes are in another order ({pairs}, ...)."
+    return "Are its classes these, in this order, and its images normalised so?"

@@ -1,0 +1,285 @@
+"""What an experiment will take, before it runs: from some seconds of its own steps."""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import psutil
+
+from kdlab.cluster.emulated_pool import EmulatedPool
+from kdlab.cluster.local_pool import LocalPool
+from kdlab.data.images import ImageData
+from kdlab.errors import BadInput
+from kdlab.experiment.spec import ExperimentSpec, Member
+from kdlab.report import page
+from kdlab.report.table import NAMES, text_table_left
+from kdlab.run.rates import NetworkRates, network_rates
+from kdlab.train.recipe import Recipe
+from kdlab.train.teacher import TeacherSpec, prepared
+
+_STARTS_S = 4.0  # of a training: process, first steps, last evaluation
+_POOL_S = 6.0  # until served teachers answer
+_BASE_MB = 350  # of a process with PyTorch
+_KEPT = 2  # checkpoints of a training, beside its exported weights
+_VIEWS_S = 0.5
+_HEAD = ("", "about", "samples/s", "bound by")
+
+
+@dataclass(frozen=True, slots=True)
+class StageEstimate:
+    """One training of a run."""
+
+    name: str  # "teacher", "none/seed0"
+    about: str
+    seconds: float
+    samples_per_second: float
+    bound_by: str  # what it would have to be faster for
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A table in a terminal and in a notebook; seconds, MB, samples/s."""
+
+    stages: tuple[StageEstimate, ...]
+    student: NetworkRates
+    teacher: NetworkRates | None
+    views_per_second: float
+    memory_mb: float
+    disk_mb: float
+    label_bytes: int  # of a sample's soft labels; 0 without a teacher
+    teachers_needed: int | None  # served ones, so that the student does not wait
+
+    @property
+    def seconds(self) -> float:
+        return sum(stage.seconds for stage in self.stages)
+
+    def rows(self) -> list[list[str]]:
+        return [
+            [
+                f"{s.name}: {s.about}",
+                duration(s.seconds),
+                f"{s.samples_per_second:,.0f}",
+                s.bound_by,
+            ]
+            for s in self.stages
+        ]
+
+    def facts(self) -> list[str]:
+        """A line for each."""
+        found = [
+            f"about {duration(self.seconds)} in all on this machine, as busy as it is now",
+            f"memory about {self.memory_mb:,.0f} MB, disk about {self.disk_mb:,.0f} MB",
+            f"the student trains on {self.student.trained:,.0f} samples/s, views are made at "
+            f"{self.views_per_second:,.0f}",
+        ]
+        if self.teacher is not None:
+            found.append(
+                f"the teacher answers {self.teacher.asked:,.0f} samples/s, "
+                f"{self.label_bytes:,} bytes of soft labels each"
+            )
+        if self.teachers_needed is not None:
+            found.append(f"{self.teachers_needed} served teachers keep up with the student")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"seconds": self.seconds}
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.facts(), "", text_table_left(_HEAD, self.rows())])
+
+    def _repr_html_(self) -> str:
+        facts = page.table(("estimate",), [[line] for line in self.facts()])
+        return facts + page.table(_HEAD, self.rows())
+
+
+def duration(seconds: float) -> str:
+    """For people: 45 s, 3:20 min, 2:05 h."""
+    if seconds < 60:
+        return f"{max(1, round(seconds))} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02} h"
+
+
+def estimate(
+    spec: ExperimentSpec, say: Callable[[str], None] = lambda line: None
+) -> Estimate:
+    """Measure student, teacher and views for some seconds, and reckon from there.
+
+    Raises:
+        BadInput: of several devices or local models, whose plans say what they take.
+    """
+    if spec.method.component != "methods/student" or spec.method.has_ranks(spec):
+        raise BadInput(
+            f"An estimate is made of one student in one process; this is "
+            f"{spec.method.component} with {spec.aggregation.component}. Plans of blockwise "
+            "distillation and rounds of ensembles say their times when they start; kdlab "
+            "simulate reckons with many machines."
+        )
+    say("measuring the student, the teacher and the views for some seconds")
+    return _Reckoning(spec, spec.data.load(say)).estimate()
+
+
+class _Reckoning:
+    def __init__(self, spec: ExperimentSpec, data: ImageData) -> None:
+        self.spec, self.data = spec, data
+        classes = len(data.classes)
+        self.student = network_rates(spec.student, spec.train, data.shape, classes)
+        self.teacher: NetworkRates | None = None
+        self.taught = any(m.source.needs_teacher != "none" for m in spec.members())
+        if self.taught:
+            kinds = [one.model for one in spec.teachers()]
+            rates = [network_rates(k, self._asking(), data.shape, classes) for k in kinds]
+            self.teacher = rates[0] if len(rates) == 1 else _one_after_the_other(rates)
+        self.views = _views_per_second(data, spec.train.batch)
+
+    def _asking(self) -> Recipe:
+        return self.spec.train
+
+    def estimate(self) -> Estimate:
+        stages = [s for one in self.spec.teachers() for s in self._taught(one)]
+        stages += [self._stage(member) for member in self.spec.members()]
+        held = self.spec.data.expected_bytes() / 1e6
+        teachers, pool = 0, self.spec.teacher_pool
+        if isinstance(pool, LocalPool) and self._is_served():
+            teachers = pool.most or pool.teachers
+        weights = (self.teacher.parameters if self.teacher else 0) * 4 / 1e6
+        memory = psutil.Process().memory_info().rss / 1e6 + self.student.step_mb
+        memory += weights + teachers * (_BASE_MB + weights) + min(held, 4000)
+        return Estimate(
+            stages=tuple(stages),
+            student=self.student,
+            teacher=self.teacher,
+            views_per_second=self.views,
+            memory_mb=memory + (_BASE_MB if teachers else 0),
+            disk_mb=self._disk_mb(),
+            label_bytes=self._label_bytes(),
+            teachers_needed=self._needed(),
+        )
+
+    def _taught(self, teacher: TeacherSpec) -> list[StageEstimate]:
+        """The training of a teacher that has no weights yet."""
+        if not self.taught or prepared(teacher) is not None:
+            return []
+        recipe, data = teacher.recipe, teacher.data
+        assert recipe is not None
+        assert data is not None
+        own = data.load()
+        rates = network_rates(teacher.model, recipe, own.shape, len(own.classes))
+        seconds = _STARTS_S + self._epochs_s(rates, recipe, 1 / rates.trained)
+        about = f"{recipe.epochs} epochs, once: it is kept"
+        rate = min(rates.trained, self.views)
+        bound = "its own steps" if rates.trained <= self.views else "views"
+        return [StageEstimate("teacher", about, seconds, rate, bound)]
+
+    def _stage(self, member: Member) -> StageEstimate:
+        each, bound, before = self._each_s(member)
+        train = self.spec.train
+        seconds = _STARTS_S + before + self._epochs_s(self.student, train, each)
+        about = NAMES.get(member.source_name, member.source_name)
+        return StageEstimate(member.name, about, seconds, 1 / each, bound)
+
+    def _each_s(self, member: Member) -> tuple[float, str, float]:
+        """Seconds of a sample, what they are bound by, and what comes before the first epoch."""
+        own, views, need = (
+            1 / self.student.trained,
+            1 / self.views,
+            member.source.needs_teacher,
+        )
+        answer = 0.0 if self.teacher is None else 1 / self.teacher.asked
+        if need == "none":
+            return _slowest({"the student's steps": own, "views": views}, 0.0)
+        if member.source.keeps_labels and need == "in_process":
+            once = len(self.data.train) * answer
+            return _slowest({"the student's steps": own, "views": views}, once)
+        if need == "in_process":
+            sides = {"student and teacher in turn": own + answer, "views": views}
+            return _slowest(sides, 0.0)
+        crowd, rate = self._pool_rate()
+        sides = {
+            "the student's steps": own * crowd,
+            "views": views,
+            "teachers": 1 / rate if rate else 0.0,
+        }
+        return _slowest(sides, _POOL_S)
+
+    def _pool_rate(self) -> tuple[float, float]:
+        """How much slower all is on shared cores, and samples/s of all teachers; 0: unknown."""
+        pool, cores = self.spec.teacher_pool, os.cpu_count() or 1
+        if isinstance(pool, EmulatedPool):
+            return 1.0, pool.teachers * pool.t_t
+        if not isinstance(pool, LocalPool) or self.teacher is None:
+            return 1.0, 0.0
+        threads = self.spec.train.threads or cores
+        crowd = max(1.0, (threads + pool.teachers * pool.threads) / cores)
+        return crowd, pool.teachers * self.teacher.asked * pool.threads / threads / crowd
+
+    def _epochs_s(self, rates: NetworkRates, recipe: Recipe, each_s: float) -> float:
+        looks = math.ceil(recipe.epochs / recipe.evaluate_every)
+        asked = looks * len(self.data.validation) + len(self.data.test)
+        return recipe.epochs * len(self.data.train) * each_s + asked / min(
+            rates.asked, self.views
+        )
+
+    def _is_served(self) -> bool:
+        return any(m.source.needs_teacher == "served" for m in self.spec.members())
+
+    def _needed(self) -> int | None:
+        pool = self.spec.teacher_pool
+        if not self._is_served() or self.teacher is None:
+            return None
+        if isinstance(pool, EmulatedPool):
+            return math.ceil(self.student.trained / pool.t_t)
+        threads = self.spec.train.threads or os.cpu_count() or 1
+        own = pool.threads if isinstance(pool, LocalPool) else threads
+        return math.ceil(self.student.trained / (self.teacher.asked * own / threads))
+
+    def _label_bytes(self) -> int:
+        sources = [
+            m.source for m in self.spec.members() if m.source.needs_teacher != "none"
+        ]
+        return max(
+            (s.bytes_per_output * len(self.data.classes) for s in sources), default=0
+        )
+
+    def _disk_mb(self) -> float:
+        moments = 2 if self.spec.train.optimizer == "adamw" else 1
+        weights = 4 * self.student.parameters / 1e6
+        each = weights * (_KEPT * (1 + moments) + 2)
+        labels = sum(
+            len(self.data.train) * self._label_bytes() / 1e6
+            for member in self.spec.members()
+            if member.source.keeps_labels
+        )
+        return len(self.spec.members()) * each + labels + 2
+
+
+def _slowest(sides: dict[str, float], before: float) -> tuple[float, str, float]:
+    name = max(sides, key=lambda k: sides[k])
+    return sides[name], name, before
+
+
+def _one_after_the_other(rates: list[NetworkRates]) -> NetworkRates:
+    """An ensemble: every member answers every sample."""
+    return NetworkRates(
+        trained=1 / sum(1 / r.trained for r in rates),
+        asked=1 / sum(1 / r.asked for r in rates),
+        parameters=sum(r.parameters for r in rates),
+        step_mb=max(r.step_mb for r in rates),
+    )
+
+
+def _views_per_second(data: ImageData, batch: int) -> float:
+    """As a trainer asks for them, batch after batch."""
+    ids = data.train[:batch]
+    data.views(ids, 0)  # threads and pages are there from here on
+    begin, made = time.perf_counter(), 0
+    while (took := time.perf_counter() - begin) < _VIEWS_S:
+        data.views(ids, made)
+        made += len(ids)
+    return made / took

@@ -1,0 +1,196 @@
+"""`kdlab new`: a commented config and a notebook for somebody's photos."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kdlab.config import load as loader
+from kdlab.config.home import write_whole
+from kdlab.data.images import PHOTO_SIZE
+from kdlab.errors import BadInput
+from kdlab.run.experiment import Experiment, load
+from kdlab.run.outputs.data_sheet import DataSheet, look_at
+from kdlab.run.recommend import Recommendation, Wishes, recommend, summary
+
+_NAME = re.compile(r"[A-Za-z0-9][\w\-]*")
+_WIDE = 96  # characters of a line
+
+
+@dataclass(frozen=True, slots=True)
+class NewExperiment:
+    """What was found and written."""
+
+    name: str
+    sheet: DataSheet
+    chosen: Recommendation
+    config: Path
+    notebook: Path
+
+    def __str__(self) -> str:
+        return (
+            f"{self.sheet}\n\nChosen:\n{summary(self.chosen)}\n\n"
+            f"Written: {self.config}, with the reasons, and {self.notebook}\n\n"
+            f"    kdlab run {self.name}\n"
+            f"    kdlab predict last PHOTO.jpg"
+        )
+
+
+def new(
+    name: str,
+    wishes: Wishes,
+    *,
+    force: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> NewExperiment:
+    """Look at the photos, choose, and write `configs/NAME.yaml` and `NAME.ipynb`.
+
+    Args:
+        name: of the experiment.
+        wishes: its data, and what else is asked for.
+        force: write over what is there.
+        say: gets a line now and then.
+
+    Raises:
+        BadInput: no such data or network, no name for files, or they are there already.
+    """
+    if not _NAME.fullmatch(name):
+        raise BadInput(f"{name!r} is no name of an experiment: letters, digits, - and _.")
+    config, notebook = Path("configs") / f"{name}.yaml", Path(f"{name}.ipynb")
+    there = [str(path) for path in (config, notebook) if path.exists()]
+    if there and not force:
+        raise BadInput(f"{' and '.join(there)} is there already; --force writes over it.")
+    sheet, chosen = looked_and_chosen(wishes, say)
+    config.parent.mkdir(exist_ok=True)
+    text = commented(chosen, name)
+    write_whole(config, lambda path: Path(path).write_text(text, encoding="utf-8"))
+    load(name)  # what was written is read: a fault shows here
+    cells = json.dumps(_notebook(name, chosen), indent=1) + "\n"
+    write_whole(notebook, lambda path: Path(path).write_text(cells, encoding="utf-8"))
+    return NewExperiment(name, sheet, chosen, config, notebook)
+
+
+def looked_and_chosen(
+    wishes: Wishes, say: Callable[[str], None]
+) -> tuple[DataSheet, Recommendation]:
+    """What the photos are, and an experiment for them.
+
+    Raises:
+        BadInput: no such data or network.
+    """
+    say(f"looking at {wishes.data}")
+    sheet = look_at(wishes.data, "kept=encoded", f"size={PHOTO_SIZE}", say=say)
+    return sheet, recommend(wishes, sheet, say)
+
+
+def experiment_for(
+    wishes: Wishes,
+    overrides: tuple[str | Mapping[str, object], ...],
+    say: Callable[[str], None],
+) -> Experiment:
+    """The same without files; see `kdlab.distil`."""
+    _, chosen = looked_and_chosen(wishes, say)
+    say(summary(chosen))
+    name = Path(wishes.data.rstrip("/")).stem or "photos"
+    experiment = Experiment(
+        loader.from_dict(chosen.config, name, overrides), loader.merged(overrides), name
+    )
+    experiment.spec  # noqa: B018  # checks it now
+    return experiment
+
+
+def commented(chosen: Recommendation, name: str) -> str:
+    """A config as a person would write it, each choice with its reason."""
+    lines = [
+        f"# Made by kdlab new. Run it:       kdlab run {name}",
+        f"# See every key with its value:    kdlab show {name}",
+        "# What parts and keys there are:   kdlab list, kdlab show losses/hinton",
+    ]
+    for key, value in chosen.config.items():
+        lines += ["", *_block_lines(key, value, chosen.reasons)]
+    lines += [
+        "",
+        "# Teachers in processes of their own, here or on other machines, instead of in the",
+        "# student's (docs: EDL-Dist):",
+        "# soft_labels: served",
+        "",
+        "# Mean and spread over three trainings:",
+        "# seeds: [0, 1, 2]",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _block_lines(key: str, value: object, reasons: Mapping[str, str]) -> list[str]:
+    before = [f"# {line}" for line in _wrapped(reasons.get(key, ""))]
+    if not isinstance(value, dict):
+        return [*before, f"{key}: {_flow(value)}"]
+    lines = [*before, f"{key}:"]
+    for name, inner in value.items():
+        why = reasons.get(f"{key}.{name}", "")
+        lines += [f"  # {line}" for line in _wrapped(why)]
+        lines.append(f"  {name}: {_flow(inner)}")
+    return lines
+
+
+def _wrapped(text: str) -> list[str]:
+    lines: list[str] = []
+    for word in text.split():
+        if lines and len(lines[-1]) + len(word) < _WIDE - 6:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def _flow(value: object) -> str:
+    """On one line."""
+    text = yaml.safe_dump(
+        value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True
+    )
+    return text.removesuffix("...\n").strip()
+
+
+def _notebook(name: str, chosen: Recommendation) -> dict[str, Any]:
+    data = chosen.config["data"]["root"]
+    cells = [
+        f"# {name}\n\nFrom photos to a small network. Each cell can be run again.",
+        f'import kdlab\n\nexp = kdlab.load("{name}")\nexp',
+        "What the photos are, and what the student will see of them:",
+        f"kdlab.look_at({data!r})",
+        "exp.show_batch(teacher=False)",
+        "What it will take on this machine:",
+        "exp.estimate()",
+        "The teacher is trained once and kept. The run goes on if this page is closed.",
+        "run = exp.start()\nrun.live()",
+        "run.wait()\nprint(run.table())",
+        "Where it is right, where it is wrong, and whether it can be believed:",
+        "run.examine()",
+        "Any photo, or a folder of them:",
+        'run.predict(run.test_images(4))\n# run.predict("photo.jpg")',
+    ]
+    return {
+        "cells": [_cell(number, text) for number, text in enumerate(cells)],
+        "metadata": {
+            "kernelspec": {
+                "display_name": "Python 3",
+                "language": "python",
+                "name": "python3",
+            }
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+
+
+_WORDS = re.compile(r"(#|[A-Z][a-z]+ )")  # how a cell of words begins
+
+
+def _cell(number: int, text: str) -> dict[str, Any]:
+    own: dict[str, Any] = {"id": f"cell-{number}", "metadata": {}, "source": text}
+    if _WORDS.match(text):
+        return {"cell_type": "markdown", **own}
+    return {"cell_type": "code", "execution_count": None, "outputs": [], **own}

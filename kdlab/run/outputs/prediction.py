@@ -1,0 +1,227 @@
+"""What a student says of images that are no part of any data set."""
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
+from kdlab.data.encoded.walk import IMAGES
+from kdlab.data.shown import ImageInput
+from kdlab.data.splits import by_class
+from kdlab.errors import BadInput, DataError
+from kdlab.experiment import folder as folders
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.spec import spec_of
+from kdlab.models.exported import load_exported
+from kdlab.models.model import Normalised, read_card
+from kdlab.report.pictures import Pictures
+from kdlab.report.table import text_table_left
+from kdlab.run.outputs.student_files import student_file
+
+_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One image: the likeliest classes, likeliest first."""
+
+    image: str  # its path, or "image 3"
+    classes: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+    @property
+    def top(self) -> str:
+        return self.classes[0]
+
+    def __str__(self) -> str:
+        pairs = zip(self.classes, self.probabilities, strict=True)
+        return f"{self.image}: " + ", ".join(f"{name} {share:.0%}" for name, share in pairs)
+
+
+class Predictions(Sequence[Prediction]):
+    """A table in a terminal, the pictures with their answers in a notebook."""
+
+    def __init__(self, rows: Sequence[Prediction], pixels: NDArray[np.uint8]) -> None:
+        self.rows, self.pixels = list(rows), pixels
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.rows[place]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return iter(self.rows)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [asdict(row) for row in self.rows]
+
+    def __repr__(self) -> str:
+        count = max((len(row.classes) for row in self.rows), default=0)
+        body = [
+            [row.image]
+            + [
+                f"{name} {share:.1%}"
+                for name, share in zip(row.classes, row.probabilities, strict=True)
+            ]
+            for row in self.rows
+        ]
+        return text_table_left(["image", "is", *["or"] * (count - 1)], body)
+
+    def _repr_html_(self) -> str:
+        lines = [
+            [
+                Path(row.image).name,
+                *(
+                    f"{name} {share:.0%}"
+                    for name, share in zip(row.classes, row.probabilities, strict=True)
+                ),
+            ]
+            for row in self.rows
+        ]
+        return Pictures(self.pixels, lines)._repr_html_()
+
+
+class StudentAtWork:
+    """An exported student that is asked about images.
+
+    Args:
+        path: of its .safetensors; the .json beside it says what its input is.
+
+    Raises:
+        WeightsError: a file is missing, or they do not belong together.
+        BadInput: it was exported before its file said how an image becomes its input.
+    """
+
+    def __init__(self, path: Path) -> None:
+        card = read_card(path) if path.with_suffix(".json").is_file() else {}
+        self.model: Normalised = load_exported(path)
+        if "input" not in card:
+            raise BadInput(
+                f"{path.with_suffix('.json')} does not say how an image becomes the student's "
+                "input: an earlier version of kdlab wrote it. Train it again, or call the model "
+                "with pixels of your own: kdlab.models.exported.load_exported."
+            )
+        self.input = construct(ImageInput, from_dict(card["input"], path.name))
+        self.classes: tuple[str, ...] = tuple(card["classes"])
+
+    def __call__(self, asked: object, top: int = 3) -> Predictions:
+        """What it says.
+
+        Args:
+            asked: a path of an image or of a folder of them, an image in memory (Pillow's, or
+                (H, W, C) uint8), or several of these.
+            top: classes for each.
+
+        Raises:
+            BadInput: there is no image.
+            DataError: one cannot be decoded; it is named.
+        """
+        named = list(_images(asked))
+        if not named:
+            raise BadInput(f"There is no image in {asked}.")
+        pixels = np.stack([self._pixels(name, raw) for name, raw in named])
+        rows = []
+        with torch.inference_mode():
+            for begin in range(0, len(pixels), _BATCH):
+                some = torch.from_numpy(pixels[begin : begin + _BATCH])
+                shares = self.model(some).float().softmax(1)
+                best = shares.topk(min(top, len(self.classes)), dim=1)
+                for i, (values, places) in enumerate(zip(*best, strict=True)):
+                    names = tuple(self.classes[int(k)] for k in places)
+                    shown = tuple(round(float(v), 6) for v in values)
+                    rows.append(Prediction(named[begin + i][0], names, shown))
+        return Predictions(rows, pixels)
+
+    def _pixels(self, name: str, raw: bytes) -> NDArray[np.uint8]:
+        try:
+            return self.input.pixels(raw)
+        except (DataError, OSError) as error:
+            raise DataError(f"{name} {error}") from error
+
+
+def answers(
+    run: str, images: object, top: int = 3, member: str | None = None, *, best: bool = False
+) -> Predictions:
+    """What the student of a run says of images; see `Run.predict`.
+
+    Args:
+        run: as `kdlab attach` takes it, or the path of an exported student.
+        images: see `StudentAtWork`.
+        top: classes for each.
+        member: a training by name; None is the one that the result describes.
+        best: the weights of the best epoch on validation instead of the last.
+
+    Raises:
+        BadInput, DataError: there is no image, or one is damaged.
+        NotFoundError: no such run, or it has no student yet.
+    """
+    if top < 1:
+        raise BadInput(f"{top} classes are none; ask for one at least.")
+    exported = Path(run).expanduser()
+    if exported.suffix != ".safetensors":
+        exported = student_file(folders.find(run), member, best=best)
+    return StudentAtWork(exported)(images, top)
+
+
+def test_images(run: RunFolder, count: int) -> list[NDArray[np.uint8]]:
+    """The first test images of each class in turn, (H, W, C), as the student is shown them.
+
+    Raises:
+        BadInput: fewer than one.
+    """
+    if count < 1:
+        raise BadInput(f"{count} images are none; ask for one at least.")
+    data = spec_of(run).data.load()
+    rows, _ = by_class(data.test, data.labels, min(count, len(data.test)), 0)
+    return [np.moveaxis(image, 0, -1) for image in data.inputs[rows]]
+
+
+def _images(asked: object) -> Iterator[tuple[str, bytes]]:
+    """Name and encoded bytes of each."""
+    if isinstance(asked, str | Path):
+        yield from _files(Path(asked).expanduser())
+    elif isinstance(asked, np.ndarray) and asked.ndim <= 3:
+        yield "image", _encoded(asked)
+    elif hasattr(asked, "save"):  # of Pillow
+        yield "image", _encoded(np.asarray(asked.convert("RGB")))  # type: ignore[attr-defined]
+    elif isinstance(asked, Iterable):
+        for number, one in enumerate(asked):
+            for name, raw in _images(one):
+                yield (f"image {number}" if name == "image" else name), raw
+    else:
+        raise BadInput(f"{type(asked).__name__} is no image: give a path, or an image.")
+
+
+def _files(path: Path) -> Iterator[tuple[str, bytes]]:
+    if path.is_dir():
+        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGES)
+        if not found:
+            raise BadInput(f"There is no image in the folder {path}.")
+        for one in found:
+            yield str(one), one.read_bytes()
+        return
+    try:
+        yield str(path), path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _encoded(pixels: NDArray[np.uint8]) -> bytes:
+    """Without a loss."""
+    from PIL import Image
+
+    if pixels.dtype != np.uint8:
+        raise BadInput(
+            f"An image in memory has whole numbers from 0 to 255 (uint8), not {pixels.dtype}."
+        )
+    written = io.BytesIO()
+    Image.fromarray(pixels.squeeze()).save(written, "PNG")
+    return written.getvalue()

@@ -1,0 +1,116 @@
+"""A teacher is measured before it teaches: one that knows nothing, or other classes, is found."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+
+import kdlab
+from kdlab.config.check import construct
+from kdlab.config.load import compose_card
+from kdlab.errors import TeacherRefused
+from kdlab.events.general import Warned
+from kdlab.events.runs import TeacherMeasured
+from kdlab.experiment.teacher_check import check_teacher, measured
+from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.train.teacher import PreparedTeacher, PreparedTeachers, TeacherSpec, prepared
+
+
+@pytest.fixture(scope="module")
+def clothes():
+    return kdlab.load("clothes/quickstart").spec.data.load()
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    found = prepared(construct(TeacherSpec, compose_card("teachers/clothes_resnet")))
+    assert found is not None
+    return found
+
+
+def foreign(path, state, bundled, **fields):
+    save_file(state, path)
+    values = bundled.spec.model.fields() | {"weights": str(path), "sha256": None}
+    spec = TeacherSpec(model=CifarResNet(**values), **fields)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return PreparedTeachers((PreparedTeacher(spec, path, sha256, None),))
+
+
+def test_the_bundled_teacher_is_what_its_card_says(clothes, bundled):
+    events = []
+    found = check_teacher(PreparedTeachers((bundled,)), clothes, "cpu", 256, events.append)
+    assert (len(clothes.train), len(clothes.test)) == (2317, 641)
+    assert found.top1 > 78
+    assert found.validation_top1 > 75
+    assert found.guessing == pytest.approx(100 * 100 / 641)
+    assert set(found.per_class) == set(clothes.classes)
+    assert not found.knows_nothing
+    assert not found.renamed
+    (event,) = events
+    assert isinstance(event, TeacherMeasured)
+    assert "guessing 15.6 %" in event.text()
+
+
+def test_a_measure_is_kept_and_a_damaged_one_is_made_anew(kdlab_home, clothes, bundled):
+    teacher = PreparedTeachers((bundled,))
+    first = measured(teacher, clothes, "cpu", 256)
+    kept = sorted((kdlab_home / "teachers" / "measured").glob("*.json"))
+    assert kept
+    for path in kept:
+        path.write_text(path.read_text()[:20])
+    assert measured(teacher, clothes, "cpu", 256) == first
+
+
+def test_one_that_knows_nothing_is_said(tmp_path, clothes, bundled):
+    fresh = CifarResNet(depth=14, width=(16, 32, 64, 96)).architecture(10, 3)
+    teacher = foreign(tmp_path / "w.safetensors", fresh.state_dict(), bundled)
+    events = []
+    found = check_teacher(teacher, clothes, "cpu", 256, events.append)
+    assert found.knows_nothing
+    (warning,) = [e for e in events if isinstance(e, Warned)]
+    assert "no more of this data than a guess" in warning.message
+    refused = foreign(tmp_path / "w.safetensors", fresh.state_dict(), bundled, min_top1=50)
+    with pytest.raises(TeacherRefused, match="min_top1 demands 50"):
+        check_teacher(refused, clothes, "cpu", 256, events.append)
+
+
+def test_classes_in_another_order_are_recognised(tmp_path, clothes, bundled):
+    state = load_file(bundled.weights)
+    order = np.roll(np.arange(10), 1)
+    for name in ("head.weight", "head.bias"):
+        state[name] = state[name][order].contiguous()
+    teacher = foreign(tmp_path / "w.safetensors", state, bundled)
+    found = measured(teacher, clothes, "cpu", 256)
+    assert found.knows_nothing
+    expected = {clothes.classes[k]: clothes.classes[order[k]] for k in range(10)}
+    assert found.renamed == expected
+    events = []
+    check_teacher(teacher, clothes, "cpu", 256, events.append)
+    assert "another order" in events[-1].message
+
+
+@pytest.mark.processes
+def test_a_run_shows_its_foreign_teacher(tmp_path, elsewhere, bundled):
+    run = kdlab.load(
+        "clothes/quickstart",
+        "train.epochs=1",
+        "train.warmup_epochs=0",
+        "compare=[]",
+        "soft_labels=in_process",
+        "data.train_samples=128",
+        "tracking.enabled=false",
+    ).start()
+    assert run.wait().state == "finished", run.status.error
+    (event,) = [e for e in run.events() if isinstance(e, TeacherMeasured)]
+    assert run.result["teacher_top1"] == event.top1 > 78
+    assert "teacher" in run.table()
+    seen = run.examine()
+    assert [row[0] for row in seen.table()] == ["teacher", "in_process/seed0"]
+    assert len(seen.top_disagreements(3).lines) == 3
+
+
+def test_a_teacher_of_other_classes_is_refused(elsewhere):
+    exp = kdlab.load("clothes/quickstart", "teacher={use: teachers/digits_resnet}")
+    with pytest.raises(kdlab.KdlabError, match="classes 0, 1, 2, 3 and 6 more"):
+        exp.check()

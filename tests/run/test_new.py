@@ -1,0 +1,186 @@
+"""From a folder of photos to a small model: kdlab new, run, predict; what is chosen and why."""
+
+import http.server
+import json
+import threading
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+import kdlab
+from kdlab.errors import BadInput, DataError
+from kdlab.run import recommend as recommending
+from kdlab.run.new import new
+from kdlab.run.outputs.prediction import StudentAtWork
+from kdlab.run.recommend import Wishes, hub_answers
+
+
+@pytest.fixture
+def photos(elsewhere, monkeypatch):
+    """Plain colours with noise: a class for each, uneven, one file broken."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    chance = np.random.default_rng(0)
+    for name, colour, count in (("red", 0, 90), ("green", 1, 40), ("blue", 2, 10)):
+        folder = elsewhere / "photos" / name
+        folder.mkdir(parents=True)
+        for number in range(count):
+            pixels = chance.integers(0, 90, (72, 60, 3), np.uint8)
+            pixels[..., colour] += 150
+            Image.fromarray(pixels).save(folder / f"{number}.jpg")
+    return elsewhere / "photos"
+
+
+@pytest.mark.processes
+def test_from_photos_to_a_prediction(photos, kdlab_cli):
+    (photos / "red" / "torn.jpg").write_bytes(b"\xff\xd8 no photo")
+    code, out, err = kdlab_cli("new", "colours", "--data", "photos", "--minutes", "0.2")
+    assert code == 0, err
+    assert "torn.jpg" in out
+    assert "kdlab run colours" in out
+    text = (photos.parent / "configs" / "colours.yaml").read_text()
+    config = yaml.safe_load(text)
+    assert config["data"]["broken"] == "skip"
+    assert config["data"]["sampling"] == {"balance": 0.5}  # 90 to 10
+    assert config["data"]["size"] <= 60
+    assert "# 1 files cannot be decoded" in text
+    code, out, err = kdlab_cli(
+        "run", "colours", "train.epochs=4", "teacher.recipe.epochs=4", "--json"
+    )
+    assert code == 0, err
+    result = json.loads(out.splitlines()[-1])
+    assert result["teacher_top1"] > 80
+    shown = Image.new("RGB", (200, 100), (230, 20, 20))
+    shown.save("one.png")
+    code, out, err = kdlab_cli(
+        "predict", "last", "one.png", "photos/blue", "--top", "2", "--json"
+    )
+    assert code == 0, err
+    found = json.loads(out.splitlines()[-1])["predictions"]
+    assert len(found) == 11
+    assert found[0]["classes"][0] == "red"
+    assert sum(p["classes"][0] == "blue" for p in found[1:]) >= 8
+
+    run = kdlab.attach("last")
+    (answer,) = run.predict(shown, top=3)
+    assert (answer.top, len(answer.classes)) == ("red", 3)
+    assert sum(answer.probabilities) == pytest.approx(1, abs=1e-4)
+    tested = run.test_images(6)
+    assert [p.image for p in run.predict(tested)] == [f"image {k}" for k in range(6)]
+    assert "<img" in run.predict(tested)._repr_html_()
+    with pytest.raises(BadInput, match=r"nothing\.jpg cannot be read"):
+        run.predict("nothing.jpg")
+    with pytest.raises(DataError, match=r"torn\.jpg"):
+        run.predict(photos / "red" / "torn.jpg")
+    with pytest.raises(BadInput, match="no image in the folder"):
+        run.predict(photos.parent / "configs")
+    with pytest.raises(BadInput, match="0 classes"):
+        run.predict(shown, top=0)
+
+    # What the file beside the weights says is enough: the same answers as the test's.
+    code, out, err = kdlab_cli("export", "last", "--out", "out/small.safetensors")
+    assert code == 0, err
+    student = StudentAtWork(photos.parent / "out" / "small.safetensors")
+    assert student.classes == ("blue", "green", "red")
+    assert student(shown).rows == run.predict(shown).rows
+
+
+def test_files_are_not_written_over(photos):
+    wishes = Wishes(data="photos", minutes=0.05, student="timm/resnet10t")
+    made = new("mine", wishes)
+    assert made.chosen.config["student"] == {"type": "timm/resnet10t"}
+    cells = json.loads(made.notebook.read_text())["cells"]
+    assert any('kdlab.load("mine")' in cell["source"] for cell in cells)
+    with pytest.raises(BadInput, match=r"mine\.yaml and mine\.ipynb is there"):
+        new("mine", wishes)
+    assert new("mine", wishes, force=True).config.is_file()
+    for name in ("../x", "", "a b"):
+        with pytest.raises(BadInput, match="no name"):
+            new(name, wishes)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"data": "nowhere"}, "nowhere"),
+        ({"data": "photos", "minutes": 0}, "no time"),
+        ({"data": "photos", "student": "timm/nonet"}, "no model"),
+        ({"data": "photos", "teacher": 3}, "no network"),
+    ],
+)
+def test_wishes_that_cannot_be_granted(photos, wishes, words):
+    with pytest.raises(kdlab.KdlabError, match=words):
+        new("mine", Wishes(**wishes))
+    assert not (photos.parent / "configs").exists()
+
+
+def test_a_teacher_with_weights_is_not_trained(photos):
+    wishes = Wishes(
+        data="photos", minutes=0.05, teacher="timm/resnet10t", weights="w.safetensors"
+    )
+    chosen = new("mine", wishes).chosen.config["teacher"]
+    assert chosen["model"]["weights"] == "w.safetensors"
+    assert "recipe" not in chosen
+
+
+def test_published_weights_where_the_hub_answers(photos, monkeypatch):
+    class Hub(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *words):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        monkeypatch.delenv("HF_HUB_OFFLINE")
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        assert hub_answers()
+        monkeypatch.setattr(
+            recommending, "_SIZES", {"cpu": (96, 64, 48, 32), "cuda": (96,)}
+        )
+        chosen = new("mine", Wishes(data="photos", minutes=0.05)).chosen
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert chosen.config["student"]["pretrained"]
+    assert chosen.config["teacher"]["model"]["pretrained"]
+    assert "from published weights" in chosen.reasons["student"]
+    assert not hub_answers()  # it is gone
+
+
+@pytest.mark.processes
+def test_distil_is_the_same_in_python(photos):
+    said = []
+    run = kdlab.distil(
+        "photos", "train.epochs=1", "teacher.recipe.epochs=1", minutes=0.05, say=said.append
+    ).wait()
+    assert run.result["student_top1"] >= 0
+    assert run.folder.origin().experiment == "photos"
+    assert any("student   models/cifar_resnet" in line for line in said)
+
+
+def test_what_a_run_would_take(elsewhere, kdlab_cli):
+    code, out, err = kdlab_cli("run", "quickstart", "train.epochs=1", "--dry-run", "--json")
+    assert code == 0, err
+    found = json.loads(out.splitlines()[-1])
+    names = [stage["name"] for stage in found["stages"]]
+    assert names[-3:] == ["none/seed0", "in_process/seed0", "served/seed0"]
+    assert found["seconds"] == pytest.approx(sum(s["seconds"] for s in found["stages"]))
+    assert found["label_bytes"] == 40
+    assert found["teachers_needed"] >= 1
+    assert not (elsewhere / "runs").exists()
+    with pytest.raises(BadInput, match="one student in one process"):
+        kdlab.load("smoke/ensemble").estimate()
+
+
+def test_a_learning_rate_is_found(elsewhere):
+    found = kdlab.load("smoke/none").lr_find(steps=40)
+    assert found.lrs[0] < found.suggestion <= found.highest <= found.lrs[-1]
+    assert "train.lr=" in repr(found)
+    assert "svg" in found._repr_html_()
+    with pytest.raises(BadInput, match="too few"):
+        kdlab.load("smoke/none").lr_find(steps=3)
