@@ -103,7 +103,7 @@ class ModelSpec(Spec, ABC):
         return type(self)(**values)
 
     def weights_path(self) -> Path:
-        """Of the file that `weights` names.
+        """The path of the file that `weights` names.
 
         Raises:
             WeightsError: it names none, or one that kdlab does not bring.

@@ -30,7 +30,7 @@ class NetworkRates:
 def network_rates(
     spec: ModelSpec, recipe: Recipe, shape: tuple[int, int, int], classes: int
 ) -> NetworkRates:
-    """Of a network with fresh weights on made-up images.
+    """Rates of a network with fresh weights on made-up images.
 
     Args:
         spec: of the network; weights are not loaded.

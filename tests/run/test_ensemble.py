@@ -250,7 +250,6 @@ def writes_to(process):
 
 FAULTS = {
     "too_many_workers": (("method.workers=40",), "too few for 40 workers"),
-    "relabel_without_pool": (RELABELLED + POOL[1:], "teacher_pool"),
     "relabel_by_nothing": (
         (*RELABELLED, "aggregation.relabel.type=soft_labels/in_process"),
         "it must be of a pool",

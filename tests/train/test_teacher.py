@@ -2,7 +2,7 @@ import pytest
 
 from kdlab.data.digits import Digits
 from kdlab.data.synthetic import Synthetic
-from kdlab.errors import ModelError, SpecError, TeacherRefused, WeightsError
+from kdlab.errors import ModelError, TeacherRefused, WeightsError
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import PreparedTeachers, TeacherSpec, check, prepare, recipe_hash
@@ -72,6 +72,10 @@ def test_foreign_weights_are_checked_before_a_run(digits, tmp_path):
         check(TeacherSpec(model=model), digits[0])
 
 
-def test_a_teacher_without_weights_needs_a_recipe():
-    with pytest.raises(SpecError, match="without weights needs data and recipe"):
-        TeacherSpec(model=MODEL)
+def test_what_a_teacher_lacks_is_taken_from_its_experiment():
+    alone = TeacherSpec(model=MODEL)
+    assert not alone.trainable
+    own = alone.in_experiment(Synthetic(), Recipe(epochs=3))
+    assert own.trainable
+    assert own.recipe.epochs == 3
+    assert own.in_experiment(Synthetic(), Recipe(epochs=4)) is own
