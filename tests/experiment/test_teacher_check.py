@@ -110,7 +110,14 @@ def test_a_run_shows_its_foreign_teacher(tmp_path, elsewhere, bundled):
     assert len(seen.top_disagreements(3).lines) == 3
 
 
-def test_a_teacher_of_other_classes_is_refused(elsewhere):
-    exp = kdlab.load("clothes/quickstart", "teacher={use: teachers/digits_resnet}")
-    with pytest.raises(kdlab.KdlabError, match="classes 0, 1, 2, 3 and 6 more"):
-        exp.check()
+@pytest.mark.processes
+def test_a_teacher_of_other_classes_is_found_by_what_it_says(elsewhere):
+    """Names alone say nothing: the same classes may be numbers there and words here."""
+    run = kdlab.load(
+        "smoke/in_process",
+        {"data": {"type": "data/synthetic", "size": 16, "channels": 1, "samples": 200}},
+        "tracking.enabled=false",
+    ).start()
+    assert run.wait().state == "finished", run.status.error
+    (warning,) = [e for e in run.events() if isinstance(e, Warned)]
+    assert "no more of this data than a guess" in warning.message
