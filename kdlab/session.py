@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kdlab.run import Run
 from kdlab.run.catalogue import Registry
 from kdlab.run.handle.watched import viewers
+from kdlab.run.wishes import MINUTES, Wishes
 
 if TYPE_CHECKING:
     from kdlab.cluster.chaos import ChaosRunner
@@ -41,7 +42,7 @@ def distil(
     student: object = None,
     teacher: object = None,
     weights: str | Path | None = None,
-    minutes: float = 5.0,
+    minutes: float = MINUTES,
     say: Callable[[str], None] = print,
 ) -> Run:
     """From photos to a running distillation, with choices as `kdlab new` makes them.
@@ -62,7 +63,6 @@ def distil(
         BadInput: no such data or network.
     """
     from kdlab.run.new import experiment_for  # imports torch
-    from kdlab.run.recommend import Wishes
 
     wishes = Wishes(
         data=str(data),

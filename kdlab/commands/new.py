@@ -3,6 +3,7 @@
 import argparse
 
 from kdlab.commands.command import say
+from kdlab.run.wishes import MINUTES, Wishes
 
 ABOUT = "a commented config and a notebook for your own photos, chosen for this machine"
 
@@ -18,14 +19,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--teacher", default=None, help="such as timm/resnet18")
     parser.add_argument("--weights", default=None, help="of the teacher: it is not trained")
     parser.add_argument(
-        "--minutes", type=float, default=5.0, help="that a first run may take here"
+        "--minutes", type=float, default=MINUTES, help="that a first run may take here"
     )
     parser.add_argument("--force", action="store_true", help="write over what is there")
 
 
 def do(arguments: argparse.Namespace) -> int:
     from kdlab.run.new import new
-    from kdlab.run.recommend import Wishes
 
     wishes = Wishes(
         data=arguments.data,

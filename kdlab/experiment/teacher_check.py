@@ -7,31 +7,30 @@ that learns nonsense. So every teacher is asked about images with known labels f
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor
 
 from kdlab.config.home import home, write_json
 from kdlab.data.images import ImageData
 from kdlab.data.splits import by_class
-from kdlab.errors import BadInput, TeacherRefused
+from kdlab.errors import TeacherRefused
 from kdlab.events.event import Emit
 from kdlab.events.general import Warned
 from kdlab.events.runs import TeacherMeasured
-from kdlab.messages import plain, typed
-from kdlab.models.model import evaluating
+from kdlab.messages import MessageError, plain, typed
 from kdlab.report.calibration import expected_calibration_error
+from kdlab.train.evaluate import in_batches, probabilities
 from kdlab.train.teacher import PreparedTeachers
 
 _MOST = 10_000  # images that are asked about
 _ERRORS = 3.0  # standard errors above guessing, below which a teacher knows nothing
-_FITS = (
-    0.5  # share of images that renamed answers fit, from which they are the same classes
-)
+_FITS = 0.5  # share of images that renamed answers must fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +46,8 @@ class TeacherMeasure:
     confidence: float  # mean of the largest probability
     per_class: dict[str, float]  # top-1 of each class that has images
     validation_top1: float | None  # None: there are no validation images
-    renamed: dict[
-        str, str
-    ]  # answers that fit another class each, where that explains it all
+    # Answers that fit another class each, where that explains what it says
+    renamed: dict[str, str]
 
     @property
     def knows_nothing(self) -> bool:
@@ -71,8 +69,10 @@ def measured(
     known = _read(kept)
     if known is None:
         with torch.random.fork_rng():
-            model = teacher.build(len(data.classes), data.shape[0]).to(device)
-        known = _measure(model, data, test, validation, batch)
+            infer = teacher.load(data, device).infer
+        known = _measure(
+            infer, data, in_batches(test, batch), in_batches(validation, batch)
+        )
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_json(kept, plain(known))
     return known
@@ -82,7 +82,7 @@ def _read(path: Path) -> TeacherMeasure | None:
     """None where there is none, or it is damaged: then it is measured again."""
     try:
         return typed(TeacherMeasure, json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, BadInput):
+    except (OSError, ValueError, MessageError):
         return None
 
 
@@ -94,24 +94,26 @@ def _some(data: ImageData, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _measure(
-    model: nn.Module,
+    infer: Callable[[Tensor], Tensor],
     data: ImageData,
-    test: NDArray[np.int64],
-    validation: NDArray[np.int64],
-    batch: int,
+    test: list[NDArray[np.int64]],
+    validation: list[NDArray[np.int64]],
 ) -> TeacherMeasure:
-    answers, labels = probabilities(model, data, test, batch), data.labels[test]
+    """On these rows, in batches."""
+    answers = probabilities(infer, data.shown_ahead(test))
+    labels = data.labels[np.concatenate(test)]
     order = np.argsort(-answers, axis=1)[:, : min(5, len(data.classes))]
     right = order == labels[:, None]
     counts = np.bincount(labels, minlength=len(data.classes))
     hits = np.bincount(labels[right[:, 0]], minlength=len(data.classes))
     validated = None
-    if len(validation):
-        said = probabilities(model, data, validation, batch).argmax(1)
-        validated = 100 * float((said == data.labels[validation]).mean())
+    if validation:
+        said = probabilities(infer, data.shown_ahead(validation)).argmax(1)
+        known = data.labels[np.concatenate(validation)]
+        validated = 100 * float((said == known).mean())
     return TeacherMeasure(
         split="test",
-        images=len(test),
+        images=len(labels),
         top1=100 * float(right[:, 0].mean()),
         top5=100 * float(right.any(1).mean()),
         guessing=100 * float(counts.max() / len(labels)),
@@ -125,20 +127,6 @@ def _measure(
         validation_top1=validated,
         renamed=_renamed(order[:, 0], labels, data.classes),
     )
-
-
-def probabilities(
-    model: nn.Module, data: ImageData, rows: NDArray[np.int64], batch: int = 256
-) -> NDArray[np.float64]:
-    """(N, classes) of these images, unaugmented. Leaves the model in the mode it was in."""
-    device = next(model.parameters()).device
-    found = []
-    batches = [rows[begin : begin + batch] for begin in range(0, len(rows), batch)]
-    with evaluating(model), torch.inference_mode():
-        for shown in data.shown_ahead(batches):
-            scores = model(torch.from_numpy(shown).to(device))
-            found.append(scores.float().softmax(1).cpu().numpy())
-    return np.concatenate(found) if found else np.zeros((0, len(data.classes)))
 
 
 def _renamed(

@@ -2,7 +2,6 @@
 
 import math
 import os
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from kdlab.errors import BadInput
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.report import page
 from kdlab.report.table import NAMES, text_table_left
-from kdlab.run.rates import NetworkRates, network_rates
+from kdlab.run.rates import NetworkRates, network_rates, views_per_second
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import TeacherSpec, prepared
 
@@ -134,12 +133,9 @@ class _Reckoning:
         self.taught = any(m.source.needs_teacher != "none" for m in spec.members())
         if self.taught:
             kinds = [one.model for one in spec.teachers()]
-            rates = [network_rates(k, self._asking(), data.shape, classes) for k in kinds]
+            rates = [network_rates(k, spec.train, data.shape, classes) for k in kinds]
             self.teacher = rates[0] if len(rates) == 1 else _one_after_the_other(rates)
-        self.views = _views_per_second(data, spec.train.batch)
-
-    def _asking(self) -> Recipe:
-        return self.spec.train
+        self.views = views_per_second(data, spec.train.batch, _VIEWS_S)
 
     def estimate(self) -> Estimate:
         stages = [s for one in self.spec.teachers() for s in self._taught(one)]
@@ -272,14 +268,3 @@ def _one_after_the_other(rates: list[NetworkRates]) -> NetworkRates:
         parameters=sum(r.parameters for r in rates),
         step_mb=max(r.step_mb for r in rates),
     )
-
-
-def _views_per_second(data: ImageData, batch: int) -> float:
-    """As a trainer asks for them, batch after batch."""
-    ids = data.train[:batch]
-    data.views(ids, 0)  # threads and pages are there from here on
-    begin, made = time.perf_counter(), 0
-    while (took := time.perf_counter() - begin) < _VIEWS_S:
-        data.views(ids, made)
-        made += len(ids)
-    return made / took

@@ -8,15 +8,18 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from pathlib import Path
 
 import torch
 
+from kdlab.data.samples import PlannedSamples
 from kdlab.errors import BadInput
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.report import page
 from kdlab.report.page import Panel
+from kdlab.run.rates import threads_of
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import Batch, LocalSource, SourceContext
@@ -75,36 +78,36 @@ def lr_find(
     )
     own = TrainingSetup(replace(spec, train=train))
     member = own.spec.members()[-1]
-    before = torch.get_num_threads()
-    if train.threads is not None:
-        torch.set_num_threads(train.threads)
-    try:
-        with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng():
-            loop = own.loop(member, Path(folder), lambda event: None)
-            source, taught = _source(own, Path(folder), loop.job.samples)
-            say(f"{steps} steps with a learning rate that grows")
-            loop.model.train()
-            first, last = _SPAN[train.optimizer]
-            lrs: list[float] = []
-            losses: list[float] = []  # smoothed
-            mean = 0.0
-            for number, batch in enumerate(_endless(source)):
-                lr = first * (last / first) ** (number / (steps - 1))
-                loss = float(loop.step(batch, len(batch.ids), lr_factor=lr / train.lr))
-                mean = _SMOOTH * mean + (1 - _SMOOTH) * loss
-                if number == steps or not math.isfinite(loss):
-                    break
-                lrs.append(lr)
-                losses.append(mean / (1 - _SMOOTH ** (number + 1)))  # it began at 0
-                if losses[-1] > _BLOWN_UP * min(losses):
-                    break
-            source.close()
-    finally:
-        torch.set_num_threads(before)
+    with (
+        threads_of(train),
+        tempfile.TemporaryDirectory() as folder,
+        torch.random.fork_rng(),
+    ):
+        loop = own.loop(member, Path(folder), lambda event: None)
+        source, taught = _source(own, Path(folder), loop.job.samples)
+        say(f"{steps} steps with a learning rate that grows")
+        loop.model.train()
+        first, last = _SPAN[train.optimizer]
+        lrs: list[float] = []
+        losses: list[float] = []  # smoothed
+        mean = 0.0
+        for number, batch in enumerate(islice(_endless(source), steps)):
+            lr = first * (last / first) ** (number / (steps - 1))
+            loss = float(loop.step(batch, len(batch.ids), lr_factor=lr / train.lr))
+            mean = _SMOOTH * mean + (1 - _SMOOTH) * loss
+            if not math.isfinite(loss):
+                break
+            lrs.append(lr)
+            losses.append(mean / (1 - _SMOOTH ** (number + 1)))  # it began at 0
+            if losses[-1] > _BLOWN_UP * min(losses):
+                break
+        source.close()
     return _found(lrs, losses, taught)
 
 
-def _source(own: TrainingSetup, folder: Path, samples: object) -> tuple[LocalSource, bool]:
+def _source(
+    own: TrainingSetup, folder: Path, samples: PlannedSamples
+) -> tuple[LocalSource, bool]:
     """With the teacher, if the experiment has one and its weights are there."""
     known = [prepared(one) for one in own.spec.teachers()]
     ready = [one for one in known if one is not None]
@@ -112,7 +115,7 @@ def _source(own: TrainingSetup, folder: Path, samples: object) -> tuple[LocalSou
     taught = wanted and bool(ready) and len(ready) == len(known)
     teacher = PreparedTeachers(tuple(ready))
     context = SourceContext(
-        samples=samples,  # type: ignore[arg-type]  # PlannedSamples
+        samples=samples,
         student="lr_find",
         folder=folder,
         load_teacher=lambda: teacher.load(own.data, own.spec.train.chosen_device()),
@@ -124,10 +127,8 @@ def _source(own: TrainingSetup, folder: Path, samples: object) -> tuple[LocalSou
 
 
 def _endless(source: LocalSource) -> Iterator[Batch]:
-    epoch = 0
-    while True:
+    for epoch in count():
         yield from source.epoch(epoch, frozenset())
-        epoch += 1
 
 
 def _found(lrs: list[float], losses: list[float], taught: bool) -> LrFinder:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import yaml
@@ -15,10 +16,11 @@ from kdlab.data.images import PHOTO_SIZE
 from kdlab.errors import BadInput
 from kdlab.run.experiment import Experiment, load
 from kdlab.run.outputs.data_sheet import DataSheet, look_at
-from kdlab.run.recommend import Recommendation, Wishes, recommend, summary
+from kdlab.run.recommend import Recommendation, recommend, summary
+from kdlab.run.wishes import Wishes
 
 _NAME = re.compile(r"[A-Za-z0-9][\w\-]*")
-_WIDE = 96  # characters of a line
+_WIDE = 90  # characters of a line of a comment
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,10 @@ def new(
     sheet, chosen = looked_and_chosen(wishes, say)
     config.parent.mkdir(exist_ok=True)
     text = commented(chosen, name)
-    write_whole(config, lambda path: Path(path).write_text(text, encoding="utf-8"))
+    write_whole(config, lambda path: path.write_text(text, encoding="utf-8"))
     load(name)  # what was written is read: a fault shows here
     cells = json.dumps(_notebook(name, chosen), indent=1) + "\n"
-    write_whole(notebook, lambda path: Path(path).write_text(cells, encoding="utf-8"))
+    write_whole(notebook, lambda path: path.write_text(cells, encoding="utf-8"))
     return NewExperiment(name, sheet, chosen, config, notebook)
 
 
@@ -125,24 +127,14 @@ def commented(chosen: Recommendation, name: str) -> str:
 
 
 def _block_lines(key: str, value: object, reasons: Mapping[str, str]) -> list[str]:
-    before = [f"# {line}" for line in _wrapped(reasons.get(key, ""))]
+    before = [f"# {line}" for line in wrap(reasons.get(key, ""), _WIDE)]
     if not isinstance(value, dict):
         return [*before, f"{key}: {_flow(value)}"]
     lines = [*before, f"{key}:"]
     for name, inner in value.items():
         why = reasons.get(f"{key}.{name}", "")
-        lines += [f"  # {line}" for line in _wrapped(why)]
+        lines += [f"  # {line}" for line in wrap(why, _WIDE)]
         lines.append(f"  {name}: {_flow(inner)}")
-    return lines
-
-
-def _wrapped(text: str) -> list[str]:
-    lines: list[str] = []
-    for word in text.split():
-        if lines and len(lines[-1]) + len(word) < _WIDE - 6:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
     return lines
 
 
@@ -156,24 +148,28 @@ def _flow(value: object) -> str:
 
 def _notebook(name: str, chosen: Recommendation) -> dict[str, Any]:
     data = chosen.config["data"]["root"]
-    cells = [
-        f"# {name}\n\nFrom photos to a small network. Each cell can be run again.",
-        f'import kdlab\n\nexp = kdlab.load("{name}")\nexp',
-        "What the photos are, and what the student will see of them:",
-        f"kdlab.look_at({data!r})",
-        "exp.show_batch(teacher=False)",
-        "What it will take on this machine:",
-        "exp.estimate()",
-        "The teacher is trained once and kept. The run goes on if this page is closed.",
-        "run = exp.start()\nrun.live()",
-        "run.wait()\nprint(run.table())",
-        "Where it is right, where it is wrong, and whether it can be believed:",
-        "run.examine()",
-        "Any photo, or a folder of them:",
-        'run.predict(run.test_images(4))\n# run.predict("photo.jpg")',
-    ]
+    cells = (
+        _words(f"# {name}\n\nFrom photos to a small network. Each cell can be run again."),
+        _code(f'import kdlab\n\nexp = kdlab.load("{name}")\nexp'),
+        _words("What the photos are, and what the student will see of them:"),
+        _code(f"kdlab.look_at({data!r})"),
+        _code("exp.show_batch(teacher=False)"),
+        _words("What it will take on this machine:"),
+        _code("exp.estimate()"),
+        _words(
+            "The teacher is trained once and kept. The run goes on if this page is closed."
+        ),
+        _code("run = exp.start()\nrun.live()"),
+        _code("run.wait()\nprint(run.table())"),
+        _words("Where it is right, where it is wrong, and whether it can be believed:"),
+        _code("run.examine()"),
+        _words("Any photo, or a folder of them:"),
+        _code('run.predict(run.test_images(4))\n# run.predict("photo.jpg")'),
+    )
     return {
-        "cells": [_cell(number, text) for number, text in enumerate(cells)],
+        "cells": [
+            {"id": f"cell-{k}", "metadata": {}} | cell for k, cell in enumerate(cells)
+        ],
         "metadata": {
             "kernelspec": {
                 "display_name": "Python 3",
@@ -186,11 +182,9 @@ def _notebook(name: str, chosen: Recommendation) -> dict[str, Any]:
     }
 
 
-_WORDS = re.compile(r"(#|[A-Z][a-z]+ )")  # how a cell of words begins
+def _words(text: str) -> dict[str, Any]:
+    return {"cell_type": "markdown", "source": text}
 
 
-def _cell(number: int, text: str) -> dict[str, Any]:
-    own: dict[str, Any] = {"id": f"cell-{number}", "metadata": {}, "source": text}
-    if _WORDS.match(text):
-        return {"cell_type": "markdown", **own}
-    return {"cell_type": "code", "execution_count": None, "outputs": [], **own}
+def _code(text: str) -> dict[str, Any]:
+    return {"cell_type": "code", "execution_count": None, "outputs": [], "source": text}

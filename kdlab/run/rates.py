@@ -1,16 +1,18 @@
 """How fast this machine trains a network and asks it: measured in a second or two."""
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 
 import psutil
 import torch
 from torch.nn.functional import cross_entropy
 
-from kdlab.models.model import ModelSpec
+from kdlab.data.images import ImageData
+from kdlab.models.model import ModelSpec, parameters
 from kdlab.train.recipe import Recipe
-from kdlab.train.step import Descent
+from kdlab.train.step import Descent, steps_per_second
 
 _SECONDS = 0.8  # of each look, after the first steps
 _LEAST = 3  # steps
@@ -38,14 +40,9 @@ def network_rates(
         shape: (C, H, W) of an image.
         classes: how many.
     """
-    before, memory = torch.get_num_threads(), psutil.Process().memory_info().rss
-    if recipe.threads is not None:
-        torch.set_num_threads(recipe.threads)
-    try:
-        with torch.random.fork_rng():
-            return _measured(spec, recipe, shape, classes, memory)
-    finally:
-        torch.set_num_threads(before)
+    memory = psutil.Process().memory_info().rss
+    with threads_of(recipe), torch.random.fork_rng():
+        return _measured(spec, recipe, shape, classes, memory)
 
 
 def _measured(
@@ -76,7 +73,7 @@ def _measured(
     return NetworkRates(
         trained=recipe.batch * trained,
         asked=recipe.batch * _rate(ask),
-        parameters=sum(p.numel() for p in model.parameters()),
+        parameters=parameters(model),
         step_mb=max(0, grown) / 1e6,
     )
 
@@ -84,14 +81,27 @@ def _measured(
 def _rate(act: Callable[[], None]) -> float:
     """Times a second; the best of three looks, as what else the machine does only slows."""
     act()
-    begin = time.perf_counter()
-    act()
-    once = time.perf_counter() - begin
-    best = 1 / max(1e-9, once)
-    for _ in range(0 if once > _SLOW_S else 3):
-        begin, done = time.perf_counter(), 0
-        while done < _LEAST or time.perf_counter() - begin < _SECONDS / 3:
-            act()
-            done += 1
-        best = max(best, done / (time.perf_counter() - begin))
+    best = steps_per_second(act, least=1, seconds=0.0)
+    for _ in range(0 if best < 1 / _SLOW_S else 3):
+        best = max(best, steps_per_second(act, least=_LEAST, seconds=_SECONDS / 3))
     return best
+
+
+def views_per_second(data: ImageData, batch: int, seconds: float) -> float:
+    """Views that all cores make, asked for as a trainer does, batch after batch."""
+    ids, epochs = data.train[:batch], count()
+    data.views(ids, 0)  # threads and pages are there from here on
+    made = steps_per_second(lambda: data.views(ids, next(epochs)), least=1, seconds=seconds)
+    return len(ids) * made
+
+
+@contextmanager
+def threads_of(recipe: Recipe) -> Iterator[None]:
+    """PyTorch's threads are those of a recipe while the block goes on."""
+    before = torch.get_num_threads()
+    if recipe.threads is not None:
+        torch.set_num_threads(recipe.threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -23,10 +23,10 @@ from kdlab.models.model import ModelSpec
 from kdlab.run.estimate import duration
 from kdlab.run.outputs.data_sheet import DataSheet
 from kdlab.run.rates import NetworkRates, network_rates
+from kdlab.run.wishes import Wishes
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import TeacherSpec
 
-MINUTES = 5.0  # of a first run, if nobody says otherwise
 _SIZES = {"cpu": (128, 96, 64, 48, 32), "cuda": (224, 160, 128, 96, 64, 32)}
 _SMALL = 64  # pixels: up to here networks for small images see more than those for photos
 _ENOUGH, _MOST = 15, 100  # epochs of a student from scratch
@@ -49,23 +49,6 @@ _PUBLISHED = {
     "student": {"type": "timm/mobilenetv3_small_100", "pretrained": True},
     "teacher": {"type": "timm/resnet18", "pretrained": True},
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What somebody wants; None is left to us.
-
-    data: path or URL of photos.
-    student, teacher: names or blocks of models.
-    weights: file of the teacher's, which is then not trained.
-    minutes: that a first run may take on this machine.
-    """
-
-    data: str
-    student: object = None
-    teacher: object = None
-    weights: str | None = None
-    minutes: float = MINUTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +103,7 @@ class _Choice:
         self.student = _block(wishes.student, known["student"])
         self.teacher = _block(wishes.teacher, known["teacher"])
         if wishes.weights is not None:
-            self.teacher = {**self.teacher, "weights": wishes.weights, "pretrained": False}
-            if not str(self.teacher["type"]).startswith("timm/"):
-                del self.teacher["pretrained"]
+            self.teacher = _bare(self.teacher) | {"weights": wishes.weights}
         self.reasons: dict[str, str] = {}
         self.threads: int | None = None  # of PyTorch; None is its own choice
         if self.device == "cpu":
@@ -130,9 +111,7 @@ class _Choice:
 
     def _choose_threads(self) -> None:
         """One, or as many as there are cores: on a busy machine one is many times as fast."""
-        own, size = torch.get_num_threads(), _SIZES["cpu"][-1]
-        if self._wants_photos():
-            size = _SIZES["cpu"][-4]
+        own, size = torch.get_num_threads(), self._sizes()[-1]
         rates = {n: self._rated(self.student, size, n).trained for n in {1, own}}
         self.threads = max(rates, key=lambda n: rates[n])
         shown = ", ".join(f"{n}: {rate:,.0f}" for n, rate in sorted(rates.items()))
@@ -167,7 +146,8 @@ class _Choice:
         least, most = (_ENOUGH_TUNED, _MOST_TUNED) if self.tuned else (_ENOUGH, _MOST)
         taught = self.wishes.weights is None
         share = 1 - _TEACHERS_SHARE if taught else 1.0
-        sizes, small = self._sizes(), self._sizes()[-1]
+        sizes = self._sizes()
+        small = sizes[-1]
         known = self._rates(small)
         for size in sizes:
             # Work grows with the pixels: what cannot fit is not measured.
@@ -232,9 +212,8 @@ class _Choice:
         given = DataSpec.short_form({"type": self.wishes.data})
         if given is None:
             raise BadInput(f"There are no images at {self.wishes.data}.")
-        augment = {"flip": True, "resized_crop": 0.35}
-        block: dict[str, Any] = {k: given[k] for k in ("type", "root")}
-        block |= {"size": size, "augment": augment, "kept": "encoded"}
+        first = {key: given[key] for key in ("type", "root")}  # as people write it
+        block = {**first, **given, "size": size, "kept": "encoded"}
         self.reasons["data.augment"] = (
             "each epoch shows another part of each photo, or its mirror image; turn flip off "
             "where left and right differ, as with digits"

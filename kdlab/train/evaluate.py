@@ -1,12 +1,13 @@
 """Top-1 and top-5 of a model on some rows of a data set, in percent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from kdlab.data.images import ImageData
 from kdlab.models.model import evaluating
@@ -36,7 +37,7 @@ def evaluate(
     guesses = min(5, len(data.classes))
     hits = np.zeros(2)
     with evaluating(model), torch.inference_mode():
-        batches = [ids[start : start + batch] for start in range(0, len(ids), batch)]
+        batches = in_batches(ids, batch)
         for rows, shown in zip(batches, data.shown_ahead(batches), strict=True):
             alive()
             logits = model(torch.from_numpy(shown).to(device))
@@ -45,3 +46,28 @@ def evaluate(
             hits += [float(right[:, 0].sum()), float(right.sum())]
     top1, top5 = 100 * hits / len(ids)
     return Accuracy(float(top1), float(top5), len(ids))
+
+
+def probabilities(
+    infer: Callable[[Tensor], Tensor], shown: Iterable[NDArray[np.uint8]]
+) -> NDArray[np.float64]:
+    """What a model says of images.
+
+    Args:
+        infer: (n, C, H, W) uint8 on the CPU to (n, classes) logits on any device.
+        shown: batches of images, one at least.
+
+    Returns:
+        (N, classes), rows that sum to 1.
+    """
+    found = []
+    with torch.inference_mode():
+        for rows in shown:
+            scores = infer(torch.from_numpy(np.ascontiguousarray(rows)))
+            found.append(scores.float().softmax(1).cpu().numpy())
+    return np.concatenate(found)
+
+
+def in_batches(rows: NDArray[Any], batch: int = 256) -> list[NDArray[Any]]:
+    """Rows or images, so many at a time."""
+    return [rows[begin : begin + batch] for begin in range(0, len(rows), batch)]

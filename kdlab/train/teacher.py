@@ -105,11 +105,6 @@ class PreparedTeachers:
     members: tuple[PreparedTeacher, ...]
 
     @property
-    def top1(self) -> float | None:
-        """Percent on test, of a single teacher; an ensemble was not tested as one."""
-        return self.members[0].top1 if len(self.members) == 1 else None
-
-    @property
     def weights(self) -> list[float]:
         return [member.spec.weight for member in self.members]
 

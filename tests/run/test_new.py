@@ -14,7 +14,8 @@ from kdlab.errors import BadInput, DataError
 from kdlab.run import recommend as recommending
 from kdlab.run.new import new
 from kdlab.run.outputs.prediction import StudentAtWork
-from kdlab.run.recommend import Wishes, hub_answers
+from kdlab.run.recommend import hub_answers
+from kdlab.run.wishes import Wishes
 
 
 @pytest.fixture

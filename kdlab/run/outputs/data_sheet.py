@@ -1,7 +1,6 @@
 """A data set before anybody trains on it: what it holds, what a model will see, how fast."""
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -19,6 +18,7 @@ from kdlab.report import page
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
 from kdlab.run.experiment import load
+from kdlab.run.rates import views_per_second
 
 _SHOWN = 24  # views
 _LOOKED_AT = 5000  # images that are decoded to find broken ones
@@ -136,9 +136,8 @@ def look_at(
         usable = Pictures(np.zeros((0, *data.shape), np.uint8), [])
         return DataSheet(str(name), data, broken, looked_at, _duplicates(data), 0.0, usable)
     pictures = Pictures(data.views(ids, 0), lines)
-    return DataSheet(
-        str(name), data, [], looked_at, _duplicates(data), _views_per_s(data), pictures
-    )
+    rate = views_per_second(data, _TIMED, _TIMED_S)
+    return DataSheet(str(name), data, [], looked_at, _duplicates(data), rate, pictures)
 
 
 def _known(data: ImageData, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -232,14 +231,3 @@ def _digest(data: ImageData, row: np.int64) -> object:
 def _shown(data: ImageData, row: int) -> str:
     pictures = _store(data)
     return f"image {row}" if pictures is None else pictures.store.shown(row)
-
-
-def _views_per_s(data: ImageData) -> float:
-    """As a trainer asks for them, batch after batch."""
-    ids = data.train[:_TIMED]
-    data.views(ids, 0)  # threads and pages are there from here on
-    begin, made = time.perf_counter(), 0
-    while (took := time.perf_counter() - begin) < _TIMED_S:
-        data.views(ids, made)
-        made += len(ids)
-    return made / took

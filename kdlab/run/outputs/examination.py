@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from kdlab.data.images import ImageData
 from kdlab.data.splits import by_class
@@ -31,6 +29,7 @@ from kdlab.report.calibration import (
 from kdlab.report.page import Panel, Rows
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
+from kdlab.train.evaluate import in_batches, probabilities
 
 Split = Literal["test", "validation"]
 TEACHER = "teacher"
@@ -52,7 +51,7 @@ def show_batch(
     views = data.views(ids, 0)
     lines = [[data.label_name(int(k))] for k in data.rows(ids)]
     if teacher and spec.teachers():
-        answers = _probabilities(own.load_teacher().infer, views)
+        answers = probabilities(own.load_teacher().infer, [views])
         for words, row in zip(lines, answers, strict=True):
             words += [f"{data.classes[k]} {row[k]:.0%}" for k in np.argsort(-row)[:3]]
     return Pictures(views, lines)
@@ -186,15 +185,20 @@ def examine(run: RunFolder, split: Split, most: int) -> ModelInspection:
     if not len(ids):
         raise BadInput(f"This data has no {split} images. Choose another split.")
     ids, _ = by_class(ids, data.labels, most, 0)  # files are sorted by class
+    batches = in_batches(ids)
     answers: dict[str, Probabilities] = {}
     if was_taught(run):
-        answers[TEACHER] = _probabilities(own.load_teacher().infer, data.inputs[ids])
+        answers[TEACHER] = probabilities(
+            own.load_teacher().infer, data.shown_ahead(batches)
+        )
     for member in own.spec.members():
         folder = run.member(member.name)
         whole = folder / "whole" / "student.safetensors"
         path = whole if whole.is_file() else folder / "student.safetensors"
         if path.is_file():
-            answers[member.name] = _probabilities(load_exported(path), data.inputs[ids])
+            answers[member.name] = probabilities(
+                load_exported(path), data.shown_ahead(batches)
+            )
     if not set(answers) - {TEACHER}:
         raise NotFoundError(
             f"Run {run.run_id} has no student yet. Wait for its first training to end."
@@ -206,18 +210,6 @@ def was_taught(run: RunFolder) -> bool:
     """Whether it had a teacher: one that was never asked is not trained to be looked at."""
     kept = run.path.rglob("members/**/result.json")
     return any(json.loads(p.read_text()).get("teacher_top1") is not None for p in kept)
-
-
-def _probabilities(
-    infer: Callable[[Tensor], Tensor], images: NDArray[np.uint8]
-) -> Probabilities:
-    """(N, classes) of uint8 images."""
-    found = []
-    with torch.inference_mode():
-        for start in range(0, len(images), 256):
-            rows = torch.from_numpy(np.ascontiguousarray(images[start : start + 256]))
-            found.append(infer(rows).float().softmax(1).numpy())
-    return np.concatenate(found)
 
 
 def _setup_of(spec: ExperimentSpec, say: Callable[[str], None]) -> TrainingSetup:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from kdlab.config.check import construct
@@ -24,8 +23,7 @@ from kdlab.models.model import Normalised, read_card
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
 from kdlab.run.outputs.student_files import student_file
-
-_BATCH = 64
+from kdlab.train.evaluate import in_batches, probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +38,13 @@ class Prediction:
     def top(self) -> str:
         return self.classes[0]
 
-    def __str__(self) -> str:
+    def said(self, digits: int = 0) -> list[str]:
+        """Each class with its probability in percent."""
         pairs = zip(self.classes, self.probabilities, strict=True)
-        return f"{self.image}: " + ", ".join(f"{name} {share:.0%}" for name, share in pairs)
+        return [f"{name} {share:.{digits}%}" for name, share in pairs]
+
+    def __str__(self) -> str:
+        return f"{self.image}: {', '.join(self.said())}"
 
 
 class Predictions(Sequence[Prediction]):
@@ -57,35 +59,16 @@ class Predictions(Sequence[Prediction]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[Prediction]:
-        return iter(self.rows)
-
     def to_json(self) -> list[dict[str, Any]]:
         return [asdict(row) for row in self.rows]
 
     def __repr__(self) -> str:
         count = max((len(row.classes) for row in self.rows), default=0)
-        body = [
-            [row.image]
-            + [
-                f"{name} {share:.1%}"
-                for name, share in zip(row.classes, row.probabilities, strict=True)
-            ]
-            for row in self.rows
-        ]
+        body = [[row.image, *row.said(1)] for row in self.rows]
         return text_table_left(["image", "is", *["or"] * (count - 1)], body)
 
     def _repr_html_(self) -> str:
-        lines = [
-            [
-                Path(row.image).name,
-                *(
-                    f"{name} {share:.0%}"
-                    for name, share in zip(row.classes, row.probabilities, strict=True)
-                ),
-            ]
-            for row in self.rows
-        ]
+        lines = [[Path(row.image).name, *row.said()] for row in self.rows]
         return Pictures(self.pixels, lines)._repr_html_()
 
 
@@ -129,15 +112,13 @@ class StudentAtWork:
             raise BadInput(f"There is no image in {asked}.")
         pixels = np.stack([self._pixels(name, raw) for name, raw in named])
         rows = []
-        with torch.inference_mode():
-            for begin in range(0, len(pixels), _BATCH):
-                some = torch.from_numpy(pixels[begin : begin + _BATCH])
-                shares = self.model(some).float().softmax(1)
-                best = shares.topk(min(top, len(self.classes)), dim=1)
-                for i, (values, places) in enumerate(zip(*best, strict=True)):
-                    names = tuple(self.classes[int(k)] for k in places)
-                    shown = tuple(round(float(v), 6) for v in values)
-                    rows.append(Prediction(named[begin + i][0], names, shown))
+        shares = probabilities(self.model, in_batches(pixels))
+        for (image, _), own in zip(named, shares, strict=True):
+            best = np.argsort(-own, kind="stable")[:top]
+            names = tuple(self.classes[k] for k in best)
+            rows.append(
+                Prediction(image, names, tuple(round(float(own[k]), 6) for k in best))
+            )
         return Predictions(rows, pixels)
 
     def _pixels(self, name: str, raw: bytes) -> NDArray[np.uint8]:
