@@ -18,7 +18,7 @@ Everything else is imported by module: `kdlab.papers` for the algorithms,
 from kdlab.config import Range, Spec, SpecError, register
 from kdlab.errors import KdlabError
 from kdlab.run import Experiment, Run, attach, compare, load, runs
-from kdlab.session import attach_sweep, chaos, distil, look_at, registry, sweep
+from kdlab.session import attach_sweep, chaos, distil, live, look_at, registry, sweep
 
 __version__ = "0.2.0"
 
@@ -34,6 +34,7 @@ __all__ = [
     "chaos",
     "compare",
     "distil",
+    "live",
     "load",
     "look_at",
     "register",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kdlab.errors import BadInput
 from kdlab.run import Run
 from kdlab.run.catalogue import Registry
 from kdlab.run.handle.watched import viewers
@@ -18,6 +19,7 @@ from kdlab.run.wishes import MINUTES, Wishes
 if TYPE_CHECKING:
     from kdlab.cluster.chaos import ChaosRunner
     from kdlab.notebook.builder import Builder
+    from kdlab.notebook.live_view import LiveView
     from kdlab.notebook.monitor import Monitor, Renderer
     from kdlab.notebook.sweep_view import SweepView
     from kdlab.run.handle.watched import Watched
@@ -112,10 +114,27 @@ def _builder(asked: str, changes: Mapping[str, object]) -> "Builder":
     return Builder(asked, changes)
 
 
-def _sweep_view(sweep: "Watched", page: Callable[[], str]) -> "SweepView":
+def _sweep_view(
+    sweep: "Watched",
+    page: Callable[[], str],
+    importance: Callable[[], Mapping[str, float]],
+) -> "SweepView":
     from kdlab.notebook.sweep_view import SweepView
 
-    return SweepView(sweep, page).show()
+    return SweepView(sweep, page, importance).show()
+
+
+def live(*runs: Run) -> "LiveView":
+    """Several runs in one live view, in a notebook: a colour each; no controls.
+
+    Raises:
+        BadInput: no run was given.
+    """
+    from kdlab.notebook.together import Together  # imports ipywidgets
+
+    if not runs:
+        raise BadInput("Give the runs to be shown: kdlab.live(run, kdlab.attach('...')).")
+    return Together(runs).show()
 
 
 viewers.update(run=_monitor, experiment=_builder, sweep=_sweep_view)

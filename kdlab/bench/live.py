@@ -11,7 +11,6 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,8 @@ from kdlab.errors import ClusterError
 from kdlab.events.log import EventReader
 from kdlab.events.runs import MemberStarted
 from kdlab.events.training import StepLogged
-from kdlab.notebook.curves import CurvesWidget
+from kdlab.notebook.live_state import of_run
+from kdlab.notebook.live_widget import LiveWidget, script, style
 from kdlab.notebook.monitor import Monitor
 from kdlab.notebook.watch import Watch
 from kdlab.report.figures import Figure, Report, Say, figure, report
@@ -35,6 +35,7 @@ _SLICE_S = 4.0
 _STEPS = 36_000  # two hours at five a second
 _HZ = 10
 _TICK_S = 5.0  # at the page
+_MANY = 1_000_000  # points of a curve that is moved
 
 
 def measure(repeats: int = 8, say: Say = lambda line: None) -> Report:
@@ -80,7 +81,7 @@ def _slice(run: Run, read: EventReader, sizes: list[float] | None) -> float:
     monitor = None
     if sizes is not None:
         monitor = Monitor(run, hz=_HZ)
-        monitor.curves.send = _counting(sizes)
+        monitor.page.send = _counting(sizes)
         monitor.follow()
     read()  # what was before
     time.sleep(_SLICE_S)
@@ -120,8 +121,8 @@ def _page(say: Say) -> list[Figure]:
         )
         page = browser.new_page(viewport={"width": 1000, "height": 900})
         page.set_content("<div id=here></div>")
-        script = Path(__file__).parent.parent / "notebook" / "canvas.js"
-        page.evaluate(_HARNESS, script.read_text(encoding="utf-8"))
+        page.add_style_tag(content=style())
+        page.evaluate(_HARNESS, script())
         page.evaluate("messages => window.play(messages)", messages)
         page.wait_for_timeout(1000)
         tools = page.context.new_cdp_session(page)
@@ -134,10 +135,12 @@ def _page(say: Say) -> list[Figure]:
             taken = after["TaskDuration"] - before["TaskDuration"]
             busy.append(1e3 * taken / (after["Timestamp"] - before["Timestamp"]))
         drawn = page.evaluate("window.updates")
+        panned = [float(page.evaluate(_PAN, _MANY)) for _ in range(3)]
         browser.close()
     say(f"the page was busy {median(busy):.1f} ms of a second, {drawn} updates were drawn")
     return [
         figure("browser_ms_per_s", busy, "ms", "<= 100"),
+        figure(f"pan_frames_per_s/{_MANY}", panned, "frames/s", ">= 30"),
         figure("bytes_of_whole_history", float(kept), "bytes"),
     ]
 
@@ -151,17 +154,21 @@ def _messages() -> tuple[list[dict[str, object]], int]:
     """What the widget sends: the whole history of a long run, then updates."""
     sent: list[tuple[Mapping[str, object], bytes]] = []
     watch = Watch()
-    widget = CurvesWidget(watch, "", lambda: None)
+    widget = LiveWidget("bench", "", lambda: None)
     widget.send = lambda message, buffers: sent.append((message, buffers[0]))
     watch.see(MemberStarted(member="served/seed0", source="served", seed=0))
     for step in range(_STEPS):
         watch.see(_step(step))
     watch.take_news()
-    widget.reset()
+    widget.reset({(*key, ""): curve for key, curve in watch.curves.items()})
+    first = of_run(watch, "bench")
     for step in range(_STEPS, _STEPS + int(_HZ * (3 * _TICK_S + 20))):
         watch.see(_step(step))
-        widget.add(watch.take_news())
+        widget.add([((panel, name, ""), x, y) for panel, name, x, y in watch.take_news()])
+        if step % (_HZ // 2) == 0:  # as the monitor does, twice a second
+            sent.append(({"kind": "state", "state": of_run(watch, "bench")}, b""))
     kept = len(json.dumps(sent[0][0])) + len(sent[0][1])
+    sent.insert(0, ({"kind": "state", "state": first}, b""))
     packed: list[dict[str, object]] = [
         {"message": message, "raw": base64.b64encode(raw).decode()} for message, raw in sent
     ]
@@ -187,21 +194,49 @@ def _step(step: int) -> StepLogged:
 _HARNESS = """async source => {
     const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
     const view = (await import(url)).default;
-    let hear = () => {};
+    const heard = {}, kept = {};
     const model = {
-      on: (name, call) => { if (name === "msg:custom") hear = call; },
-      off: () => {}, send: () => {}, get: () => "",
+      on: (name, call) => { heard[name] = call; }, off: () => {}, send: () => {},
+      get: name => kept[name],
+    };
+    window.hear = (message, buffers) => {
+        if (message.kind !== "state") return heard["msg:custom"](message, buffers);
+        kept.state = message.state;
+        heard["change:state"]();
     };
     view.render({ model, el: document.getElementById("here") });
     window.updates = 0;
+    const bytes = raw => Uint8Array.from(atob(raw), c => c.charCodeAt(0));
     window.play = messages => {
-        const ready = messages.map(({ message, raw }) => {
-            const bytes = Uint8Array.from(atob(raw), c => c.charCodeAt(0));
-            return [message, [new DataView(bytes.buffer)]];
-        });
-        hear(...ready.shift());
+        const ready = messages.map(({ message, raw }) =>
+            [message, raw ? [new DataView(bytes(raw).buffer)] : []]);
+        window.hear(...ready.shift());
+        window.hear(...ready.shift());
         setInterval(() => {
-            if (ready.length) { hear(...ready.shift()); window.updates += 1; }
+            while (ready.length && ready[0][0].kind === "state") window.hear(...ready.shift());
+            if (ready.length) { window.hear(...ready.shift()); window.updates += 1; }
         }, 100);
     };
+}"""
+
+# Frames a second while a curve of this many points is moved sideways.
+_PAN = """async count => {
+    const rows = new Float64Array(3 * count);
+    for (let k = 0; k < count; k++) {
+        rows.set([0, k, 2 + Math.sin(k / 5e4) + Math.random() / 3], 3 * k);
+    }
+    window.hear({ kind: "reset", curves: [{ panel: "loss", name: "loss", run: "" }] },
+        [new DataView(rows.buffer)]);
+    const plot = document.querySelector(".kd-plot");
+    const press = (key, more) => plot.dispatchEvent(
+        new KeyboardEvent("keydown", { key, bubbles: true, ...more }));
+    for (let k = 0; k < 3; k++) press("+");
+    let frames = 0;
+    const begin = performance.now();
+    while (performance.now() - begin < 2000) {
+        press(frames % 40 < 20 ? "ArrowRight" : "ArrowLeft", { shiftKey: true });
+        await new Promise(requestAnimationFrame);
+        frames += 1;
+    }
+    return 1e3 * frames / (performance.now() - begin);
 }"""

@@ -53,6 +53,8 @@ class Controls:
         self.sliders = widgets.VBox([])
         self.buttons = widgets.HBox([self.pause, self.checkpoint, self.stop])
         self.box = widgets.VBox([self.buttons, self.pool, self.sliders])
+        self.sliders.add_class("kd-dials")
+        self.box.add_class("kd-controls")
         self._dials: dict[str, Dial] = {}
         self._made_for = ""
 
@@ -63,14 +65,14 @@ class Controls:
         """What the run can do now."""
         self._paused = watch.paused
         self.pause.description = "go on" if watch.paused else "pause"
-        names = [t.name for t in watch.teachers.values() if t.state == "assigned"]
+        names = [t.name for t in watch.teachers.serving]
         if list(self.teacher.options) != names:
             # New options choose the first by themselves, and that would be killed.
             kept, known = self.teacher.value, self.teacher.options
             self.teacher.options = names
             first = names[0] if names and not known else None
             self.teacher.value = kept if kept in names else first
-        self.pool.layout.display = "" if watch.teachers else "none"
+        self.pool.layout.display = "" if watch.teachers.rows else "none"
         if watch.member and watch.member != self._made_for:
             self._made_for = watch.member
             self._make_sliders()

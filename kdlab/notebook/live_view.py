@@ -1,18 +1,27 @@
 """What follows a run or a sweep in a notebook: widgets, and the thread that keeps them so."""
 
+import html
 import threading
 from abc import ABC, abstractmethod
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import ipywidgets as widgets
 from IPython.display import HTML, display
 
 from kdlab.experiment.folder import ENDED
-from kdlab.run.handle.watched import Watched
 
 if TYPE_CHECKING:
     from IPython.core.display_functions import DisplayHandle
+
+
+class Followed(Protocol):
+    """A run, a sweep, or several."""
+
+    id: str
+
+    @property
+    def state(self) -> str: ...
 
 
 class LiveView(ABC):
@@ -20,7 +29,7 @@ class LiveView(ABC):
 
     box: widgets.VBox
 
-    def __init__(self, watched: Watched, every_s: float) -> None:
+    def __init__(self, watched: Followed, every_s: float) -> None:
         self._watched, self._every_s = watched, every_s
         self._closing = threading.Event()
         self._snapshot: DisplayHandle | None = None
@@ -54,7 +63,11 @@ class LiveView(ABC):
                 break
         still = self.end()
         if self._snapshot is not None:
-            self._snapshot.update(HTML(still))
+            # Hidden where the live view is on the page, which shows the same (live.js).
+            name = html.escape(self._watched.id)
+            self._snapshot.update(
+                HTML(f'<div class="kd-still" data-of="{name}">{still}</div>')
+            )
 
     @abstractmethod
     def look(self) -> None:

@@ -1,4 +1,4 @@
-"""The live monitor: watches a run from its events, and steers it by orders.
+"""The live view of one run: watches it from its events, and steers it by orders.
 
 Nothing here is in the training process. A thread of the kernel reads `events.jsonl` a few
 times a second; buttons and sliders append orders (kdlab/run/handle/control.py). So an interrupted
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal, Self
 import ipywidgets as widgets
 
 from kdlab.events.log import EventReader
-from kdlab.notebook import picture
+from kdlab.notebook import live_state, picture
 from kdlab.notebook.controls import Controls
-from kdlab.notebook.curves import CurvesWidget
 from kdlab.notebook.live_view import LiveView
+from kdlab.notebook.live_widget import LiveWidget
 from kdlab.notebook.watch import Watch
 from kdlab.report.page import table
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from kdlab.run.handle.run import Run
 
 Renderer = Literal["auto", "canvas", "svg"]
-_PATIENCE_S = 2.0  # for a view of the canvas to say hello
-_TABLES_S = 1.0  # between updates of tables and of the SVG
+_PATIENCE_S = 2.0  # for a view to say hello
+_FACTS_S = 0.5  # between updates of what is no curve
+_PICTURE_S = 2.0  # and of the picture, where no view is
 
 
 class Monitor(LiveView):
-    """What `run.live()` shows, `hz` times a second; `auto` takes SVG where there is no canvas."""
+    """What `run.live()` shows, `hz` times a second; `auto` takes SVG where no view answers."""
 
     def __init__(self, run: "Run", renderer: Renderer = "auto", hz: float = 8.0) -> None:
         super().__init__(run, 1 / hz)
@@ -38,18 +39,13 @@ class Monitor(LiveView):
         self._hello = threading.Event()
         self._lock = threading.Lock()  # the watch is read by callbacks of any thread
         self._shown_at = time.monotonic()
-        self._tables_at = 0.0
-        self.heading = widgets.HTML()
-        self.curves = CurvesWidget(
-            self.watch, f'kdlab.attach("{run.id}").live()', self._greeted
-        )
-        self.svg = widgets.HTML()
-        self.devices = widgets.HTML()  # of a pipeline
-        self.teachers, self.ticker = widgets.HTML(), widgets.HTML()
+        self._facts_at = self._picture_at = 0.0
+        self._chapter = 0
+        self.page = LiveWidget(run.id, f'kdlab.attach("{run.id}").live()', self._greeted)
+        self.still = widgets.HTML()  # where no view is
         self.message = widgets.HTML()
         self.controls = Controls(run, self._say)
-        shown = [self.heading, self.curves, self.svg, self.devices, self.teachers]
-        self.box = widgets.VBox([*shown, self.controls.box, self.message, self.ticker])
+        self.box = widgets.VBox([self.page, self.still, self.controls.box, self.message])
         self.look()
 
     def show(self) -> Self:
@@ -61,10 +57,16 @@ class Monitor(LiveView):
             return f"Monitor({self.run.id}: {self.watch.state}, step {self.watch.step})"
 
     def _greeted(self) -> None:
-        """A page shows the canvas, for the first time or again: all of it from here on."""
+        """A page shows the view, for the first time or again: all of it from here on."""
         self._hello.set()
         with self._lock:
-            self.curves.reset()
+            self._reset()
+
+    def _reset(self) -> None:
+        order = self.watch.panels
+        curves = sorted(self.watch.curves.items(), key=lambda one: order.index(one[0][0]))
+        self._chapter = self.watch.chapter
+        self.page.reset({(*key, ""): curve for key, curve in curves})
 
     def _follow(self) -> None:
         try:
@@ -77,31 +79,35 @@ class Monitor(LiveView):
         with self._lock:
             for event in self._read():
                 self.watch.see(event)
-            news = self.watch.take_news()
-            if self.renderer != "svg":
-                self.curves.add(news)
+            news = [
+                ((panel, name, ""), x, y) for panel, name, x, y in self.watch.take_news()
+            ]
             now = time.monotonic()
-            if now - self._tables_at < _TABLES_S:
-                return
-            self._tables_at = now
-            self._tables(now)
+            if now - self._facts_at >= _FACTS_S:
+                self._facts_at = now
+                self._facts(now)
+            same = self._chapter == self.watch.chapter
+            if self.renderer != "svg" and not (same and self.page.add(news)):
+                self._reset()
 
-    def _tables(self, now: float) -> None:
-        self.heading.value = f"<b>{picture.heading(self.watch)}</b>"
-        self.devices.value = picture.devices(self.watch)
-        self.teachers.value = picture.teachers(self.watch)
-        self.ticker.value = picture.ticker(self.watch)
+    def _facts(self, now: float) -> None:
+        self.page.state = live_state.of_run(self.watch, self.run.id)
         self.controls.follow(self.watch)
         late = now - self._shown_at > _PATIENCE_S and not self._hello.is_set()
         by_svg = self.renderer == "svg" or (self.renderer == "auto" and late)
-        self.svg.value = picture.svg(self.watch) if by_svg else ""
-        self.curves.layout.display = "none" if by_svg else ""
+        self.page.layout.display = "none" if by_svg else ""
+        if not by_svg:
+            self.still.value = ""
+        elif now - self._picture_at >= _PICTURE_S:
+            self._picture_at = now
+            self.still.value = picture.static(self.watch, self.run.id)
 
     def end(self) -> str:
         with self._lock:
             self.watch.state = self.run.state  # a lost one has said nothing
-            self._tables(time.monotonic())
-            still = picture.static(self.watch)
+            self._picture_at = 0.0
+            self._facts(time.monotonic())
+            still = picture.static(self.watch, self.run.id)
         self.controls.disable()
         return still
 

@@ -2,10 +2,14 @@
 
 import html
 import time
+from collections.abc import Mapping
 
-from kdlab.notebook.watch import Watch
-from kdlab.report import page
-from kdlab.report.page import Panel, table
+from kdlab.notebook import live_state
+from kdlab.notebook.watch import PANELS, Watch
+from kdlab.report import chart, page
+from kdlab.report.chart import Panel
+from kdlab.report.page import table
+from kdlab.report.table import duration
 from kdlab.report.timeline import timeline
 
 
@@ -15,31 +19,55 @@ def svg(watch: Watch) -> str:
         Panel(
             panel,
             {name: list(c) for (p, name), c in watch.curves.items() if p == panel},
-            watch.lines.get(panel, {}),
+            {name: points for (p, name), points in watch.levels.items() if p == panel},
+            across=PANELS[panel][1],
+            unit=PANELS[panel][0],
         )
         for panel in watch.panels or ["loss"]
     ]
-    return page.svg(panels)
+    return chart.svg(panels)
+
+
+def together(watches: Mapping[str, Watch]) -> str:
+    """Several runs in one picture, and a line on each."""
+    panels = [
+        Panel(
+            panel,
+            {
+                f"{label} · {name}": list(curve)
+                for label, watch in watches.items()
+                for (p, name), curve in watch.curves.items()
+                if p == panel
+            },
+            across=across,
+            unit=unit,
+        )
+        for panel, (unit, across) in PANELS.items()
+        if any(panel in watch.panels for watch in watches.values())
+    ]
+    rows = [
+        (label, live_state.shown_state(watch), live_state.said(watch))
+        for label, watch in watches.items()
+    ]
+    return page.image(chart.svg(panels)) + table(("run", "state", "where it stands"), rows)
 
 
 def heading(watch: Watch) -> str:
-    share = f"step {watch.step} of {watch.of_steps}" if watch.of_steps else "preparing"
-    state = "paused" if watch.paused and watch.state == "running" else watch.state
-    facts = [watch.experiment, watch.member, state, f"epoch {watch.epoch + 1}", share]
-    if watch.rate:
-        facts.append(f"{watch.rate:.0f} samples/s")
+    shown = live_state.shown_state(watch)
+    facts = [watch.experiment, shown, live_state.said(watch) or "preparing"]
     return " · ".join(html.escape(fact) for fact in facts if fact)
 
 
 def teachers(watch: Watch) -> str:
     """One row per teacher; empty without any."""
-    if not watch.teachers:
+    if not watch.teachers.rows:
         return ""
     rows = [
-        (t.name, t.state, t.device, f"{t.t_t:.0f}", t.resends, _ago(watch.time - t.since))
-        for t in watch.teachers.values()
-    ]
-    head = ("teacher", "state", "device", "samples/s", "sent again", "since")
+        (t.name, t.state, t.device, f"{t.t_t:.0f}", t.resends,
+         duration(watch.time - t.since))
+        for t in watch.teachers.rows.values()
+    ]  # fmt: skip
+    head = ("teacher", "state", "device", "samples/s", "sent again", "for")
     return table(head, rows)
 
 
@@ -55,14 +83,10 @@ def ticker(watch: Watch) -> str:
     return table(("time", "event"), rows) if rows else ""
 
 
-def static(watch: Watch) -> str:
+def static(watch: Watch, run_id: str = "") -> str:
     """All of it as HTML that stays in a saved notebook."""
+    verdict = live_state.verdict(watch, run_id)
+    said = f"<div>{html.escape(verdict['text'])}</div>" if verdict else ""
     image = page.image(svg(watch))
     below = f"{devices(watch)}{teachers(watch)}{ticker(watch)}"
-    return f"<div><b>{heading(watch)}</b></div>{image}{below}"
-
-
-def _ago(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(0.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min"
+    return f"<div><b>{heading(watch)}</b></div>{said}{image}{below}"

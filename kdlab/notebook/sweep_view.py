@@ -1,31 +1,77 @@
-"""A sweep in a notebook: a table and a curve that follow it, and a button to stop it."""
+"""A sweep in a notebook: the live view that follows it, and a button to stop it."""
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Mapping
 
 import ipywidgets as widgets
 
+from kdlab.events.log import EventReader
 from kdlab.experiment.folder import ENDED
 from kdlab.notebook.live_view import LiveView
+from kdlab.notebook.live_widget import LiveWidget
+from kdlab.notebook.sweep_watch import SweepWatch
 from kdlab.run.handle.watched import Watched
+
+_IMPORTANCE_S = 10.0  # between looks at the study
+_DOTS = ("complete", "pruned")
 
 
 class SweepView(LiveView):
-    """What is drawn (HTML) follows; a button stops the sweep, closing this does not."""
+    """A button stops the sweep, closing this does not.
 
-    def __init__(self, sweep: Watched, drawn: Callable[[], str]) -> None:
+    Args:
+        sweep: what is followed.
+        drawn: it as HTML, for a saved notebook.
+        importance: the share of each setting in what the trials differ by.
+    """
+
+    def __init__(
+        self,
+        sweep: Watched,
+        drawn: Callable[[], str],
+        importance: Callable[[], Mapping[str, float]],
+    ) -> None:
         super().__init__(sweep, every_s=0.5)
-        self._drawn = drawn
-        self.view = widgets.HTML()
+        self._drawn, self._importance = drawn, importance
+        self.watch = SweepWatch()
+        self._read = EventReader(sweep.folder.events)
+        self._lock = threading.Lock()
+        self._shares: Mapping[str, float] = {}
+        self._shares_at = 0.0
+        self._shares_of = 0  # trials that had ended then
+        self.page = LiveWidget(
+            sweep.id, f'kdlab.attach_sweep("{sweep.id}").live()', self._greeted
+        )
         self.button = widgets.Button(description="stop gracefully", icon="stop")
         self.button.on_click(lambda _: sweep.stop())
-        self.box = widgets.VBox([self.view, self.button])
+        self.box = widgets.VBox([self.page, self.button])
         self.look()
 
+    def _greeted(self) -> None:
+        with self._lock:
+            self.page.reset(self.watch.curves, _DOTS)
+
     def look(self) -> None:
-        self.button.disabled = self._watched.state in ENDED
-        self.view.value = self._drawn()
+        with self._lock:
+            for event in self._read():
+                self.watch.see(event)
+            self._look_at_importance()
+            self.button.disabled = self._watched.state in ENDED
+            self.page.state = self.watch.page(self._shares)
+            if not self.page.add(self.watch.take_news()):
+                self.page.reset(self.watch.curves, _DOTS)
+
+    def _look_at_importance(self) -> None:
+        late = (
+            time.monotonic() - self._shares_at > _IMPORTANCE_S or self.watch.state in ENDED
+        )
+        if late and self.watch.ended > self._shares_of:
+            self._shares = self._importance()
+            self._shares_of, self._shares_at = self.watch.ended, time.monotonic()
 
     def end(self) -> str:
-        if self._snapshot is not None:  # shows the same
-            self.box.layout.display = "none"
-        return str(self.view.value)
+        with self._lock:
+            self.watch.state = self._watched.state
+            self.page.state = self.watch.page(self._shares)
+        return self._drawn()

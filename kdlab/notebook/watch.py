@@ -1,45 +1,70 @@
 """From the events of a run to what there is to see: a machine without clock or widget.
 
-Events in, facts to draw out. The same for the live monitor, for the picture that stays in a
+Events in, facts to draw out. The same for the live view, for the picture that stays in a
 saved notebook, and for a test.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kdlab.events.blockwise import TraceRecorded
 from kdlab.events.ensemble import ErrorsMeasured, LocalStep
 from kdlab.events.event import Event
 from kdlab.events.runs import MemberStarted, RunDone, RunStarted
-from kdlab.events.teachers import Scheduled, TeacherJoined, TeacherLeft, TeacherLost
-from kdlab.events.training import EpochDone, Paused, Steered, StepLogged, WentOn
+from kdlab.events.teachers import (
+    MemoryLimits,
+    Scheduled,
+    TeacherJoined,
+    TeacherLost,
+    TeachersGone,
+    ThresholdLimits,
+)
+from kdlab.events.training import (
+    CheckpointSaved,
+    EpochDone,
+    Paused,
+    Steered,
+    StepLogged,
+    WentOn,
+)
 from kdlab.notebook.curve import Curve
+from kdlab.notebook.pace import Pace
+from kdlab.notebook.teacher_rows import TeacherRows
 from kdlab.report.timeline import Row
 
-# Panel, curve, key of a `step` event. Panels are drawn in this order, one above the other.
+LOSS, SPEED, BUFFER = "loss", "speed", "unused soft labels"
+TOP1, ERROR = "top-1 on validation", "test error"
+# In the order in which they are drawn: unit of y, and what x is.
+PANELS: Mapping[str, tuple[str, str]] = {
+    LOSS: ("", "step"),
+    TOP1: ("%", "epoch"),
+    ERROR: ("%", "iteration"),
+    SPEED: ("samples/s", "step"),
+    BUFFER: ("samples", "step"),
+}
+# Panel, curve, key of an event.
 _STEP = (
-    ("loss", "loss", "loss"),
-    ("samples/s", "student", "samples_per_second"),
-    ("unused soft labels", "volume", "volume"),
+    (LOSS, "loss", "loss"),
+    (SPEED, "student", "samples_per_second"),
+    (BUFFER, "volume", "volume"),
 )
-_EPOCH = (("top-1 on validation, %", "student", "validation_top1"),)
-_LOOK = (
-    ("test error, %", "local (_L)", "chosen"),
-    ("test error, %", "global (_G)", "global_"),
-)
+_EPOCH = ((TOP1, "student", "validation_top1"),)
+_LOOK = ((ERROR, "local (_L)", "chosen"), (ERROR, "global (_G)", "global_"))
 _TICKER = 200
-# The head of the monitor and its curves show them.
+_MARKS = 200
+# The head of the view and its curves show them.
 _SEEN_OTHERWISE = (RunStarted, MemberStarted, ErrorsMeasured)
 
 
-@dataclass(slots=True)
-class TeacherRow:
-    name: str
-    state: str  # "assigned", "left", "lost"
-    device: str = ""
-    t_t: float = 0.0  # samples/s
-    resends: int = 0
-    since: float = 0.0
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where something happened to a training."""
+
+    step: float
+    epoch: float
+    text: str
+    kind: str  # "bad", "warn", "good", "set", "faint"
 
 
 @dataclass(slots=True)
@@ -47,27 +72,43 @@ class Watch:
     """What one run has shown so far, of the member that trains now."""
 
     state: str = "starting"
-    member: str = ""
+    error: str = ""  # of a run that failed
     experiment: str = ""
+    members: list[str] = field(default_factory=list)  # all trainings of the run
+    member: str = ""
+    source: str = ""  # of its soft labels, or its variant
+    began: float = 0.0  # of the member; seconds since 1970
     time: float = 0.0  # of the newest event
     step: int = 0
     of_steps: int = 0
-    epoch: int = 0
-    rate: float = 0.0
+    epoch: int = 0  # whole ones that are over
+    of_epochs: int = 0
+    rate: float = 0.0  # samples/s
+    loss: float | None = None
+    top1: float | None = None  # percent, on validation, newest
     paused: bool = False
-    lines: dict[str, dict[str, float]] = field(default_factory=dict)  # by panel and name
-    curves: dict[tuple[str, str], Curve] = field(default_factory=dict)
-    teachers: dict[str, TeacherRow] = field(default_factory=dict)
+    stranded: str = ""  # no teacher is left: what to do
+    held: str = ""  # what holds teachers back though the student waits
+    pace: Pace = field(default_factory=Pace)
+    levels: dict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=dict)
+    curves: dict[tuple[str, str], Curve] = field(default_factory=dict)  # by panel and name
+    marks: deque[Mark] = field(default_factory=lambda: deque(maxlen=_MARKS))
+    teachers: TeacherRows = field(default_factory=TeacherRows)
+    rounds: list[ErrorsMeasured] = field(default_factory=list)
     ticker: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_TICKER))
     news: list[tuple[str, str, float, float]] = field(default_factory=list)
     spans: list[Row] = field(default_factory=list)  # what devices did, of blockwise runs
     values: dict[str, float] = field(default_factory=dict)  # that were set from outside
     chapter: int = 0  # grows when all curves begin anew
+    _bounds: dict[str, float] = field(
+        default_factory=dict
+    )  # lt and ut of the spec, in samples
 
     def see(self, event: Event) -> None:
         """One event of `events.jsonl`."""
         self.time = event.time
         self._take(event)
+        self.teachers.see(event)
         if not isinstance(event, _SEEN_OTHERWISE) and (line := event.text()):
             self.ticker.append((self.time, line))
 
@@ -76,77 +117,105 @@ class Watch:
             case StepLogged() | EpochDone() if event.member == "teacher" and self.member:
                 pass  # curves are of the student
             case MemberStarted():
-                self._begin(str(event.member))
+                self._begin(event)
             case RunStarted():
                 self._begin_session(event)
             case StepLogged():
-                self.step, self.of_steps, self.epoch = (
-                    event.step,
-                    event.of_steps,
-                    event.epoch,
-                )
-                self.rate = event.samples_per_second
-                self._points(_STEP, event, self.step)
+                self._stepped(event)
             case LocalStep():
                 self.step, self.of_steps = event.step, event.of_steps
+                self.rate, self.loss = event.samples_per_second, event.loss
+                if event.worker == 0:
+                    self.pace.step(event.time, event.step, 0.0)
                 if event.loss is not None:
-                    self._point("loss", f"worker {event.worker}", self.step, event.loss)
+                    self._point(LOSS, f"worker {event.worker}", self.step, event.loss)
             case EpochDone():
+                self.epoch, self.of_epochs = event.epoch, event.of_epochs
+                if event.validation_top1 is not None:
+                    self.top1 = event.validation_top1
                 self._points(_EPOCH, event, event.epoch)
+            case RunDone():
+                self.state, self.error = event.state, event.error or ""
+                self.teachers.end(event.time)
+            case _:
+                self._take_more(event)
+
+    def _take_more(self, event: Event) -> None:
+        """Rounds, pauses and devices."""
+        match event:
             case ErrorsMeasured():
+                self.rounds.append(event)
                 self._points(_LOOK, event, event.iterations)
             case Paused() | WentOn():
                 self.paused = isinstance(event, Paused)
-            case RunDone():
-                self.state = event.state
-            case _:
-                self._take_of_machines(event)
-
-    def _take_of_machines(self, event: Event) -> None:
-        """Teachers, devices, and what somebody has set."""
-        match event:
-            case Scheduled():  # what the student does when soft labels are free (N-training)
-                self.lines["samples/s"] = {"t_s": event.t_s}
-            case Steered():
-                self.values |= event.values
-                for name, value in event.values.items():
-                    part, _, key = name.partition(".")
-                    if part == "soft_labels" and "unused soft labels" in self.lines:
-                        self.lines["unused soft labels"][key] = float(value)
+                self.pace.forget()
+                self._mark("paused" if self.paused else "went on", "warn")
             case TraceRecorded():
                 self.spans = [
                     (int(device), str(part), int(step), float(begin), float(end))
                     for device, part, step, begin, end in event.spans
                 ]
-            case TeacherJoined(name=name, device=device, t_t=t_t):
-                before = self.teachers.get(name)
-                resends = 0 if before is None else before.resends
-                row = TeacherRow(name, "assigned", str(device), t_t, resends, self.time)
-                self.teachers[name] = row
-            case TeacherLeft() | TeacherLost() if event.teacher in self.teachers:
-                row = self.teachers[event.teacher]
-                row.state = "left" if isinstance(event, TeacherLeft) else "lost"
-                row.since = self.time
-                row.resends += event.resent
+            case _:
+                self._take_of_teachers(event)
 
-    def _begin(self, member: str) -> None:
+    def _take_of_teachers(self, event: Event) -> None:
+        """Who serves, and what somebody has set."""
+        match event:
+            case Scheduled():  # what the student does when soft labels are free (N-training)
+                self._level(SPEED, "without a teacher", event.t_s)
+            case Steered():
+                self.values |= event.values
+                said = ", ".join(
+                    f"{name} = {value:g}" for name, value in event.values.items()
+                )
+                self._mark(f"set: {said}", "set")
+                for name, value in event.values.items():
+                    part, _, key = name.partition(".")
+                    if part == "soft_labels" and (BUFFER, key) in self.levels:
+                        self._level(BUFFER, key, float(value))
+            case CheckpointSaved():
+                self._mark("checkpoint", "faint")
+            case TeacherJoined():
+                self.stranded = ""
+                if self.step:  # those of the start are no news
+                    self._mark(f"{event.name} joined", "good")
+            case TeacherLost():
+                self._mark(f"{event.teacher} is lost: {event.why}", "bad")
+            case TeachersGone():
+                self.stranded = event.text()
+                self._mark("no teacher is left", "bad")
+            case ThresholdLimits() | MemoryLimits():
+                self.held = event.text()
+
+    def _stepped(self, event: StepLogged) -> None:
+        self.step, self.of_steps, self.epoch = event.step, event.of_steps, event.epoch
+        self.rate, self.loss = event.samples_per_second, event.loss
+        self.pace.step(event.time, event.step, event.figures.get("starved_s", 0.0))
+        self._points(_STEP, event, self.step)
+
+    def _begin(self, event: MemberStarted) -> None:
         """Another member: its own curves; what came of the others stays."""
-        self.member, self.paused = member, False
+        self.member, self.source, self.began = str(event.member), event.source, event.time
+        self.paused, self.top1, self.loss = False, None, None
+        self.stranded = self.held = ""
         self.chapter += 1
-        self.values.clear()
-        self.curves.clear()
-        self.teachers.clear()
-        self.news.clear()
-        self.spans = []
-        self.lines.pop("samples/s", None)
-        self.step = self.of_steps = self.epoch = 0
+        for of_the_other in (
+            self.values, self.curves, self.levels, self.marks, self.teachers.rows,
+            self.rounds, self.news, self.spans,
+        ):  # fmt: skip
+            of_the_other.clear()
+        self.pace.forget()
+        self.step = self.of_steps = self.epoch = self.of_epochs = 0
+        for name, value in self._bounds.items() if event.source == "served" else ():
+            self._level(BUFFER, name, value)
 
     def _begin_session(self, event: RunStarted) -> None:
-        self.state, self.paused, self.experiment = "running", False, event.experiment
+        self.state, self.error, self.paused = "running", "", False
+        self.experiment, self.members = event.experiment, list(event.members or ())
+        self.pace.forget()
         soft = (event.spec or {}).get("soft_labels") or {}
         if soft.get("type") == "cluster/served" and soft.get("thresholds_in") == "samples":
-            bounds = {name: soft[name] for name in ("lt", "ut") if soft[name] is not None}
-            self.lines["unused soft labels"] = bounds
+            self._bounds = {k: float(soft[k]) for k in ("lt", "ut") if soft[k] is not None}
 
     def _points(
         self, what: tuple[tuple[str, str, str], ...], event: Event, x: float
@@ -161,6 +230,15 @@ class Watch:
         self.curves.setdefault((panel, name), Curve()).add(x, y)
         self.news.append((panel, name, x, y))
 
+    def _level(self, panel: str, name: str, value: float) -> None:
+        """From here on: what was drawn before stays as it was."""
+        self.levels.setdefault((panel, name), []).append((self.step, value))
+
+    def _mark(self, text: str, kind: str) -> None:
+        share = self.step / self.of_steps if self.of_steps else 0.0
+        epoch = share * self.of_epochs if self.of_epochs else float(self.epoch)
+        self.marks.append(Mark(self.step, epoch, text, kind))
+
     def take_news(self) -> list[tuple[str, str, float, float]]:
         """Points since the last call: (panel, curve, x, y)."""
         found, self.news = self.news, []
@@ -169,6 +247,11 @@ class Watch:
     @property
     def panels(self) -> list[str]:
         """In the order they are drawn; only those that have a curve."""
-        order = [panel for panel, *_ in (*_STEP, *_EPOCH, *_LOOK)]
         present = {panel for panel, _ in self.curves}
-        return [panel for panel in dict.fromkeys(order) if panel in present]
+        return [panel for panel in PANELS if panel in present]
+
+    def seconds_left(self) -> float | None:
+        """Of the member that trains now; None while its pace is not known."""
+        if self.state != "running" or self.paused or not self.of_steps:
+            return None
+        return self.pace.seconds_for(self.of_steps - self.step)

@@ -63,6 +63,17 @@ def number(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def duration(seconds: float) -> str:
+    """For people: 45 s, 3:20 min, 2:05 h."""
+    if seconds < 60:
+        return f"{max(1, round(seconds))} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02} h"
+
+
 def spread(values: Sequence[float], digits: int) -> str:
     """Mean ± one standard deviation; the mean alone for a single value."""
     error = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""

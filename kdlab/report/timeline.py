@@ -3,7 +3,7 @@
 import html
 from collections.abc import Sequence
 
-from kdlab.report.page import WIDTH, svg_head
+from kdlab.report.chart import WIDTH, svg_head
 
 Row = tuple[int, str, int, float, float]  # device, part, step, begin and end in seconds
 

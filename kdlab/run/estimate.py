@@ -14,7 +14,7 @@ from kdlab.data.images import ImageData
 from kdlab.errors import BadInput
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.report import page
-from kdlab.report.table import NAMES, text_table_left
+from kdlab.report.table import NAMES, duration, text_table_left
 from kdlab.run.rates import NetworkRates, network_rates, views_per_second
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import TeacherSpec, prepared
@@ -92,17 +92,6 @@ class Estimate:
     def _repr_html_(self) -> str:
         facts = page.table(("estimate",), [[line] for line in self.facts()])
         return facts + page.table(_HEAD, self.rows())
-
-
-def duration(seconds: float) -> str:
-    """For people: 45 s, 3:20 min, 2:05 h."""
-    if seconds < 60:
-        return f"{max(1, round(seconds))} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}:{rest:02} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02} h"
 
 
 def estimate(

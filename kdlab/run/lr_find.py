@@ -17,8 +17,8 @@ from kdlab.data.samples import PlannedSamples
 from kdlab.errors import BadInput
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
-from kdlab.report import page
-from kdlab.report.page import Panel
+from kdlab.report import chart, page
+from kdlab.report.chart import Panel
 from kdlab.run.rates import threads_of
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
@@ -58,7 +58,7 @@ class LrFinder:
             across="learning rate, power of ten",
         )  # fmt: skip
         return (
-            page.image(page.svg([panel]), "loss over learning rate")
+            page.image(chart.svg([panel]), "loss over learning rate")
             + f"<div>{self!r}</div>"
         )
 

@@ -20,7 +20,7 @@ from kdlab.data.encoded.pictures import EncodedData
 from kdlab.data.images import DataSpec
 from kdlab.errors import BadInput
 from kdlab.models.model import ModelSpec
-from kdlab.run.estimate import duration
+from kdlab.report.table import duration
 from kdlab.run.outputs.data_sheet import DataSheet
 from kdlab.run.rates import NetworkRates, network_rates
 from kdlab.run.wishes import Wishes

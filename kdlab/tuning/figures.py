@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     Drawing = Axes | np.ndarray[tuple[int, ...], np.dtype[np.object_]]
 
 
+_ENOUGH = 10  # trials from which shares say something
+
+
 def draw(study: optuna.Study, spec: SweepSpec, folder: Path, emit: Emit) -> list[Path]:
     """History, importance, slice, contour; of several objectives the Pareto front."""
     import matplotlib as mpl
@@ -52,6 +55,28 @@ def draw(study: optuna.Study, spec: SweepSpec, folder: Path, emit: Emit) -> list
     folder.mkdir(parents=True, exist_ok=True)
     drawn = [_drawn(name, make, folder, emit) for name, make in wanted.items()]
     return [path for path in drawn if path is not None]
+
+
+def importance(study: optuna.Study) -> dict[str, float]:
+    """See `Sweep.importance`."""
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    settings = set.intersection(*(set(t.params) for t in complete)) if complete else set()
+    varied = [k for k in sorted(settings) if len({str(t.params[k]) for t in complete}) > 1]
+    if len(complete) < _ENOUGH or not varied or len({t.values[0] for t in complete}) < 2:
+        return {}
+    sign = -1 if study.directions[0].name == "MAXIMIZE" else 1
+
+    def target(trial: optuna.trial.FrozenTrial) -> float:
+        return sign * float(trial.values[0])
+
+    with warnings.catch_warnings(action="ignore"):  # it is experimental
+        found = optuna.importance.get_param_importances(
+            study,
+            evaluator=optuna.importance.PedAnovaImportanceEvaluator(),
+            params=varied,
+            target=target if len(study.directions) > 1 else None,
+        )
+    return {name: float(share) for name, share in found.items()}
 
 
 def _drawn(

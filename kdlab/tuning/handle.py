@@ -130,6 +130,19 @@ class Sweep(Watched):
         """PNG files of the study; drawn at its end."""
         return sorted((self.path / "figures").glob("*.png"))
 
+    def importance(self) -> dict[str, float]:
+        """The share of each setting in what good trials differ by from all; empty before ten.
+
+        By PED-ANOVA (Watanabe and others, IJCAI 2023), of the first objective.
+        """
+        from kdlab.tuning.figures import importance
+
+        try:
+            study = self.study
+        except (NotFoundError, KeyError):  # it is being made
+            return {}
+        return importance(study)
+
     def save(self, name: str) -> list[Path]:
         """The best as configs/NAME.yaml and cards of the current folder.
 
@@ -150,7 +163,9 @@ class Sweep(Watched):
 
     def live(self) -> object:
         """Watch it: in a notebook as a table that follows, in a terminal by lines."""
-        return self._shown_live(lambda: viewers["sweep"](self, self._repr_html_))
+        return self._shown_live(
+            lambda: viewers["sweep"](self, self._repr_html_, self.importance)
+        )
 
     def __repr__(self) -> str:
         done = sum(r.state in ("complete", "pruned", "fail") for r in self.rows())

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from kdlab.events.event import Event
 from kdlab.events.sweeps import SweepStarted, TrialDone
-from kdlab.report import page
+from kdlab.report import chart, page
 from kdlab.report.progress import people
 
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ def as_html(sweep: "Sweep") -> str:
         f"<b>Sweep {html.escape(sweep.id)}</b> {html.escape(sweep.state)}, {count} of "
         f"{spec.trials} trials ended"
     )
-    panel = page.Panel(
+    panel = chart.Panel(
         name, {"best so far": best, "trial": each}, across="number of the trial"
     )
-    curve = page.image(page.svg([panel]), name) if len(each) > 1 else ""
+    curve = page.image(chart.svg([panel]), name) if len(each) > 1 else ""
     columns, cells = sweep._cells(12)
     error = sweep.status.error
     said = f"<pre>{html.escape(str(error))}</pre>" if error else ""

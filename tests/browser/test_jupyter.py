@@ -25,7 +25,7 @@ IDLE = (
 )
 RUN_ALL = "() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }"
 SAVE = "async () => { await window.jupyterapp.commands.execute('docmanager:save') }"
-DRAWN = "() => document.querySelector('canvas.kdlab-curves').clientHeight > 200"
+DRAWN = "() => document.querySelector('canvas.kdlab-curves').clientHeight > 100"
 RESTART = (
     "async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session"
     ".kernel.restart() }"
@@ -63,7 +63,7 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     until(lambda: len(events("step")) > 5)
     before = canvas.screenshot()
     until(lambda: canvas.screenshot() != before)  # it moves
-    page.locator("td", has_text=re.compile(r"^teacher-\d$")).first.wait_for()
+    page.locator(".kd-name", has_text=re.compile(r"^teacher-\d$")).first.wait_for()
 
     dial = page.locator(".widget-hbox:has(> .widget-slider)", has_text="temperature").first
     field = dial.locator("input[type=number]")
@@ -92,7 +92,8 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
 
     until(killed, every_s=2.0)
     lost = until(lambda: events("teacher_lost"))[0]["teacher"]
-    page.locator("tr", has_text=lost).filter(has_text="lost").first.wait_for()
+    lane = page.locator(".kd-row", has_text=lost).first
+    lane.locator(".kd-how", has_text="lost").wait_for()
     picture("lost_teacher")
 
     page.evaluate(SAVE)  # as JupyterLab does by itself after a while
@@ -109,7 +110,7 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     page.wait_for_function(IDLE)
     steps = len(events("step"))
     until(lambda: len(events("step")) > steps)  # a new kernel, the same run
-    note = page.locator(".kdlab-gone").first
+    note = page.locator(".kd-gone").first
     note.wait_for()  # the monitor of the kernel before does not look alive
     assert f'kdlab.attach("{run.run_id}").live()' in note.inner_text()
     note.scroll_into_view_if_needed()

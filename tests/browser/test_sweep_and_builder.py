@@ -59,16 +59,15 @@ def button(page, name):
 
 def test_a_sweep_is_watched_and_stopped(opened, page, picture):
     opened("sweep")
-    page.locator("td", has_text="complete").nth(3).wait_for()
-    chart = page.locator("img[alt=validation_top1]").first
+    page.locator(".kd-trials td").nth(3).wait_for()
+    chart = page.locator(".kd-parallel svg").first
     chart.wait_for()
     place = until(page.locator(".jp-OutputArea-output").last.bounding_box)
     box = until(chart.bounding_box)  # none while it is replaced by a newer picture
     assert box["x"] + box["width"] <= place["x"] + place["width"] + 1  # nothing is cut off
     picture("sweep")
     page.locator("button", has_text="stop gracefully").click()  # it has an icon, too
-    stopped = page.get_by_text(re.compile(r"stopped, \d+ of 2000 trials"))
-    stopped.filter(visible=True).first.wait_for()
+    page.locator(".kd-state", has_text="stopped").first.wait_for()
 
 
 def test_a_spec_is_put_together_with_the_messages_of_the_command_line(
@@ -99,10 +98,10 @@ def test_a_spec_is_put_together_with_the_messages_of_the_command_line(
 def test_a_pipeline_is_watched_and_paused(opened, page, picture, elsewhere):
     opened("blocks")
     page.locator("canvas.kdlab-curves").first.wait_for()
-    gantt = page.locator("img[alt=Gantt]").first
+    gantt = page.locator(".kd-gantt svg").first
     gantt.wait_for()
-    before = gantt.get_attribute("src")
-    until(lambda: gantt.get_attribute("src") != before)  # of a later epoch
+    before = gantt.inner_html()
+    until(lambda: gantt.inner_html() != before)  # of a later epoch
     picture("pipeline")
     button(page, "pause").click()
     button(page, "go on").wait_for()

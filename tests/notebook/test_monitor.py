@@ -14,7 +14,7 @@ def monitor(kdlab_home, elsewhere):
     run = kdlab.load("smoke/none", "tracking.enabled=false", "train.epochs=100000").start()
     made = Monitor(run)
     sent = []
-    made.curves.send = lambda message, buffers: sent.append((message, buffers))
+    made.page.send = lambda message, buffers: sent.append((message, buffers))
     made.sent = sent
     made.show()
     yield made
@@ -41,7 +41,7 @@ def test_buttons_and_sliders_reach_the_run(monitor):
     monitor.controls.stop.click()
     until(lambda: run.state == "stopped")
     until(lambda: monitor.controls.stop.disabled)
-    assert "stopped" in monitor.heading.value
+    assert monitor.page.state["state"] == "stopped"
 
 
 @pytest.mark.processes
@@ -54,20 +54,19 @@ def test_points_travel_as_bytes_and_a_new_page_gets_all_of_them(monitor):
     monitor.run.kill()
     until(lambda: not monitor._thread.is_alive())  # from now on nothing is added
     monitor.sent.clear()
-    monitor.curves._hear(monitor.curves, {"kind": "hello"}, [])
+    monitor.page._hear(monitor.page, {"kind": "hello"}, [])
     message, (raw,) = next((m, b) for m, b in monitor.sent if m["kind"] == "reset")
     rows = np.frombuffer(raw).reshape(-1, 3)
-    assert message["strides"] == [1] * len(message["names"])
-    losses = [k for k, (panel, _) in enumerate(message["names"]) if panel == "loss"]
+    losses = [k for k, curve in enumerate(message["curves"]) if curve["panel"] == "loss"]
     assert len(rows[rows[:, 0] == losses[0]]) == len(monitor.watch.curves["loss", "loss"])
 
 
 @pytest.mark.processes
 def test_without_a_view_that_says_hello_it_draws_svg(monitor):
-    until(lambda: "<svg" in monitor.svg.value)
-    until(lambda: monitor.curves.layout.display == "none")
-    monitor.curves._hear(monitor.curves, {"kind": "hello"}, [])
-    until(lambda: not monitor.svg.value)
+    until(lambda: "<img" in monitor.still.value)
+    until(lambda: monitor.page.layout.display == "none")
+    monitor.page._hear(monitor.page, {"kind": "hello"}, [])
+    until(lambda: not monitor.still.value)
 
 
 @pytest.mark.processes

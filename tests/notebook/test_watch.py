@@ -56,16 +56,17 @@ def served(watch, **teacher):
 
 def test_it_knows_curves_lines_and_teachers():
     watch = served(Watch())
-    assert watch.panels == ["loss", "samples/s", "unused soft labels"]
+    assert watch.panels == ["loss", "speed", "unused soft labels"]
     assert list(watch.curves["loss", "loss"])[1] == (2.0, 0.5)
-    assert watch.lines == {
-        "samples/s": {"t_s": 900.0},
-        "unused soft labels": {"lt": 8, "ut": 64},
+    assert watch.levels == {
+        ("speed", "without a teacher"): [(0, 900.0)],
+        ("unused soft labels", "lt"): [(0, 8.0)],
+        ("unused soft labels", "ut"): [(0, 64.0)],
     }
     assert len(watch.take_news()) == 15
     assert watch.take_news() == []
     watch.see(event("teacher_lost", time=9.0, teacher="teacher-0", why="killed", resent=3))
-    row = watch.teachers["teacher-0"]
+    row = watch.teachers.rows["teacher-0"]
     assert (row.state, row.resends) == ("lost", 3)
     watch.see(
         event(
@@ -76,7 +77,9 @@ def test_it_knows_curves_lines_and_teachers():
             values={"soft_labels.ut": 99.0},
         )
     )
-    assert watch.lines["unused soft labels"]["ut"] == 99.0
+    # What was drawn before stays as it was.
+    assert watch.levels["unused soft labels", "ut"] == [(0, 64.0), (5, 99.0)]
+    assert [mark.kind for mark in watch.marks] == ["bad", "set"]
     watch.see(event("paused", time=9.5, step=5))
     assert "paused" in picture.heading(watch)
     watch.see(event("run_done", time=10.0, state="finished"))
@@ -89,7 +92,7 @@ def test_another_member_has_curves_of_its_own():
         event("member_started", time=20.0, member="none/seed0", source="none", seed=0)
     )
     assert watch.panels == []
-    assert not watch.teachers
+    assert not watch.teachers.rows
 
 
 def test_a_teachers_own_training_is_no_student():

@@ -2,8 +2,8 @@ import re
 
 from tests_support import event
 
-from kdlab.report import page
-from kdlab.report.page import Panel
+from kdlab.report import chart, page
+from kdlab.report.chart import Panel
 from kdlab.report.progressions import progressions, thinned
 
 EVIL = '<img src=x onerror="alert(1)">'
@@ -17,21 +17,21 @@ def test_curves_of_one_group_share_a_colour_and_lines_are_named():
             "a · seed1": [(0, 2.0), (2, 1.0)],
             "b": [(1, 1)],
         },
-        {"ut": 3.0},
+        {"ut": [(0, 3.0)]},
         "seconds",
     )
-    drawn = page.svg([panel])
-    colours = re.findall(r'<polyline fill="none" stroke="(#\w+)"', drawn)
+    drawn = chart.svg([panel])
+    colours = re.findall(r'<polyline fill="none" stroke="(#\w+)" stroke-width', drawn)
     assert colours[0] == colours[1] != colours[2]
     assert "ut 3" in drawn
     assert "seconds" in drawn
-    assert drawn.count("<polyline") == 3
+    assert drawn.count("<polyline") == 3 + 1  # and the level
 
 
 def test_names_that_do_not_fit_beside_a_title_stand_above():
     names = [f"a rather long name of a curve, number {k}" for k in range(5)]
-    few = page.svg([Panel("loss", {names[0]: [(0, 1), (1, 2)]})])
-    many = page.svg([Panel("loss", {name: [(0, 1), (1, 2)] for name in names})])
+    few = chart.svg([Panel("loss", {names[0]: [(0, 1), (1, 2)]})])
+    many = chart.svg([Panel("loss", {name: [(0, 1), (1, 2)] for name in names})])
 
     def height(drawn):
         return int(re.search(r'height="(\d+)"', drawn)[1])
@@ -41,13 +41,13 @@ def test_names_that_do_not_fit_beside_a_title_stand_above():
 
 
 def test_not_finite_values_and_nothing_at_all():
-    drawn = page.svg([Panel("loss", {"a": [(0, float("nan")), (1, 2.0)]}), Panel("x", {})])
+    drawn = chart.svg([Panel("loss", {"a": [(0, float("nan")), (1, 2.0)]}), Panel("x", {})])
     assert "nan" not in drawn
     assert "nothing yet" in drawn
 
 
 def test_everything_is_escaped():
-    shown = page.svg([Panel(EVIL, {EVIL: [(0, 1)]}, {EVIL: 1.0}, EVIL)])
+    shown = chart.svg([Panel(EVIL, {EVIL: [(0, 1)]}, {EVIL: [(0, 1.0)]}, EVIL)])
     shown += (
         page.table([EVIL], [[EVIL]]) + page.whole(EVIL, "") + page.image("<svg/>", EVIL)
     )
@@ -65,7 +65,7 @@ def test_thinned_curves_keep_their_end_and_mean():
 
 
 def test_one_point_is_seen():
-    assert page.svg([Panel("loss", {"a": [(0, 1.0)]})]).count("<circle") == 1
+    assert chart.svg([Panel("loss", {"a": [(0, 1.0)]})]).count("<circle") == 1
 
 
 def test_time_between_sessions_and_undone_steps_do_not_count():

@@ -11,8 +11,8 @@ from kdlab.config.load import flat
 from kdlab.errors import BadInput
 from kdlab.events.log import EventReader
 from kdlab.messages import plain, typed
-from kdlab.report import page
-from kdlab.report.page import Panel
+from kdlab.report import chart, page
+from kdlab.report.chart import Panel
 from kdlab.report.progressions import Progression, progressions
 from kdlab.report.table import METHODS, NAMES, spread, text_table
 from kdlab.run.handle.run import Run, attach
@@ -161,7 +161,7 @@ class Comparison:
             parts.insert(0, f"<h4>What their specs differ in</h4>{shown}")
         panels = self.curves()
         if panels:
-            parts.insert(-1, f"<h4>Curves</h4>{page.image(page.svg(panels))}")
+            parts.insert(-1, f"<h4>Curves</h4>{page.image(chart.svg(panels))}")
         for link in self.links():
             shown = f'<a href="{html.escape(link)}">compare in MLflow</a>'
             parts.append(f"<p>{shown} (kdlab ui)</p>" if _UI in link else f"<p>{shown}</p>")
@@ -198,7 +198,7 @@ def overview(run: Run) -> dict[str, str]:
     ]
     return {
         "overview.html": comparison.page(),
-        "overview.svg": page.svg(comparison.curves()),
+        "overview.svg": chart.svg(comparison.curves()),
         "note.md": "\n\n".join(note),
     }
 

@@ -18,7 +18,7 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, spec_of
 from kdlab.models.exported import load_exported
-from kdlab.report import page
+from kdlab.report import chart, page
 from kdlab.report.calibration import (
     Probabilities,
     agreement,
@@ -26,7 +26,8 @@ from kdlab.report.calibration import (
     expected_calibration_error,
     reliability,
 )
-from kdlab.report.page import Panel, Rows
+from kdlab.report.chart import Panel
+from kdlab.report.page import Rows
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
 from kdlab.train.evaluate import in_batches, probabilities
@@ -160,7 +161,7 @@ class ModelInspection:
         return text_table_left(_HEAD, self.table())
 
     def _repr_html_(self) -> str:
-        curves = page.image(page.svg([self.reliability()]))
+        curves = page.image(chart.svg([self.reliability()]))
         parts = [page.table(_HEAD, self.table()), curves]
         if TEACHER in self.answers and self.students:
             name = html.escape(self.students[-1])

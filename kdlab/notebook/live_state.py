@@ -1,0 +1,194 @@
+"""What the live view says beside its curves: plain facts, as JSON, from what was watched."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kdlab.experiment.folder import ENDED
+from kdlab.notebook.teacher_rows import TeacherRow
+from kdlab.notebook.watch import PANELS, SPEED, Watch
+from kdlab.report import timeline
+from kdlab.report.table import duration
+
+_TICKER, _ROWS = 40, 100  # that a page gets
+_STARVED = 0.1  # share of its time from which waiting is worth a word
+State = dict[str, Any]
+
+
+def of_run(watch: Watch, run_id: str) -> State:
+    """All of one run."""
+    levels = [
+        {"panel": panel, "name": name, "points": points}
+        for (panel, name), points in watch.levels.items()
+    ]
+    return {
+        **head(watch),
+        "verdict": verdict(watch, run_id),
+        "panels": _panels(),
+        "levels": levels,
+        "marks": [
+            {"step": m.step, "epoch": m.epoch, "text": m.text, "kind": m.kind}
+            for m in watch.marks
+        ],
+        "teachers": [_teacher(row) for row in _most_telling(watch)],
+        "clock": {"start": watch.began, "now": max(watch.time, watch.began)},
+        "spans": watch.spans,
+        "parts": timeline.COLOURS,
+        "rounds": [
+            {
+                "round": r.round,
+                "locals": r.locals,
+                "together": r.global_,
+                "compressed": r.compressed,
+                "how": "together",
+            }
+            for r in watch.rounds
+        ],
+        "ticker": [list(line) for line in list(watch.ticker)[-_TICKER:][::-1]],
+        "waiting": "" if watch.curves else waiting(watch),
+    }
+
+
+def of_several(watches: Mapping[str, Watch]) -> State:
+    """Several runs in one view, by what they are called in it."""
+    ended = sum(watch.state in ENDED for watch in watches.values())
+    runs = [
+        {"label": label, "state": shown_state(watch), "said": said(watch)}
+        for label, watch in watches.items()
+    ]
+    return {
+        "title": f"{len(watches)} runs",
+        "state": "finished" if ended == len(watches) else "running",
+        "done": sum(watch.step for watch in watches.values()),
+        "of": sum(max(watch.of_steps, watch.step) for watch in watches.values()),
+        "facts": [["ended", f"{ended} of {len(watches)}"]],
+        "runs": runs,
+        "panels": _panels(),
+        "waiting": "No training of these runs has begun.",
+    }
+
+
+def _panels() -> list[State]:
+    return [
+        {"title": panel, "unit": unit, "across": across}
+        for panel, (unit, across) in PANELS.items()
+    ]
+
+
+def shown_state(watch: Watch) -> str:
+    return "paused" if watch.paused and watch.state == "running" else watch.state
+
+
+def head(watch: Watch) -> State:
+    """The line that says where the run stands."""
+    facts = list[tuple[str, str]]()
+    if watch.of_steps:
+        facts.append(("step", f"{watch.step:,} of {watch.of_steps:,}"))
+    if watch.of_epochs:
+        now = min(watch.epoch + (watch.step < watch.of_steps), watch.of_epochs)
+        facts.append(("epoch", f"{now} of {watch.of_epochs}"))
+    if watch.loss is not None:
+        facts.append(("loss", f"{watch.loss:.4g}"))
+    if watch.top1 is not None:
+        facts.append(("top-1", f"{watch.top1:.2f} %"))
+    if watch.rate:
+        facts.append(("speed", f"{watch.rate:,.0f} samples/s"))
+    starved = watch.pace.starved()
+    if starved is not None and watch.teachers.rows and watch.state not in ENDED:
+        facts.append(("waits for teachers", f"{starved:.0%}"))
+    number = watch.members.index(watch.member) + 1 if watch.member in watch.members else 0
+    which = (
+        f" (training {number} of {len(watch.members)})" if len(watch.members) > 1 else ""
+    )
+    left = watch.seconds_left()
+    return {
+        "title": watch.experiment,
+        "detail": f"{watch.member}{which if number else ''}",
+        "state": shown_state(watch),
+        "done": watch.step,
+        "of": watch.of_steps,
+        "left": "" if left is None else f"about {duration(left)} left",
+        "facts": [list(fact) for fact in facts],
+    }
+
+
+def said(watch: Watch) -> str:
+    """The same in a line."""
+    shown = head(watch)
+    facts = [f"{name} {value}" for name, value in shown["facts"]]
+    return " · ".join(fact for fact in (shown["detail"], *facts, shown["left"]) if fact)
+
+
+def waiting(watch: Watch) -> str:
+    """What stands where curves will be."""
+    if watch.state in ENDED:
+        return f"The run is {watch.state}; no training of it has begun."
+    newest = f"\n{watch.ticker[-1][1]}" if watch.ticker else ""
+    return f"Preparing: no step has been trained yet.{newest}"
+
+
+def verdict(watch: Watch, run_id: str) -> dict[str, str] | None:
+    """What is the matter, or which side is the bottleneck; None where there is nothing to say."""
+    for tone, text in (_end(watch, run_id), _trouble(watch), _bottleneck(watch)):
+        if text:
+            return {"tone": tone, "text": text}
+    return None
+
+
+def _end(watch: Watch, run_id: str) -> tuple[str, str]:
+    if watch.state == "failed":
+        why = watch.error.strip() or "its log says why"
+        return "bad", f"It failed: {why}\nWhen that is mended: kdlab resume {run_id}"
+    if watch.state == "lost":
+        return "bad", f"Its process is gone; nothing is lost: kdlab resume {run_id}"
+    if watch.state == "stopped":
+        return "warn", f"Stopped at step {watch.step:,}. To go on: kdlab resume {run_id}"
+    if watch.paused and watch.state == "running":
+        return "warn", "Paused: weights and soft labels stay in memory."
+    return "", ""
+
+
+def _trouble(watch: Watch) -> tuple[str, str]:
+    return (
+        ("bad", watch.stranded) if watch.stranded and watch.state == "running" else ("", "")
+    )
+
+
+def _bottleneck(watch: Watch) -> tuple[str, str]:
+    starved = watch.pace.starved()
+    serving = watch.teachers.serving
+    if watch.state != "running" or starved is None or not serving:
+        return "", ""
+    rate = sum(row.t_t for row in serving)
+    able = f"{len(serving)} teachers give up to {rate:,.0f} samples/s together"
+    free = watch.levels.get((SPEED, "without a teacher"))
+    alone = f"; without a teacher the student takes {free[-1][1]:,.0f}" if free else ""
+    if starved < _STARVED:
+        return "good", (
+            f"The student is the bottleneck, as it should be: it waits {starved:.0%} of its "
+            f"time for soft labels ({able}{alone})."
+        )
+    if watch.held:
+        return "warn", f"{starved:.0%} of its time {watch.held}"
+    return "warn", (
+        f"Teachers are the bottleneck: the student waits {starved:.0%} of its time for soft "
+        f"labels ({able}{alone}). One teacher more would help."
+    )
+
+
+def _teacher(row: TeacherRow) -> State:
+    return {
+        "name": row.name,
+        "state": row.state,
+        "device": row.device,
+        "rate": row.t_t,
+        "resends": row.resends,
+        "spans": row.spans,
+    }
+
+
+def _most_telling(watch: Watch) -> Sequence[TeacherRow]:
+    """All rows, or those that serve and then the newest losses where there are too many."""
+    rows = list(watch.teachers.rows.values())
+    if len(rows) <= _ROWS:
+        return rows
+    return sorted(rows, key=lambda row: (row.state != "assigned", -row.since))[:_ROWS]

@@ -1,0 +1,81 @@
+"""The live view in the page, an anywidget: facts travel as a trait, points as bytes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import anywidget
+import numpy as np
+import traitlets
+
+from kdlab.notebook.curve import Curve
+
+Key = tuple[str, str, str]  # panel, curve, and run where there are several
+Point = tuple[Key, float, float]
+
+_PAGE = Path(__file__).with_name("page")
+# One module for the browser; each file uses what is before it.
+_MODULES = ("series.js", "chart.js", "cards.js", "sweep.js", "live.js")
+
+
+def script() -> str:
+    """The JavaScript of the view."""
+    return "\n".join((_PAGE / name).read_text(encoding="utf-8") for name in _MODULES)
+
+
+def style() -> str:
+    """Its CSS."""
+    return (_PAGE / "live.css").read_text(encoding="utf-8")
+
+
+class LiveWidget(anywidget.AnyWidget):
+    """Shows the state it is given and draws the points it is sent.
+
+    A view that appears later asks for all of them: `seen` is called when one has said hello, by
+    whatever thread, and calls `reset`. `again` is the code that shows it again; the page names it
+    when the kernel is gone. `of` is what it is of, as the saved picture below it says.
+    """
+
+    _esm = script()
+    _css = style()
+    state = traitlets.Dict().tag(sync=True)
+    of = traitlets.Unicode().tag(sync=True)
+    again = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, of: str, again: str, seen: Callable[[], None]) -> None:
+        super().__init__(of=of, again=again)
+        self._seen = seen
+        self._keys: list[Key] = []
+        self._dotted: frozenset[str] = frozenset()  # curves that are drawn as dots
+        self.on_msg(self._hear)
+
+    def _hear(self, widget: object, message: Mapping[str, object], buffers: object) -> None:
+        if message.get("kind") == "hello":
+            self._seen()
+
+    def reset(self, curves: Mapping[Key, Curve], dots: Sequence[str] = ()) -> None:
+        """These curves and no others, to every view; those named in `dots` as dots."""
+        self._keys, self._dotted = list(curves), frozenset(dots)
+        rows = [
+            (number, x, y)
+            for number, key in enumerate(self._keys)
+            for x, y in list(curves[key])
+        ]
+        named = [
+            {"panel": panel, "name": name, "run": run, "dots": name in self._dotted}
+            for panel, name, run in self._keys
+        ]
+        self._tell({"kind": "reset", "curves": named}, rows)
+
+    def add(self, news: Sequence[Point]) -> bool:
+        """What is new; False, and nothing sent, where it is of a curve no view knows."""
+        places = {key: number for number, key in enumerate(self._keys)}
+        if any(key not in places for key, _, _ in news):
+            return False
+        if news:
+            self._tell({"kind": "add"}, [(places[key], x, y) for key, x, y in news])
+        return True
+
+    def _tell(
+        self, message: Mapping[str, object], rows: Sequence[tuple[int, float, float]]
+    ) -> None:
+        self.send(message, buffers=[np.array(rows, np.float64).tobytes()])

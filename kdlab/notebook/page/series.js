@@ -1,0 +1,183 @@
+// A curve of any length: it grows at its end, and is drawn with a few points per pixel.
+// Modules of this folder are joined in the order that live_widget.py names.
+
+const BLOCKS = [16, 256, 4096]; // points whose smallest and largest are kept ready
+
+class Series {
+  constructor() {
+    this.n = 0;
+    this.x = new Float64Array(256);
+    this.y = new Float64Array(256);
+    this.gaps = []; // where y is no number: the line breaks there
+    this.blocks = BLOCKS.map((size) => ({ size, ends: [] })); // indices, two a block
+    this.smooth = { weight: 0, n: 0, y: new Float64Array(0), last: 0, norm: 1 };
+  }
+
+  push(x, y) {
+    const i = this.n;
+    if (i === this.x.length) {
+      for (const name of ["x", "y"]) {
+        const grown = new Float64Array(2 * i);
+        grown.set(this[name]);
+        this[name] = grown;
+      }
+    }
+    this.x[i] = x;
+    this.y[i] = y;
+    this.n = i + 1;
+    if (!Number.isFinite(y)) this.gaps.push(i);
+    for (const block of this.blocks) {
+      if (this.n % block.size === 0) this.close(block);
+    }
+  }
+
+  close(block) {
+    const { y, n } = this;
+    let low = -1, high = -1;
+    for (let i = n - block.size; i < n; i++) {
+      if (!Number.isFinite(y[i])) continue;
+      if (low < 0 || y[i] < y[low]) low = i;
+      if (high < 0 || y[i] > y[high]) high = i;
+    }
+    block.ends.push(Math.min(low, high), Math.max(low, high));
+  }
+
+  // The first index whose x is not below.
+  at(x) {
+    let low = 0, high = this.n;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.x[middle] < x) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  nearest(x) {
+    const i = this.at(x);
+    if (i === this.n) return i - 1;
+    return i > 0 && x - this.x[i - 1] < this.x[i] - x ? i - 1 : i;
+  }
+
+  // Indices between i and j among which the smallest and largest of every stretch are.
+  ends(i, j, width) {
+    const found = [];
+    const take = (from, to) => {
+      for (let k = from; k < to; k++) if (Number.isFinite(this.y[k])) found.push(k);
+    };
+    const block = this.blocks.filter(({ size }) => (j - i) / size >= width).pop();
+    if (!block || j - i <= 4 * width) {
+      take(i, j);
+      return found;
+    }
+    const first = Math.floor(i / block.size);
+    const last = Math.min(Math.floor(j / block.size), block.ends.length / 2);
+    for (let b = first; b < last; b++) {
+      const [low, high] = [block.ends[2 * b], block.ends[2 * b + 1]];
+      if (low < 0) continue;
+      found.push(low);
+      if (high !== low) found.push(high);
+    }
+    take(Math.max(i, last * block.size), j);
+    return found;
+  }
+
+  // At most `width` of them, chosen so that the curve keeps its shape: Steinarsson's largest
+  // triangle three buckets, over what `ends` leaves.
+  thin(i, j, width) {
+    const all = this.ends(i, j, width);
+    if (all.length <= width || width < 3) return all;
+    const { x, y } = this;
+    const chosen = [all[0]];
+    const every = (all.length - 2) / (width - 2);
+    let before = all[0];
+    for (let k = 0; k < width - 2; k++) {
+      const from = 1 + Math.floor(k * every), to = 1 + Math.floor((k + 1) * every);
+      const end = Math.min(1 + Math.floor((k + 2) * every), all.length);
+      let mx = 0, my = 0;
+      for (let m = to; m < end; m++) { mx += x[all[m]]; my += y[all[m]]; }
+      const count = Math.max(1, end - to);
+      if (end > to) { mx /= count; my /= count; } else { mx = x[all.at(-1)]; my = y[all.at(-1)]; }
+      let best = all[from], most = -1;
+      for (let m = from; m < to; m++) {
+        const p = all[m];
+        const area = Math.abs(
+          (x[before] - mx) * (y[p] - y[before]) - (x[before] - x[p]) * (my - y[before]),
+        );
+        if (area > most) { most = area; best = p; }
+      }
+      chosen.push(best);
+      before = best;
+    }
+    chosen.push(all.at(-1));
+    return chosen;
+  }
+
+  // An exponential mean, as TensorBoard's: unbiased at its begin. Follows as points come.
+  smoothed(weight) {
+    const own = this.smooth;
+    if (own.weight !== weight) Object.assign(own, { weight, n: 0, last: 0, norm: 1 });
+    if (own.y.length < this.n) {
+      const grown = new Float64Array(this.x.length);
+      grown.set(own.y);
+      own.y = grown;
+    }
+    for (let i = own.n; i < this.n; i++) {
+      if (!Number.isFinite(this.y[i])) { own.y[i] = NaN; continue; }
+      own.last = weight * own.last + (1 - weight) * this.y[i];
+      own.norm *= weight;
+      own.y[i] = own.last / (1 - own.norm);
+    }
+    own.n = this.n;
+    return own.y;
+  }
+}
+
+// Numbers of an axis: 1, 2 or 5 times a power of ten, within the limits.
+function ticks(low, high, most) {
+  const span = high - low;
+  if (!(span > 0) || !Number.isFinite(span)) return [low];
+  const least = span / Math.max(1, most), power = 10 ** Math.floor(Math.log10(least));
+  const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= least * (1 - 1e-9));
+  const found = [];
+  for (let k = Math.ceil(low / step - 1e-6); k * step <= high + 1e-6 * step; k++) {
+    found.push(Number((k * step).toPrecision(12)));
+  }
+  return found;
+}
+
+// Powers of ten, and their halves where there are few.
+function logTicks(low, high) {
+  const found = [];
+  for (let p = Math.floor(Math.log10(low)); p <= Math.ceil(Math.log10(high)); p++) {
+    for (const k of high / low < 100 ? [1, 2, 5] : [1]) {
+      const value = k * 10 ** p;
+      if (value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9)) found.push(value);
+    }
+  }
+  return found.length ? found : [low];
+}
+
+const UNITS = [[1e9, "G"], [1e6, "M"], [1e4, "k"]];
+
+// A number of an axis.
+function short(value) {
+  const size = Math.abs(value);
+  for (const [least, sign] of UNITS) {
+    if (size >= least) {
+      const by = sign === "k" ? 1e3 : least;
+      return `${Number((value / by).toPrecision(4))}${sign}`;
+    }
+  }
+  if (size && size < 1e-3) return value.toExponential(1).replace("e-", "e−").replace(/\.0e/, "e");
+  return `${Number(value.toPrecision(5))}`.replace("-", "−");
+}
+
+// A number where somebody points.
+function exact(value) {
+  if (!Number.isFinite(value)) return "no number";
+  const size = Math.abs(value);
+  if (size >= 1000) return Math.round(value).toLocaleString("en-US");
+  if (size && size < 1e-3) return value.toExponential(2);
+  return `${Number(value.toPrecision(4))}`;
+}

@@ -1,0 +1,289 @@
+"""From the events of a sweep to what its live view shows; no clock, no widget, no study."""
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kdlab.events.event import Event
+from kdlab.events.sweeps import (
+    Searched,
+    SweepDone,
+    SweepStarted,
+    TrialDone,
+    TrialStarted,
+    TrialStopping,
+)
+from kdlab.notebook.curve import Curve
+from kdlab.report.table import duration, number
+
+_BEST, _LINES = 12, 150  # rows of the table, lines of the picture
+_TICKER = 40
+_AS_IT_IS = "the experiment as it is"
+Key = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class TrialSeen:
+    number: int
+    values: Mapping[str, object]  # that were tried
+    why: str  # suggested, enqueued, default, ...
+    state: str = "running"  # complete, pruned, failed
+    value: float | None = None  # of the first objective; of a pruned one the last it had
+    feasible: bool = True
+    seconds: float | None = None
+
+
+@dataclass(slots=True)
+class SweepWatch:
+    """What a sweep has shown so far."""
+
+    study: str = ""
+    state: str = "starting"
+    error: str = ""
+    metric: str = "value"
+    sign: int = -1  # -1: larger is better
+    space: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    of_trials: int = 0
+    ended: int = 0
+    began: float = 0.0  # seconds since 1970
+    time: float = 0.0
+    trials: dict[int, TrialSeen] = field(default_factory=dict)
+    curves: dict[Key, Curve] = field(default_factory=dict)
+    news: list[tuple[Key, float, float]] = field(default_factory=list)
+    best: TrialSeen | None = None
+    ticker: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_TICKER))
+
+    def see(self, event: Event) -> None:
+        self.time = event.time
+        match event:
+            case SweepStarted():
+                self._begin(event)
+            case TrialStarted():
+                values = event.values
+                self.trials[event.number] = TrialSeen(event.number, values, event.why)
+            case TrialStopping() if event.number in self.trials:
+                self.trials[event.number].value = event.value
+            case TrialDone() if event.number in self.trials:
+                self._ended(self.trials[event.number], event)
+            case Searched():
+                self.state = "confirming"
+            case SweepDone():
+                self.state, self.error = event.state, event.error or ""
+        if line := event.text():
+            self.ticker.append((event.time, line))
+
+    def _begin(self, event: SweepStarted) -> None:
+        self.study, self.state, self.error = event.study, "running", ""
+        self.metric = event.objectives[0]
+        self.sign = 1 if event.directions[0] == "minimize" else -1
+        self.space = event.spec.get("space") or {}
+        self.of_trials = int(event.spec.get("trials") or 0)
+        self.began = self.began or event.time
+
+    def _ended(self, trial: TrialSeen, event: TrialDone) -> None:
+        trial.state, trial.seconds = event.state, event.seconds
+        trial.feasible = event.feasible is not False
+        trial.values = event.set or trial.values
+        self.ended, self.of_trials = event.ended, event.of_trials
+        if event.state == "complete":
+            trial.value = (event.values_found or {}).get(self.metric)
+        if trial.value is None or not math.isfinite(trial.value):
+            return
+        self._point("complete" if event.state == "complete" else "pruned", trial)
+        if event.state == "complete" and trial.feasible and self._better(trial):
+            self.best = trial
+        if self.best is not None:
+            self._point("best so far", self.best, trial.number)
+
+    def _better(self, trial: TrialSeen) -> bool:
+        if self.best is None:
+            return True
+        assert trial.value is not None
+        assert self.best.value is not None
+        return self.sign * trial.value < self.sign * self.best.value
+
+    def _point(self, name: str, trial: TrialSeen, x: int | None = None) -> None:
+        assert trial.value is not None
+        key, at = (self.metric, name, ""), float(trial.number if x is None else x)
+        curve = self.curves.setdefault(key, Curve())
+        # Trials that run side by side end out of order; a line goes to the right.
+        if name == "best so far" and curve.points:
+            at = max(at, curve.points[-1][0])
+        curve.add(at, trial.value)
+        self.news.append((key, at, trial.value))
+
+    def take_news(self) -> list[tuple[Key, float, float]]:
+        """Points since the last call: key, number of the trial, value."""
+        found, self.news = self.news, []
+        return found
+
+    # What the page shows
+
+    def page(self, importance: Mapping[str, float]) -> dict[str, Any]:
+        """All of it as plain facts.
+
+        Args:
+            importance: the share of each setting in what the trials differ by.
+        """
+        running = [t for t in self.trials.values() if t.state == "running"]
+        count = {
+            name: sum(t.state == name for t in self.trials.values())
+            for name in ("complete", "pruned", "failed")
+        }
+        facts = [["trials", f"{self.ended} of {self.of_trials}"]]
+        facts += [[name, str(n)] for name, n in count.items() if n]
+        if running and self.state == "running":
+            facts.append(["running", str(len(running))])
+        if self.best is not None:
+            facts.append([f"best {self.metric}", f"{number(self.best.value)}"])
+        return {
+            "title": f"sweep {self.study}",
+            "state": self.state,
+            "done": self.ended,
+            "of": self.of_trials,
+            "left": self._left(),
+            "facts": facts,
+            "verdict": self._verdict(),
+            "panels": [{"title": self.metric, "unit": "", "across": "trial"}],
+            "levels": self._unchanged(),
+            "waiting": "No trial has ended yet.",
+            "sweep": self._sweep(importance),
+            "ticker": [list(line) for line in list(self.ticker)[::-1]],
+        }
+
+    def _left(self) -> str:
+        if self.state != "running" or not self.ended or self.ended >= self.of_trials:
+            return ""
+        spent = (self.time - self.began) / self.ended * (self.of_trials - self.ended)
+        return f"about {duration(spent)} left"
+
+    def _default(self) -> TrialSeen | None:
+        own = [t for t in self.trials.values() if t.why == _AS_IT_IS]
+        return own[0] if own and own[0].state == "complete" else None
+
+    def _unchanged(self) -> list[dict[str, Any]]:
+        default = self._default()
+        if default is None or default.value is None:
+            return []
+        points = [[0.0, default.value]]
+        return [{"panel": self.metric, "name": "unchanged setting", "points": points}]
+
+    def _verdict(self) -> dict[str, str] | None:
+        if self.state == "failed":
+            return {"tone": "bad", "text": f"It failed: {self.error}"}
+        if self.best is None:
+            return None
+        words = ", ".join(f"{k} = {number(v)}" for k, v in self.best.values.items())
+        best = f"Best so far: trial {self.best.number} with {words}."
+        default = self._default()
+        if default is None or default.value is None or default is self.best:
+            if default is not None and default is self.best:
+                return {"tone": "warn", "text": f"{best} That is the setting as it was."}
+            return {"tone": "plain", "text": best}
+        assert self.best.value is not None
+        by = abs(self.best.value - default.value)
+        return {"tone": "good", "text": f"{best} By {by:.3g} better than as it was."}
+
+    def _sweep(self, importance: Mapping[str, float]) -> dict[str, Any]:
+        ended = [t for t in self.trials.values() if t.value is not None]
+        complete = [t for t in ended if t.state == "complete"]
+        complete.sort(key=lambda t: (not t.feasible, self.sign * (t.value or 0.0)))
+        axes = [_Axis(key, self.space.get(key, {}), ended) for key in self.space]
+        values = [t.value for t in ended if t.value is not None]
+        last = _Axis.of_metric(self.metric, values)
+        newest = sorted(ended, key=lambda t: -t.number)[: _LINES // 2]
+        shown = {t.number: t for t in [*newest, *complete[: _LINES // 2]]}
+        lines = [
+            {
+                "number": t.number,
+                "at": [*(axis.share(t.values.get(axis.name)) for axis in axes),
+                       last.share(t.value)],
+                "score": self._score(t, values),
+                "pruned": t.state != "complete",
+                "said": self._said(t),
+            }
+            # The best are drawn last, over the others.
+            for t in sorted(shown.values(), key=lambda t: self._score(t, values))
+        ]  # fmt: skip
+        return {
+            "axes": [{"name": a.name, "marks": a.marks()} for a in (*axes, last)],
+            "lines": lines,
+            "importance": sorted(importance.items(), key=lambda one: -one[1]),
+            "importance_note": "Share in what good trials differ by from all (PED-ANOVA).",
+            "head": ["trial", self.metric, *self.space, "from", "took"],
+            "best": [self._cells(t) for t in complete[:_BEST]],
+        }
+
+    def _score(self, trial: TrialSeen, values: Sequence[float]) -> float:
+        """1 for the best of these values, 0 for the worst."""
+        low, high = min(values), max(values)
+        if trial.value is None or high == low:
+            return 1.0
+        share = (trial.value - low) / (high - low)
+        return 1 - share if self.sign > 0 else share
+
+    def _said(self, trial: TrialSeen) -> str:
+        words = [f"{k} {number(v)}" for k, v in trial.values.items()]
+        return ", ".join([f"{self.metric} {number(trial.value)}", *words])
+
+    def _cells(self, trial: TrialSeen) -> list[str]:
+        seconds = "-" if trial.seconds is None else duration(trial.seconds)
+        name = str(trial.number) + ("" if trial.feasible else " (breaks a constraint)")
+        tried = [number(trial.values.get(key)) for key in self.space]
+        return [name, number(trial.value), *tried, trial.why, seconds]
+
+
+class _Axis:
+    """One setting: where on a line of 0 to 1 a value lies."""
+
+    def __init__(
+        self, name: str, dimension: Mapping[str, Any], trials: Sequence[TrialSeen]
+    ) -> None:
+        self.name = name
+        self.log = bool(dimension.get("log"))
+        self.choices = [str(c) for c in dimension.get("choices") or ()]
+        seen = [t.values.get(name) for t in trials]
+        numbers = [float(v) for v in seen if isinstance(v, int | float)]
+        low, high = dimension.get("low"), dimension.get("high")
+        if dimension.get("times") or low is None or high is None:
+            low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
+        # A value that was given by hand may lie outside of the range.
+        self.low = min([float(low), *numbers])
+        self.high = max([float(high), *numbers])
+        self.log = self.log and self.low > 0
+
+    @classmethod
+    def of_metric(cls, name: str, values: Sequence[float]) -> "_Axis":
+        ends = {"low": min(values), "high": max(values)} if values else {}
+        return cls(name, ends, ())
+
+    def share(self, value: object) -> float | None:
+        """None where a setting does not exist in this trial."""
+        if value is None:
+            return None
+        if self.choices:
+            if str(value) not in self.choices:
+                return None
+            return (self.choices.index(str(value)) + 0.5) / len(self.choices)
+        if not isinstance(value, int | float):
+            return None
+        if self.high == self.low:
+            return 0.5
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def marks(self) -> list[tuple[float, str]]:
+        """Words beside the axis."""
+        if self.choices:
+            count = len(self.choices)
+            return [((k + 0.5) / count, str(c)[:14]) for k, c in enumerate(self.choices)]
+        if self.high == self.low:
+            return [(0.5, number(float(self.low)))]
+        between = (
+            math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
+        )
+        ends = [(0.0, self.low), (0.5, between), (1.0, self.high)]
+        return [(share, f"{value:.3g}") for share, value in ends]

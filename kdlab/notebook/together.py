@@ -1,0 +1,86 @@
+"""Several runs in one live view: a colour each, a line each, no controls."""
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import ipywidgets as widgets
+
+from kdlab.events.log import EventReader
+from kdlab.experiment.folder import ENDED
+from kdlab.notebook import live_state, picture
+from kdlab.notebook.live_view import LiveView
+from kdlab.notebook.live_widget import LiveWidget
+from kdlab.notebook.watch import PANELS, Watch
+
+if TYPE_CHECKING:
+    from kdlab.run.handle.run import Run
+
+
+class _All:
+    """Ended when all of them are."""
+
+    def __init__(self, runs: "Sequence[Run]") -> None:
+        self.runs = runs
+        self.id = "+".join(run.id for run in runs)
+
+    @property
+    def state(self) -> str:
+        states = [run.state for run in self.runs]
+        going = [state for state in states if state not in ENDED]
+        return going[0] if going else states[0]
+
+
+class Together(LiveView):
+    """What `kdlab.live(run, another)` shows; of each run the member that trains now."""
+
+    def __init__(self, runs: "Sequence[Run]") -> None:
+        super().__init__(_All(runs), every_s=0.25)
+        self.runs = runs
+        self.watches = {run.id: Watch() for run in runs}
+        self._reads = [EventReader(run.folder.events) for run in runs]
+        self._lock = threading.Lock()
+        self._chapters: list[int] = []
+        named = ", ".join(f'kdlab.attach("{run.id}")' for run in runs)
+        self.page = LiveWidget(self._watched.id, f"kdlab.live({named})", self._greeted)
+        self.box = widgets.VBox([self.page])
+        self.look()
+
+    def __repr__(self) -> str:
+        return f"Together({', '.join(run.id for run in self.runs)})"
+
+    def _greeted(self) -> None:
+        with self._lock:
+            self._reset()
+
+    def _reset(self) -> None:
+        order = list(PANELS)
+        curves = {
+            (*key, label): curve
+            for label, watch in self.watches.items()
+            for key, curve in watch.curves.items()
+        }
+        self._chapters = [watch.chapter for watch in self.watches.values()]
+        self.page.reset(dict(sorted(curves.items(), key=lambda c: order.index(c[0][0]))))
+
+    def look(self) -> None:
+        with self._lock:
+            for read, watch in zip(self._reads, self.watches.values(), strict=True):
+                for event in read():
+                    watch.see(event)
+            news = [
+                ((panel, name, label), x, y)
+                for label, watch in self.watches.items()
+                for panel, name, x, y in watch.take_news()
+            ]
+            self.page.state = live_state.of_several(self.watches)
+            chapters = [watch.chapter for watch in self.watches.values()]
+            if chapters != self._chapters or not self.page.add(news):
+                self._reset()
+
+    def end(self) -> str:
+        with self._lock:
+            for run, watch in zip(self.runs, self.watches.values(), strict=True):
+                watch.state = run.state
+            self.page.state = live_state.of_several(self.watches)
+            return picture.together(self.watches)
