@@ -85,7 +85,7 @@ def head(watch: Watch) -> State:
         facts.append(("step", f"{watch.step:,} of {watch.of_steps:,}"))
     if watch.of_epochs:
         now = min(watch.epoch + (watch.step < watch.of_steps), watch.of_epochs)
-        facts.append(("epoch", f"{now} of {watch.of_epochs}"))
+        facts.append(("epoch", f"{now:,} of {watch.of_epochs:,}"))
     if watch.loss is not None:
         facts.append(("loss", f"{watch.loss:.4g}"))
     if watch.top1 is not None:

@@ -119,7 +119,7 @@ class Chart {
     c.rect(PLOT.left, PLOT.top - 1, wide + 1, tall + 2);
     c.clip();
     this.drawMarks(c, ink);
-    this.drawLevels(c, ink, level(y0), level(y1));
+    this.drawLevels(c, ink);
     for (const { curve, points } of drawn) this.line(c, curve, points);
     c.restore();
     this.label(drawn);
@@ -156,14 +156,14 @@ class Chart {
     c.textBaseline = "middle";
     c.textAlign = "right";
     c.beginPath();
-    for (const y of log ? logTicks(y0, y1) : ticks(y0, y1, Math.max(2, tall / 34))) {
+    for (const y of log ? logTicks(y0, y1) : ticks(y0, y1, Math.max(2, tall / 24))) {
       const at = Math.round(py(y)) + 0.5;
       c.moveTo(PLOT.left, at);
       c.lineTo(width - PLOT.right, at);
       c.fillText(short(y), PLOT.left - 6, at);
     }
     c.textBaseline = "top";
-    for (const x of ticks(x0, x1, Math.max(2, wide / 72))) {
+    for (const x of ticks(x0, x1, Math.max(2, wide / 60))) {
       const at = Math.round(px(x)) + 0.5;
       c.moveTo(at, PLOT.top);
       c.lineTo(at, PLOT.top + tall);
@@ -198,7 +198,6 @@ class Chart {
   drawLevels(c, ink) {
     const { px, py, x1, width } = this.frame;
     c.strokeStyle = c.fillStyle = ink.faint;
-    c.textBaseline = "bottom";
     for (const { name, points } of this.levels) {
       if (!points.length) continue;
       c.setLineDash([5, 4]);
@@ -211,8 +210,10 @@ class Chart {
       c.stroke();
       c.setLineDash([]);
       c.textAlign = "right";
-      const last = points.filter(([x]) => x <= x1).at(-1) ?? points[0];
-      c.fillText(`${name} ${exact(last[1])}`, width - PLOT.right - 3, py(last[1]) - 1);
+      const last = points.filter(([x]) => x <= x1).at(-1) ?? points[0], at = py(last[1]);
+      const below = at < PLOT.top + 13; // there is no room above
+      c.textBaseline = below ? "top" : "bottom";
+      c.fillText(`${name} ${exact(last[1])}`, width - PLOT.right - 3, at + (below ? 2 : -1));
     }
   }
 

@@ -20,8 +20,9 @@ class View {
       view: {}, hover: null, smoothing: 0, log: false, hidden: new Set(),
       ink: () => this.ink, redraw: () => this.draw(), point: (hover) => this.pointAt(hover),
     };
+    this.palette = [];
+    this.ink = {};
     this.build();
-    this.theme();
   }
 
   build() {
@@ -77,10 +78,12 @@ class View {
       if (found && (found.length < 4 || Number(found[3]) > 0.5)) { colour = found; break; }
     }
     const system = window.matchMedia("(prefers-color-scheme: dark)").matches;
+    // Outside of a page nothing has a colour yet; the first drawing asks again.
+    if (!getComputedStyle(this.root).getPropertyValue("--kd-faint")) return;
     const dark = colour ? 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2] < 128
       : system && getComputedStyle(document.documentElement).colorScheme.includes("dark");
     const name = dark ? "dark" : "light";
-    if (this.root.dataset.theme === name) return;
+    if (this.palette.length && this.root.dataset.theme === name) return;
     this.root.dataset.theme = name;
     const style = getComputedStyle(this.root);
     const own = (key) => style.getPropertyValue(`--kd-${key}`).trim();
@@ -130,6 +133,7 @@ class View {
       }
       const chart = this.charts.get(panel.title);
       chart.setCurves(this.panels.get(panel.title));
+      this.dress(chart);
     }
     const cards = wanted.map(({ title }) => this.charts.get(title).card);
     if (!cards.length) cards.push(this.waiting());
@@ -138,6 +142,13 @@ class View {
     if (!same) this.cards.replaceChildren(...cards);
     this.tools.hidden = !wanted.length;
     this.draw();
+  }
+
+  // Bounds, and where something happened.
+  dress(chart) {
+    const { levels = [], marks = [] } = this.state ?? {}, { title, across } = chart.panel;
+    chart.levels = levels.filter(({ panel }) => panel === title);
+    chart.marks = marks.map((mark) => ({ ...mark, x: mark[across === "epoch" ? "epoch" : "step"] }));
   }
 
   waiting() {
@@ -160,11 +171,7 @@ class View {
     this.several(state.runs ?? []);
     for (const part of this.parts) part.show(state);
     if (this.blank) this.waiting();
-    for (const [title, chart] of this.charts) {
-      chart.levels = (state.levels ?? []).filter(({ panel }) => panel === title);
-      const by = chart.panel.across === "epoch" ? "epoch" : "step";
-      chart.marks = (state.marks ?? []).map((mark) => ({ ...mark, x: mark[by] }));
-    }
+    for (const chart of this.charts.values()) this.dress(chart);
     const missing = (state.panels ?? []).some(({ title }) =>
       this.panels?.has(title) && !this.charts.has(title));
     if (missing) this.lay();
@@ -223,6 +230,8 @@ class View {
 
   draw() {
     if (!this.root.isConnected) return;
+    if (!this.palette.length) this.theme();
+    if (!this.palette.length) { this.ask(); return; } // its style sheet is not there yet
     this.drawnAt = performance.now();
     for (const chart of this.charts.values()) {
       if (chart.card.isConnected && chart.card.dataset.away !== "true") chart.draw();
