@@ -130,11 +130,11 @@ def live(*runs: Run) -> "LiveView":
     Raises:
         BadInput: no run was given.
     """
-    from kdlab.notebook.together import Together  # imports ipywidgets
+    from kdlab.notebook.runs_together import RunsTogether  # imports ipywidgets
 
     if not runs:
         raise BadInput("Give the runs to be shown: kdlab.live(run, kdlab.attach('...')).")
-    return Together(runs).show()
+    return RunsTogether(runs).show()
 
 
 viewers.update(run=_monitor, experiment=_builder, sweep=_sweep_view)

@@ -10,7 +10,7 @@ import base64
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -168,11 +168,18 @@ def _messages() -> tuple[list[dict[str, object]], int]:
         if step % (_HZ // 2) == 0:  # as the monitor does, twice a second
             sent.append(({"kind": "state", "state": of_run(watch, "bench")}, b""))
     kept = len(json.dumps(sent[0][0])) + len(sent[0][1])
-    sent.insert(0, ({"kind": "state", "state": first}, b""))
-    packed: list[dict[str, object]] = [
-        {"message": message, "raw": base64.b64encode(raw).decode()} for message, raw in sent
+    return packed(first, sent), kept
+
+
+def packed(
+    state: Mapping[str, object], sent: Sequence[tuple[Mapping[str, object], bytes]]
+) -> list[dict[str, object]]:
+    """A state and what was sent after it, as the page's clock takes them."""
+    first = ({"kind": "state", "state": state}, b"")
+    return [
+        {"message": message, "raw": base64.b64encode(raw).decode()}
+        for message, raw in (first, *sent)
     ]
-    return packed, kept
 
 
 def _step(step: int) -> StepLogged:

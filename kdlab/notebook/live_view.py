@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from IPython.core.display_functions import DisplayHandle
 
 
-class Followed(Protocol):
+class Viewed(Protocol):
     """A run, a sweep, or several."""
 
     id: str
@@ -29,7 +29,7 @@ class LiveView(ABC):
 
     box: widgets.VBox
 
-    def __init__(self, watched: Followed, every_s: float) -> None:
+    def __init__(self, watched: Viewed, every_s: float) -> None:
         self._watched, self._every_s = watched, every_s
         self._closing = threading.Event()
         self._snapshot: DisplayHandle | None = None

@@ -251,7 +251,7 @@ class Watch:
         return [panel for panel in PANELS if panel in present]
 
     def seconds_left(self) -> float | None:
-        """Of the member that trains now; None while its pace is not known."""
+        """Until the member that trains now is done; None while its pace is not known."""
         if self.state != "running" or self.paused or not self.of_steps:
             return None
         return self.pace.seconds_for(self.of_steps - self.step)

@@ -31,7 +31,7 @@ class _All:
         return going[0] if going else states[0]
 
 
-class Together(LiveView):
+class RunsTogether(LiveView):
     """What `kdlab.live(run, another)` shows; of each run the member that trains now."""
 
     def __init__(self, runs: "Sequence[Run]") -> None:
@@ -47,7 +47,7 @@ class Together(LiveView):
         self.look()
 
     def __repr__(self) -> str:
-        return f"Together({', '.join(run.id for run in self.runs)})"
+        return f"RunsTogether({', '.join(run.id for run in self.runs)})"
 
     def _greeted(self) -> None:
         with self._lock:

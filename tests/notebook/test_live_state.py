@@ -1,0 +1,113 @@
+"""What the live view says beside its curves, from the events of a run alone."""
+
+import json
+
+from tests_support import event
+
+from kdlab.notebook import live_state
+from kdlab.notebook.watch import Watch
+
+STEP = {"member": "served/seed0", "of_steps": 100, "samples_per_second": 500.0}
+
+
+def trained(starved_each=0.0, teachers=2, steps=20):
+    """A run whose student waited so many seconds of each second."""
+    watch = Watch()
+    watch.see(
+        event("run_started", 0.0, experiment="e", members=["none/seed0", "served/seed0"])
+    )
+    watch.see(event("member_started", 0.0, member="served/seed0", source="served", seed=0))
+    for k in range(teachers):
+        watch.see(event("teacher_joined", 0.0, name=f"t{k}", t_t=100.0))
+    for k in range(1, steps + 1):
+        watch.see(
+            event(
+                "step",
+                float(k),
+                step=k,
+                epoch=0,
+                loss=1.0,
+                starved_s=k * starved_each,
+                **STEP,
+            )
+        )
+    return watch
+
+
+def test_who_is_the_bottleneck():
+    fast = live_state.verdict(trained(0.01), "r")
+    assert fast["tone"] == "good"
+    assert "it waits 1% of its time" in fast["text"]
+    slow = live_state.verdict(trained(0.5), "r")
+    assert slow["tone"] == "warn"
+    assert "2 teachers give up to 200 samples/s" in slow["text"]
+    assert live_state.verdict(trained(0.5, teachers=0), "r") is None
+
+
+def test_what_a_setting_holds_back_is_no_want_of_teachers():
+    watch = trained(0.5)
+    watch.see(event("threshold_limits", 21.0, ut=64, enough=256))
+    assert "soft_labels.ut=256 would do" in live_state.verdict(watch, "r")["text"]
+
+
+def test_the_end_says_what_to_do():
+    watch = trained()
+    watch.see(event("run_done", 30.0, state="failed", error="no space is left"))
+    said = live_state.verdict(watch, "r1")
+    assert said["tone"] == "bad"
+    assert "no space is left" in said["text"]
+    assert "kdlab resume r1" in said["text"]
+    assert not watch.teachers.serving
+
+
+def test_no_teacher_is_said_until_one_joins():
+    watch = trained()
+    watch.see(event("no_teacher", 21.0, unplaced=64, wait_s=60.0, join="kdlab teacher x"))
+    assert "kdlab teacher x" in live_state.verdict(watch, "r")["text"]
+    watch.see(event("teacher_joined", 22.0, name="t9", t_t=100.0))
+    assert live_state.verdict(watch, "r")["tone"] == "good"
+
+
+def test_time_left_is_that_of_the_newest_pace_without_pauses():
+    watch = trained()
+    assert watch.seconds_left() == 80.0
+    watch.see(event("paused", 21.0, step=20))
+    assert watch.seconds_left() is None
+    watch.see(event("went_on", 1000.0, step=20))
+    for k in range(21, 30):  # at half the speed
+        at = 1000.0 + 2 * (k - 20)
+        watch.see(event("step", at, step=k, epoch=0, loss=1.0, starved_s=0.0, **STEP))
+    assert watch.seconds_left() == 71 * 2.0
+
+
+def test_lanes_say_when_each_teacher_served():
+    watch = trained()
+    watch.see(event("teacher_lost", 21.0, teacher="t0", why="killed", resent=3))
+    watch.see(event("teacher_joined", 25.0, name="t0", t_t=50.0))
+    shown = live_state.of_run(watch, "r")
+    (lane,) = [teacher for teacher in shown["teachers"] if teacher["name"] == "t0"]
+    assert lane["spans"] == [
+        (0.0, 21.0, "assigned"),
+        (21.0, 25.0, "lost"),
+        (25.0, None, "assigned"),
+    ]
+    assert (lane["rate"], lane["resends"]) == (50.0, 3)
+    assert [mark["text"] for mark in shown["marks"]] == ["t0 is lost: killed", "t0 joined"]
+    json.dumps(shown)
+
+
+def test_of_a_thousand_teachers_those_that_serve_are_shown():
+    watch = trained(teachers=1000)
+    for k in range(990):
+        watch.see(event("teacher_lost", 21.0 + k, teacher=f"t{k}", why="killed", resent=0))
+    shown = live_state.of_run(watch, "r")["teachers"]
+    assert len(shown) == 100
+    assert {f"t{k}" for k in range(989, 1000)} <= {teacher["name"] for teacher in shown}
+
+
+def test_several_runs_are_one_state():
+    shown = live_state.of_several({"a": trained(), "b": trained(steps=40)})
+    assert (shown["done"], shown["of"]) == (60, 200)
+    assert [run["label"] for run in shown["runs"]] == ["a", "b"]
+    assert "training 2 of 2" in shown["runs"][0]["said"]
+    json.dumps(shown)
