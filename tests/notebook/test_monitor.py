@@ -7,6 +7,7 @@ from tests_support import until
 import kdlab
 from kdlab.events.log import select
 from kdlab.notebook.monitor import Monitor
+from kdlab.notebook.runs_together import RunsTogether
 
 
 @pytest.fixture
@@ -82,3 +83,19 @@ def test_a_refused_order_is_said_and_not_sent(monitor):
     monitor.controls.add.click()
     assert "no teachers of its own" in monitor.message.value
     assert not (monitor.run.path / "control.jsonl").exists()
+
+
+@pytest.mark.processes
+def test_several_runs_are_one_view(kdlab_home, elsewhere):
+    runs = [
+        kdlab.load("smoke/none", "tracking.enabled=false", f"train.lr={lr}").start().wait()
+        for lr in (0.1, 0.2)
+    ]
+    view, sent = RunsTogether(runs), []
+    view.page.send = lambda message, buffers: sent.append(message)
+    view._greeted()
+    assert {curve["run"] for curve in sent[0]["curves"]} == {run.id for run in runs}
+    still = view.end()
+    assert all(run.id in still for run in runs)
+    assert view.page.state["state"] == "finished"
+    view.close()
