@@ -158,16 +158,13 @@ function logTicks(low, high) {
   return found.length ? found : [low];
 }
 
-const UNITS = [[1e9, "G"], [1e6, "M"], [1e4, "k"]];
+const UNITS = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
 // A number of an axis.
 function short(value) {
   const size = Math.abs(value);
   for (const [least, sign] of UNITS) {
-    if (size >= least) {
-      const by = sign === "k" ? 1e3 : least;
-      return `${Number((value / by).toPrecision(4))}${sign}`;
-    }
+    if (size >= least) return `${Number((value / least).toPrecision(7))}${sign}`.replace("-", "−");
   }
   if (size && size < 1e-3) return value.toExponential(1).replace("e-", "e−").replace(/\.0e/, "e");
   return `${Number(value.toPrecision(5))}`.replace("-", "−");
