@@ -39,7 +39,6 @@ def of_run(watch: Watch, run_id: str) -> State:
                 "locals": r.locals,
                 "together": r.global_,
                 "compressed": r.compressed,
-                "how": "together",
             }
             for r in watch.rounds
         ],

@@ -45,7 +45,6 @@ class LiveWidget(anywidget.AnyWidget):
         super().__init__(of=of, again=again)
         self._seen = seen
         self._keys: list[Key] = []
-        self._dotted: frozenset[str] = frozenset()  # curves that are drawn as dots
         self.on_msg(self._hear)
 
     def _hear(self, widget: object, message: Mapping[str, object], buffers: object) -> None:
@@ -54,14 +53,14 @@ class LiveWidget(anywidget.AnyWidget):
 
     def reset(self, curves: Mapping[Key, Curve], dots: Sequence[str] = ()) -> None:
         """These curves and no others, to every view; those named in `dots` as dots."""
-        self._keys, self._dotted = list(curves), frozenset(dots)
+        self._keys = list(curves)
         rows = [
             (number, x, y)
             for number, key in enumerate(self._keys)
             for x, y in list(curves[key])
         ]
         named = [
-            {"panel": panel, "name": name, "run": run, "dots": name in self._dotted}
+            {"panel": panel, "name": name, "run": run, "dots": name in dots}
             for panel, name, run in self._keys
         ]
         self._tell({"kind": "reset", "curves": named}, rows)

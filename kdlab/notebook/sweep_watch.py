@@ -195,17 +195,19 @@ class SweepWatch:
         last = _Axis.of_metric(self.metric, values)
         newest = sorted(ended, key=lambda t: -t.number)[: _LINES // 2]
         shown = {t.number: t for t in [*newest, *complete[: _LINES // 2]]}
+        ends = (min(values), max(values)) if values else (0.0, 0.0)
+        scores = {n: self._score(t, *ends) for n, t in shown.items()}
         lines = [
             {
                 "number": t.number,
                 "at": [*(axis.share(t.values.get(axis.name)) for axis in axes),
                        last.share(t.value)],
-                "score": self._score(t, values),
+                "score": scores[t.number],
                 "pruned": t.state != "complete",
                 "said": self._said(t),
             }
             # The best are drawn last, over the others.
-            for t in sorted(shown.values(), key=lambda t: self._score(t, values))
+            for t in sorted(shown.values(), key=lambda t: scores[t.number])
         ]  # fmt: skip
         return {
             "axes": [{"name": a.name, "marks": a.marks()} for a in (*axes, last)],
@@ -216,9 +218,8 @@ class SweepWatch:
             "best": [self._cells(t) for t in complete[:_BEST]],
         }
 
-    def _score(self, trial: TrialSeen, values: Sequence[float]) -> float:
-        """1 for the best of these values, 0 for the worst."""
-        low, high = min(values), max(values)
+    def _score(self, trial: TrialSeen, low: float, high: float) -> float:
+        """1 for the best of the values between these ends, 0 for the worst."""
         if trial.value is None or high == low:
             return 1.0
         share = (trial.value - low) / (high - low)

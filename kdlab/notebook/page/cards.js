@@ -164,7 +164,7 @@ class Rounds {
       drawing.append(shape("text", { x, y: tall - 8, "text-anchor": "middle" }, `${round.round}`));
     });
     this.place.replaceChildren(drawing);
-    this.note.replaceChildren(...[["kd-local", "local models"], ["kd-together", newest.how],
+    this.note.replaceChildren(...[["kd-local", "local models"], ["kd-together", "together"],
       ["kd-compressed", "compressed"]].filter(([name]) => name !== "kd-compressed" ||
       newest.compressed.length).map(([className, name]) => {
       const key = element("span", "", name);

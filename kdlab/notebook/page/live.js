@@ -106,7 +106,7 @@ class View {
       const place = names.includes(name) ? names.indexOf(name) : names.length;
       own.push({
         name, run, series, key: `${panel}|${run}|${name}`, dots,
-        label: several ? `${run}${name && own.length ? ` · ${name}` : ""}` : name,
+        label: name,
         colour: this.palette[(several ? runs.indexOf(run) : own.length) % this.palette.length],
         dash: several ? place : 0,
       });
