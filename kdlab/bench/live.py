@@ -172,10 +172,12 @@ def _messages() -> tuple[list[dict[str, object]], int]:
 
 
 def packed(
-    state: Mapping[str, object], sent: Sequence[tuple[Mapping[str, object], bytes]]
+    state: Mapping[str, object],
+    sent: Sequence[tuple[Mapping[str, object], bytes]],
+    strip: str = "",
 ) -> list[dict[str, object]]:
     """A state and what was sent after it, as the page's clock takes them."""
-    first = ({"kind": "state", "state": state}, b"")
+    first = ({"kind": "state", "state": state, "strip": strip}, b"")
     return [
         {"message": message, "raw": base64.b64encode(raw).decode()}
         for message, raw in (first, *sent)
@@ -208,7 +210,7 @@ _HARNESS = """async source => {
     };
     window.hear = (message, buffers) => {
         if (message.kind !== "state") return heard["msg:custom"](message, buffers);
-        kept.state = message.state;
+        Object.assign(kept, { state: message.state, strip: message.strip });
         heard["change:state"]();
     };
     view.render({ model, el: document.getElementById("here") });

@@ -13,6 +13,7 @@ import torch
 from kdlab.config.load import spec_hash
 from kdlab.data.images import ImageData
 from kdlab.data.samples import PlannedSamples, RankPart, Shard, planned
+from kdlab.data.watched import watched_rows
 from kdlab.events.event import Emit, unheard
 from kdlab.events.general import Note
 from kdlab.experiment.spec import ExperimentSpec, Member
@@ -127,6 +128,7 @@ class TrainingSetup:
             folder=folder,
             spec_hash=self.spec_hash,
             emit=emit,
+            watched=watched_rows(data),
             **fields | rest,
         )
         return StudentLoop(job)

@@ -8,7 +8,7 @@ that learns nonsense. So every teacher is asked about images with known labels f
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +19,15 @@ from torch import Tensor
 from kdlab.config.home import home, write_json
 from kdlab.data.images import ImageData
 from kdlab.data.splits import by_class
+from kdlab.data.watched import watched_rows
 from kdlab.errors import TeacherRefused
 from kdlab.events.event import Emit
 from kdlab.events.general import Warned
+from kdlab.events.images import ImagesAnswered
 from kdlab.events.runs import TeacherMeasured
 from kdlab.messages import MessageError, plain, typed
 from kdlab.report.calibration import expected_calibration_error
-from kdlab.train.evaluate import in_batches, probabilities
+from kdlab.train.evaluate import answers, in_batches, probabilities
 from kdlab.train.teacher import PreparedTeachers
 
 _MOST = 10_000  # images that are asked about
@@ -48,6 +50,8 @@ class TeacherMeasure:
     validation_top1: float | None  # None: there are no validation images
     # Answers that fit another class each, where that explains what it says
     renamed: dict[str, str]
+    said: list[str]  # likeliest class of each image that is watched
+    shares: list[float]  # its probability
 
     @property
     def knows_nothing(self) -> bool:
@@ -100,9 +104,9 @@ def _measure(
     validation: list[NDArray[np.int64]],
 ) -> TeacherMeasure:
     """On these rows, in batches."""
-    answers = probabilities(infer, data.shown_ahead(test))
+    found = probabilities(infer, data.shown_ahead(test))
     labels = data.labels[np.concatenate(test)]
-    order = np.argsort(-answers, axis=1)[:, : min(5, len(data.classes))]
+    order = np.argsort(-found, axis=1)[:, : min(5, len(data.classes))]
     right = order == labels[:, None]
     counts = np.bincount(labels, minlength=len(data.classes))
     hits = np.bincount(labels[right[:, 0]], minlength=len(data.classes))
@@ -111,14 +115,15 @@ def _measure(
         said = probabilities(infer, data.shown_ahead(validation)).argmax(1)
         known = data.labels[np.concatenate(validation)]
         validated = 100 * float((said == known).mean())
+    few = answers(infer, data, watched_rows(data))
     return TeacherMeasure(
         split="test",
         images=len(labels),
         top1=100 * float(right[:, 0].mean()),
         top5=100 * float(right.any(1).mean()),
         guessing=100 * float(counts.max() / len(labels)),
-        calibration_error=expected_calibration_error(answers, labels),
-        confidence=100 * float(answers.max(1).mean()),
+        calibration_error=expected_calibration_error(found, labels),
+        confidence=100 * float(found.max(1).mean()),
         per_class={
             name: 100 * float(hits[k] / counts[k])
             for k, name in enumerate(data.classes)
@@ -126,6 +131,8 @@ def _measure(
         },
         validation_top1=validated,
         renamed=_renamed(order[:, 0], labels, data.classes),
+        said=few.said,
+        shares=few.shares,
     )
 
 
@@ -165,7 +172,9 @@ def check_teacher(
         TeacherRefused: it stays below its `min_top1`.
     """
     found = measured(teacher, data, device, batch)
-    emit(TeacherMeasured(**{k: v for k, v in plain(found).items() if k != "renamed"}))
+    own = {f.name for f in fields(TeacherMeasured)}
+    emit(TeacherMeasured(**{k: v for k, v in plain(found).items() if k in own}))
+    emit(ImagesAnswered(step=0, epoch=0, said=found.said, shares=found.shares))
     if found.knows_nothing:
         emit(Warned(message=_warning(found)))
     reached = found.top1 if found.validation_top1 is None else found.validation_top1

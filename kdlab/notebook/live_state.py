@@ -1,6 +1,8 @@
 """What the live view says beside its curves: plain facts, as JSON, from what was watched."""
 
+import base64
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from kdlab.experiment.folder import ENDED
@@ -42,6 +44,7 @@ def of_run(watch: Watch, run_id: str) -> State:
             }
             for r in watch.rounds
         ],
+        "film": _film(watch),
         "ticker": [list(line) for line in list(watch.ticker)[-_TICKER:][::-1]],
         "waiting": "" if watch.curves else waiting(watch),
     }
@@ -172,6 +175,38 @@ def _bottleneck(watch: Watch) -> tuple[str, str]:
         f"Teachers are the bottleneck: the student waits {starved:.0%} of its time for soft "
         f"labels ({able}{alone}). One teacher more would help."
     )
+
+
+def _film(watch: Watch) -> State | None:
+    """The images that are watched, and what the teacher and the student say of them."""
+    chosen = watch.images
+    if chosen is None or not watch.answers:
+        return None
+    return {
+        "side": chosen.side,
+        "labels": chosen.labels,
+        "answers": [
+            {
+                "who": who,
+                "epoch": answer.epoch,
+                "said": answer.said,
+                "shares": answer.shares,
+            }
+            for who in ("student at first", "student", "teacher")
+            if (answer := watch.answers.get(who)) is not None
+        ],
+    }
+
+
+def strip(watch: Watch) -> str:
+    """The picture of the images that are watched, for a page; empty where there is none."""
+    if watch.images is None:
+        return ""
+    try:
+        raw = Path(watch.images.path).read_bytes()
+    except OSError:
+        return ""
+    return f"data:image/png;base64,{base64.b64encode(raw).decode()}"
 
 
 def _teacher(row: TeacherRow) -> State:

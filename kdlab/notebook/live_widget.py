@@ -14,7 +14,7 @@ Point = tuple[Key, float, float]
 
 _PAGE = Path(__file__).with_name("page")
 # One module for the browser; each file uses what is before it.
-_MODULES = ("series.js", "chart.js", "cards.js", "sweep.js", "live.js")
+_MODULES = ("series.js", "chart.js", "cards.js", "film.js", "sweep.js", "live.js")
 
 
 def script() -> str:
@@ -38,6 +38,7 @@ class LiveWidget(anywidget.AnyWidget):
     _esm = script()
     _css = style()
     state = traitlets.Dict().tag(sync=True)
+    strip = traitlets.Unicode().tag(sync=True)  # images that are watched, beside each other
     of = traitlets.Unicode().tag(sync=True)
     again = traitlets.Unicode().tag(sync=True)
 

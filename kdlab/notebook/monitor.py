@@ -91,6 +91,8 @@ class Monitor(LiveView):
                 self._reset()
 
     def _facts(self, now: float) -> None:
+        if self.watch.images is not None and not self.page.strip:
+            self.page.strip = live_state.strip(self.watch)
         self.page.state = live_state.of_run(self.watch, self.run.id)
         self.controls.follow(self.watch)
         late = now - self._shown_at > _PATIENCE_S and not self._hello.is_set()

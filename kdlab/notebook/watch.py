@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from kdlab.events.blockwise import TraceRecorded
 from kdlab.events.ensemble import ErrorsMeasured, LocalStep
 from kdlab.events.event import Event
+from kdlab.events.images import ImagesAnswered, ImagesChosen
 from kdlab.events.runs import MemberStarted, RunDone, RunStarted
 from kdlab.events.teachers import (
     MemoryLimits,
@@ -97,6 +98,9 @@ class Watch:
     rounds: list[ErrorsMeasured] = field(default_factory=list)
     ticker: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_TICKER))
     news: list[tuple[str, str, float, float]] = field(default_factory=list)
+    images: ImagesChosen | None = None  # that are watched
+    # Who said what of them last: "teacher", "student", and "student at first"
+    answers: dict[str, ImagesAnswered] = field(default_factory=dict)
     spans: list[Row] = field(default_factory=list)  # what devices did, of blockwise runs
     values: dict[str, float] = field(default_factory=dict)  # that were set from outside
     chapter: int = 0  # grows when all curves begin anew
@@ -150,6 +154,10 @@ class Watch:
                 self.paused = isinstance(event, Paused)
                 self.pace.forget()
                 self._mark("paused" if self.paused else "went on", "warn")
+            case ImagesChosen():
+                self.images = event
+            case ImagesAnswered():
+                self._answered(event)
             case TraceRecorded():
                 self.spans = [
                     (int(device), str(part), int(step), float(begin), float(end))
@@ -157,6 +165,13 @@ class Watch:
                 ]
             case _:
                 self._take_of_teachers(event)
+
+    def _answered(self, event: ImagesAnswered) -> None:
+        if event.member == "teacher":
+            self.answers["teacher"] = event
+            return
+        self.answers.setdefault("student at first", event)
+        self.answers["student"] = event
 
     def _take_of_teachers(self, event: Event) -> None:
         """Who serves, and what somebody has set."""
@@ -204,6 +219,7 @@ class Watch:
             self.rounds, self.news, self.spans,
         ):  # fmt: skip
             of_the_other.clear()
+        self.answers = {k: v for k, v in self.answers.items() if k == "teacher"}
         self.pace.forget()
         self.step = self.of_steps = self.epoch = self.of_epochs = 0
         for name, value in self._bounds.items() if event.source == "served" else ():

@@ -56,10 +56,35 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+# A click on the head of a column sorts by it; once more, the other way round.
+_SORTS = """<script>
+for (const head of document.querySelectorAll("table tr:first-child > th:not([scope])")) {
+  head.tabIndex = 0;
+  head.style.cursor = "pointer";
+  head.title = "sort by this column";
+  const sort = () => {
+    const table = head.closest("table"), place = head.cellIndex;
+    const up = head.ariaSort === "descending";
+    for (const other of head.parentElement.children) other.ariaSort = null;
+    head.ariaSort = up ? "ascending" : "descending";
+    const value = row => row.cells[place].textContent.trim();
+    const compare = (a, b) => {
+      const [x, y] = [value(a), value(b)].map(parseFloat);
+      return isNaN(x) || isNaN(y) ? value(a).localeCompare(value(b)) : x - y;
+    };
+    const rows = [...table.rows].slice(1).sort((a, b) => (up ? 1 : -1) * compare(a, b));
+    for (const row of rows) row.parentElement.append(row);
+  };
+  head.onclick = sort;
+  head.onkeydown = event => { if (event.key === "Enter") sort(); };
+}
+</script>"""
+
+
 def whole(title: str, body: str) -> str:
-    """A page of its own."""
+    """A page of its own, whose tables sort."""
     return (
-        '<!doctype html><html><head><meta charset="utf-8"><meta name="color-scheme" '
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" '
         f'content="light dark"><title>{html.escape(title)}</title></head>'
-        f'<body style="font-family:sans-serif;max-width:60em">{body}</body></html>'
+        f'<body style="font-family:sans-serif;max-width:60em">{body}{_SORTS}</body></html>'
     )

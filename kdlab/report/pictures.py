@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-_SIDE = 96  # pixels at least that an image is shown with
+_SIDE = 96  # pixels that an image is shown with
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,26 +20,37 @@ class Pictures:
     images: NDArray[np.uint8]  # (N, C, H, W)
     lines: Sequence[Sequence[str]]
 
+    def __len__(self) -> int:
+        return len(self.images)
+
     def __repr__(self) -> str:
         return "\n".join(" · ".join(lines) for lines in self.lines)
 
     def _repr_html_(self) -> str:
         cells = "".join(
-            f'<div style="width:{_SIDE + 24}px;font-size:11px">{_png(image)}<br>'
+            f'<div style="width:{_SIDE + 24}px;font-size:11px">'
+            f"{picture(image, _SIDE, ', '.join(lines))}<br>"
             f"{'<br>'.join(html.escape(line) for line in lines)}</div>"
             for image, lines in zip(self.images, self.lines, strict=True)
         )
         return f'<div style="display:flex;flex-wrap:wrap;gap:8px">{cells}</div>'
 
 
-def _png(image: NDArray[np.uint8]) -> str:
-    """(C, H, W) as an <img>, small ones enlarged without smoothing."""
-    picture = Image.fromarray(np.moveaxis(image, 0, -1).squeeze())
-    times = max(1, round(_SIDE / picture.width))
+def picture(image: NDArray[np.uint8], side: int, said: str) -> str:
+    """(C, H, W) as an <img> of this width, for those who cannot see it as `said`.
+
+    Small ones are enlarged without smoothing; those that are much larger travel as large as a
+    screen of twice as many pixels shows them.
+    """
+    shown = Image.fromarray(np.moveaxis(image, 0, -1).squeeze())
+    times = side // shown.width
     if times > 1:
-        size = (picture.width * times, picture.height * times)
-        picture = picture.resize(size, Image.Resampling.NEAREST)
-    written = io.BytesIO()
-    picture.save(written, "PNG")
-    source = base64.b64encode(written.getvalue()).decode()
-    return f'<img src="data:image/png;base64,{source}" width="{_SIDE}"/>'
+        size = (shown.width * times, shown.height * times)
+        shown = shown.resize(size, Image.Resampling.NEAREST)
+    shown.thumbnail((2 * side, 2 * side), Image.Resampling.LANCZOS)
+    written, kind = io.BytesIO(), "PNG" if image.shape[-1] < side else "JPEG"
+    shown.save(written, kind, quality=82)
+    source = (
+        f"data:image/{kind.lower()};base64,{base64.b64encode(written.getvalue()).decode()}"
+    )
+    return f'<img alt="{html.escape(said)}" src="{source}" width="{side}"/>'

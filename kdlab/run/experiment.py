@@ -150,7 +150,7 @@ class Experiment:
             count: images.
             teacher: ask it; it is trained first if it never was.
         """
-        from kdlab.run.outputs.examination import show_batch  # imports torch
+        from kdlab.run.outputs.first_batch import show_batch  # imports torch
 
         return show_batch(self.spec, count, teacher=teacher, say=print)
 

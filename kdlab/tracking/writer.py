@@ -1,6 +1,7 @@
 """Events of one run to MLflow: a parent run, and a child per member when there are several."""
 
 import json
+import logging
 import math
 import os
 import re
@@ -13,7 +14,8 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 
 from kdlab.config.load import flat
 from kdlab.events.ensemble import ErrorsMeasured, RoundClosed
-from kdlab.events.event import Event
+from kdlab.events.event import Event, parse
+from kdlab.events.images import ImagesAnswered, ImagesChosen
 from kdlab.events.runs import (
     MemberDone,
     MemberStarted,
@@ -24,8 +26,10 @@ from kdlab.events.runs import (
 )
 from kdlab.events.training import EpochDone, Paused, Steered, StepLogged, WentOn
 from kdlab.tracking.event_writer import STATES, EventWriter
+from kdlab.tracking.sheet import sheet
 
 _MAX_METRICS = 1000
+_MOST_SHEETS = 30  # pictures of one training
 _FORBIDDEN = re.compile(r"[^\w\-./ :]")
 _STEP_METRICS = (
     *("loss", "lr", "samples_per_second", "samples_seen", "volume", "volume_max"),
@@ -57,6 +61,9 @@ class Writer(EventWriter):
         state: dict[str, Any] = {
             "runs": {},  # MLflow run by member; "" is the parent
             "described": [],  # those whose params and tags are complete
+            "images": None,  # that are watched, and what the teacher says of them
+            "teacher_said": None,
+            "drawn": {},  # newest step with a picture, by MLflow run
         }
         super().__init__(run_folder, state)
         self.tags, self.weights = dict(tags or {}), weights
@@ -81,6 +88,10 @@ class Writer(EventWriter):
                     self.client.log_artifact(self.state["runs"][""], path)
             case OverviewMade():
                 self._on_overview_made(event)
+            case ImagesChosen():
+                self.state["images"] = event.facts()
+            case ImagesAnswered():
+                self._on_images_answered(event)
             case RunDone():
                 self._on_run_done(event)
             case _:
@@ -157,6 +168,33 @@ class Writer(EventWriter):
                 self.client.log_artifact(run, path)
         if run != self.state["runs"][""]:
             self.client.set_terminated(run, "FINISHED", int(event.time * 1000))
+
+    def _on_images_answered(self, event: ImagesAnswered) -> None:
+        """A picture a look; of many epochs some, and the last one."""
+        if event.member == "teacher":
+            self.state["teacher_said"] = event.facts()
+            return
+        run = self.state["runs"].get(event.member)
+        chosen, teacher = map(_kept, (self.state["images"], self.state["teacher_said"]))
+        epochs = int(self.state["started"]["spec"]["train"]["epochs"])
+        every = -(-epochs // _MOST_SHEETS)
+        wanted = event.epoch % every == 0 or event.epoch == epochs
+        if run is None or not isinstance(chosen, ImagesChosen) or not wanted:
+            return
+        if event.step <= self.state["drawn"].get(run, -1):  # pictures are not stored once
+            return
+        try:
+            known = teacher if isinstance(teacher, ImagesAnswered) else None
+            drawn = sheet(chosen, event, known)
+        except OSError:  # somebody has removed it; the rest is worth writing
+            logging.exception("no picture of step %d", event.step)
+            return
+        stamp = int(event.time * 1000)
+        self.client.log_image(
+            run, drawn, key="test images", step=event.step, timestamp=stamp
+        )
+        self.state["drawn"][run] = event.step
+        self.save()
 
     def _on_overview_made(self, event: OverviewMade) -> None:
         """The description shows it; its pictures are taken out of the artifacts."""
@@ -257,6 +295,10 @@ class Writer(EventWriter):
             for start in range(0, len(metrics), _MAX_METRICS):
                 self.client.log_batch(run, metrics=metrics[start : start + _MAX_METRICS])
         self._metrics.clear()
+
+
+def _kept(facts: Mapping[str, Any] | None) -> Event | None:
+    return None if facts is None else parse(facts)
 
 
 def experiment_id(client: MlflowClient, name: str, uri: str) -> str:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kdlab.data.images import ImageData
+from kdlab.events.images import ImagesAnswered
 from kdlab.models.model import evaluating
 
 
@@ -66,6 +67,24 @@ def probabilities(
             scores = infer(torch.from_numpy(np.ascontiguousarray(rows)))
             found.append(scores.float().softmax(1).cpu().numpy())
     return np.concatenate(found)
+
+
+def answers(
+    infer: Callable[[Tensor], Tensor],
+    data: ImageData,
+    rows: NDArray[np.int64],
+    *,
+    step: int = 0,
+    epoch: int = 0,
+) -> ImagesAnswered:
+    """What a network says of some images, one at least, as it is after this step and epoch."""
+    found = probabilities(infer, data.shown_ahead([rows]))
+    return ImagesAnswered(
+        step=step,
+        epoch=epoch,
+        said=[data.classes[k] for k in found.argmax(1)],
+        shares=[round(100 * float(share), 2) for share in found.max(1)],
+    )
 
 
 def in_batches(rows: NDArray[Any], batch: int = 256) -> list[NDArray[Any]]:

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kdlab.control.steering import Steering
 from kdlab.data.samples import PlannedSamples
@@ -27,6 +29,8 @@ class LoopJob:
     stop: Callable[[], bool] = lambda: False  # whether the user asked to stop
     leave: Callable[[], bool] = lambda: False  # whether to save and end this generation
     pulse: Callable[[int], None] = lambda step: None  # a sign of life, with the steps done
+    # Rows of images it is asked about after each validation; none of a teacher's own training
+    watched: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     # What the user changes while it trains; the first rank's counts
     steering: Steering = field(default_factory=lambda: Steering(None, ""))
 

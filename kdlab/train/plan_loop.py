@@ -14,9 +14,9 @@ from kdlab.control.cadence import logging
 from kdlab.control.loop_control import LoopControl
 from kdlab.events.general import Warned
 from kdlab.events.training import CheckpointSaved, EpochDone, Resumed, StepLogged
-from kdlab.models.model import ModelSpec, Normalised
+from kdlab.models.model import ModelSpec, Normalised, evaluating
 from kdlab.train import checkpoint
-from kdlab.train.evaluate import Accuracy
+from kdlab.train.evaluate import Accuracy, answers
 from kdlab.train.job import LoopJob, begin_process
 from kdlab.train.lineage import Lineage, Odometer
 from kdlab.train.position import Position, SavedPlan, Standing
@@ -114,6 +114,24 @@ class PlanLoop:
         """Whether the epoch that ends is one of those whose student is validated."""
         done = self.position.epoch + 1
         return done % self.job.recipe.evaluate_every == 0 or self._is_last()
+
+    def _validated(self) -> Accuracy:
+        """How good the student is, and what it says of the images that are watched."""
+        results, position = self.results, self.position
+        seen = results.validate(position, is_last=self._is_last())
+        if len(self.job.watched):
+            model = results.model
+            device = next(model.parameters()).device
+            with evaluating(model):
+                said = answers(
+                    lambda views: model(views.to(device)),
+                    results.data,
+                    self.job.watched,
+                    step=position.step,
+                    epoch=position.epoch + 1,
+                )
+            self.job.emit(said)
+        return seen
 
     def _next_epoch(self, seen: Accuracy | None) -> None:
         """The accounts of this one are closed; `seen` is how good the student was after it."""

@@ -271,7 +271,7 @@ class StudentLoop(PlanLoop):
         return loss
 
     def _finish_epoch(self) -> None:
-        job, position = self.job, self.position
+        job = self.job
         if self.position.step > self.logs.step:
             self._log()
         counts = job.ranks.sum_counts(torch.from_numpy(self.lineage.counts))
@@ -280,7 +280,7 @@ class StudentLoop(PlanLoop):
         if self._is_looked_at():
             job.ranks.average_buffers(self.model, self._part)
             if self.is_master:
-                seen = self.results.validate(position, is_last=self._is_last())
+                seen = self._validated()
         self._next_epoch(seen)
 
     def _save(self) -> None:

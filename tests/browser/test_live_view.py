@@ -1,6 +1,10 @@
 """Each state of the live view in a browser: what it says, what a keyboard does, and axe."""
 
+import base64
+import io
+
 import pytest
+from PIL import Image
 from tests_support import event
 
 from kdlab.bench import live as bench
@@ -17,6 +21,18 @@ pytestmark = pytest.mark.slow
 EVIL = "<img src=x onerror=document.title='broken'>"
 
 
+def _strip():
+    drawn = io.BytesIO()
+    strip = Image.new("RGB", (4 * 96, 96))
+    for k, colour in enumerate(("#3b82c4", "#d1603d", "#3f9d64", "#8f5fb8")):
+        strip.paste(Image.new("RGB", (96, 96), colour), (96 * k, 0))
+    strip.save(drawn, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(drawn.getvalue()).decode()}"
+
+
+STRIP = _strip()
+
+
 def trained(ends=None):
     watch = Watch()
     watch.see(event("run_started", 0.0, experiment=EVIL, members=["served/seed0"]))
@@ -24,6 +40,14 @@ def trained(ends=None):
     watch.see(event("scheduled", 0.0, t_s=900.0, t_t=100.0, n=2, got=2))
     for name in ("teacher-0", EVIL):
         watch.see(event("teacher_joined", 0.0, name=name, t_t=100.0, device="cpu"))
+    labels = ["shirt", "dress", "a class with quite a long name", EVIL]
+    watch.see(event("images_chosen", 0.0, path="/nowhere", side=96, labels=labels))
+    watch.see(
+        event(
+            "images_answered", 0.0, member="teacher", step=0, epoch=0, said=labels,
+            shares=[99.0] * 4,
+        )
+    )  # fmt: skip
     for k in range(1, 301):
         watch.see(
             event(
@@ -31,6 +55,14 @@ def trained(ends=None):
                 loss=2 - k / 200, samples_per_second=800.0, starved_s=0.0, volume=float(k),
             )
         )  # fmt: skip
+        if k % 100 == 0:
+            said = ["shirt"] * 3 + [EVIL]
+            watch.see(
+                event(
+                    "images_answered", k / 5, member="served/seed0", step=k, epoch=k // 100,
+                    said=said, shares=[10.0 + k / 10] * 4,
+                )
+            )  # fmt: skip
     watch.see(event("teacher_lost", 60.0, teacher="teacher-0", why="killed", resent=3))
     if ends is not None:
         watch.see(
@@ -102,7 +134,9 @@ def shown(page):
         )
         page.add_style_tag(content=style())
         page.evaluate(bench._HARNESS, script())
-        page.evaluate("messages => { window.play(messages) }", bench.packed(state, sent))
+        page.evaluate(
+            "messages => { window.play(messages) }", bench.packed(state, sent, STRIP)
+        )
         page.locator(".kd-blank:visible, .kd-plot:visible").first.wait_for()
         return page
 
@@ -133,6 +167,13 @@ def test_it_says_where_the_run_stands(shown):
     assert page.get_by_role("progressbar").get_attribute("aria-valuenow") == "50"
     assert "waits 0% of its" in page.locator(".kd-verdict").inner_text()
     assert page.locator(".kd-how", has_text="lost").count() == 1
+    frames = page.locator(".kd-frames li")
+    assert frames.count() == 4
+    assert frames.first.inner_text().split("\n") == [
+        "shirt", "at first shirt 20 %", "student shirt 40 %", "teacher shirt 99 %",
+    ]  # fmt: skip
+    assert page.locator(".kd-said[data-right=false]").count() == 4
+    assert "student after epoch 3" in page.locator(".kd-film .kd-note").inner_text()
     page = shown("failed")
     assert "kdlab resume r" in page.locator(".kd-verdict").inner_text()
 

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 import kdlab
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
+from kdlab.data.watched import watched_rows
 from kdlab.errors import TeacherRefused
 from kdlab.events.general import Warned
 from kdlab.events.runs import TeacherMeasured
@@ -47,8 +48,14 @@ def test_the_bundled_teacher_is_what_its_card_says(clothes, bundled):
     assert set(found.per_class) == set(clothes.classes)
     assert not found.knows_nothing
     assert not found.renamed
-    (event,) = events
+    event, answered = events
     assert isinstance(event, TeacherMeasured)
+    rows = watched_rows(clothes)
+    right = [
+        clothes.label_name(k) == said for k, said in zip(rows, answered.said, strict=True)
+    ]
+    assert sum(right) > len(rows) / 2
+    assert all(10 <= share <= 100 for share in answered.shares)
     assert "guessing 15.6 %" in event.text()
 
 

@@ -1,5 +1,7 @@
 """Batches, students and teachers looked at: real runs, real weights."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -34,9 +36,8 @@ def test_a_finished_run_is_examined(finished):
     assert all(0 <= row["agree %"] <= 100 for row in rows)
     pictures = found.top_disagreements(3)
     assert pictures.images.shape[0] == len(pictures.lines) == 3
-    shown = found._repr_html_() + pictures._repr_html_()
-    assert shown.count("data:image/png;base64,") == 3
-    assert "data:image/svg+xml;base64," in shown
+    assert pictures._repr_html_().count("data:image/png;base64,") == 3
+    assert_the_mistakes_are_shown(found)
     few = finished.examine("validation", most=10)
     assert len(few.ids) == 10
     assert len(set(few.labels)) > 5  # of all classes, however files are sorted
@@ -46,6 +47,34 @@ def test_a_finished_run_is_examined(finished):
     assert finished.id in finished._repr_html_()
     with pytest.raises(NotFoundError, match="has no plan"):
         finished.plans()
+
+
+def assert_the_mistakes_are_shown(found):
+    """Of two students, in text, on a page, and as facts."""
+    one, other = found.students
+    wrong = found.answers[other].argmax(1) != found.labels
+    matrix = found.confusion(other)
+    assert matrix.confusion.counts.sum() == len(found.ids)
+    assert np.trace(matrix.confusion.counts) == len(found.ids) - wrong.sum()
+    assert sum(row["images"] for row in found.confused(100, other)) == wrong.sum()
+    shown = matrix._repr_html_()
+    opened = re.findall(r'<button type="button" popovertarget="([^"]+)"', shown)
+    assert opened
+    assert all(f'<div popover id="{name}"' in shown for name in opened)
+    assert shown.count("<figure") == shown.count("data:image/png;base64,")
+    assert repr(matrix).startswith(f"{other}: is, taken for")
+    worst = found.mistakes(1000, other)
+    assert len(worst) == wrong.sum()
+    assert all(lines[0] != lines[1].replace("student", "is") for lines in worst.lines)
+    rows = found.per_class(other)
+    assert rows[0]["right %"] == min(row["right %"] for row in rows)
+    whole = found._repr_html_()
+    assert (
+        whole.count("data:image/svg+xml;base64,") == 2
+    )  # reliability, and how sure they are
+    assert "What the teacher takes classes for" in whole
+    facts = found.to_json()
+    assert [row["name"] for row in facts["students"]] == ["teacher", one, other]
 
 
 def test_a_batch_is_what_the_student_sees(kdlab_home, elsewhere):
@@ -66,7 +95,7 @@ def test_names_of_classes_are_shown_as_text(digits):
     data = replace(digits[0], classes=tuple(f"<b>{k}</b>" for k in range(10)))
     ids = data.test[:20]
     said = np.full((20, 10), 0.05) + np.eye(10)[data.labels[ids]] * 0.5
-    found = ModelInspection(data, ids, {"teacher": said, "none/seed0": said[::-1]})
+    found = ModelInspection("it", data, ids, {"teacher": said, "none/seed0": said[::-1]})
     html = found._repr_html_() + found.top_disagreements(2)._repr_html_()
     assert "<b>0</b>" not in html
     assert "&lt;b&gt;" in html

@@ -1,9 +1,11 @@
 """A real MLflow on sqlite: what a run's events become, also when MLflow is away."""
 
 import json
+import re
 
 import pytest
 from mlflow import MlflowClient
+from PIL import Image
 from tests_support import event
 
 from kdlab.cluster.reader.student_reader import FIGURES
@@ -55,6 +57,36 @@ def uri_of(folder):
 
 def say(log, kind, **facts):
     log.emit(event(kind, **facts))
+
+
+def test_images_that_are_watched_are_pictures_of_steps(folder):
+    """Each look once, also when what was written last is read again."""
+    strip = folder / "watched.png"
+    Image.new("RGB", (3 * 96, 96), "#3b82c4").save(strip)
+    log = EventLog(folder / "events.jsonl")
+    facts = started(uri_of(folder), ["served/seed0"])
+    facts["spec"]["train"]["epochs"] = 61  # more than pictures are made of
+    say(log, "run_started", **facts)
+    labels = ["cat", "<b>dog</b>", "a name that is much too long for its cell"]
+    say(log, "images_chosen", path=str(strip), side=96, labels=labels)
+    looks = {"said": labels, "shares": [90.0, 50.0, 40.0]}
+    say(log, "images_answered", member="teacher", step=0, epoch=0, **looks)
+    say(log, "member_started", member="served/seed0", source="served", seed=0)
+    for epoch in range(1, 62):
+        member = {"member": "served/seed0", "epoch": epoch, "step": 10 * epoch}
+        say(log, "images_answered", **member, **looks)
+    writer = Writer(folder)
+    writer.step()
+    writer.read.lines.offset = writer.state["offset"] = 0
+    writer.step()
+    client = MlflowClient(uri_of(folder))
+    run = writer.state["runs"]["served/seed0"]
+    made = [one.path for one in client.list_artifacts(run, "images")]
+    full = sorted(p for p in made if p.endswith(".png"))
+    assert len(full) == 61 // 3 + 1
+    assert [re.search(r"step[+%](\d+)[+%]", p)[1] for p in full].count("610") == 1
+    kept = client.download_artifacts(run, full[0], str(folder))
+    assert Image.open(kept).width > 300
 
 
 def tell(folder, members, state="finished", uri=None):

@@ -210,7 +210,7 @@ class BlockwiseLoop(PlanLoop):
         self.gathering.collect()
         seen: Accuracy | None = None
         if self.is_master and self._is_looked_at():
-            seen = self.results.validate(self.position, is_last=self._is_last())
+            seen = self._validated()
         self._share_trace()
         self._next_epoch(seen)
         self._save(collected=True)

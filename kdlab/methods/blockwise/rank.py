@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from kdlab.config.home import write_json
 from kdlab.data.samples import PlannedSamples
+from kdlab.data.watched import watched_rows
 from kdlab.errors import BadInput
 from kdlab.events.blockwise import (
     ArchitectureFound,
@@ -107,6 +108,7 @@ class BlockRank(RankProcess[GenerationOrder]):
                 recipe=self.spec.train,
                 cutting=cutting,
                 samples=samples,
+                watched=watched_rows(samples.data),
                 programme=chosen,
                 norm=self.method.bn,
                 seed=self.member.seed,

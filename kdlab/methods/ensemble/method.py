@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +11,7 @@ import torch
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.data.shards import Shards
+from kdlab.data.watched import watched_rows
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import MemberTraining, MethodSpec, Ranks, recipe_faults
 from kdlab.experiment.setup import TrainingSetup
@@ -21,6 +22,7 @@ from kdlab.methods.ensemble.processes import Processes
 from kdlab.methods.ensemble.round_driver import Direction, RoundDriver
 from kdlab.methods.ensemble.served_models import ServedModels
 from kdlab.methods.ensemble.variant import Variant, name_of, relabel_of
+from kdlab.models.exported import load_exported
 from kdlab.models.model import ModelSpec, check_fit
 from kdlab.report.local_curves import local_curves
 from kdlab.report.methods import ErrorCurve, markdown, picture, rows
@@ -30,6 +32,7 @@ from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
+from kdlab.train.evaluate import answers
 from kdlab.train.result import MemberResult
 
 _POSITIVE = Range(ge=1)
@@ -202,6 +205,10 @@ class Ensemble(MethodSpec):
             job = own.training(training.folder, training.emit, serve)
             outcome = RoundDriver(job, processes).run()
         result = own.result(outcome, training.folder)
+        data = own.setup.data
+        if len(watched := watched_rows(data)):
+            said = answers(load_exported(Path(result.model_path)), data, watched)
+            training.emit(replace(said, step=result.steps, epoch=result.epochs))
         local_curves(outcome.looks, training.folder, training.member.name)
         return result
 

@@ -36,7 +36,7 @@ class View {
     this.tools = this.toolbar();
     this.cards = element("div", "kd-cards");
     this.wide = element("div", "kd-cards kd-more");
-    this.parts = SWEEP_PARTS.concat([Lanes, Gantt, Rounds, Events]).map((Part) => new Part());
+    this.parts = SWEEP_PARTS.concat([Film, Lanes, Gantt, Rounds, Events]).map((Part) => new Part());
     this.wide.append(...this.parts.map(({ card }) => card));
     this.root.append(this.gone, this.head, this.verdict, this.runs, this.tools, this.cards, this.wide);
   }
@@ -161,6 +161,7 @@ class View {
 
   show(state) {
     this.state = state;
+    if (state.film) state.film.strip = this.model.get("strip") ?? "";
     this.header(state);
     const { verdict } = state;
     this.verdict.hidden = !verdict;
@@ -297,6 +298,7 @@ function render({ model, el }) {
   on("msg:custom", (message, buffers) => view.hear(message, buffers));
   const show = () => view.show(model.get("state") ?? {});
   on("change:state", show);
+  on("change:strip", show);
   on("comm_live_update", () => view.lost());
   const sized = new ResizeObserver(() => view.draw());
   sized.observe(el);

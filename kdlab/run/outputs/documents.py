@@ -17,9 +17,11 @@ from kdlab.report.machine import git_commit, machine, versions
 from kdlab.report.model_card import model_card
 from kdlab.run.handle.run import Run
 from kdlab.run.outputs.comparison import overview
+from kdlab.run.outputs.examination import examine
 from kdlab.run.outputs.export_formats import costs_beside
 from kdlab.train.result import MemberReport
 
+_EXAMINED = 1000  # test images at most, when a run ends
 Costs = dict[str, dict[str, float]]
 
 
@@ -98,10 +100,12 @@ def write_card(
     return [*students, str(card), *(str(Path(p).with_suffix(".json")) for p in students)]
 
 
-def draw_overview(run: RunFolder, emit: Emit) -> None:
-    """Curves and a table of all that was trained, for MLflow."""
+def draw_overview(run: RunFolder, setup: TrainingSetup, emit: Emit) -> None:
+    """Curves, a table and the mistakes of all that was trained, for MLflow."""
     try:
         files = overview(Run(run))
+        found = examine(run, "test", _EXAMINED, setup)
+        files["examination.html"] = found.page()
         for name, text in files.items():
             (run.path / name).write_text(text, encoding="utf-8")
     except Exception as error:  # a picture never fails a run that has its result

@@ -1,9 +1,10 @@
-"""Looking at data and models: what a batch is, what student and teacher make of it."""
+"""What the students of a run and their teacher make of images none of them was trained on."""
 
 import html
 import json
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +12,9 @@ from numpy.typing import NDArray
 from kdlab.data.images import ImageData
 from kdlab.data.splits import by_class
 from kdlab.errors import BadInput, NotFoundError
-from kdlab.events.event import Event
-from kdlab.events.general import Note
-from kdlab.events.runs import TeacherTraining
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.setup import TrainingSetup
-from kdlab.experiment.spec import ExperimentSpec, spec_of
+from kdlab.experiment.spec import spec_of
 from kdlab.models.exported import load_exported
 from kdlab.report import chart, page
 from kdlab.report.calibration import (
@@ -27,58 +25,51 @@ from kdlab.report.calibration import (
     reliability,
 )
 from kdlab.report.chart import Panel
+from kdlab.report.confusion import Confusion
+from kdlab.report.histogram import confidence_histograms
 from kdlab.report.page import Rows
 from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
+from kdlab.run.outputs.confusion_matrix import ConfusionMatrix
+from kdlab.run.outputs.first_batch import setup_of
 from kdlab.train.evaluate import in_batches, probabilities
 
 Split = Literal["test", "validation"]
 TEACHER = "teacher"
-
-
-def show_batch(
-    spec: ExperimentSpec, count: int, *, teacher: bool, say: Callable[[str], None]
-) -> Pictures:
-    """The first images of the first epoch as the student sees them; see `Experiment.show_batch`.
-
-    Raises:
-        BadInput: fewer than one image.
-    """
-    if count < 1:
-        raise BadInput(f"{count} images are none; ask for one at least.")
-    own = _setup_of(spec, say)
-    data = own.data
-    ids = own.samples(spec.members()[0]).batches(0)[0][:count]
-    views = data.views(ids, 0)
-    lines = [[data.label_name(int(k))] for k in data.rows(ids)]
-    if teacher and spec.teachers():
-        answers = probabilities(own.load_teacher().infer, [views])
-        for words, row in zip(lines, answers, strict=True):
-            words += [f"{data.classes[k]} {row[k]:.0%}" for k in np.argsort(-row)[:3]]
-    return Pictures(views, lines)
+_FEW, _MANY = 12, 30  # pictures of a kind, rows of classes, in a notebook
 
 
 class ModelInspection:
     """Student and teacher of a run on images none of them was trained on.
 
     Args:
+        name: of what was looked at.
         data: of the run.
         ids: rows of it that were looked at.
         answers: probabilities of the teacher and of each training's student, by name.
+        described: the student that is looked at where none is named; None is the last one.
     """
 
     def __init__(
         self,
+        name: str,
         data: ImageData,
         ids: NDArray[np.integer],
         answers: Mapping[str, Probabilities],
+        described: str | None = None,
     ) -> None:
-        self.data, self.ids, self.answers = data, ids, dict(answers)
+        self.name, self.data, self.ids, self.answers = name, data, ids, dict(answers)
         self.labels = data.labels[ids]
+        self.described = described if described in self.answers else self.students[-1]
 
     @property
     def students(self) -> list[str]:
         return [name for name in self.answers if name != TEACHER]
+
+    @property
+    def is_taught(self) -> bool:
+        """Whether the run had a teacher."""
+        return TEACHER in self.answers
 
     def calibration(self) -> dict[str, float]:
         """Expected calibration error of each, in percent."""
@@ -105,6 +96,62 @@ class ModelInspection:
             for r in agreement(mine, theirs, self.labels, self.data.classes)
         )
 
+    def per_class(self, who: str | None = None) -> Rows:
+        """How one does class by class, the worst first; percent.
+
+        Right: of the images of a class, as many are taken for it. Believed: of those taken for it,
+        as many are of it.
+
+        Raises:
+            NotFoundError: no such student, or the run has no teacher.
+        """
+        found = self._confusion(who)
+        counts, classes = found.counts, self.data.classes
+        rows = []
+        for number, images in enumerate(counts.sum(1)):
+            if not images:
+                continue
+            own, taken = counts[number, number], counts[:, number].sum()
+            others = counts[number].copy()
+            others[number] = 0
+            rows.append(
+                {
+                    "class": classes[number],
+                    "images": int(images),
+                    "right %": round(100 * float(own / images), 1),
+                    "believed %": round(100 * float(own / taken), 1) if taken else None,
+                    "mostly taken for": classes[others.argmax()] if others.any() else "",
+                }
+            )
+        return Rows(sorted(rows, key=lambda row: float(str(row["right %"]))))
+
+    def confused(self, most: int = 10, who: str | None = None) -> Rows:
+        """The commonest confusions: (class, taken for, images).
+
+        Raises:
+            NotFoundError: no such student, or the run has no teacher.
+        """
+        found, names = self._confusion(who), self.data.classes
+        return Rows(
+            {
+                "class": names[true],
+                "taken for": names[said],
+                "images": int(found.counts[true, said]),
+            }
+            for true, said in found.confused(most)
+        )
+
+    def mistakes(self, count: int = _FEW, who: str | None = None) -> Pictures:
+        """The images it is surest of and wrong about.
+
+        Raises:
+            NotFoundError: no such student, or the run has no teacher.
+        """
+        said = self._of(who)
+        wrong = np.flatnonzero(said.argmax(1) != self.labels)
+        rows = wrong[np.argsort(-said.max(1)[wrong], kind="stable")][:count]
+        return self._pictures(rows, who)
+
     def top_disagreements(self, count: int = 8, student: str | None = None) -> Pictures:
         """The images they are furthest apart on.
 
@@ -112,16 +159,16 @@ class ModelInspection:
             NotFoundError: no such student, or the run has no teacher.
         """
         mine, theirs = self._of(student), self._of(TEACHER)
-        rows, names = disagreements(mine, theirs, count), self.data.classes
-        lines = [
-            [
-                f"is {names[self.labels[k]]}",
-                f"student {names[mine[k].argmax()]} {mine[k].max():.0%}",
-                f"teacher {names[theirs[k].argmax()]} {theirs[k].max():.0%}",
-            ]
-            for k in rows
-        ]
-        return Pictures(self.data.inputs[self.ids[rows]], lines)
+        return self._pictures(disagreements(mine, theirs, count), student)
+
+    def confusion(self, who: str | None = None) -> ConfusionMatrix:
+        """What classes are taken for; in a notebook a cell opens its images.
+
+        Raises:
+            NotFoundError: no such student, or the run has no teacher.
+        """
+        chosen = who or self.described
+        return ConfusionMatrix(self.data, self.ids, self._of(chosen), chosen)
 
     def reliability(self) -> Panel:
         """Accuracy over confidence of each; on the diagonal one can be believed."""
@@ -135,8 +182,105 @@ class ModelInspection:
         title = "accuracy, % (the diagonal is as good as its word)"
         return Panel(title, curves | {"diagonal": ideal}, across="confidence, %")
 
+    def confidences(self) -> str:
+        """SVG of how sure student and teacher are where they are right, and where wrong."""
+        shown = [self.described, *([TEACHER] if self.is_taught else [])]
+        return confidence_histograms(
+            {
+                name: (found.max(1), found.argmax(1) == self.labels)
+                for name in shown
+                for found in [self.answers[name]]
+            }
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What was counted, for scripts."""
+        return {
+            "images": len(self.ids),
+            "described": self.described,
+            "students": [dict(zip(_KEYS, row, strict=True)) for row in self._figures()],
+            "per_class": list(self.per_class()),
+            "confused": list(self.confused()),
+        }
+
+    def save(self, path: str | Path = "examination.html") -> Path:
+        """All of it as an HTML page of its own."""
+        out = Path(path).expanduser()
+        try:
+            out.write_text(self.page(), encoding="utf-8")
+        except OSError as error:
+            raise BadInput(f"The page cannot be written to {out}: {error}") from error
+        return out
+
+    def page(self) -> str:
+        return page.whole(
+            self.name, f"<h1>{html.escape(self.name)}</h1>{self._shown(None)}"
+        )
+
+    def table(self) -> list[tuple[str, str, str, str]]:
+        """(who, top-1 %, calibration error %, agrees with the teacher %) of each."""
+        return [
+            (name, f"{right:.2f}", f"{error:.2f}", "-" if same is None else f"{same:.1f}")
+            for name, right, error, same in self._figures()
+        ]
+
+    def __repr__(self) -> str:
+        pairs = [[str(v) for v in row.values()] for row in self.confused(5)]
+        head = [f"{self.described}: class", "taken for", "images"]
+        confused = f"\n\n{text_table_left(head, pairs)}" if pairs else ""
+        return f"{text_table_left(_HEAD, self.table())}{confused}"
+
+    def _repr_html_(self) -> str:
+        return self._shown(_MANY)
+
+    def _shown(self, most: int | None) -> str:
+        """All of it; of very many classes so many."""
+        name = html.escape(self.described)
+        parts = [page.table(_HEAD, self.table())]
+        parts += [_head(f"What {name} takes classes for"), self.confusion()._repr_html_()]
+        if len(wrong := self.mistakes()):
+            parts += [_head(f"Where {name} is surest and wrong"), wrong._repr_html_()]
+        if self.is_taught:
+            apart = self.top_disagreements(_FEW)
+            parts += [_head("Where it differs most from its teacher"), apart._repr_html_()]
+        parts += [_head("Class by class, the worst first"), self._classes(most)]
+        parts += [
+            _head("Whether it can be believed"),
+            page.image(chart.svg([self.reliability()])),
+        ]
+        bars = "how often it is right at which confidence"
+        parts.append(page.image(self.confidences(), bars))
+        if self.is_taught:
+            matrix = self.confusion(TEACHER)._repr_html_()
+            summary = "What the teacher takes classes for"
+            parts.append(f"<details><summary>{summary}</summary>{matrix}</details>")
+        return "".join(parts)
+
+    def _classes(self, most: int | None) -> str:
+        rows = self.per_class()
+        theirs = {r["class"]: r for r in self.agreement()} if self.is_taught else {}
+        for row in rows:
+            if own := theirs.get(row["class"]):
+                row |= {"teacher right %": own["teacher %"], "agree %": own["agree %"]}
+        shown = Rows(rows[:most])
+        more = len(rows) - len(shown)
+        note = f"<div>and {more} more: examine().per_class()</div>" if more else ""
+        return f"{shown._repr_html_()}{note}"
+
+    def _figures(self) -> list[tuple[str, float, float, float | None]]:
+        rows = []
+        for name, answers in self.answers.items():
+            right = 100 * float((answers.argmax(1) == self.labels).mean())
+            error = expected_calibration_error(answers, self.labels)
+            same = None
+            if self.is_taught and name != TEACHER:
+                theirs = self.answers[TEACHER].argmax(1)
+                same = 100 * float((answers.argmax(1) == theirs).mean())
+            rows.append((name, right, error, same))
+        return rows
+
     def _of(self, name: str | None) -> Probabilities:
-        chosen = name if name is not None else self.students[-1]
+        chosen = name if name is not None else self.described
         if chosen not in self.answers:
             raise NotFoundError(
                 f"This run has nobody named {chosen!r} to look at. There are: "
@@ -144,43 +288,52 @@ class ModelInspection:
             )
         return self.answers[chosen]
 
-    def table(self) -> list[tuple[str, str, str, str]]:
-        """(who, top-1 %, calibration error %, agrees with the teacher %) of each."""
-        rows = []
-        for name, answers in self.answers.items():
-            right = 100 * float((answers.argmax(1) == self.labels).mean())
-            error = expected_calibration_error(answers, self.labels)
-            same = "-"
-            if TEACHER in self.answers and name != TEACHER:
-                theirs = self.answers[TEACHER].argmax(1)
-                same = f"{100 * float((answers.argmax(1) == theirs).mean()):.1f}"
-            rows.append((name, f"{right:.2f}", f"{error:.2f}", same))
-        return rows
+    def _confusion(self, who: str | None) -> Confusion:
+        return Confusion.of(self.labels, self._of(who).argmax(1), self.data.classes)
 
-    def __repr__(self) -> str:
-        return text_table_left(_HEAD, self.table())
-
-    def _repr_html_(self) -> str:
-        curves = page.image(chart.svg([self.reliability()]))
-        parts = [page.table(_HEAD, self.table()), curves]
-        if TEACHER in self.answers and self.students:
-            name = html.escape(self.students[-1])
-            parts.append(f"<div><b>{name} and its teacher</b></div>")
-            parts.append(self.agreement()._repr_html_())
-        return "".join(parts)
+    def _pictures(self, rows: NDArray[np.integer], who: str | None) -> Pictures:
+        """What each is, and what one and the teacher take it for."""
+        names, chosen = self.data.classes, who or self.described
+        asked = dict.fromkeys((chosen, *([TEACHER] if self.is_taught else [])))
+        lines = [
+            [
+                f"is {names[self.labels[k]]}",
+                *(
+                    f"{TEACHER if one == TEACHER else 'student'} "
+                    f"{names[p[k].argmax()]} {p[k].max():.0%}"
+                    for one in asked
+                    for p in [self._of(one)]
+                ),
+            ]
+            for k in rows
+        ]
+        return Pictures(self.data.inputs[self.ids[rows]], lines)
 
 
+_KEYS = ("name", "top1", "calibration_error", "agrees_with_teacher")
 _HEAD = ("", "top-1 %", "calibration error %", "agrees with the teacher %")
 
 
-def examine(run: RunFolder, split: Split, most: int) -> ModelInspection:
+def _head(words: str) -> str:
+    return f'<h3 style="margin:16px 0 6px">{words}</h3>'
+
+
+def examine(
+    run: RunFolder, split: Split, most: int, setup: TrainingSetup | None = None
+) -> ModelInspection:
     """What every finished training of a run, and its teacher, say of the same images.
+
+    Args:
+        run: of which one training at least has ended.
+        split: of its data.
+        most: images, of the classes in their shares.
+        setup: of the run, where somebody has it.
 
     Raises:
         NotFoundError: nothing has been trained yet.
         BadInput: the split is empty.
     """
-    own = _setup_of(spec_of(run), lambda line: None)  # who looks knows what is trained
+    own = setup or setup_of(spec_of(run), lambda line: None)
     data = own.data
     ids = getattr(data, split)
     if not len(ids):
@@ -204,18 +357,13 @@ def examine(run: RunFolder, split: Split, most: int) -> ModelInspection:
         raise NotFoundError(
             f"Run {run.run_id} has no student yet. Wait for its first training to end."
         )
-    return ModelInspection(data, ids, answers)
+    source = own.spec.described()
+    described = [m.name for m in own.spec.members() if m.source_name == source]
+    name = f"{run.run_id}: {len(ids):,} {split} images"
+    return ModelInspection(name, data, ids, answers, described[0] if described else None)
 
 
 def was_taught(run: RunFolder) -> bool:
     """Whether it had a teacher: one that was never asked is not trained to be looked at."""
     kept = run.path.rglob("members/**/result.json")
     return any(json.loads(p.read_text()).get("teacher_top1") is not None for p in kept)
-
-
-def _setup_of(spec: ExperimentSpec, say: Callable[[str], None]) -> TrainingSetup:
-    def ignore(event: Event) -> None:
-        if isinstance(event, Note | TeacherTraining):
-            say(event.text())
-
-    return TrainingSetup(spec, emit=ignore, emit_teacher=ignore)

@@ -11,7 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from kdlab.cluster.pool import Pool
+from kdlab.data.watched import SIDE, watched_rows, write_strip
 from kdlab.errors import RunStopped
+from kdlab.events.images import ImagesChosen
 from kdlab.events.log import MemberLog
 from kdlab.events.runs import MemberDone, MemberStarted, MethodsCompared, RunDone
 from kdlab.experiment.chaos_targets import chaos_while
@@ -132,6 +134,12 @@ class RunProcess(Work):
     def _announce(self) -> None:
         begun = announcement(self.setup, self.name, self.run.run_id, self.tracking_uri)
         self.log.emit(begun)
+        data = self.setup.data
+        if len(rows := watched_rows(data)):
+            path = self.run.path / "watched.png"
+            write_strip(data, rows, path)
+            labels = [data.label_name(int(row)) for row in rows]
+            self.log.emit(ImagesChosen(path=str(path), side=SIDE, labels=labels))
         if self.tracking_uri is not None:
             self.track()
 
@@ -140,8 +148,10 @@ class RunProcess(Work):
         self.tracker.start(self.run.path)
 
     def draw(self) -> None:
-        """Curves and a table of all that was trained, for MLflow."""
-        draw_overview(self.run, self.log.emit)
+        """Pictures and pages of all that was trained, for MLflow."""
+        if self.tracking_uri is None:
+            return
+        draw_overview(self.run, self.setup, self.log.emit)
 
     def end(
         self,

@@ -1,0 +1,25 @@
+"""`kdlab examine RUN`."""
+
+import argparse
+
+from kdlab.commands.command import json_flag, say, show
+
+ABOUT = "where the students of a run and their teacher err: figures, and a page of pictures"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="id, a part of it, or last")
+    parser.add_argument("--split", choices=["test", "validation"], default="test")
+    parser.add_argument("--most", type=int, default=2000, help="images that are looked at")
+    parser.add_argument("--out", default="examination.html", help="where the page goes")
+    json_flag(parser)
+
+
+def do(arguments: argparse.Namespace) -> int:
+    from kdlab.run import attach
+
+    found = attach(arguments.run).examine(arguments.split, arguments.most)
+    out = found.save(arguments.out)
+    show(repr(found), found.to_json() | {"page": str(out)}, as_json=arguments.json)
+    say(f"Page: {out}")
+    return 0

@@ -1,0 +1,69 @@
+"""A confusion matrix whose cells open the images behind them."""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.data.images import ImageData
+from kdlab.report.calibration import Probabilities
+from kdlab.report.confusion import Cell, Confusion
+from kdlab.report.pictures import picture
+from kdlab.report.table import text_table_left
+
+_IN_CELL, _SIDE = 6, 64  # images that a cell opens, pixels of one
+_CELLS, _RIGHT = 40, 20  # cells that open any: off the diagonal, and on it
+_ROWS = 20
+
+
+class ConfusionMatrix:
+    """Counts in a terminal; in a notebook or a page its cells open images.
+
+    Args:
+        data: it was measured on.
+        ids: rows of it.
+        said: probabilities of each, (images, classes).
+        who: said so.
+    """
+
+    def __init__(
+        self, data: ImageData, ids: NDArray[np.integer], said: Probabilities, who: str
+    ) -> None:
+        self.data, self.ids, self.said, self.who = data, ids, said, who
+        self.labels, self.chosen = data.labels[ids], said.argmax(1)
+        self.confusion = Confusion.of(self.labels, self.chosen, data.classes)
+
+    def __repr__(self) -> str:
+        found = self.confusion
+        rows = found.shown(_ROWS)
+        head = [f"{self.who}: is, taken for", *(found.classes[k] for k in rows)]
+        body = [[found.classes[k], *map(str, found.counts[k, rows])] for k in rows]
+        return text_table_left(head, body)
+
+    def _repr_html_(self) -> str:
+        rows = self.confusion.shown(_ROWS)
+        opened = {
+            *self.confusion.confused(_CELLS),
+            *((int(k), int(k)) for k in rows[:_RIGHT]),
+        }
+
+        def images(cell: Cell) -> str:
+            return self._images(cell) if cell in opened else ""
+
+        own = f"{self.who} {self.chosen.tolist()}".encode()
+        name = f"kd-{hashlib.sha256(own).hexdigest()[:10]}"
+        return self.confusion.html(name, images, _ROWS)
+
+    def _images(self, cell: Cell) -> str:
+        """The surest first."""
+        true, said = cell
+        rows = np.flatnonzero((self.labels == true) & (self.chosen == said))
+        rows = rows[np.argsort(-self.said.max(1)[rows], kind="stable")]
+        few = rows[:_IN_CELL]
+        drawn = "".join(
+            f'<figure style="margin:0;font-size:11px">{picture(image, _SIDE, "")}'
+            f"<figcaption>{self.said[k].max():.0%}</figcaption></figure>"
+            for k, image in zip(few, self.data.inputs[self.ids[few]], strict=True)
+        )
+        rest = f"<div>and {len(rows) - len(few)} more</div>" if len(rows) > len(few) else ""
+        return f'<div style="display:flex;flex-wrap:wrap;gap:8px">{drawn}</div>{rest}'

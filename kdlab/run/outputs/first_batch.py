@@ -1,0 +1,46 @@
+"""What the student will see: the first images of the first epoch."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kdlab.errors import BadInput
+from kdlab.events.event import Event
+from kdlab.events.general import Note
+from kdlab.events.runs import TeacherTraining
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.spec import ExperimentSpec
+from kdlab.report.pictures import Pictures
+from kdlab.train.evaluate import probabilities
+
+
+def show_batch(
+    spec: ExperimentSpec, count: int, *, teacher: bool, say: Callable[[str], None]
+) -> Pictures:
+    """The first images as the student sees them; see `Experiment.show_batch`.
+
+    Raises:
+        BadInput: fewer than one image.
+    """
+    if count < 1:
+        raise BadInput(f"{count} images are none; ask for one at least.")
+    own = setup_of(spec, say)
+    data = own.data
+    ids = own.samples(spec.members()[0]).batches(0)[0][:count]
+    views = data.views(ids, 0)
+    lines = [[data.label_name(int(k))] for k in data.rows(ids)]
+    if teacher and spec.teachers():
+        answers = probabilities(own.load_teacher().infer, [views])
+        for words, row in zip(lines, answers, strict=True):
+            words += [f"{data.classes[k]} {row[k]:.0%}" for k in np.argsort(-row)[:3]]
+    return Pictures(views, lines)
+
+
+def setup_of(spec: ExperimentSpec, say: Callable[[str], None]) -> TrainingSetup:
+    """What somebody needs who looks: `say` hears of data and of a teacher that is trained first."""
+
+    def ignore(event: Event) -> None:
+        if isinstance(event, Note | TeacherTraining):
+            say(event.text())
+
+    return TrainingSetup(spec, emit=ignore, emit_teacher=ignore)

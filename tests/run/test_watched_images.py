@@ -1,0 +1,50 @@
+"""A few test images are asked about after each epoch: real runs, real weights."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import kdlab
+from kdlab.data.watched import SIDE, watched_rows
+from kdlab.experiment.spec import spec_of
+from kdlab.models.exported import load_exported
+from kdlab.train.evaluate import answers
+
+pytestmark = pytest.mark.processes
+
+
+def test_each_epoch_and_the_teacher_answer_for_the_same_images(kdlab_home, elsewhere):
+    options = {"compare": ["none", "in_process"], "tracking.enabled": False}
+    run = kdlab.load("smoke/in_process", options).start().wait()
+    events = list(run.events())
+    (chosen,) = [e for e in events if e["event"] == "images_chosen"]
+    data = spec_of(run.folder).data.load()
+    rows = watched_rows(data)
+    assert chosen["labels"] == [data.label_name(int(k)) for k in rows]
+    assert (
+        len(set(chosen["labels"])) == len(rows) == 8
+    )  # of as many classes as there can be
+    with Image.open(chosen["path"]) as strip:
+        assert strip.size == (8 * SIDE, SIDE)
+    said = {}
+    for event in events:
+        if event["event"] == "images_answered":
+            said.setdefault(event["member"], []).append(event)
+    assert set(said) == {"teacher", "none/seed0", "in_process/seed0"}
+    assert len(said["teacher"]) == 1
+    epochs = run.result["epochs"]
+    for row in run.result["runs"]:
+        own = said[row["member"]]
+        assert [event["epoch"] for event in own] == list(range(1, epochs + 1))
+        last = answers(load_exported(row["student_path"]), data, rows)
+        assert own[-1]["said"] == last.said
+        assert np.allclose(own[-1]["shares"], last.shares, atol=0.02)
+
+
+def test_local_models_and_blocks_answer_too(kdlab_home, elsewhere):
+    for name in ("smoke/ensemble", "smoke/blockwise"):
+        run = kdlab.load(name, {"tracking.enabled": False}).start().wait()
+        said = [e for e in run.events() if e["event"] == "images_answered"]
+        members = {event["member"] for event in said}
+        assert {row["member"] for row in run.result["runs"]} <= members
+        assert all(len(event["said"]) == 8 for event in said)
