@@ -8,9 +8,12 @@ ABOUT = "the MLflow UI on loopback"
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=5000)
     parser.add_argument("--uri", default=None, help="default: the store beside the runs")
+    parser.add_argument(
+        "--open", action="store_true", help="in the browser, once the server answers"
+    )
 
 
 def do(arguments: argparse.Namespace) -> int:
     from kdlab.run.ui import serve_ui
 
-    return serve_ui(arguments.port, arguments.uri)
+    return serve_ui(arguments.port, arguments.uri, browser=arguments.open)

@@ -43,11 +43,12 @@ def _entries(path: Path, text: str) -> list[IndexEntry]:
     return [
         IndexEntry(name, module, (ast.get_docstring(node) or "").split("\n", 1)[0])
         for node in classes
-        if (name := _registered_name(node)) is not None
+        if (name := registered_name(node)) is not None
     ]
 
 
-def _registered_name(node: ast.ClassDef) -> str | None:
+def registered_name(node: ast.ClassDef) -> str | None:
+    """Name of the component that a class is; None of any other class."""
     for decorator in node.decorator_list:
         match decorator:
             case ast.Call(func=ast.Name(id="register"), args=[ast.Constant(value=str(v))]):

@@ -39,18 +39,15 @@ class Pictures:
 def picture(image: NDArray[np.uint8], side: int, said: str) -> str:
     """(C, H, W) as an <img> of this width, for those who cannot see it as `said`.
 
-    Small ones are enlarged without smoothing; those that are much larger travel as large as a
-    screen of twice as many pixels shows them.
+    Those that are much larger travel as large as a screen of twice as many pixels shows them.
     """
     shown = Image.fromarray(np.moveaxis(image, 0, -1).squeeze())
-    times = side // shown.width
-    if times > 1:
-        size = (shown.width * times, shown.height * times)
-        shown = shown.resize(size, Image.Resampling.NEAREST)
     shown.thumbnail((2 * side, 2 * side), Image.Resampling.LANCZOS)
-    written, kind = io.BytesIO(), "PNG" if image.shape[-1] < side else "JPEG"
+    small = shown.width < side
+    written, kind = io.BytesIO(), "PNG" if small else "JPEG"
     shown.save(written, kind, quality=82)
     source = (
         f"data:image/{kind.lower()};base64,{base64.b64encode(written.getvalue()).decode()}"
     )
-    return f'<img alt="{html.escape(said)}" src="{source}" width="{side}"/>'
+    as_it_is = ' style="image-rendering:pixelated"' if small else ""
+    return f'<img alt="{html.escape(said)}" src="{source}" width="{side}"{as_it_is}/>'

@@ -1,6 +1,7 @@
 """An experiment before it runs: a config, its cards and overrides, checked."""
 
 import html
+import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kdlab.config import load as loader
 from kdlab.config import yaml_text
 from kdlab.config.check import construct
+from kdlab.config.field_index import unknown_keys
+from kdlab.errors import SpecError
 from kdlab.report import page
 
 if TYPE_CHECKING:
@@ -33,6 +36,12 @@ def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experimen
         SpecError: with every fault of the spec, its key, line and value.
     """
     composed = loader.compose(str(name), overrides)
+    if (
+        "torch" not in sys.modules and not composed.faults
+    ):  # else the full check is as quick
+        early = unknown_keys(composed, "kdlab.experiment.spec", "ExperimentSpec")
+        if early:
+            raise SpecError(early, about=composed.name)
     experiment = Experiment(composed, loader.merged(overrides), str(name))
     experiment.spec  # noqa: B018  # checks it now, so that the fault shows in this cell
     return experiment

@@ -1,5 +1,6 @@
 """`kdlab ui`: MLflow's own UI in its light form, on loopback, for this user alone."""
 
+import json
 import os
 import secrets
 import signal
@@ -7,6 +8,8 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
+import webbrowser
 from types import FrameType
 
 from kdlab.cluster.wires.security import write_private
@@ -14,6 +17,9 @@ from kdlab.config import credentials
 from kdlab.config.home import home, runs_folder
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.tracking import UI_TOKEN
+
+# Of MLflow's two views the one of training.
+_TRAINING = "workflowType=machine_learning"
 
 
 def command(port: int) -> list[str]:
@@ -32,8 +38,13 @@ def token() -> str:
     return path.read_text()
 
 
-def serve_ui(port: int, uri: str | None) -> int:
+def serve_ui(port: int, uri: str | None, *, browser: bool = False) -> int:
     """Until Ctrl-C.
+
+    Args:
+        port: on loopback.
+        uri: of the store; None is the one beside the runs.
+        browser: open the page, too, once the server answers.
 
     Raises:
         NotFoundError: there is no store yet.
@@ -57,6 +68,7 @@ def serve_ui(port: int, uri: str | None) -> int:
         # Not in the command, which every user of the machine can see.
         "MLFLOW_BACKEND_STORE_URI": credentials.revealed(uri or f"sqlite:///{store}"),
     }
+    newest = _newest_experiment() if uri is None else None
     process = subprocess.Popen(
         command(port),
         env=os.environ | settings,
@@ -68,16 +80,45 @@ def serve_ui(port: int, uri: str | None) -> int:
 
     before = {n: signal.signal(n, forward) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        while process.poll() is None and not _listens(port):
+        while process.poll() is None and not _answers(port):
             time.sleep(0.1)  # between looks
         if process.poll() is None:
-            address = f"http://127.0.0.1:{port}/?token={token()}#/experiments"
+            view = f"#/experiments/{newest}/runs" if newest else "#/experiments"
+            address = f"http://127.0.0.1:{port}/?token={token()}{view}?{_TRAINING}"
             print(f"MLflow: {address}  (for you alone; Ctrl-C ends it)", flush=True)
+            if browser:
+                webbrowser.open(address)
         code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 0 if code in (0, -signal.SIGTERM) else 1
+
+
+def _newest_experiment() -> str | None:
+    """Id in MLflow of what ran last, of which there is a word."""
+    folder = runs_folder()
+    kept = [*folder.glob("*/tracking.json"), *folder.glob("sweeps/*/tracking.json")]
+    for path in sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True):
+        facts = json.loads(path.read_text())
+        found = facts.get("experiment_id") or facts.get(
+            "experiment"
+        )  # of a run, of a sweep
+        if found is not None:
+            return str(found)
+    return None
+
+
+def _answers(port: int) -> bool:
+    """Whether the server does, not only its socket."""
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{port}/health", headers={"Authorization": f"Bearer {token()}"}
+    )
+    try:
+        with urllib.request.urlopen(asked, timeout=1.0) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def _listens(port: int) -> bool:

@@ -14,6 +14,7 @@ from mlflow.entities import Metric, Param, RunTag
 from kdlab.events.event import Event
 from kdlab.events.sweeps import SweepDone, SweepStarted, TrialAgain, TrialDone, TrialStarted
 from kdlab.tracking.event_writer import STATES, EventWriter
+from kdlab.tracking.names import METRICS, metric, trial_name
 from kdlab.tracking.writer import Writer, cleaned, experiment_id
 
 _TRIALS = {"complete": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
@@ -97,8 +98,9 @@ class SweepWriter(EventWriter):
             "kdlab.trial.why": str(event.why),
         }
         tags |= {f"set/{cleaned(k)}": str(v) for k, v in event.values.items()}
-        self.state["open"][number] = {"run": path, "tags": tags}
-        self.writers[number] = _writer(path, tags)
+        name = trial_name(event.number, event.values)
+        self.state["open"][number] = {"run": path, "tags": tags, "name": name}
+        self.writers[number] = _writer(path, tags, name)
 
     def _on_trial_done(self, event: TrialDone) -> None:
         number = str(event.number)
@@ -113,9 +115,10 @@ class SweepWriter(EventWriter):
         # Of the sweep over the numbers of trials: the history of the search.
         for owner, step in ((run, 0), (self.state["run"], event.number)):
             values = [
-                Metric(f"trial/{k}", float(v), int(event.time * 1000), step)
+                Metric(metric(k), float(v), int(event.time * 1000), step)
                 for k, v in found.items()
-                if v is not None
+                # What its training has written is not written twice.
+                if v is not None and (owner != run or event.run is None or k not in METRICS)
             ]
             self.client.log_batch(owner, metrics=values)
         self.client.set_terminated(run, _TRIALS[event.state], int(event.time * 1000))
@@ -134,7 +137,7 @@ class SweepWriter(EventWriter):
 
     def _simulated(self, event: TrialDone) -> str:
         tags = {_PARENT: self.state["run"], "kdlab.trial": str(event.number)}
-        name = f"{self.folder.name}-{event.number:04d}"
+        name = trial_name(event.number, event.set)
         made = self.create(event, self.state["experiment"], name, tags)
         params = [Param(cleaned(k), str(v)) for k, v in event.set.items()]
         if params:
@@ -182,8 +185,8 @@ class SweepWriter(EventWriter):
         self.client.set_tag(run, "mlflow.note.content", head + pictures)
 
 
-def _writer(run: str, tags: dict[str, str]) -> Writer:
-    return Writer(Path(run), tags=tags, weights=False)
+def _writer(run: str, tags: dict[str, str], name: str | None = None) -> Writer:
+    return Writer(Path(run), tags, name, weights=False)
 
 
 def _text(value: Any) -> Any:

@@ -26,17 +26,13 @@ from kdlab.events.runs import (
 )
 from kdlab.events.training import EpochDone, Paused, Steered, StepLogged, WentOn
 from kdlab.tracking.event_writer import STATES, EventWriter
+from kdlab.tracking.logged_model import log_student
+from kdlab.tracking.names import COST, LEARNING, METRICS, SPEED, run_name
 from kdlab.tracking.sheet import sheet
 
 _MAX_METRICS = 1000
 _MOST_SHEETS = 30  # pictures of one training
 _FORBIDDEN = re.compile(r"[^\w\-./ :]")
-_STEP_METRICS = (
-    *("loss", "lr", "samples_per_second", "samples_seen", "volume", "volume_max"),
-    *("in_flight", "teachers", "resends", "hedges", "stored_mb", "stability_mean"),
-    *("credit", "latency_s", "capacity", "starved_s"),
-    *("bytes_per_sample_reference", "bytes_per_sample_value"),
-)
 _EPOCH_METRICS = ("validation_top1", "validation_top5", "samples_lost", "samples_repeated")
 _LOOK_METRICS = {  # of local and global models, over iterations
     "chosen": "test/error_local",
@@ -49,12 +45,17 @@ _LOOK_METRICS = {  # of local and global models, over iterations
 
 
 class Writer(EventWriter):
-    """The events of one run; `tags` are beside its own, `weights` makes networks artifacts."""
+    """The events of one run.
+
+    `tags` are beside its own, `name` is what it is called in MLflow if not by what it trains,
+    `weights` makes networks artifacts.
+    """
 
     def __init__(
         self,
         run_folder: Path,
         tags: Mapping[str, str] | None = None,
+        name: str | None = None,
         *,
         weights: bool = True,
     ) -> None:
@@ -63,10 +64,11 @@ class Writer(EventWriter):
             "described": [],  # those whose params and tags are complete
             "images": None,  # that are watched, and what the teacher says of them
             "teacher_said": None,
+            "models": {},  # model of MLflow, by MLflow run
             "drawn": {},  # newest step with a picture, by MLflow run
         }
         super().__init__(run_folder, state)
-        self.tags, self.weights = dict(tags or {}), weights
+        self.tags, self.name, self.weights = dict(tags or {}), name, weights
         self._metrics: dict[str, list[Metric]] = {}
 
     def forget(self) -> None:
@@ -101,11 +103,11 @@ class Writer(EventWriter):
         runs = self.state["runs"]
         match event:
             case StepLogged():
-                self._collect(event, _STEP_METRICS)
+                self._collect(event, tuple(METRICS))
             case EpochDone():
                 self._collect(event, _EPOCH_METRICS)
                 if event.member in runs:
-                    rate = {"epoch/samples_per_second": event.samples_per_second}
+                    rate = {f"{SPEED}/samples_per_second_so_far": event.samples_per_second}
                     self._add(runs[event.member], rate, event.time, event.step)
             case ErrorsMeasured():
                 facts = event.facts()
@@ -114,7 +116,10 @@ class Writer(EventWriter):
                 }
                 self._add(runs[event.member], found, event.time, event.iterations)
             case RoundClosed():
-                counts = {"loss": event.loss, "models": float(len(event.models))}
+                counts = {
+                    METRICS["loss"]: event.loss,
+                    f"{LEARNING}/models": float(len(event.models)),
+                }
                 self._add(runs[event.member], counts, event.time, event.iterations)
             case Steered():
                 values = {f"control/{name}": value for name, value in event.values.items()}
@@ -131,7 +136,8 @@ class Writer(EventWriter):
             self.state["experiment_id"] = experiment_id(
                 self.client, event.group, self.state["uri"]
             )
-            self._create(event, "", event.run_id, self.tags)
+            name = run_name(event.spec, event.members) or event.run_id
+            self._create(event, "", self.name or name, self.tags)
         self._describe("", event.facts())
 
     def _on_member_started(self, event: MemberStarted) -> None:
@@ -140,29 +146,45 @@ class Writer(EventWriter):
             self.state["runs"][member] = self.state["runs"][""]
             return
         if member not in self.state["runs"]:
-            tags = {"mlflow.parentRunId": self.state["runs"][""]}
-            self._create(event, member, member, tags)
+            tags = {"mlflow.parentRunId": self.state["runs"][""], "kdlab.member": member}
+            name = run_name(self.state["started"]["spec"], [member])
+            self._create(event, member, name, tags)
         extra = {"member.source": str(event.source), "member.seed": str(event.seed)}
         self._describe(member, self.state["started"], extra)
 
     def _on_member_done(self, event: MemberDone) -> None:
         run = self.state["runs"][event.member]
         result = event.result
-        final = {
-            "test/top1": result["last"]["top1"],
-            "test/top5": result["last"]["top5"],
-            "test/top1_best_on_validation": result["best"]["top1"],
-            "best/validation_top1": result["validation_best"],
-            "best/epoch": result["best_epoch"],
+        found = {
+            "student_top1": result["last"]["top1"],
+            "student_top5": result["last"]["top5"],
+            "student_top1_best": result["best"]["top1"],
+            "validation_top1_best": result["validation_best"],
+            "best_epoch": result["best_epoch"],
             "train_seconds": result["train_seconds"],
             "samples_rolled_back": result["rolled_back"],
+            "teacher_top1": result.get("teacher_top1"),
+            "global_top1": result.get("global_top1"),
         }
+        final = {METRICS[k]: float(v) for k, v in found.items() if v is not None}
         for who, cost in result.get("costs", {}).items():
-            final |= {f"cost/{who}_{name}": float(value) for name, value in cost.items()}
-        if result.get("global_top1") is not None:
-            final["test/top1_global"] = result["global_top1"]
+            final |= {f"{COST}/{who}_{name}": float(value) for name, value in cost.items()}
         self._add(run, final, event.time, result["steps"])
         self.flush()
+        if (
+            self.weights and run not in self.state["models"]
+        ):  # MLflow may have failed after it
+            student = Path(result["model_path"])
+            name = str(event.member).replace("/", "-")
+            self.state["models"][run] = log_student(
+                self.client,
+                run,
+                self.state["experiment_id"],
+                student,
+                result["steps"],
+                name,
+            )
+            self.save()
         for path in event.artifacts:
             if self.weights or not path.endswith(".safetensors"):
                 self.client.log_artifact(run, path)
@@ -211,8 +233,10 @@ class Writer(EventWriter):
         parent = self.state["runs"][""]
         result = event.result
         if result:
-            keys = ("student_top1", "teacher_top1", "samples_per_second", "wall_seconds")
-            values = {f"run/{k}": result[k] for k in keys if result.get(k) is not None}
+            keys = ["wall_seconds"]
+            if len(self.state["members"]) > 1:  # else its one training has said it
+                keys += ["student_top1", "teacher_top1", "samples_per_second"]
+            values = {METRICS[k]: result[k] for k in keys if result.get(k) is not None}
             self._add(parent, values, event.time, 0)
             self.client.log_dict(parent, result, "result.json")
         if event.error:
@@ -276,7 +300,7 @@ class Writer(EventWriter):
         if run is None:  # the teacher's own training is not a run of this experiment
             return
         facts = event.facts()
-        values = {k: facts[k] for k in keys if facts.get(k) is not None}
+        values = {METRICS[k]: facts[k] for k in keys if facts.get(k) is not None}
         self._add(run, values, event.time, event.step)
 
     def _add(self, run: str, values: dict[str, float], time: float, step: int) -> None:

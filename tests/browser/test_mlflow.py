@@ -34,6 +34,26 @@ def ui(kdlab_home, elsewhere):
         server.wait()
 
 
+def in_the_order_one_reads(page, experiment, state, picture):
+    """Of one training: curves of learning first, single numbers last; the images by step."""
+    own = state["runs"]["in_process/seed0"]
+    page.set_viewport_size({"width": 1300, "height": 2600})
+    page.goto(f"{experiment}/runs/{own}/model-metrics")
+    page.get_by_text("what_it_costs", exact=False).first.wait_for()
+    sections = ["learning (", "soft_labels (", "speed (", "test (", "what_it_costs ("]
+    tops = [
+        page.get_by_text(name, exact=False).first.bounding_box()["y"] for name in sections
+    ]
+    assert tops == sorted(tops)
+    picture("mlflow_metrics")
+    page.goto(f"{experiment}/runs/{own}/artifacts")
+    page.get_by_text("images", exact=True).first.wait_for()
+    page.goto(f"{experiment}/models")
+    page.get_by_text("in_process-seed0").first.wait_for()
+    picture("mlflow_models")
+    page.set_viewport_size({"width": 1300, "height": 900})
+
+
 def test_runs_are_looked_at_and_compared_in_mlflow(ui, page, picture):
     printed, runs = ui
     url = printed.partition("?")[0]
@@ -46,9 +66,20 @@ def test_runs_are_looked_at_and_compared_in_mlflow(ui, page, picture):
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(url + path)
     page.goto(printed)  # leaves a cookie
-    page.get_by_text("smoke").first.wait_for()
-    assert "token" not in page.url
     state = json.loads((runs[0].path / "tracking.json").read_text())
+    # The view of trainings, of what ran last; who learns from whom.
+    assert (
+        f"#/experiments/{state['experiment_id']}/runs?workflowType=machine_learning"
+        in printed
+    )
+    named = page.locator(f"a[href*='{state['runs']['']}']").first
+    named.wait_for()
+    assert "cifar_resnet-8 ← cif" in named.inner_text()
+    assert "token" not in page.url
+    picture("mlflow_runs")
+    in_the_order_one_reads(
+        page, f"{url}#/experiments/{state['experiment_id']}", state, picture
+    )
     page.goto(f"{url}#/experiments/{state['experiment_id']}/runs/{state['runs']['']}")
     page.get_by_text("best-on-val %").first.wait_for()  # its description, as a table
     page.get_by_text("Show more").first.click()

@@ -55,14 +55,15 @@ def test_quickstart(run_json, elsewhere):
     client = MlflowClient(result["tracking_uri"])
     experiment = client.get_experiment_by_name("quickstart")
     found = {r.info.run_name: r for r in client.search_runs([experiment.experiment_id])}
+    arrow = "cifar_resnet-8 ← cifar_resnet-14"
     assert set(found) == {
-        result["run_id"],
-        "none/seed0",
-        "in_process/seed0",
-        "served/seed0",
+        f"{arrow} · none, in_process, served · seed 0",
+        "cifar_resnet-8 · none · seed 0",
+        f"{arrow} · in_process · seed 0",
+        f"{arrow} · served · seed 0",
     }
     assert {r.info.status for r in found.values()} == {"FINISHED"}
-    top1 = found["served/seed0"].data.metrics["test/top1"]
+    top1 = found[f"{arrow} · served · seed 0"].data.metrics["test/top1"]
     assert top1 == pytest.approx(result["student_top1"])
 
 

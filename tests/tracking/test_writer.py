@@ -11,6 +11,7 @@ from tests_support import event
 from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.events.log import EventLog
 from kdlab.tracking.follow import follow
+from kdlab.tracking.names import METRICS, run_name, trial_name
 from kdlab.tracking.writer import Writer
 
 RESULT = {
@@ -31,7 +32,13 @@ def started(uri, members):
         "experiment": "quickstart",
         "group": "my group",
         "tracking_uri": uri,
-        "spec": {"train": {"lr": 0.1}, "data": {"type": "data/digits"}, "seeds": [0]},
+        "spec": {
+            "train": {"lr": 0.1},
+            "data": {"type": "data/digits"},
+            "student": {"type": "timm/resnet10t"},
+            "teacher": {"model": {"type": "models/cifar_resnet", "depth": 14}},
+            "seeds": [0],
+        },
         "spec_hash": "abc",
         "members": members,
         "machine": {"cores": 2},
@@ -48,6 +55,7 @@ def folder(tmp_path):
     run.mkdir(parents=True)
     (run / "spec.yaml").write_text("train: {lr: 0.1}\n")
     (run / "student.safetensors").write_bytes(b"weights")
+    (run / "student.json").write_text("{}")
     return run
 
 
@@ -101,7 +109,8 @@ def tell(folder, members, state="finished", uri=None):
         say(log, "epoch_done", member=member, epoch=1, step=20, validation_top1=92.0,
                  samples_lost=0, samples_repeated=0)  # fmt: skip
         artifacts = [str(folder / "student.safetensors")]
-        say(log, "member_done", member=member, result=RESULT, artifacts=artifacts)
+        result = RESULT | {"model_path": artifacts[0]}
+        say(log, "member_done", member=member, result=result, artifacts=artifacts)
     say(
         log,
         "run_done",
@@ -114,9 +123,8 @@ def tell(folder, members, state="finished", uri=None):
 def all_runs(folder):
     client = MlflowClient(uri_of(folder))
     experiment = client.get_experiment_by_name("my group")
-    return client, {
-        r.info.run_name: r for r in client.search_runs([experiment.experiment_id])
-    }
+    found = client.search_runs([experiment.experiment_id])
+    return client, {r.data.tags.get("kdlab.member", "r1"): r for r in found}
 
 
 def test_one_member_is_one_run(folder):
@@ -129,12 +137,12 @@ def test_one_member_is_one_run(folder):
     assert run.info.status == "FINISHED"
     assert run.data.params["train.lr"] == "0.1"
     assert run.data.metrics["test/top1"] == 90.0
-    assert run.data.metrics["best/validation_top1"] == 92.0
-    assert run.data.metrics["cost/student_parameters"] == 31_434
+    assert run.data.metrics["validation/best_top1"] == 92.0
+    assert run.data.metrics["what_it_costs/student_parameters"] == 31_434
     assert run.data.tags["mlflow.source.git.commit"] == "f" * 40
     assert run.data.tags["kdlab.version.torch"] == "2"
     assert run.inputs.dataset_inputs[0].dataset.digest == "d1"
-    history = client.get_metric_history(run.info.run_id, "loss")
+    history = client.get_metric_history(run.info.run_id, "learning/loss")
     assert [(m.step, round(m.value * m.step, 6)) for m in history] == [
         (s, 1) for s in range(1, 21)
     ]
@@ -167,7 +175,7 @@ def test_what_could_not_be_written_is_written_later_and_once(folder, monkeypatch
     def fails_at_first(self, *arguments, **options):
         nonlocal calls
         calls += 1
-        if calls == 3:  # after the run was created and described
+        if calls == 2:  # after the run was created and described
             raise OSError("the disk is full")
         return real(self, *arguments, **options)
 
@@ -179,7 +187,7 @@ def test_what_could_not_be_written_is_written_later_and_once(folder, monkeypatch
     assert writer.done
     client, found = all_runs(folder)
     assert len(found) == 1
-    history = client.get_metric_history(found["r1"].info.run_id, "loss")
+    history = client.get_metric_history(found["r1"].info.run_id, "learning/loss")
     assert [m.step for m in history] == list(range(1, 21))
 
 
@@ -212,7 +220,7 @@ def test_what_a_resumed_run_trains_on_reaches_mlflow(folder):
     say(log, "run_done", state="finished")
     follow(Writer(folder))
     client, found = all_runs(folder)
-    history = client.get_metric_history(found["r1"].info.run_id, "loss")
+    history = client.get_metric_history(found["r1"].info.run_id, "learning/loss")
     assert [m.step for m in history] == list(range(1, 22))
     assert found["r1"].info.status == "FINISHED"
 
@@ -227,8 +235,24 @@ def test_all_that_a_reader_counts_reaches_mlflow(folder):
     say(log, "run_done", state="finished")
     Writer(folder).step()
     metrics = all_runs(folder)[1]["r1"].data.metrics
-    expected = counted | {"samples_seen": 64, "epoch/samples_per_second": 99.0}
+    expected = {METRICS[name]: value for name, value in counted.items()}
+    expected |= {"speed/samples_seen": 64, "speed/samples_per_second_so_far": 99.0}
     assert expected.items() <= metrics.items()
+
+
+def test_names_say_who_learns_from_whom():
+    spec = started("", [])["spec"]
+    arrow = "resnet10t ← cifar_resnet-14"
+    assert run_name(spec, ["served/seed0"]) == f"{arrow} · served · seed 0"
+    assert run_name(spec, ["none/seed1"]) == "resnet10t · none · seed 1"
+    both = run_name(spec, ["none/seed0", "none/seed1", "served/seed0", "served/seed1"])
+    assert both == f"{arrow} · none, served · seeds 0, 1"
+    three = spec | {"teacher": [spec["teacher"]] * 3}
+    assert run_name(three, ["served/seed0"]).startswith("resnet10t ← 3 teachers")
+    assert run_name({}, []) == ""
+    tried = {"train.lr": 0.1, "loss": "losses/kl"}
+    assert trial_name(3, tried) == "trial 3 · lr 0.1, loss losses/kl"
+    assert trial_name(3, {}) == "trial 3"
 
 
 def test_no_tracking_writes_nothing(folder):

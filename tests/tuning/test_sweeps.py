@@ -145,7 +145,7 @@ def in_mlflow(result, sweep):
         == result["best"]["values"]["validation_top1"]
     )
     assert "history.png" in {f.path for f in client.list_artifacts(parent.info.run_id)}
-    assert best.data.metrics["validation_top1"] > 0  # its own curve
+    assert best.data.metrics["learning/validation_top1"] > 0  # its own curve
 
 
 MANY = {"trials": 60, "overrides": {"steps": 60}, "jobs": 2}

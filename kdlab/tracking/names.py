@@ -1,0 +1,83 @@
+"""What runs and quantities are called in MLflow.
+
+Its pages show a section for what stands before the `/`, in the order of the alphabet: what one
+reads first comes first, single numbers after the curves.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+LEARNING, READER, SPEED, TEST = "learning", "soft_labels", "speed", "test"
+VALIDATION, COST = "validation", "what_it_costs"
+
+_OF_LEARNING = ("loss", "lr", "validation_top1", "validation_top5")
+_OF_SPEED = ("samples_per_second", "samples_seen", "starved_s")
+_OF_READER = (
+    *("volume", "volume_max", "in_flight", "teachers", "resends", "hedges", "stored_mb"),
+    *("stability_mean", "credit", "latency_s", "capacity"),
+    *("bytes_per_sample_reference", "bytes_per_sample_value"),
+    *("samples_lost", "samples_repeated", "samples_rolled_back"),
+)
+# Metric of MLflow, by what kdlab calls the quantity in events and results.
+METRICS: Mapping[str, str] = {
+    **{key: f"{LEARNING}/{key}" for key in _OF_LEARNING},
+    **{key: f"{SPEED}/{key}" for key in _OF_SPEED},
+    **{key: f"{READER}/{key}" for key in _OF_READER},
+    "train_seconds": f"{SPEED}/train_seconds",
+    "wall_seconds": f"{SPEED}/wall_seconds",
+    "student_top1": f"{TEST}/top1",
+    "student_top5": f"{TEST}/top5",
+    "student_top1_best": f"{TEST}/top1_best_on_validation",
+    "global_top1": f"{TEST}/top1_global",
+    "teacher_top1": f"{TEST}/teacher_top1",
+    "validation_top1_best": f"{VALIDATION}/best_top1",
+    "best_epoch": f"{VALIDATION}/best_epoch",
+}
+
+
+def metric(quantity: str) -> str:
+    """Its name in MLflow; of one that only a sweep counts, in a section of its own."""
+    return METRICS.get(quantity, f"result/{quantity}")
+
+
+def run_name(spec: Mapping[str, Any], members: Sequence[str]) -> str:
+    """Who learns from whom, and how: "resnet10t ← resnet18 · served · seed 0".
+
+    Args:
+        spec: resolved.
+        members: trainings by name, "served/seed0".
+    """
+    student, teacher = _model(spec.get("student")), _teacher(spec.get("teacher"))
+    pairs = [member.partition("/seed") for member in members]
+    sources = list(dict.fromkeys(source for source, _, _ in pairs))
+    seeds = list(dict.fromkeys(seed for _, _, seed in pairs if seed))
+    taught = bool(teacher) and sources != ["none"]
+    parts = [f"{student} ← {teacher}" if taught else student, ", ".join(sources)]
+    if seeds:
+        parts.append(f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}")
+    return " · ".join(part for part in parts if part)
+
+
+def trial_name(number: int, values: Mapping[str, Any]) -> str:
+    """Its number and what was tried: "trial 3 · lr 0.1, temperature 4"."""
+    tried = [
+        f"{key.rpartition('.')[2]} {value:.4g}"
+        if isinstance(value, float)
+        else f"{key.rpartition('.')[2]} {value}"
+        for key, value in values.items()
+    ]
+    return " · ".join([f"trial {number}", *([", ".join(tried)] if tried else [])])
+
+
+def _teacher(block: Any) -> str:
+    """Of one teacher its network, of several their number; empty without any."""
+    if isinstance(block, list):
+        return f"{len(block)} teachers"
+    return _model(block.get("model")) if isinstance(block, Mapping) else ""
+
+
+def _model(block: Any) -> str:
+    if not isinstance(block, Mapping):
+        return ""
+    name = str(block.get("type", "")).rsplit("/", 1)[-1]
+    return f"{name}-{block['depth']}" if block.get("depth") is not None else name

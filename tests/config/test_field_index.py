@@ -1,0 +1,52 @@
+"""Keys that are read from source text are those of the classes, and are said in the same words."""
+
+import pytest
+
+from kdlab.config import field_index, folders, registry, source_index
+from kdlab.config.check import construct
+from kdlab.config.load import compose
+from kdlab.config.spec import hints_of
+from kdlab.errors import SpecError
+from kdlab.experiment.spec import ExperimentSpec
+
+WHOLE = ("kdlab.experiment.spec", "ExperimentSpec")
+
+
+def test_all_components_have_the_fields_of_their_classes():
+    for entry in source_index.index():
+        name = entry.name.replace("/*", "/resnet18")
+        found = field_index.component_shape(name)
+        assert found is not None, name
+        assert set(found.keys) == set(hints_of(registry.find(name)[0])), name
+    assert set(field_index.shape(*WHOLE).keys) == set(hints_of(ExperimentSpec))
+
+
+def test_no_key_of_a_config_is_unknown():
+    for name in folders.names("configs"):
+        if not name.startswith("sweeps/"):
+            assert field_index.unknown_keys(compose(name), *WHOLE) == []
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "train.lrr=1", "epochs=3", "loss.temperatur=2", "teacher.recipe.epoch=3", "studnt=x",
+        "tracking.enable=false", "soft_labels.latency=3",
+    ],
+)  # fmt: skip
+def test_a_typo_is_said_in_the_words_of_the_full_check(override):
+    tree = compose("quickstart", [override])
+    early = field_index.unknown_keys(tree, *WHOLE)
+    with pytest.raises(SpecError) as error:
+        construct(ExperimentSpec, tree)
+    assert early
+    assert {(f.key, f.message, f.origin) for f in early} <= {
+        (f.key, f.message, f.origin) for f in error.value.faults
+    }
+
+
+def test_what_is_not_known_here_is_left_to_the_full_check():
+    assert field_index.component_shape("theirs/component") is None
+    assert field_index.shape("torch.nn", "Module") is None
+    tree = compose("quickstart", ["data={type: theirs/set, rot: 3}"])
+    assert [f for f in field_index.unknown_keys(tree, *WHOLE) if "rot" in f.key] == []

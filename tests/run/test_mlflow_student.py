@@ -1,0 +1,39 @@
+"""The student in MLflow, loaded as any model there is, says what `run.predict` says."""
+
+import base64
+import io
+import json
+
+import mlflow.pyfunc
+import pandas as pd
+import pytest
+from PIL import Image
+
+import kdlab
+
+pytestmark = pytest.mark.processes
+
+
+def encoded(pixels):
+    written = io.BytesIO()
+    Image.fromarray(pixels.squeeze()).save(written, "PNG")
+    return written.getvalue()
+
+
+def test_mlflow_loads_the_student_and_scores_images(kdlab_home, elsewhere, monkeypatch):
+    run = kdlab.load("smoke/none").start().wait()
+    state = json.loads((run.path / "tracking.json").read_text())
+    (model,) = state["models"].values()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", state["uri"])
+    loaded = mlflow.pyfunc.load_model(f"models:/{model}")
+    images = run.test_images(5)
+    raw = [encoded(image) for image in images]
+    found = loaded.predict(pd.DataFrame({"image": raw}))
+    expected = run.predict(images, top=10)
+    assert list(found["class"]) == [one.top for one in expected]
+    assert list(found["probability"]) == [one.probabilities[0] for one in expected]
+    assert all(len(shares) == 10 for shares in found["probabilities"])
+    # As a request to `mlflow models serve` carries them.
+    texts = [base64.b64encode(one).decode() for one in raw]
+    plain = loaded._model_impl.predict(pd.DataFrame({"image": texts}))
+    assert list(plain["class"]) == list(found["class"])
