@@ -20,6 +20,7 @@ from kdlab.events import (
     blockwise,
     ensemble,
     general,
+    images,
     ranks,
     runs,
     sweeps,
@@ -84,7 +85,17 @@ def results() -> str:
 def events() -> str:
     """Every kind of event with its fields, from the classes and the comments beside them."""
     parts = [_EVENTS]
-    for module in (runs, training, teachers, ranks, blockwise, ensemble, sweeps, general):
+    for module in (
+        runs,
+        training,
+        images,
+        teachers,
+        ranks,
+        blockwise,
+        ensemble,
+        sweeps,
+        general,
+    ):
         assert module.__doc__ is not None
         parts.append(f"\n## {module.__doc__.splitlines()[0].rstrip('.')}\n")
         own = [k for k in kinds().values() if k.__module__ == module.__name__]

@@ -5,10 +5,13 @@ optimiser, schedule and weight decay; only the bookkeeping differs. Repeats alte
 that a drift of the machine meets both.
 """
 
+import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -20,19 +23,32 @@ from kdlab.data.samples import PlannedSamples, planned
 from kdlab.events.log import EventLog, MemberLog
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
-from kdlab.report.figures import Report, Say, figure, over, report
+from kdlab.report.figures import Figure, Report, Say, figure, over, report
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.train.recipe import Recipe, lr_at, make_optimizer
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
 
+_ASKED = 5  # times each, after one that is not counted
+_SMALL = {
+    "help": ("--help",),
+    "list": ("list",),
+    "search": ("list", "--search", "resnet"),
+    "show_component": ("show", "losses/hinton"),
+    "show_config": ("show", "quickstart"),
+    "runs": ("runs",),
+    "control": ("control", "last", "pause"),
+    "typo": ("run", "quickstart", "train.lrr=1"),
+    "unknown_config": ("run", "quickstartt"),
+    "reproduce": ("reproduce",),
+}
 _IMPORT = (
     "import time; t = time.perf_counter(); import kdlab; print(time.perf_counter() - t)"
 )
 
 
 def measure(repeats: int = 15, say: Say = lambda line: None) -> Report:
-    """`n_training_over_bare_loop` (samples/s over samples/s) and `import_s`."""
+    """`n_training_over_bare_loop` (samples/s over samples/s), `import_s`, CPU of small commands."""
     torch.set_num_threads(1)
     # Steps of a few milliseconds: the shorter the step, the more bookkeeping weighs.
     recipe = Recipe(epochs=4, batch=64, threads=1, evaluate_every=4, device="cpu")
@@ -59,8 +75,35 @@ def measure(repeats: int = 15, say: Say = lambda line: None) -> Report:
             figure("bare_loop_samples_per_second", bare, "samples/s"),
             figure("step_ms", 64_000 / median(bare), "ms"),
             figure("import_s", imports, "s", "<= 0.4"),
+            *_small_commands(say),
         ],
     )
+
+
+def _small_commands(say: Say) -> list[Figure]:
+    """CPU seconds of what should answer at once, the second time it is asked."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        env = os.environ | {"KDLAB_HOME": folder, "KDLAB_RUNS": folder}
+        for name, words in _SMALL.items():
+            spent = [_cpu_seconds(words, env) for _ in range(_ASKED + 1)][1:]
+            say(f"{name}: {median(spent):.2f} s of CPU")
+            found.append(figure(f"cpu_s/{name}", spent, "s", "<= 0.5"))
+    return found
+
+
+def _cpu_seconds(words: Sequence[str], env: Mapping[str, str]) -> float:
+    """Of kdlab with these words, user and system."""
+
+    def spent() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    before = spent()
+    subprocess.run(
+        [sys.executable, "-m", "kdlab", *words], env=env, capture_output=True, check=False
+    )
+    return spent() - before
 
 
 def _model(spec: CifarResNet, samples: PlannedSamples) -> Normalised:

@@ -15,7 +15,6 @@ from kdlab.config.home import write_json
 from kdlab.errors import BadInput, NotFoundError
 from kdlab.report.figures import Say
 from kdlab.report.page import markdown, markdown_table
-from kdlab.reproduce.drawn import draw
 from kdlab.reproduce.measurement import Measured
 from kdlab.reproduce.result import KeptResult
 from kdlab.reproduce.table import MeasuredRow, Reproduction, Row, Table, cells
@@ -130,6 +129,8 @@ def _reproduced(
     for row in rows:
         if row.spec.measured is not None and not row.measured:
             say(f"warning: nothing was measured of {row.spec.measured} ({row.spec.row})")
+    from kdlab.reproduce.drawn import draw  # imports matplotlib
+
     pictures = draw(name, spec.picture, rows, measured, folder)
     return Reproduction(
         name=name,

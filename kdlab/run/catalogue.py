@@ -1,7 +1,11 @@
 """What there is, in words: `kdlab list` and `show`. Lists without importing."""
 
+import contextlib
+import hashlib
 import html
 import inspect
+import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -11,12 +15,15 @@ from textwrap import fill, wrap
 from kdlab.config import folders, load, registry, source_index
 from kdlab.config.field_docs import field_docs
 from kdlab.config.folders import nearest
+from kdlab.config.home import home, write_whole
 from kdlab.config.spec import Spec, hints_of, ranges_of, required_fields
 from kdlab.errors import NotFoundError, SpecError
+from kdlab.messages import MessageError, plain, typed
 from kdlab.report import page
 from kdlab.report.table import text_table_left
 
 _SHOWN = 100  # characters of a line
+_MOST_KEPT = 200  # texts that were shown
 
 
 def catalogue(kind: str | None = None, word: str | None = None) -> str:
@@ -209,11 +216,21 @@ def describe(name: str, overrides: Sequence[str] = ()) -> str:
 def _experiment(name: str, overrides: Sequence[str]) -> str:
     from kdlab.run.experiment import load as load_experiment
 
-    experiment = load_experiment(name, *overrides)
-    about = experiment.composed.data.get("about", "")
-    head = f"{experiment.name}  (spec {experiment.hash})\n{about}\n\n"
-    rows = [(key, _word(value), origin) for key, value, origin in experiment.rows()]
-    return head + text_table_left(("key", "value", "set by"), rows)
+    tree = load.compose(name, overrides)
+
+    def shown() -> str:
+        experiment = load_experiment(name, *overrides)
+        about = experiment.composed.data.get("about", "")
+        head = f"{experiment.name}  (spec {experiment.hash})\n{about}\n\n"
+        rows = [(key, _word(value), origin) for key, value, origin in experiment.rows()]
+        return head + text_table_left(("key", "value", "set by"), rows)
+
+    own = registry.own_names()
+    named = registry.component_names(tree.data)
+    if any(n not in own and f"{n.partition('/')[0]}/*" not in own for n in named):
+        return shown()  # of other packages, whose sources are not looked at
+    kept = _Kept(f"config {name} {tree.data} {tree.origins}")
+    return kept.text or kept.keep(shown())
 
 
 def _sweep(name: str) -> str:
@@ -234,7 +251,45 @@ def card_sheet(name: str, overrides: Sequence[str] = ()) -> Sheet:
 
 
 def component_sheet(name: str) -> Sheet | None:
-    """A component with its fields, defaults and ranges; None where there is none."""
+    """A component with its fields, defaults and ranges; None where there is none.
+
+    What kdlab's own sources say is kept: reading them as a class imports torch.
+    """
+    if name not in registry.own_names() or "torch" in sys.modules:
+        return _sheet_of_class(name)
+    kept = _Kept(f"component {name}")
+    with contextlib.suppress(ValueError, MessageError):  # none, or damaged: it is made anew
+        return typed(Sheet, json.loads(kept.text))
+    found = _sheet_of_class(name)
+    kept.keep(json.dumps(plain(found)))
+    return found
+
+
+class _Kept:
+    """A text that follows from kdlab's own sources and from what it is of."""
+
+    def __init__(self, of: str) -> None:
+        package = Path(__file__).resolve().parent.parent
+        states = [(p.stat().st_mtime_ns, p.stat().st_size) for p in package.rglob("*.py")]
+        key = hashlib.sha256(f"{of} {sorted(states)}".encode()).hexdigest()[:20]
+        self.path = home() / "shown" / f"{key}.txt"
+
+    @property
+    def text(self) -> str:
+        """Empty where there is none."""
+        return self.path.read_text(encoding="utf-8") if self.path.is_file() else ""
+
+    def keep(self, text: str) -> str:
+        write_whole(self.path, lambda path: path.write_text(text, encoding="utf-8"))
+        known = sorted(
+            self.path.parent.glob("*.txt"), key=lambda path: path.stat().st_mtime
+        )
+        for old in known[:-_MOST_KEPT]:
+            old.unlink(missing_ok=True)
+        return text
+
+
+def _sheet_of_class(name: str) -> Sheet | None:
     try:
         cls, _ = registry.find(name)
     except NotFoundError:

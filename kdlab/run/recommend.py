@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from kdlab.config import folders
 from kdlab.config.check import construct
-from kdlab.config.load import from_dict
+from kdlab.config.load import compose_card, from_dict
 from kdlab.data.encoded.pictures import EncodedData
 from kdlab.data.images import DataSpec
 from kdlab.errors import BadInput
@@ -101,7 +102,11 @@ class _Choice:
         self.published = None in asks and hub_answers()
         known = _PUBLISHED if self.published else _FRESH
         self.student = _block(wishes.student, known["student"])
-        self.teacher = _block(wishes.teacher, known["teacher"])
+        self.card = _card_of(wishes.teacher)  # of a teacher that is known by name
+        if self.card is None:
+            self.teacher = _block(wishes.teacher, known["teacher"])
+        else:
+            self.teacher = compose_card(self.card).data["model"]
         if wishes.weights is not None:
             self.teacher = _bare(self.teacher) | {"weights": wishes.weights}
         self.reasons: dict[str, str] = {}
@@ -116,6 +121,11 @@ class _Choice:
         self.threads = max(rates, key=lambda n: rates[n])
         shown = ", ".join(f"{n}: {rate:,.0f}" for n, rate in sorted(rates.items()))
         self.reasons["train.threads"] = f"measured, samples/s by threads: {shown}"
+
+    @property
+    def taught(self) -> bool:
+        """Whether the teacher is trained first."""
+        return self.wishes.weights is None and self.teacher.get("weights") is None
 
     @property
     def tuned(self) -> bool:
@@ -144,7 +154,7 @@ class _Choice:
         budget = 60 * self.wishes.minutes * _USED
         images = len(self.sheet.data.train)
         least, most = (_ENOUGH_TUNED, _MOST_TUNED) if self.tuned else (_ENOUGH, _MOST)
-        taught = self.wishes.weights is None
+        taught = self.taught
         share = 1 - _TEACHERS_SHARE if taught else 1.0
         sizes = self._sizes()
         small = sizes[-1]
@@ -234,6 +244,9 @@ class _Choice:
         return block
 
     def _teacher(self, epochs: int) -> dict[str, Any]:
+        if self.card is not None and self.wishes.weights is None:
+            self.reasons["teacher"] = "as you said"
+            return {"use": self.card}
         block: dict[str, Any] = {"type": TeacherSpec.component, "model": self.teacher}
         if self.wishes.weights is not None:
             self.reasons["teacher.model"] = "with your weights: it is measured, not trained"
@@ -264,7 +277,7 @@ class _Choice:
                 else "as you said"
             )
             self.reasons.setdefault(key, why)
-        if self.wishes.weights is None:
+        if self.taught:
             self.reasons["teacher.recipe"] = "trained once, then kept for every later run"
         self.reasons["loss"] = "mostly the teacher's soft labels, a little of the true ones"
         self.reasons["compare"] = (
@@ -276,6 +289,14 @@ def _fitting(seconds: float, images: int, rates: Sequence[float], most: int) -> 
     """Epochs of a student without a teacher and with it, one after the other."""
     trained, asked, _ = rates
     return min(most, int(seconds / (images * (2 / trained + 1 / asked))))
+
+
+def _card_of(wish: object) -> str | None:
+    """Name of a card of a teacher; None of anything else."""
+    if not isinstance(wish, str) or wish not in folders.names("registry"):
+        return None
+    is_teacher = compose_card(wish).data.get("type") == TeacherSpec.component
+    return wish if is_teacher else None
 
 
 def _block(wish: object, default: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,13 +314,21 @@ def _bare(block: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in block.items() if k not in ("weights", "sha256", "pretrained")}
 
 
+def _teacher_name(block: Mapping[str, Any]) -> str:
+    return str(block.get("use") or block["model"]["type"])
+
+
+def _why_teacher(reasons: Mapping[str, str]) -> str:
+    return reasons.get("teacher") or reasons["teacher.model"]
+
+
 def summary(found: Recommendation) -> str:
     """What was chosen, a line for each with its reason."""
     config = found.config
     train, taught = config["train"], config["teacher"].get("recipe")
     lines = [
         f"student   {config['student']['type']} ({found.reasons['student']})",
-        f"teacher   {config['teacher']['model']['type']} ({found.reasons['teacher.model']})",
+        f"teacher   {_teacher_name(config['teacher'])} ({_why_teacher(found.reasons)})",
         f"size      {config['data']['size']} ({found.reasons['data.size']})",
         f"epochs    {train['epochs']} of the student"
         + (f", {taught['epochs']} of the teacher" if taught else ""),

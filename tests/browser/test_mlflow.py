@@ -1,6 +1,7 @@
 """MLflow's own pages, by `kdlab ui`: a run with its overview, and runs compared."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -39,11 +40,12 @@ def in_the_order_one_reads(page, experiment, state, picture):
     own = state["runs"]["in_process/seed0"]
     page.set_viewport_size({"width": 1300, "height": 2600})
     page.goto(f"{experiment}/runs/{own}/model-metrics")
-    page.get_by_text("what_it_costs", exact=False).first.wait_for()
-    sections = ["learning (", "soft_labels (", "speed (", "test (", "what_it_costs ("]
-    tops = [
-        page.get_by_text(name, exact=False).first.bounding_box()["y"] for name in sections
+    sections = ["learning", "soft_labels", "speed", "test", "what_it_costs"]
+    named = [
+        page.get_by_text(re.compile(rf"^{name}( \(\d+\))?$")).first for name in sections
     ]
+    named[-1].wait_for()
+    tops = [one.bounding_box()["y"] for one in named]
     assert tops == sorted(tops)
     picture("mlflow_metrics")
     page.goto(f"{experiment}/runs/{own}/artifacts")

@@ -4,7 +4,7 @@ import pytest
 
 from kdlab.config import Range
 from kdlab.notebook.controls import Dial
-from kdlab.run.handle.control import Knob
+from kdlab.run.handle.knobs import Knob
 
 
 class Run:

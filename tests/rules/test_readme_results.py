@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kdlab.reproduce.command import kept, markdown_rows
+from kdlab.reproduce.headline import headline
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
@@ -27,3 +28,8 @@ def test_a_table_is_that_of_its_card(name, quantities, table):
 
 def test_the_readme_has_some():
     assert len(list(blocks())) >= 2
+
+
+def test_the_picture_of_the_readme_is_that_of_the_cards():
+    """To draw it again: python -m kdlab.reproduce.headline docs/pictures/headline.svg."""
+    assert (ROOT / "docs/pictures/headline.svg").read_text() == headline()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kdlab.run.experiment import Experiment
-    from kdlab.run.handle.control import Knob
+    from kdlab.run.handle.knobs import Knob
     from kdlab.run.handle.plans import PlanSheets
     from kdlab.run.outputs.examination import ModelInspection
     from kdlab.run.outputs.prediction import Predictions
@@ -322,7 +322,7 @@ class Run(Watched):
 
     def knobs(self) -> "list[Knob]":
         """What `set` takes, with values and ranges."""
-        from kdlab.run.handle.control import knobs
+        from kdlab.run.handle.knobs import knobs
 
         return knobs(self.folder)
 
