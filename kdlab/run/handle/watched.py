@@ -26,12 +26,17 @@ _Watcher = Callable[[Event], None]
 Components = Mapping[str, Mapping[str, str]]  # of notebook cells: source and hash of each
 
 
+# Threads of PyTorch that wait for the next operation sleep: by default they spin, and on a machine
+# that does something else, too, training was slower by ten times for it.
+_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
 def spawn(
     run: RunFolder, components: Components, module: str = "kdlab.run.process.child"
 ) -> None:
     """In a session of its own: Ctrl-C in this terminal does not reach it."""
     hashes = {name: entry["sha256"] for name, entry in components.items()}
-    everything = os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)}
+    everything = _WAITING | os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)}
     with run.log.open("ab") as log, open(os.devnull, "rb") as nothing:
         fds = {0: nothing.fileno(), 1: log.fileno(), 2: log.fileno()}
         words = [str(run.path)]

@@ -1,0 +1,62 @@
+"""What somebody does on the first evening: photos in, a small model out, no file edited."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+import kdlab
+from kdlab.config.folders import located
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+
+def kdlab_says(*words):
+    done = subprocess.run(
+        [sys.executable, "-m", "kdlab", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_from_an_empty_folder_to_a_prediction(kdlab_home, tmp_path, monkeypatch):
+    """With the photos that come with kdlab, as if they were one's own: a folder for each class.
+
+    What is chosen depends on how fast the machine is just now; size and epochs are said, so that
+    the same is trained everywhere.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KDLAB_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
+    with ZipFile(located("kdlab://clothes.zip")) as packed:
+        packed.extractall("photos")
+    teacher = "teachers/clothes_resnet"
+    told = kdlab_says("new", "mine", "--data", "photos", "--teacher", teacher)
+    assert "dress" in told
+    assert "none is broken" in told
+    assert teacher in told
+    written = {p: p.read_text() for p in (Path("configs/mine.yaml"), Path("mine.ipynb"))}
+    overrides = [
+        "data.size=32",
+        "train.epochs=10",
+        "train.threads=1",
+        "tracking.enabled=false",
+    ]
+    result = json.loads(kdlab_says("run", "mine", *overrides, "--json").splitlines()[-1])
+    assert {path: path.read_text() for path in written} == written
+    top1 = {row["source"]: row["student_top1"] for row in result["runs"]}
+    assert top1["in_process"] > top1["none"]
+    photo = next(Path("photos/test/pants").glob("*.*"))
+    said = json.loads(kdlab_says("predict", "last", str(photo), "--json").splitlines()[-1])
+    (one,) = said["predictions"]
+    assert one["image"] == str(photo)
+    assert set(one["classes"]) <= {path.name for path in Path("photos/test").iterdir()}
+    found = json.loads(kdlab_says("examine", "last", "--json").splitlines()[-1])
+    assert found["images"] == 641
+    assert Path(found["page"]).read_text().startswith("<!doctype html>")
+    seen = kdlab.attach(result["run_id"]).examine()
+    assert len(seen.mistakes(5)) == 5
