@@ -1,6 +1,7 @@
 """The command line. Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by the user."""
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from kdlab.commands import (
     attach,
     bench,
     chaos,
+    completion,
     control,
     data,
     doctor,
@@ -56,10 +58,13 @@ COMMANDS: dict[str, Command] = {
     "reproduce": reproduce,
     "ui": ui,
     "doctor": doctor,
+    "completion": completion,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks
+        completion.complete(parser())
     arguments = parser().parse_args(argv)
     command: Command = COMMANDS[arguments.command]
     try:

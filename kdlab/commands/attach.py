@@ -2,13 +2,14 @@
 
 import argparse
 
-from kdlab.commands.command import found, report_run, say
+from kdlab.commands.command import found, json_flag, report_run, say, show
 
 ABOUT = "watch a run; Ctrl-C leaves it running"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", default="last")
+    json_flag(parser)
 
 
 def do(arguments: argparse.Namespace) -> int:
@@ -22,6 +23,6 @@ def do(arguments: argparse.Namespace) -> int:
         say(f"{run.id} goes on; watch it again with: kdlab attach {run.name}")
         return 0
     if isinstance(run, Run):
-        return report_run(run, as_json=False)
-    print(run.outcome)
+        return report_run(run, as_json=arguments.json)
+    show(str(run.outcome), run.result, as_json=arguments.json)
     return 0

@@ -2,6 +2,7 @@
 
 import argparse
 
+from kdlab.commands.command import json_flag, show
 from kdlab.control.orders import KINDS
 from kdlab.errors import BadInput
 
@@ -19,6 +20,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         metavar="VALUE",
         help="KEY=NUMBER of set; a teacher's name",
     )
+    json_flag(parser)
 
 
 def do(arguments: argparse.Namespace) -> int:
@@ -28,8 +30,10 @@ def do(arguments: argparse.Namespace) -> int:
     method = getattr(run, order.replace("-", "_"))
     if order == "set":
         if not values:
-            for knob in run.knobs():
-                print(f"{knob.name} = {knob.value:g}  ({knob.range})")
+            knobs = run.knobs()
+            lines = [f"{knob.name} = {knob.value:g}  ({knob.range})" for knob in knobs]
+            now = {knob.name: knob.value for knob in knobs}
+            show("\n".join(lines), {"run_id": run.id, "now": now}, as_json=arguments.json)
             return 0
         method(**dict(map(_number, values)))
     elif order in ("drain-teacher", "kill-teacher"):
@@ -40,6 +44,8 @@ def do(arguments: argparse.Namespace) -> int:
         raise BadInput(f"{order} takes no values.")
     else:
         method()
+    if arguments.json:
+        show("", {"run_id": run.id, "order": order, "values": values}, as_json=True)
     return 0
 
 

@@ -1,7 +1,8 @@
 """`kdlab data NAME`."""
 
 import argparse
-import sys
+
+from kdlab.commands.command import json_flag, say, show
 
 ABOUT = "a data set before training: classes, broken and duplicate images, views, speed"
 
@@ -13,15 +14,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     parser.add_argument("--html", default=None, help="write it with its views as a page")
+    json_flag(parser)
 
 
 def do(arguments: argparse.Namespace) -> int:
     from kdlab.run.outputs.data_sheet import look_at
 
-    sheet = look_at(
-        arguments.name, *arguments.overrides, say=lambda line: print(line, file=sys.stderr)
-    )
-    print(sheet)
+    sheet = look_at(arguments.name, *arguments.overrides, say=say)
+    show(repr(sheet), sheet.to_json(), as_json=arguments.json)
     if arguments.html:
-        print(f"written to {sheet.write(arguments.html)}")
+        say(f"written to {sheet.write(arguments.html)}")
     return 1 if sheet.broken else 0

@@ -2,6 +2,8 @@
 
 import argparse
 
+from kdlab.commands.command import json_flag, show
+
 ABOUT = "what there is: configs, cards and components"
 
 
@@ -12,10 +14,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--search", metavar="WORD", help="only what has it in its name or its line"
     )
+    json_flag(parser)
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run.catalogue import catalogue
+    from kdlab.run.catalogue import catalogue, listed
 
-    print(catalogue(arguments.kind, arguments.search))
+    kind, word = arguments.kind, arguments.search
+    found = {"kinds": listed(kind, word)} if arguments.json else None
+    show(catalogue(kind, word), found, as_json=arguments.json)
     return 0

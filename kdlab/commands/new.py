@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import say
+from kdlab.commands.command import json_flag, say, show
 from kdlab.run.wishes import MINUTES, Wishes
 
 ABOUT = "a commented config and a notebook for your own photos, chosen for this machine"
@@ -22,6 +22,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--minutes", type=float, default=MINUTES, help="that a first run may take here"
     )
     parser.add_argument("--force", action="store_true", help="write over what is there")
+    json_flag(parser)
 
 
 def do(arguments: argparse.Namespace) -> int:
@@ -34,5 +35,13 @@ def do(arguments: argparse.Namespace) -> int:
         weights=arguments.weights,
         minutes=arguments.minutes,
     )
-    print(new(arguments.name, wishes, force=arguments.force, say=say))
+    made = new(arguments.name, wishes, force=arguments.force, say=say)
+    found = {
+        "config": str(made.config),
+        "notebook": str(made.notebook),
+        "chosen": made.chosen.config,
+        "reasons": made.chosen.reasons,
+        "seconds": made.chosen.seconds,
+    }
+    show(str(made), found, as_json=arguments.json)
     return 0

@@ -2,6 +2,8 @@
 
 import argparse
 
+from kdlab.commands.command import json_flag, show
+
 ABOUT = "runs, newest first; their differences; late tracking"
 
 
@@ -11,17 +13,21 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sync", action="store_true", help="write what MLflow has not got")
     parser.add_argument("-n", type=int, default=20, help="how many (default 20)")
+    json_flag(parser)
 
 
 def do(arguments: argparse.Namespace) -> int:
     from kdlab.run import compare, runs
 
     if arguments.compare:
-        print(compare(*arguments.compare))
+        found = compare(*arguments.compare)
+        show(repr(found), found.to_json(), as_json=arguments.json)
     elif arguments.sync:
         from kdlab.run.outputs.tracking_sync import sync_all
 
-        print(sync_all())
+        done = sync_all()
+        show(done, {"written": done.splitlines()}, as_json=arguments.json)
     else:
-        print(runs(arguments.n))
+        known = runs(arguments.n)
+        show(repr(known), {"runs": known.to_json()}, as_json=arguments.json)
     return 0

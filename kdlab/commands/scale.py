@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import say
+from kdlab.commands.command import json_flag, say, show
 
 ABOUT = "grow or shrink the group of ranks of a running student"
 
@@ -10,6 +10,7 @@ ABOUT = "grow or shrink the group of ranks of a running student"
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run")
     parser.add_argument("ranks", type=int)
+    json_flag(parser)
 
 
 def do(arguments: argparse.Namespace) -> int:
@@ -17,5 +18,7 @@ def do(arguments: argparse.Namespace) -> int:
 
     run = attach(arguments.run)
     run.scale(arguments.ranks)
+    if arguments.json:
+        show("", {"run_id": run.id, "ranks": arguments.ranks}, as_json=True)
     say(f"{run.id} is asked for {arguments.ranks} ranks; watch: kdlab attach {run.id}")
     return 0

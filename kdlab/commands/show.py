@@ -2,16 +2,21 @@
 
 import argparse
 
+from kdlab.commands.command import json_flag, show
+
 ABOUT = "a config, card or component, resolved, with origins"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name")
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    json_flag(parser)
 
 
 def do(arguments: argparse.Namespace) -> int:
-    from kdlab.run.catalogue import describe
+    from kdlab.run.catalogue import describe, described
 
-    print(describe(arguments.name, arguments.overrides))
+    name, overrides = arguments.name, arguments.overrides
+    found = described(name, overrides) if arguments.json else None
+    show(describe(name, overrides), found, as_json=arguments.json)
     return 0

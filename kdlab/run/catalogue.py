@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from textwrap import fill, wrap
+from typing import Any
 
 from kdlab.config import folders, load, registry, source_index
 from kdlab.config.field_docs import field_docs
@@ -32,9 +33,28 @@ def catalogue(kind: str | None = None, word: str | None = None) -> str:
     Raises:
         NotFoundError: no such kind, or nothing with that word.
     """
-    sections = _sections()
     if kind is None and word is None:
-        return _overview(sections)
+        return _overview(_sections())
+    return _listed(_chosen(kind, word))
+
+
+def listed(
+    kind: str | None = None, word: str | None = None
+) -> dict[str, list[dict[str, str]]]:
+    """The same for scripts: by kind, how a config names it, its name, and its line.
+
+    Raises:
+        NotFoundError: no such kind, or nothing with that word.
+    """
+    keys = ("how", "name", "about")
+    return {
+        title: [dict(zip(keys, row, strict=True)) for row in rows]
+        for title, rows in _chosen(kind, word).items()
+    }
+
+
+def _chosen(kind: str | None, word: str | None) -> "dict[str, list[Row]]":
+    sections = _sections()
     if kind not in (None, "all"):
         if kind not in sections:
             raise NotFoundError(
@@ -42,9 +62,7 @@ def catalogue(kind: str | None = None, word: str | None = None) -> str:
                 f"Kinds: {', '.join(sections)}; `kdlab list --search WORD` finds names."
             )
         sections = {kind: sections[kind]}
-    if word is not None:
-        sections = _with_word(sections, word)
-    return _listed(sections)
+    return sections if word is None else _with_word(sections, word)
 
 
 def _with_word(sections: "dict[str, list[Row]]", word: str) -> "dict[str, list[Row]]":
@@ -211,6 +229,27 @@ def describe(name: str, overrides: Sequence[str] = ()) -> str:
     known = [*folders.names("configs"), *folders.names("registry")]
     known += [entry.name for entry in source_index.index()]
     raise NotFoundError(f"There is nothing named {name!r}.{nearest(name, known)}")
+
+
+def described(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The same for scripts: keys (or fields) with their values, and where each comes from.
+
+    Raises:
+        NotFoundError, SpecError: as `describe`.
+    """
+    if name in folders.names("configs") or folders.is_yaml_file(name):
+        if name.startswith("sweeps/"):
+            return {"name": name, "text": _sweep(name)}
+        from kdlab.run.experiment import load as load_experiment
+
+        experiment = load_experiment(name, *overrides)
+        return {"name": name, "spec_hash": experiment.hash, "spec": experiment.resolved}
+    found = card_sheet(name, overrides) if name in folders.names("registry") else None
+    found = found or component_sheet(name)
+    if found is None:
+        raise NotFoundError(describe(name))
+    rows = [dict(zip(found.head, row, strict=True)) for row in found.rows]
+    return {"name": name, "place": found.place, "about": found.about, "rows": rows}
 
 
 def _experiment(name: str, overrides: Sequence[str]) -> str:

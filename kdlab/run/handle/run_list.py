@@ -23,6 +23,21 @@ class RunList(list["Run"]):
             return _NO_RUNS
         return "\n".join([text_table_left(_RUNS, self._rows()), *self._notes()])
 
+    def to_json(self) -> list[dict[str, object]]:
+        """A mapping for each, as `kdlab runs --json` has it."""
+        return [
+            {
+                "run_id": run.id,
+                "experiment": row[1],
+                "state": row[2],
+                "created": run.status.created,
+                "run_dir": str(run.path),
+                "student_top1": (run.status.result or {}).get("student_top1"),
+                "wall_seconds": (run.status.result or {}).get("wall_seconds"),
+            }
+            for run, row in zip(self, self._rows(), strict=True)
+        ]
+
     def _repr_html_(self) -> str:
         notes = "".join(f"<div>{html.escape(note)}</div>" for note in self._notes())
         return page.table(_RUNS, self._rows()) + notes if self else _NO_RUNS

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from kdlab.config.load import flat
 from kdlab.errors import BadInput
@@ -148,6 +149,15 @@ class Comparison:
         """Columns of `outcomes` that have a value."""
         rows = self.outcomes()
         return [key for key in HEAD if any(row[key] != "-" for row in rows)]
+
+    def to_json(self) -> dict[str, Any]:
+        """What differs and what came out, for scripts."""
+        return {
+            "runs": [run.id for run in self.runs],
+            "differences": dict(self.differences()),
+            "outcomes": self.outcomes(),
+            "links": self.links(),
+        }
 
     def _repr_html_(self) -> str:
         head = self.head()

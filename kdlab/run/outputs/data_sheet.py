@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +90,22 @@ class DataSheet:
         else:
             found.append("no image of validation or test is in train")
         return found
+
+    def to_json(self) -> dict[str, Any]:
+        """What was found, for scripts."""
+        parts = ("train", "validation", "test")
+        return {
+            "name": self.name,
+            "classes": {
+                name: dict(zip(parts, counts, strict=True))
+                for name, *counts in self.counts()
+            },
+            "shape": list(self.data.shape),
+            "looked_at": self.looked_at,
+            "broken": list(self.broken),
+            "duplicates": [list(pair) for pair in self.duplicates],
+            "views_per_s": self.views_per_s,
+        }
 
     def __repr__(self) -> str:
         rows = [[name, *map(str, counts)] for name, *counts in self.counts()]

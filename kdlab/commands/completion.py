@@ -1,0 +1,87 @@
+"""`kdlab completion`: what the shell asks while somebody types, and how it is told to ask."""
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterable
+
+from kdlab.errors import KdlabError
+
+ABOUT = "completion by the tab key: what to put into your shell's start file"
+
+_LINES = {
+    "bash": 'eval "$(register-python-argcomplete kdlab)"',
+    "zsh": "autoload -U bashcompinit && bashcompinit\n"
+    'eval "$(register-python-argcomplete kdlab)"',
+    "fish": "register-python-argcomplete --shell fish kdlab | source",
+}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=sorted(_LINES))
+
+
+def do(arguments: argparse.Namespace) -> int:
+    print(_LINES[arguments.shell])
+    return 0
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell, where it is the shell that asks; else nothing."""
+    import argcomplete
+
+    assert parser._subparsers is not None
+    commands = parser._subparsers._group_actions[0].choices
+    assert isinstance(commands, dict)
+    for command, own in commands.items():
+        for action in own._actions:
+            known = _NAMES.get(action.dest, _NAMES.get(f"{command} {action.dest}"))
+            if known is not None and not action.choices:
+                action.completer = _quietly(known)
+    argcomplete.autocomplete(parser)
+
+
+def _quietly(known: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+    """A fault of a folder is no word to complete."""
+
+    def completer(**_: object) -> list[str]:
+        with contextlib.suppress(KdlabError, OSError):
+            return list(known())
+        return []
+
+    return completer
+
+
+def _configs() -> list[str]:
+    from kdlab.config import folders
+
+    return [name for name in folders.names("configs") if not name.startswith("sweeps/")]
+
+
+def _sweeps() -> list[str]:
+    from kdlab.config import folders
+
+    every = folders.names("configs")
+    return [name.removeprefix("sweeps/") for name in every if name.startswith("sweeps/")]
+
+
+def _parts() -> list[str]:
+    from kdlab.config import folders, source_index
+
+    cards = folders.names("registry")
+    return [*_configs(), *cards, *(entry.name for entry in source_index.index())]
+
+
+def _runs() -> list[str]:
+    from kdlab.run import runs
+
+    return ["last", *(run.id for run in runs(50))]
+
+
+_NAMES: dict[str, Callable[[], Iterable[str]]] = {
+    "run": _runs,
+    "compare": _runs,
+    "run experiment": _configs,
+    "show name": _parts,
+    "data name": _parts,
+    "sweep sweep": _sweeps,
+}

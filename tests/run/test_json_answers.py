@@ -1,0 +1,88 @@
+"""`--json` ends stdout with an object whose keys docs/json.md names."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kdlab
+
+DOCS = (Path(__file__).parents[2] / "docs/json.md").read_text()
+pytestmark = pytest.mark.processes
+
+
+def documented(command):
+    (line,) = [row for row in DOCS.splitlines() if row.startswith(f"| `{command}")]
+    return set(re.findall(r"`(\w+)`", line.split("|")[2]))
+
+
+@pytest.fixture
+def answer(kdlab_cli):
+    def ask(*words):
+        code, out, err = kdlab_cli(*words, "--json")
+        assert code == 0, err
+        return json.loads(out.splitlines()[-1])
+
+    return ask
+
+
+def test_what_there_is(kdlab_home, elsewhere, answer):
+    found = answer("list", "losses")
+    assert set(found) == {"kinds"} <= documented("kdlab list")
+    assert {"how", "name", "about"} == set(found["kinds"]["losses"][0])
+    shown = answer("show", "smoke/none", "train.epochs=3")
+    assert set(shown) == documented("kdlab show CONFIG")
+    assert shown["spec"]["train"]["epochs"] == 3
+    card = answer("show", "losses/hinton")
+    assert set(card) == documented("kdlab show CARD")
+    assert {"field": "temperature", "default": "4.0", "range": "> 0"} in card["rows"]
+    assert "name" in answer("show", "sweeps/quickstart")
+    sheet = answer("data", "data/digits")
+    assert set(sheet) <= documented("kdlab data")
+    assert sum(row["train"] for row in sheet["classes"].values()) > 1000
+
+
+def test_a_run_and_what_is_made_of_it(kdlab_home, elsewhere, answer, tmp_path):
+    result = answer("run", "smoke/none", "tracking.enabled=false")
+    assert documented("kdlab run CONFIG --json") <= set(result)
+    run = kdlab.attach(result["run_id"])
+    (row,) = answer("runs")["runs"]
+    assert set(row) | {"runs"} == documented("kdlab runs --json")
+    assert row["student_top1"] == result["student_top1"]
+    assert answer("attach", run.id)["run_id"] == run.id
+    found = answer("examine", run.id, "--out", str(tmp_path / "page.html"))
+    assert set(found) <= documented("kdlab examine")
+    made = answer("export", run.id, "--out", str(tmp_path / "s.safetensors"))
+    assert Path(made["written"]).is_file()
+    assert answer("control", run.id, "set")["run_id"] == run.id
+    again = answer("run", "smoke/none", "tracking.enabled=false", "train.lr=0.2")
+    both = answer("runs", "--compare", run.id, again["run_id"])
+    assert set(both) == documented("kdlab runs --compare")
+    assert "train.lr" in both["differences"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("kdlab run clot", "clothes/quickstart"),
+        ("kdlab show losses/hin", "losses/hinton"),
+        ("kdlab sweep quick", "quickstart"),
+        ("kdlab exa", "examine"),
+        ("kdlab attach la", "last"),
+    ],
+)
+def test_the_shell_completes(kdlab_home, elsewhere, tmp_path, typed, offered):
+    out = tmp_path / "offered"
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(out),
+        "COMP_LINE": typed,
+        "COMP_POINT": str(len(typed)),
+        "COMP_TYPE": "9",
+    }
+    subprocess.run([sys.executable, "-m", "kdlab"], env=os.environ | asked, check=False)
+    assert offered in [one.strip() for one in re.split(r"[\v\n\x0b]", out.read_text())]
