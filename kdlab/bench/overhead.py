@@ -93,7 +93,7 @@ def _small_commands(say: Say) -> list[Figure]:
 
 
 def _cpu_seconds(words: Sequence[str], env: Mapping[str, str]) -> float:
-    """Of kdlab with these words, user and system."""
+    """Seconds that kdlab takes with these words, user and system."""
 
     def spent() -> float:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -73,7 +73,7 @@ def _inside(own: Shape, name: str, value: Any) -> tuple[Shape, str] | None:
 
 @cache
 def component_shape(name: str) -> Shape | None:
-    """Of a component of kdlab's own; None for any other."""
+    """Fields of a component of kdlab's own; None for any other."""
     family = f"{name.partition('/')[0]}/*"
     for entry in source_index.index():
         if entry.name in (name, family):
@@ -89,7 +89,7 @@ def _is(node: ast.ClassDef, component: str) -> bool:
 
 @cache
 def shape(module: str, name: str) -> Shape | None:
-    """Of a class by name, its bases' fields first; None where a base is not kdlab's own."""
+    """Fields of a class by name, its bases' fields first; None where a base is not kdlab's own."""
     tree = _source(module)
     node = next(
         (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name), None
@@ -142,7 +142,7 @@ def _imported(tree: ast.Module) -> dict[str, tuple[str, str]]:
 
 @cache
 def _source(module: str) -> ast.Module:
-    """Of a module or package of kdlab; empty where it is none of its own."""
+    """Syntax tree of a module or package of kdlab; empty where it is none of its own."""
     place = _PACKAGE.joinpath(*module.split("."))
     path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     if not module.startswith("kdlab.") or not path.is_file():

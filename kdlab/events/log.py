@@ -16,6 +16,7 @@ from typing import Any, TypeVar, overload
 from kdlab.errors import BadInput
 from kdlab.events.event import Event, parse
 from kdlab.events.general import LogOpened
+from kdlab.events.runs import MemberDone, MemberStarted
 
 FORMAT = 2  # of the log; 1 had no first line, and is read as far as its events are known
 
@@ -126,3 +127,12 @@ def select(path: Path, *kinds: Any) -> Iterator[Any]:
     """Those of these kinds (classes, or their names in the file), in order."""
     names = {kind if isinstance(kind, str) else kind.KIND for kind in kinds}
     return (event for event in read_all(path) if event["event"] in names)
+
+
+def training_now(path: Path) -> str | None:
+    """The member that trains, by the events of its run; None between two."""
+    last = None
+    for event in read_all(path):
+        if isinstance(event, MemberStarted | MemberDone):
+            last = event.member if isinstance(event, MemberStarted) else None
+    return last

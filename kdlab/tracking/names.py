@@ -70,7 +70,7 @@ def trial_name(number: int, values: Mapping[str, Any]) -> str:
 
 
 def _teacher(block: Any) -> str:
-    """Of one teacher its network, of several their number; empty without any."""
+    """A teacher's network, of several their number; empty without any."""
     if isinstance(block, list):
         return f"{len(block)} teachers"
     return _model(block.get("model")) if isinstance(block, Mapping) else ""

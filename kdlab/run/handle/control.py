@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from kdlab.control import orders
 from kdlab.errors import BadInput
-from kdlab.events.log import read_all, select
-from kdlab.events.runs import MemberDone, MemberStarted
+from kdlab.events.log import select, training_now
 from kdlab.events.teachers import PoolReady
 from kdlab.experiment.folder import ENDED, RunFolder
 
@@ -40,7 +39,7 @@ def send(
         from kdlab.run.handle.knobs import check_values  # imports torch
 
         check_values(run, values)
-    member = training_now(run)
+    member = training_now(run.events)
     if member is None:
         raise BadInput(
             f"Run {run.run_id} does not train its student at the moment: data, teacher or the "
@@ -49,15 +48,6 @@ def send(
     said = {"set": values, "name": name}
     data = {key: value for key, value in said.items() if value is not None}
     orders.append(run.path, orders.order(event, member, data))
-
-
-def training_now(run: RunFolder) -> str | None:
-    """The member that does; None between two."""
-    last = None
-    for event in read_all(run.events):
-        if isinstance(event, MemberStarted | MemberDone):
-            last = event.member if isinstance(event, MemberStarted) else None
-    return last
 
 
 def _check_teacher(run: RunFolder, pool: str | None, event: str, name: str | None) -> None:

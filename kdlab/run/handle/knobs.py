@@ -11,9 +11,9 @@ from kdlab.config.spec import ranges_of
 from kdlab.control import orders
 from kdlab.control.steering import LR_FACTOR, settings_of
 from kdlab.errors import BadInput
+from kdlab.events.log import training_now
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import ExperimentSpec, spec_of
-from kdlab.run.handle.control import training_now
 
 _LR = Range(gt=0, le=100)
 
@@ -33,7 +33,7 @@ def knobs(run: RunFolder) -> list[Knob]:
     The learning rate always; weights and temperature of the loss where the member that
     trains now learns from soft labels; lt and ut where these are served to one student.
     """
-    spec, now = spec_of(run), training_now(run)
+    spec, now = spec_of(run), training_now(run.events)
     source = next((m.source for m in spec.members() if m.name == now), spec.soft_labels)
     taught = source.needs_teacher != "none" and spec.method.steers_loss
     values = settings_of(spec.loss if taught else None)
@@ -49,7 +49,7 @@ def knobs(run: RunFolder) -> list[Knob]:
 
 
 def _set_so_far(run: RunFolder) -> dict[str, float]:
-    member, found = training_now(run), dict[str, float]()
+    member, found = training_now(run.events), dict[str, float]()
     for order in orders.OrderReader(run.path / orders.CONTROL)():
         if isinstance(order, orders.ChangeSettings) and order.member == member:
             found |= order.set
