@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests_support import run_folders, until
 
+import kdlab
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
 
@@ -154,3 +155,56 @@ def in_a_new_cell(page, code):
         }""",
         code,
     )
+
+
+@pytest.mark.parametrize("module", ["jupyterlab", "notebook"])
+def test_each_state_of_a_run_is_said(jupyter, page, picture, elsewhere, module):
+    """Finished, failed, stopped, and one that has not begun to train: its teacher learns first."""
+    finished = kdlab.load("smoke/none", {"tracking.enabled": False}).start().wait()
+    failed = kdlab.load("smoke/none", {"tracking.enabled": False, "train.lr": 1e30}).start()
+    stopped = kdlab.load(
+        "smoke/none", {"tracking.enabled": False, "train.epochs": 10**6}
+    ).start()
+    until(lambda: list(select(stopped.folder.events, "step")))
+    stopped.stop()
+    for run in (failed, stopped):
+        with pytest.raises(kdlab.KdlabError):
+            _ = run.wait().result
+    own = {
+        "teacher.recipe.epochs": 10**6,
+        "teacher.min_top1": None,
+        "compare": ["in_process"],
+    }
+    waiting = kdlab.load("smoke/in_process", {"tracking.enabled": False, **own}).start()
+    try:
+        until(lambda: list(select(waiting.folder.events, "teacher_training")))
+        runs = {
+            "finished": finished,
+            "failed": failed,
+            "stopped": stopped,
+            "running": waiting,
+        }
+        cells = [
+            {
+                "cell_type": "code", "id": f"c{k}", "metadata": {}, "outputs": [],
+                "execution_count": None, "source": f"kdlab.attach({run.id!r}).live()",
+            }
+            for k, run in enumerate(runs.values())
+        ]  # fmt: skip
+        cells[0]["source"] = f"import kdlab\n{cells[0]['source']}"
+        kernel = json.loads(NOTEBOOK.read_text())["metadata"]
+        written = {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+        (elsewhere / "states.ipynb").write_text(json.dumps(written))
+        page.goto(jupyter("states.ipynb", module))
+        page.wait_for_function(IDLE)
+        page.evaluate(RUN_ALL)
+        for state in runs:
+            page.locator(f".kd-state[data-state={state}]").first.wait_for()
+        told = page.locator(".kd-verdict").all_inner_texts()
+        assert any(f"kdlab resume {failed.id}" in text and "loss" in text for text in told)
+        assert any(f"To go on: kdlab resume {stopped.id}" in text for text in told)
+        page.locator(".kd-list", has_text="training the teacher").first.wait_for()
+        picture(f"states_{module}")
+    finally:
+        waiting.kill()
+        waiting.wait()
