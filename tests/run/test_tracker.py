@@ -64,7 +64,7 @@ def test_a_killed_one_goes_on_where_it_was(kdlab_home, elsewhere):
     experiment = client.get_run(mlflow_run).info.experiment_id
     assert len(client.search_runs([experiment])) == 1  # none begun twice
     logged = {e["step"]: e["loss"] for e in select(run.folder.events, "step")}
-    found = client.get_metric_history(mlflow_run, "loss")
+    found = client.get_metric_history(mlflow_run, "learning/loss")
     assert {m.step: m.value for m in found} == pytest.approx(logged)
     assert len(found) == len(logged)  # none twice
 
