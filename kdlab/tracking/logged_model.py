@@ -5,14 +5,13 @@ import platform
 import shutil
 import tempfile
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import mlflow
 import yaml
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput
-
-from kdlab import __version__
 
 # MLflow imports it by name where the model is loaded; nothing here does.
 _LOADER = "kdlab.run.outputs.mlflow_student"
@@ -43,7 +42,11 @@ def log_student(
         name: of the model.
     """
     model = client.create_logged_model(
-        experiment, name, run, tags={"kdlab.version": __version__}, model_type="student"
+        experiment,
+        name,
+        run,
+        tags={"kdlab.version": version("kdlab")},
+        model_type="student",
     )
     with tempfile.TemporaryDirectory() as folder:
         _save(student, Path(folder) / "model")
@@ -60,7 +63,7 @@ def _save(student: Path, path: Path) -> None:
     for file in (student, student.with_suffix(".json")):
         shutil.copyfile(file, kept / f"student{file.suffix}")
     requirements = "requirements.txt"
-    (path / requirements).write_text(f"kdlab=={__version__}\n", encoding="utf-8")
+    (path / requirements).write_text(f"kdlab=={version('kdlab')}\n", encoding="utf-8")
     python = platform.python_version()
     environment = {"python": python, "dependencies": [f"-r {requirements}"]}
     (path / "python_env.yaml").write_text(yaml.safe_dump(environment), encoding="utf-8")

@@ -30,7 +30,7 @@ def test_no_key_of_a_config_is_unknown():
 @pytest.mark.parametrize(
     "override",
     [
-        "train.lrr=1", "epochs=3", "loss.temperatur=2", "teacher.recipe.epoch=3", "studnt=x",
+        "train.lrr=1", "epochs=3", "loss.temperatures=2", "teacher.recipe.epoch=3", "studnt=x",
         "tracking.enable=false", "soft_labels.latency=3",
     ],
 )  # fmt: skip
