@@ -51,6 +51,11 @@ def tell(text: str, *, as_json: bool) -> None:
 def show(text: str, found: object, *, as_json: bool) -> None:
     """A result as a text, and with --json as an object after it."""
     tell(text, as_json=as_json)
+    answer(found, as_json=as_json)
+
+
+def answer(found: object, *, as_json: bool) -> None:
+    """The object alone, where --json asks for one."""
     if as_json:
         print(json.dumps(found))
 

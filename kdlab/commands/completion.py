@@ -4,6 +4,7 @@ import argparse
 import contextlib
 from collections.abc import Callable, Iterable
 
+from kdlab.config import folders, source_index
 from kdlab.errors import KdlabError
 
 ABOUT = "completion by the tab key: what to put into your shell's start file"
@@ -52,21 +53,15 @@ def _quietly(known: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
 
 
 def _configs() -> list[str]:
-    from kdlab.config import folders
-
     return [name for name in folders.names("configs") if not name.startswith("sweeps/")]
 
 
 def _sweeps() -> list[str]:
-    from kdlab.config import folders
-
     every = folders.names("configs")
     return [name.removeprefix("sweeps/") for name in every if name.startswith("sweeps/")]
 
 
 def _parts() -> list[str]:
-    from kdlab.config import folders, source_index
-
     cards = folders.names("registry")
     return [*_configs(), *cards, *(entry.name for entry in source_index.index())]
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import json_flag, show
+from kdlab.commands.command import answer, json_flag, show
 from kdlab.control.orders import KINDS
 from kdlab.errors import BadInput
 
@@ -44,8 +44,7 @@ def do(arguments: argparse.Namespace) -> int:
         raise BadInput(f"{order} takes no values.")
     else:
         method()
-    if arguments.json:
-        show("", {"run_id": run.id, "order": order, "values": values}, as_json=True)
+    answer({"run_id": run.id, "order": order, "values": values}, as_json=arguments.json)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import json_flag, say, show
+from kdlab.commands.command import json_flag, say, show, tell
 
 ABOUT = "a data set before training: classes, broken and duplicate images, views, speed"
 
@@ -23,5 +23,5 @@ def do(arguments: argparse.Namespace) -> int:
     sheet = look_at(arguments.name, *arguments.overrides, say=say)
     show(repr(sheet), sheet.to_json(), as_json=arguments.json)
     if arguments.html:
-        say(f"written to {sheet.write(arguments.html)}")
+        tell(f"written to {sheet.write(arguments.html)}", as_json=arguments.json)
     return 1 if sheet.broken else 0

@@ -2,7 +2,7 @@
 
 import argparse
 
-from kdlab.commands.command import json_flag, say, show
+from kdlab.commands.command import answer, json_flag, say
 
 ABOUT = "grow or shrink the group of ranks of a running student"
 
@@ -18,7 +18,6 @@ def do(arguments: argparse.Namespace) -> int:
 
     run = attach(arguments.run)
     run.scale(arguments.ranks)
-    if arguments.json:
-        show("", {"run_id": run.id, "ranks": arguments.ranks}, as_json=True)
+    answer({"run_id": run.id, "ranks": arguments.ranks}, as_json=arguments.json)
     say(f"{run.id} is asked for {arguments.ranks} ranks; watch: kdlab attach {run.id}")
     return 0

@@ -2,7 +2,7 @@
 
 import contextlib
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
@@ -96,10 +96,9 @@ class _Checker:
         label = cls.component or key or "an experiment"
         for name in values:
             if name not in hints:
-                deeper = [dotted(key, path) for path in _deeper(hints, values, name)]
-                known = [h for h in hints if h != "variant"]
-                hint = f" There is {', '.join(deeper)}." if deeper else nearest(name, known)
-                self.fault(dotted(key, name), f"{label} has no key {name!r}.{hint}")
+                parts = list(_deeper(hints, values, name))
+                words = no_such_key(cls.component or "", key, name, parts, hints)
+                self.fault(dotted(key, name), words)
         missing = [n for n in required_fields(cls) if n not in values]
         for name in missing:
             self.fault(dotted(key, name), f"is missing; {label} needs it")
@@ -195,6 +194,24 @@ class _Checker:
             return data
         word = {bool: "true or false", int: "a whole number", float: "a number"}
         return self.fault(key, f"is {data!r}, must be {word.get(hint, 'text')}")
+
+
+def no_such_key(
+    component: str, key: str, name: str, parts: Sequence[str], known: Iterable[str]
+) -> str:
+    """What is said of a key that a block does not have.
+
+    Args:
+        component: that the block names; empty where it names none.
+        key: of the block.
+        name: that it does not have.
+        parts: where there is one of this name, further in.
+        known: keys that it has.
+    """
+    there = ", ".join(dotted(key, part) for part in parts)
+    near = nearest(name, [k for k in known if k != "variant"])
+    hint = f" There is {there}." if there else near
+    return f"{component or key or 'an experiment'} has no key {name!r}.{hint}"
 
 
 def _whole_block(wanted: type[Spec], given: dict[str, Any]) -> dict[str, Any]:

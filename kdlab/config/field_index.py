@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kdlab.config import source_index
-from kdlab.config.folders import nearest
+from kdlab.config.check import no_such_key
 from kdlab.config.load import Composed
 from kdlab.config.yaml_text import dotted
 from kdlab.errors import Fault
@@ -49,12 +49,10 @@ def _unknown(
     deeper = {k: of for k, v in data.items() if (of := _inside(own, k, v)) is not None}
     for name in data:
         if name != "type" and name not in own.keys:
-            parts = [part for part, (of, _) in deeper.items() if name in of.keys]
-            known = [k for k in own.keys if k != "variant"]
-            there = ", ".join(dotted(key, f"{part}.{name}") for part in parts)
-            hint = f" There is {there}." if parts else nearest(name, known)
-            said = label or key or "an experiment"
-            yield dotted(key, name), f"{said} has no key {name!r}.{hint}"
+            parts = [
+                f"{part}.{name}" for part, (of, _) in deeper.items() if name in of.keys
+            ]
+            yield dotted(key, name), no_such_key(label, key, name, parts, own.keys)
     for name, (inside, component) in deeper.items():
         yield from _unknown(tree, data[name], inside, component, dotted(key, name))
 
@@ -71,20 +69,10 @@ def _inside(own: Shape, name: str, value: Any) -> tuple[Shape, str] | None:
     return None if found is None else (found, "")
 
 
-@cache
 def component_shape(name: str) -> Shape | None:
     """Fields of a component of kdlab's own; None for any other."""
-    family = f"{name.partition('/')[0]}/*"
-    for entry in source_index.index():
-        if entry.name in (name, family):
-            for node in _source(entry.module).body:
-                if isinstance(node, ast.ClassDef) and _is(node, entry.name):
-                    return shape(entry.module, node.name)
-    return None
-
-
-def _is(node: ast.ClassDef, component: str) -> bool:
-    return source_index.registered_name(node) == component
+    entry = source_index.entry_of(name)
+    return None if entry is None else shape(entry.module, entry.cls)
 
 
 @cache

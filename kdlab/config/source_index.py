@@ -19,6 +19,7 @@ ROOMS = (
 class IndexEntry:
     name: str  # "losses/hinton", or "timm/*" for a family
     module: str  # "kdlab.losses.hinton"
+    cls: str  # "Hinton"
     doc: str  # first line of the docstring
 
     @property
@@ -37,18 +38,25 @@ def index() -> tuple[IndexEntry, ...]:
     return tuple(sorted(found, key=lambda entry: entry.name))
 
 
+def entry_of(name: str) -> IndexEntry | None:
+    """A component of kdlab's own, or the family that serves it; None for any other."""
+    family = f"{name.partition('/')[0]}/*"
+    return next((entry for entry in index() if entry.name in (name, family)), None)
+
+
 def _entries(path: Path, text: str) -> list[IndexEntry]:
     module = ".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts)
     classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
     return [
-        IndexEntry(name, module, (ast.get_docstring(node) or "").split("\n", 1)[0])
+        IndexEntry(
+            name, module, node.name, (ast.get_docstring(node) or "").split("\n", 1)[0]
+        )
         for node in classes
-        if (name := registered_name(node)) is not None
+        if (name := _registered_name(node)) is not None
     ]
 
 
-def registered_name(node: ast.ClassDef) -> str | None:
-    """Name of the component that a class is; None of any other class."""
+def _registered_name(node: ast.ClassDef) -> str | None:
     for decorator in node.decorator_list:
         match decorator:
             case ast.Call(func=ast.Name(id="register"), args=[ast.Constant(value=str(v))]):

@@ -256,20 +256,18 @@ def _experiment(name: str, overrides: Sequence[str]) -> str:
     from kdlab.run.experiment import load as load_experiment
 
     tree = load.compose(name, overrides)
-
-    def shown() -> str:
-        experiment = load_experiment(name, *overrides)
-        about = experiment.composed.data.get("about", "")
-        head = f"{experiment.name}  (spec {experiment.hash})\n{about}\n\n"
-        rows = [(key, _word(value), origin) for key, value, origin in experiment.rows()]
-        return head + text_table_left(("key", "value", "set by"), rows)
-
-    own = registry.own_names()
     named = registry.component_names(tree.data)
-    if any(n not in own and f"{n.partition('/')[0]}/*" not in own for n in named):
-        return shown()  # of other packages, whose sources are not looked at
-    kept = _Kept(f"config {name} {tree.data} {tree.origins}")
-    return kept.text or kept.keep(shown())
+    # Sources of other packages are not looked at: what they say is not kept.
+    is_own = all(source_index.entry_of(component) for component in named)
+    kept = _Kept(f"config {name} {tree.data} {tree.origins}") if is_own else None
+    if kept is not None and kept.text:
+        return kept.text
+    experiment = load_experiment(name, *overrides)
+    about = experiment.composed.data.get("about", "")
+    head = f"{experiment.name}  (spec {experiment.hash})\n{about}\n\n"
+    rows = [(key, _word(value), origin) for key, value, origin in experiment.rows()]
+    text = head + text_table_left(("key", "value", "set by"), rows)
+    return text if kept is None else kept.keep(text)
 
 
 def _sweep(name: str) -> str:

@@ -36,9 +36,8 @@ def load(name: str | Path, *overrides: str | Mapping[str, object]) -> "Experimen
         SpecError: with every fault of the spec, its key, line and value.
     """
     composed = loader.compose(str(name), overrides)
-    if (
-        "torch" not in sys.modules and not composed.faults
-    ):  # else the full check is as quick
+    # Where torch is here already the full check is as quick.
+    if "torch" not in sys.modules and not composed.faults:
         early = unknown_keys(composed, "kdlab.experiment.spec", "ExperimentSpec")
         if early:
             raise SpecError(early, about=composed.name)

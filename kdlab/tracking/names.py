@@ -60,13 +60,10 @@ def run_name(spec: Mapping[str, Any], members: Sequence[str]) -> str:
 
 def trial_name(number: int, values: Mapping[str, Any]) -> str:
     """Its number and what was tried: "trial 3 · lr 0.1, temperature 4"."""
-    tried = [
-        f"{key.rpartition('.')[2]} {value:.4g}"
-        if isinstance(value, float)
-        else f"{key.rpartition('.')[2]} {value}"
-        for key, value in values.items()
-    ]
-    return " · ".join([f"trial {number}", *([", ".join(tried)] if tried else [])])
+    shown = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in values.values()]
+    keys = [key.rpartition(".")[2] for key in values]
+    tried = ", ".join(f"{k} {v}" for k, v in zip(keys, shown, strict=True))
+    return f"trial {number} · {tried}" if tried else f"trial {number}"
 
 
 def _teacher(block: Any) -> str:

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ class Writer(EventWriter):
         runs = self.state["runs"]
         match event:
             case StepLogged():
-                self._collect(event, tuple(METRICS))
+                self._collect(event, METRICS)
             case EpochDone():
                 self._collect(event, _EPOCH_METRICS)
                 if event.member in runs:
@@ -171,9 +171,8 @@ class Writer(EventWriter):
             final |= {f"{COST}/{who}_{name}": float(value) for name, value in cost.items()}
         self._add(run, final, event.time, result["steps"])
         self.flush()
-        if (
-            self.weights and run not in self.state["models"]
-        ):  # MLflow may have failed after it
+        # Once: MLflow may have failed after it.
+        if self.weights and run not in self.state["models"]:
             student = Path(result["model_path"])
             name = str(event.member).replace("/", "-")
             self.state["models"][run] = log_student(
@@ -295,7 +294,7 @@ class Writer(EventWriter):
         self.state["described"].append(member)
         self.save()
 
-    def _collect(self, event: StepLogged | EpochDone, keys: tuple[str, ...]) -> None:
+    def _collect(self, event: StepLogged | EpochDone, keys: Iterable[str]) -> None:
         run = self.state["runs"].get(event.member)
         if run is None:  # the teacher's own training is not a run of this experiment
             return

@@ -31,6 +31,7 @@ def test_mlflow_loads_the_student_and_scores_images(kdlab_home, elsewhere, monke
     found = loaded.predict(pd.DataFrame({"image": raw}))
     expected = run.predict(images, top=10)
     assert list(found["class"]) == [one.top for one in expected]
+    assert [one.top for one in run.predict(raw)] == [one.top for one in expected]
     assert list(found["probability"]) == [one.probabilities[0] for one in expected]
     assert all(len(shares) == 10 for shares in found["probabilities"])
     # As a request to `mlflow models serve` carries them.

@@ -11,13 +11,13 @@ class Film {
     this.drawn = "";
   }
 
-  show({ film }) {
+  show({ film, strip }) {
     this.card.hidden = !film;
     if (!film) return;
-    const now = JSON.stringify([film.answers, film.strip.length]);
+    const now = JSON.stringify([film.answers, strip.length]);
     if (now === this.drawn) return;
     this.drawn = now;
-    this.place.replaceChildren(...film.labels.map((label, k) => this.frame(film, label, k)));
+    this.place.replaceChildren(...film.labels.map((label, k) => this.frame(film, strip, label, k)));
     const student = film.answers.find(({ who }) => who === "student");
     const first = film.answers.find(({ who }) => who === "student at first");
     const moved = student && first && student.epoch > first.epoch
@@ -25,7 +25,7 @@ class Film {
     this.note.textContent = student ? `student after epoch ${student.epoch}${moved}` : "";
   }
 
-  frame({ strip, side, answers }, label, k) {
+  frame({ side, answers }, strip, label, k) {
     const made = element("li");
     const picture = element("div", "kd-picture");
     picture.setAttribute("role", "img");

@@ -161,7 +161,6 @@ class View {
 
   show(state) {
     this.state = state;
-    if (state.film) state.film.strip = this.model.get("strip") ?? "";
     this.header(state);
     const { verdict } = state;
     this.verdict.hidden = !verdict;
@@ -170,7 +169,8 @@ class View {
       this.verdict.dataset.tone = verdict.tone;
     }
     this.several(state.runs ?? []);
-    for (const part of this.parts) part.show(state);
+    const strip = this.model.get("strip") ?? "";
+    for (const part of this.parts) part.show({ ...state, strip });
     if (this.blank) this.waiting();
     for (const chart of this.charts.values()) this.dress(chart);
     const missing = (state.panels ?? []).some(({ title }) =>

@@ -25,7 +25,6 @@ from kdlab.report.calibration import (
     reliability,
 )
 from kdlab.report.chart import Panel
-from kdlab.report.confusion import Confusion
 from kdlab.report.histogram import confidence_histograms
 from kdlab.report.page import Rows
 from kdlab.report.pictures import Pictures
@@ -105,7 +104,7 @@ class ModelInspection:
         Raises:
             NotFoundError: no such student, or the run has no teacher.
         """
-        found = self._confusion(who)
+        found = self.confusion(who).confusion
         counts, classes = found.counts, self.data.classes
         rows = []
         for number, images in enumerate(counts.sum(1)):
@@ -131,7 +130,7 @@ class ModelInspection:
         Raises:
             NotFoundError: no such student, or the run has no teacher.
         """
-        found, names = self._confusion(who), self.data.classes
+        found, names = self.confusion(who).confusion, self.data.classes
         return Rows(
             {
                 "class": names[true],
@@ -287,9 +286,6 @@ class ModelInspection:
                 f"{', '.join(self.answers)}."
             )
         return self.answers[chosen]
-
-    def _confusion(self, who: str | None) -> Confusion:
-        return Confusion.of(self.labels, self._of(who).argmax(1), self.data.classes)
 
     def _pictures(self, rows: NDArray[np.integer], who: str | None) -> Pictures:
         """What each is, and what one and the teacher take it for."""

@@ -1,11 +1,8 @@
 """A student as MLflow loads it: encoded images in, classes and probabilities out."""
 
 import base64
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from PIL import Image
 
 from kdlab.run.outputs.prediction import StudentAtWork
 
@@ -34,7 +31,7 @@ class PyfuncStudent:
 
         raw = images.iloc[:, 0] if hasattr(images, "iloc") else images
         classes = self._student.classes
-        found = self._student([_opened(one) for one in raw], top=len(classes))
+        found = self._student([_decoded(one) for one in raw], top=len(classes))
         rows = []
         for one in found:
             shares = dict(zip(one.classes, one.probabilities, strict=True))
@@ -48,11 +45,11 @@ class PyfuncStudent:
         return pd.DataFrame(rows)
 
 
-def _opened(one: object) -> object:
-    """An image of bytes or base64; a path and an image in memory as they are."""
-    if isinstance(one, str) and not Path(one).is_file():
-        one = base64.b64decode(one)
-    return Image.open(io.BytesIO(one)) if isinstance(one, bytes | bytearray) else one
+def _decoded(one: object) -> object:
+    """Bytes of base64; a path, bytes, and an image in memory as they are."""
+    return (
+        base64.b64decode(one) if isinstance(one, str) and not Path(one).is_file() else one
+    )
 
 
 def _load_pyfunc(path: str) -> PyfuncStudent:

@@ -99,8 +99,8 @@ class StudentAtWork:
         """What it says.
 
         Args:
-            asked: a path of an image or of a folder of them, an image in memory (Pillow's, or
-                (H, W, C) uint8), or several of these.
+            asked: a path of an image or of a folder of them, an image in memory (Pillow's,
+                (H, W, C) uint8, or the bytes of a file), or several of these.
             top: classes for each.
 
         Raises:
@@ -169,6 +169,8 @@ def _images(asked: object) -> Iterator[tuple[str, bytes]]:
     """Name and encoded bytes of each."""
     if isinstance(asked, str | Path):
         yield from _files(Path(asked).expanduser())
+    elif isinstance(asked, bytes | bytearray):
+        yield "image", bytes(asked)
     elif isinstance(asked, np.ndarray) and asked.ndim <= 3:
         yield "image", _encoded(asked)
     elif hasattr(asked, "save"):  # of Pillow
