@@ -32,7 +32,7 @@ def headline() -> str:
     top1 = _bars(
         "Accuracy on test, %", "edl_dist/table4", "top-1, %", "mean", _ACCURACY, 440
     )
-    note = "On two processor cores; each of the two compares one student with one teacher."
+    note = "On two processor cores; on either side the same student, teacher and images."
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {tall}" width="{_WIDE}" '
         f'height="{tall}" font-family="system-ui, sans-serif" font-size="13" role="img">'
