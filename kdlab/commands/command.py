@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -33,6 +34,11 @@ class Command(Protocol):
 def say(line: str) -> None:
     """To people: stdout is for results."""
     print(line, file=sys.stderr, flush=True)
+
+
+def _say_at_once(line: str) -> None:
+    """From a signal's handler: it may have interrupted a `print`, which cannot be entered twice."""
+    os.write(2, f"{line}\n".encode())
 
 
 def json_flag(parser: argparse.ArgumentParser) -> None:
@@ -90,11 +96,13 @@ def started(
         if run is None:
             # One more, while the interpreter ends, would be a traceback.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            say("interrupted before anything was started")
+            _say_at_once("interrupted before anything was started")
             raise KeyboardInterrupt
         pressed += 1
         if pressed == 1:
-            say("stopping: what is under way is saved; Ctrl-C again ends it at once")
+            _say_at_once(
+                "stopping: what is under way is saved; Ctrl-C again ends it at once"
+            )
             run.stop()
         else:
             run.kill()
