@@ -13,6 +13,7 @@ from kdlab.cluster.reader.ring import Layout
 from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.cluster.wires.messages import Inputs, Replies
 from kdlab.config import Fault, Range, register
+from kdlab.config.knob import Knob
 from kdlab.config.registry import known_names
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE
 from kdlab.data.samples import SampleDescription
@@ -132,8 +133,13 @@ class Served(SourceSpec):
         if self.cache_views is not None:
             yield Fault("cache_views", "keeps soft labels; these change, or are none")
 
-    def adjustable(self, batch: int) -> dict[str, float]:
-        return dict(zip(("lt", "ut"), self.bounds(batch), strict=True))
+    def adjustable(self, batch: int) -> tuple[Knob, ...]:
+        lt, ut = self.bounds(batch)
+        most = _MAX_MEMORY if self.thresholds_in == "memory_share" else None
+        return (
+            Knob(name="lt", value=lt, range=NOT_NEGATIVE, below="ut"),
+            Knob(name="ut", value=ut, range=Range(gt=0, le=most)),
+        )
 
     def samples_held(self, largest: int) -> float | None:
         return self.bounds(largest)[1] if self.thresholds_in == "samples" else None

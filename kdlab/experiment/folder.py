@@ -5,6 +5,7 @@ runs/<run_id>/
     events.jsonl   everything that happened, append-only: the truth
     status.json    state, process, result
     process.json   the process alone, for when that file is damaged
+    knobs.json     numbers that can be set while it goes on, member by member
     control.jsonl  what somebody asked of it while it went on (run/handle/control.py)
     run.log        what the process printed
     members/<source>/seed<n>/   checkpoints, student.safetensors, result.json, model card
@@ -96,6 +97,10 @@ class RunFolder:
     @property
     def events(self) -> Path:
         return self.path / "events.jsonl"
+
+    @property
+    def knobs(self) -> Path:
+        return self.path / "knobs.json"
 
     @property
     def log(self) -> Path:

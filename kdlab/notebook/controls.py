@@ -10,7 +10,7 @@ from kdlab.errors import KdlabError
 from kdlab.notebook.watch import Watch
 
 if TYPE_CHECKING:
-    from kdlab.run.handle.knobs import Knob
+    from kdlab.config.knob import Knob
     from kdlab.run.handle.run import Run
 
 

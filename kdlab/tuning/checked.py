@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kdlab.cluster.notebook_components import pack
-from kdlab.config import folders, yaml_text
 from kdlab.config import load as loader
+from kdlab.config import yaml_text
 from kdlab.config.check import construct
 from kdlab.config.home import write_json, write_whole
 from kdlab.config.registry import component_names
-from kdlab.errors import BadInput, ClusterError, NotFoundError, SpecError
+from kdlab.config.sweep_text import read_sweep
+from kdlab.errors import BadInput, ClusterError
 from kdlab.experiment.folder import UNDER_WAY
 from kdlab.report import page
 from kdlab.run.experiment import Experiment
@@ -150,24 +151,4 @@ def search(
         # Its study goes on with the same dict, and is not mixed with another one's.
         own = f"sweep-{loader.spec_hash(tree)[:8]}"
         return CheckedSweep(loader.from_dict(tree, own, overrides))
-    return CheckedSweep(composed(str(name), overrides))
-
-
-def composed(name: str, overrides: loader.Overrides = ()) -> loader.Composed:
-    """The tree of a sweep. Its dotted keys are names here: they are not resolved."""
-    path = Path(name)
-    if not folders.is_yaml_file(name):
-        known = folders.names("configs")
-        short = name.removeprefix("configs/").removeprefix("sweeps/").removesuffix(".yaml")
-        clean = f"sweeps/{short}"
-        if clean not in known:
-            sweeps = [n.removeprefix("sweeps/") for n in known if n.startswith("sweeps/")]
-            raise NotFoundError(
-                f"There is no sweep named {short!r} under configs/sweeps/."
-                f"{folders.nearest(short, sweeps)}"
-            )
-        path, name = known[clean], clean
-    document = yaml_text.read(path, folders.display(path))
-    if document.faults or not isinstance(document.data, dict):
-        raise SpecError(document.faults, about=name)
-    return loader.from_dict(document.data, name, overrides)
+    return CheckedSweep(read_sweep(str(name), overrides))

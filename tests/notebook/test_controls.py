@@ -4,7 +4,7 @@ import pytest
 
 from kdlab.config import Range
 from kdlab.notebook.controls import Dial
-from kdlab.run.handle.knobs import Knob
+from kdlab.config.knob import Knob
 
 
 class Run:
@@ -19,7 +19,7 @@ class Run:
 
 
 def dial(value=4.0, **limits):
-    knob = Knob("loss.temperature", value, Range(**limits))
+    knob = Knob(name="loss.temperature", value=value, range=Range(**limits))
     run = Run(knob)
     return Dial(knob, run), run
 

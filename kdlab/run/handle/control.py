@@ -10,6 +10,7 @@ from kdlab.errors import BadInput
 from kdlab.events.log import select, training_now
 from kdlab.events.teachers import PoolReady
 from kdlab.experiment.folder import ENDED, RunFolder
+from kdlab.run.handle.knobs import check_values
 
 _OF_TEACHERS = ("add_teacher", "drain_teacher", "kill_teacher")
 
@@ -36,8 +37,6 @@ def send(
         pool = (told.get("teacher_pool") or {}).get("type")
         _check_teacher(run, pool, event, name)
     if values is not None:
-        from kdlab.run.handle.knobs import check_values  # imports torch
-
         check_values(run, values)
     member = training_now(run.events)
     if member is None:

@@ -1,55 +1,46 @@
-"""The numbers that can be set while a run goes on, checked by the same rules as a spec."""
+"""The numbers that can be set while a run goes on, as its process wrote them down.
 
+So an order is checked without the seconds that the classes of a spec take to import; they are
+asked where a class has rules of its own.
+"""
+
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
-from kdlab.config import Range
-from kdlab.config.check import construct
 from kdlab.config.folders import nearest
-from kdlab.config.load import from_dict
-from kdlab.config.spec import ranges_of
+from kdlab.config.knob import Knob
 from kdlab.control import orders
-from kdlab.control.steering import LR_FACTOR, settings_of
 from kdlab.errors import BadInput
 from kdlab.events.log import training_now
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.spec import ExperimentSpec, spec_of
-
-_LR = Range(gt=0, le=100)
-
-
-@dataclass(frozen=True, slots=True)
-class Knob:
-    """A number that can be set while a run goes on, as it is now."""
-
-    name: str
-    value: float
-    range: Range
+from kdlab.messages import typed
 
 
 def knobs(run: RunFolder) -> list[Knob]:
-    """What can be set, as it is now, with the spec's own ranges.
+    """What can be set, as it is now; of the first member while none trains.
 
-    The learning rate always; weights and temperature of the loss where the member that
-    trains now learns from soft labels; lt and ut where these are served to one student.
+    Raises:
+        BadInput: what the run wrote down is damaged.
+        MessageError: it is of another version of kdlab.
     """
-    spec, now = spec_of(run), training_now(run.events)
-    source = next((m.source for m in spec.members() if m.name == now), spec.soft_labels)
-    taught = source.needs_teacher != "none" and spec.method.steers_loss
-    values = settings_of(spec.loss if taught else None)
-    of_loss = ranges_of(type(spec.loss))
-    ranges = {name: of_loss.get(name.removeprefix("loss."), Range()) for name in values}
-    ranges[LR_FACTOR] = _LR  # the first of them
-    if spec.method.steers_thresholds and now is not None:
-        for name, value in source.adjustable(spec.train.batch).items():
-            values[f"soft_labels.{name}"] = value
-            ranges[f"soft_labels.{name}"] = ranges_of(type(source)).get(name, Range())
-    values |= _set_so_far(run)
-    return [Knob(name, values[name], allowed) for name, allowed in ranges.items()]
+    try:
+        told = json.loads(run.knobs.read_text(encoding="utf-8"))
+    except FileNotFoundError:  # it has not begun, or is of an earlier kdlab
+        return []
+    except ValueError as error:
+        raise BadInput(
+            f"{run.knobs} is damaged: {error}. The run itself goes on."
+        ) from None
+    member = training_now(run.events)
+    written = typed(dict[str, list[Knob]], told)
+    begin = written.get(member or "", next(iter(written.values()), []))
+    found = _set_so_far(run, member)
+    return [replace(knob, value=found.get(knob.name, knob.value)) for knob in begin]
 
 
-def _set_so_far(run: RunFolder) -> dict[str, float]:
-    member, found = training_now(run.events), dict[str, float]()
+def _set_so_far(run: RunFolder, member: str | None) -> dict[str, float]:
+    found = dict[str, float]()
     for order in orders.OrderReader(run.path / orders.CONTROL)():
         if isinstance(order, orders.ChangeSettings) and order.member == member:
             found |= order.set
@@ -60,11 +51,12 @@ def check_values(run: RunFolder, values: Mapping[str, object]) -> None:
     """Refuse what the spec would not allow.
 
     Raises:
-        BadInput: it cannot be set while a run goes on, or is no number.
-        SpecError: it is out of its range, or does not go with the others.
+        BadInput: it cannot be set while a run goes on, is no number, out of its range, or does
+            not go with the others.
+        SpecError: the same, found by the class of a spec.
     """
-    numbers = dict[str, float]()
-    spec, known = spec_of(run), {knob.name for knob in knobs(run)}
+    known = {knob.name: knob for knob in knobs(run)}
+    after = {name: knob.value for name, knob in known.items()}
     for name, value in values.items():
         if name not in known:
             raise BadInput(
@@ -72,12 +64,28 @@ def check_values(run: RunFolder, values: Mapping[str, object]) -> None:
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadInput(f"{name} is {value!r}; it must be a number.")
-        numbers[name] = value
-    if LR_FACTOR in numbers and (fault := _LR.fault(numbers[LR_FACTOR])):
-        raise BadInput(f"{LR_FACTOR} {fault}.")
-    tree = spec.to_dict()
-    for name, value in (_set_so_far(run) | numbers).items():
-        if name != LR_FACTOR:
-            part, _, field = name.partition(".")
+        if fault := known[name].range.fault(value):
+            raise BadInput(f"{name} {fault}.")
+        after[name] = value
+    for name, knob in known.items():
+        if knob.below and after[name] >= after[knob.below]:
+            raise BadInput(
+                f"{name} would be {after[name]:g} and {knob.below} {after[knob.below]:g}; {name} "
+                f"must be below {knob.below}."
+            )
+    if not all(known[name].free for name in values):
+        _ask_the_spec(run, after)
+
+
+def _ask_the_spec(run: RunFolder, values: Mapping[str, float]) -> None:
+    # Here: they import torch.
+    from kdlab.config.check import construct
+    from kdlab.config.load import from_dict
+    from kdlab.experiment.spec import ExperimentSpec, spec_of
+
+    tree = spec_of(run).to_dict()
+    for name, value in values.items():
+        part, _, field = name.partition(".")
+        if field:  # all but the learning rate's factor
             tree[part] = tree[part] | {field: value}
     construct(ExperimentSpec, from_dict(tree, "the order"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kdlab.config import yaml_text
 from kdlab.config.home import locked, runs_folder, write_json
+from kdlab.config.knob import Knob
 from kdlab.config.load import spec_hash
 from kdlab.config.registry import component_names
 from kdlab.errors import BadInput, ClusterError
@@ -19,6 +20,7 @@ from kdlab.events.log import select
 from kdlab.events.runs import TeacherTraining
 from kdlab.experiment import folder as folders
 from kdlab.experiment.folder import RunFolder, RunStatus
+from kdlab.run.handle.knobs import knobs
 from kdlab.run.handle.result import Result
 from kdlab.run.handle.run_list import RunList
 from kdlab.run.handle.watched import PATIENCE_S, Components, Watched, spawn, viewers
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kdlab.run.experiment import Experiment
-    from kdlab.run.handle.knobs import Knob
     from kdlab.run.handle.plans import PlanSheets
     from kdlab.run.outputs.examination import ModelInspection
     from kdlab.run.outputs.prediction import Predictions
@@ -320,10 +321,8 @@ class Run(Watched):
         """
         self._order("set", values=values)
 
-    def knobs(self) -> "list[Knob]":
+    def knobs(self) -> list[Knob]:
         """What `set` takes, with values and ranges."""
-        from kdlab.run.handle.knobs import knobs
-
         return knobs(self.folder)
 
     def add_teacher(self) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from kdlab.cluster.pool import Pool
+from kdlab.config.home import write_json
 from kdlab.data.watched import SIDE, watched_rows, write_strip
 from kdlab.errors import RunStopped
 from kdlab.events.images import ImagesChosen
@@ -18,10 +19,12 @@ from kdlab.events.log import MemberLog
 from kdlab.events.runs import MemberDone, MemberStarted, MethodsCompared, RunDone
 from kdlab.experiment.chaos_targets import chaos_while
 from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.knobs import knobs_of
 from kdlab.experiment.method import Launch, MemberTraining
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import Member, spec_of
+from kdlab.messages import plain
 from kdlab.run.outputs.documents import (
     StudentCosts,
     announcement,
@@ -134,6 +137,8 @@ class RunProcess(Work):
     def _announce(self) -> None:
         begun = announcement(self.setup, self.name, self.run.run_id, self.tracking_uri)
         self.log.emit(begun)
+        members = {m.name: list(knobs_of(self.spec, m)) for m in self.spec.members()}
+        write_json(self.run.knobs, plain(members))
         data = self.setup.data
         if len(rows := watched_rows(data)):
             path = self.run.path / "watched.png"
