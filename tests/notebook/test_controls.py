@@ -3,8 +3,8 @@
 import pytest
 
 from kdlab.config import Range
-from kdlab.notebook.controls import Dial
 from kdlab.config.knob import Knob
+from kdlab.notebook.controls import Dial
 
 
 class Run:
