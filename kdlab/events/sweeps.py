@@ -89,6 +89,23 @@ class Confirming(Event, kind="confirming", line="{runs} runs with the fresh seed
     runs: int
 
 
+class RepeatStarted(Event, kind="repeat_started", line="{name}: {run}"):
+    """A setting is run again with a fresh seed."""
+
+    name: str  # of its folder
+    setting: str  # "best" or "as_it_is"
+    seed: int
+    run: str
+    set: Mapping[str, object]
+
+
+class RepeatDone(Event, kind="repeat_done"):
+    """It has ended; one that was lost is run again, in another folder."""
+
+    run: str
+    state: str  # finished, failed, lost
+
+
 class RealRunStarted(Event, kind="real_run", line="a real run: {run}"):
     """The best of a simulated sweep is run on this machine."""
 

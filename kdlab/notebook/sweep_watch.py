@@ -19,7 +19,7 @@ from kdlab.notebook.curve import Curve
 from kdlab.report.table import duration, number
 
 _BEST, _LINES = 12, 150  # rows of the table, lines of the picture
-_TICKER = 40
+_TICKER, _MARKS = 40, 60
 _AS_IT_IS = "the experiment as it is"
 Key = tuple[str, str, str]
 
@@ -33,6 +33,10 @@ class TrialSeen:
     value: float | None = None  # of the first objective; of a pruned one the last it had
     feasible: bool = True
     seconds: float | None = None
+
+
+def _words(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} = {number(value)}" for key, value in values.items())
 
 
 @dataclass(slots=True)
@@ -54,6 +58,7 @@ class SweepWatch:
     news: list[tuple[Key, float, float]] = field(default_factory=list)
     best: TrialSeen | None = None
     ticker: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_TICKER))
+    marks: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MARKS))
 
     def see(self, event: Event) -> None:
         self.time = event.time
@@ -89,11 +94,15 @@ class SweepWatch:
         self.ended, self.of_trials = event.ended, event.of_trials
         if event.state == "complete":
             trial.value = (event.values_found or {}).get(self.metric)
+        if event.state == "failed":
+            self._mark(trial, "bad", f"trial {trial.number} failed, {_words(trial.values)}")
         if trial.value is None or not math.isfinite(trial.value):
             return
         self._point("complete" if event.state == "complete" else "pruned", trial)
         if event.state == "complete" and trial.feasible and self._better(trial):
             self.best = trial
+            what = f"the best so far is trial {trial.number}, {_words(trial.values)}"
+            self._mark(trial, "good", what)
         if self.best is not None:
             self._point("best so far", self.best, trial.number)
 
@@ -113,6 +122,9 @@ class SweepWatch:
             at = max(at, curve.points[-1][0])
         curve.add(at, trial.value)
         self.news.append((key, at, trial.value))
+
+    def _mark(self, trial: TrialSeen, kind: str, text: str) -> None:
+        self.marks.append({"step": trial.number, "text": text, "kind": kind})
 
     def take_news(self) -> list[tuple[Key, float, float]]:
         """Points since the last call: key, number of the trial, value."""
@@ -148,6 +160,7 @@ class SweepWatch:
             "verdict": self._verdict(),
             "panels": [{"title": self.metric, "unit": "", "across": "trial"}],
             "levels": self._unchanged(),
+            "marks": list(self.marks),
             "waiting": "No trial has ended yet.",
             "sweep": self._sweep(importance),
             "ticker": [list(line) for line in list(self.ticker)[::-1]],
@@ -175,8 +188,7 @@ class SweepWatch:
             return {"tone": "bad", "text": f"It failed: {self.error}"}
         if self.best is None:
             return None
-        words = ", ".join(f"{k} = {number(v)}" for k, v in self.best.values.items())
-        best = f"Best so far: trial {self.best.number} with {words}."
+        best = f"Best so far: trial {self.best.number} with {_words(self.best.values)}."
         default = self._default()
         if default is None or default.value is None or default is self.best:
             if default is not None and default is self.best:

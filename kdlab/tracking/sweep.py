@@ -1,4 +1,4 @@
-"""Events of a sweep to MLflow: a run for it, and within that one for each trial.
+"""Events of a sweep to MLflow: a run for it, within that one for each trial and fresh seed.
 
 A trial that trains has events of its own, which are written as those of any run; one that
 is simulated has its values alone. Several writes are not repeated: what was written is kept
@@ -12,7 +12,15 @@ from typing import Any
 from mlflow.entities import Metric, Param, RunTag
 
 from kdlab.events.event import Event
-from kdlab.events.sweeps import SweepDone, SweepStarted, TrialAgain, TrialDone, TrialStarted
+from kdlab.events.sweeps import (
+    RepeatDone,
+    RepeatStarted,
+    SweepDone,
+    SweepStarted,
+    TrialAgain,
+    TrialDone,
+    TrialStarted,
+)
 from kdlab.tracking.event_writer import STATES, EventWriter
 from kdlab.tracking.names import METRICS, metric, trial_name
 from kdlab.tracking.writer import Writer, cleaned, experiment_id
@@ -27,8 +35,8 @@ class SweepWriter(EventWriter):
     def __init__(self, folder: Path) -> None:
         state: dict[str, Any] = {
             "run": None,
-            "trials": {},  # number -> run in MLflow, of those that have ended
-            "open": {},  # number -> folder and tags, of those under way
+            "trials": {},  # number or folder -> run in MLflow, of those that have ended
+            "open": {},  # number or folder -> folder and tags, of those under way
         }
         super().__init__(folder, state)
         self.state["done"] = False  # it may be gone on with
@@ -47,6 +55,10 @@ class SweepWriter(EventWriter):
                 self._on_sweep_started(event)
             case TrialStarted(run=str(path)):
                 self._on_trial_started(event, path)
+            case RepeatStarted():
+                self._on_repeat_started(event)
+            case RepeatDone():
+                self._on_repeat_done(event)
             case TrialDone():
                 self._on_trial_done(event)
             case TrialAgain():
@@ -91,16 +103,27 @@ class SweepWriter(EventWriter):
 
     def _on_trial_started(self, event: TrialStarted, path: str) -> None:
         number = str(event.number)
-        tags = {
-            _PARENT: self.state["run"],
-            "kdlab.sweep": self.folder.name,
-            "kdlab.trial": number,
-            "kdlab.trial.why": str(event.why),
-        }
-        tags |= {f"set/{cleaned(k)}": str(v) for k, v in event.values.items()}
+        own = {"kdlab.trial": number, "kdlab.trial.why": str(event.why)}
         name = trial_name(event.number, event.values)
-        self.state["open"][number] = {"run": path, "tags": tags, "name": name}
-        self.writers[number] = _writer(path, tags, name)
+        self._open(number, path, own | _set(event.values), name)
+
+    def _on_repeat_started(self, event: RepeatStarted) -> None:
+        own = {"kdlab.confirms": event.setting, "kdlab.seed": str(event.seed)}
+        what = "confirmed best" if event.setting == "best" else "as it is, confirmed"
+        self._open(
+            event.run, event.run, own | _set(event.set), f"{what} · seed {event.seed}"
+        )
+
+    def _on_repeat_done(self, event: RepeatDone) -> None:
+        run = self.state["trials"].get(event.run) or self._ended(event.run)
+        if run is not None and event.state != "finished":
+            self.client.set_terminated(run, "FAILED", int(event.time * 1000))
+
+    def _open(self, key: str, path: str, own: Mapping[str, str], name: str) -> None:
+        """From now on the events of a training of the sweep are written, within its run."""
+        tags = {_PARENT: self.state["run"], "kdlab.sweep": self.folder.name, **own}
+        self.state["open"][key] = {"run": path, "tags": tags, "name": name}
+        self.writers[key] = _writer(path, tags, name)
 
     def _on_trial_done(self, event: TrialDone) -> None:
         number = str(event.number)
@@ -187,6 +210,10 @@ class SweepWriter(EventWriter):
 
 def _writer(run: str, tags: dict[str, str], name: str | None = None) -> Writer:
     return Writer(Path(run), tags, name, weights=False)
+
+
+def _set(values: Mapping[str, object]) -> dict[str, str]:
+    return {f"set/{cleaned(k)}": str(v) for k, v in values.items()}
 
 
 def _text(value: Any) -> Any:

@@ -212,7 +212,7 @@ class Writer(EventWriter):
             return
         stamp = int(event.time * 1000)
         self.client.log_image(
-            run, drawn, key="test images", step=event.step, timestamp=stamp
+            run, drawn, key="test/watched images", step=event.step, timestamp=stamp
         )
         self.state["drawn"][run] = event.step
         self.save()

@@ -17,7 +17,12 @@ from kdlab.config.home import write_json
 from kdlab.errors import BadInput, ClusterError, RunStopped
 from kdlab.events.general import Warned
 from kdlab.events.log import read_all
-from kdlab.events.sweeps import Confirming, RealRunStarted
+from kdlab.events.sweeps import (
+    Confirming,
+    RealRunStarted,
+    RepeatDone,
+    RepeatStarted,
+)
 from kdlab.experiment.folder import UNDER_WAY, RunFolder
 from kdlab.run.experiment import Experiment, load
 from kdlab.run.handle.run import Run, start
@@ -134,6 +139,14 @@ class Repeats:
         number = _FIRST_ORDER + sum(self._tries.values())
         order = self.sweep.run_order(number, path, again.values, seeds=[again.seed])
         self._running[number] = again, path
+        begins = RepeatStarted(
+            name=again.name,
+            setting=again.of,
+            seed=again.seed,
+            run=str(path),
+            set=again.values,
+        )
+        self.sweep.log.emit(begins)
         self.workers.send(worker, order)
 
     def _hear(self, event: TrialEnded | TrialWorkerLost) -> None:
@@ -144,6 +157,8 @@ class Repeats:
         if event.order not in self._running:
             return
         again, path = self._running.pop(event.order)
+        state = "lost" if isinstance(event, TrialWorkerLost) else event.state
+        self.sweep.log.emit(RepeatDone(run=str(path), state=state))
         if isinstance(event, TrialEnded) and event.state == "finished":
             self.done[again.name] = path
         elif lost and self._tries[again.name] <= self.sweep.spec.retries:

@@ -35,6 +35,22 @@ def ui(kdlab_home, elsewhere):
         server.wait()
 
 
+def images_are_seen(page, picture):
+    """The card of the watched images, in full, at the last step."""
+    page.set_viewport_size({"width": 1300, "height": 4200})  # cards are drawn when in view
+    title = "watched images"
+    page.get_by_text(title).first.wait_for()
+    card = page.get_by_test_id("experiment-view-compare-runs-card").filter(has_text=title)
+    step = card.locator("input[type=number]")
+    step.fill(step.get_attribute("max"))
+    step.blur()
+    card.locator("button").first.click()  # full screen
+    shown = page.get_by_role("dialog").locator("img[src*='get-artifact']").first
+    shown.wait_for()
+    until(lambda: shown.evaluate("image => image.naturalWidth") > 100)
+    picture("mlflow_images")
+
+
 def in_the_order_one_reads(page, experiment, state, picture):
     """Of one training: curves of learning first, single numbers last; the images by step."""
     own = state["runs"]["in_process/seed0"]
@@ -48,6 +64,7 @@ def in_the_order_one_reads(page, experiment, state, picture):
     tops = [one.bounding_box()["y"] for one in named]
     assert tops == sorted(tops)
     picture("mlflow_metrics")
+    images_are_seen(page, picture)
     page.goto(f"{experiment}/runs/{own}/artifacts")
     page.get_by_text("images", exact=True).first.wait_for()
     page.goto(f"{experiment}/models")

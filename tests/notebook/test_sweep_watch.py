@@ -57,6 +57,8 @@ def test_the_best_so_far_never_falls_and_constraints_count():
     key = ("validation_top1", "best so far", "")
     assert [y for _, y in watch.curves[key]] == [50.0, 50.0, 50.0, 60.0]
     assert watch.best.number == 3
+    assert [(m["step"], m["kind"]) for m in watch.marks] == [(0, "good"), (3, "good")]
+    assert "train.lr = 0.5" in watch.marks[-1]["text"]
     page = watch.page({"train.lr": 0.9, "loss.weight": 0.1})
     assert "trial 3" in page["verdict"]["text"]
     assert "10 better" in page["verdict"]["text"]  # than the experiment as it is

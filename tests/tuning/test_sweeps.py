@@ -137,7 +137,19 @@ def in_mlflow(result, sweep):
     children = [
         r for r in runs if r.data.tags.get("mlflow.parentRunId") == parent.info.run_id
     ]
-    assert len(children) == len(counted(sweep))
+    trials = [r for r in children if "kdlab.trial" in r.data.tags]
+    assert len(trials) == len(counted(sweep))
+    confirming = [r for r in children if r not in trials]
+    names = {r.info.run_name for r in confirming}
+    assert names == {
+        *("confirmed best · seed 11", "confirmed best · seed 12"),
+        *("as it is, confirmed · seed 11", "as it is, confirmed · seed 12"),
+    }
+    assert all(r.info.status == "FINISHED" for r in confirming)
+    of_best = [r for r in confirming if r.data.tags["kdlab.confirms"] == "best"]
+    found = [r.data.metrics["learning/validation_top1"] for r in of_best]
+    # The last of each training, as result and curve have it.
+    assert sorted(found) == pytest.approx(sorted(result["confirmed"]["best"]["values"]))
     (best,) = [r for r in children if r.data.tags.get("kdlab.best")]
     assert int(best.data.tags["kdlab.trial"]) == result["best"]["number"]
     assert (
