@@ -6,14 +6,16 @@ mkdocs calls `on_files` before it builds; what is made here is in no folder.
 import html
 import re
 import tomllib
+from base64 import b64decode
 from dataclasses import MISSING, fields
 from inspect import getsource, getsourcelines
 from pathlib import Path
 
 import grimp
+import nbformat
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from nbconvert import MarkdownExporter
+from nbformat import NotebookNode
 
 from kdlab.config import folders
 from kdlab.events import (
@@ -33,11 +35,16 @@ from kdlab.reproduce.command import kept_table
 from kdlab.run.catalogue import Registry, Sheet
 
 ROOT = Path(__file__).parent.parent
+EXECUTED = ROOT / "build" / "notebooks"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+LINES = 40  # of what a cell has printed
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made."""
-    pages = {f"notebooks/{p.stem}.md": notebook(p) for p in notebooks()}
+    pages: dict[str, str | bytes] = {}
+    for path in notebooks():
+        pages |= notebook(path)
     pages["registry.md"] = registry()
     pages["results.md"] = results()
     pages["events.md"] = events()
@@ -51,13 +58,53 @@ def notebooks() -> list[Path]:
     return sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-def notebook(path: Path) -> str:
-    """As Markdown, with what it shows when it was saved with outputs."""
-    text, _ = MarkdownExporter().from_filename(str(path))
-    # Cells between them would end a list, and each would begin at 1 again.
-    text = re.sub(r"^(\d+)\. ", r"**\1.** ", text, flags=re.MULTILINE)
-    run = f"    jupyter lab notebooks/{path.name}\n"
-    return f"{text.strip()}\n\nRun it yourself:\n\n{run}"
+def notebook(path: Path) -> dict[str, str | bytes]:
+    """As Markdown, with what it shows; where it was run (make notebooks), that copy is taken."""
+    executed = EXECUTED / path.name
+    cells = nbformat.read(executed if executed.is_file() else path, as_version=4).cells
+    pictures: dict[str, str | bytes] = {}
+    parts = []
+    for number, cell in enumerate(cells):
+        if cell.cell_type == "markdown":
+            # Cells between them would end a list, and each would begin at 1 again.
+            parts.append(re.sub(r"^(\d+)\. ", r"**\1.** ", cell.source, flags=re.MULTILINE))
+            continue
+        parts.append(_fenced(cell.source, "python"))
+        printed = "".join(o.text for o in cell.outputs if o.output_type == "stream")
+        if printed.strip():
+            parts.append(_fenced(_as_seen(printed)))
+        for output in cell.outputs:
+            name = f"notebooks/{path.stem}_{number}.png"
+            if (shown := _shown(output, name)) is not None:
+                parts.append(shown)
+            if "image/png" in output.get("data", {}):
+                pictures[name] = b64decode(output.data["image/png"])
+    parts.append(f"Run it yourself:\n\n    jupyter lab notebooks/{path.name}")
+    return {f"notebooks/{path.stem}.md": "\n\n".join(parts) + "\n", **pictures}
+
+
+def _shown(output: NotebookNode, picture: str) -> str | None:
+    """What a page has of an output; None of a widget, whose picture follows it."""
+    data = output.get("data", {})
+    if WIDGET in data or data.get("text/html") == "":
+        return None
+    if data.get("text/html"):
+        return f'<div class="kd-output">\n{data["text/html"]}\n</div>'
+    if "image/png" in data:
+        return f"![]({Path(picture).name})"
+    return _fenced(data["text/plain"]) if "text/plain" in data else None
+
+
+def _fenced(text: str, language: str = "text") -> str:
+    return f"````{language}\n{text.rstrip()}\n````"
+
+
+def _as_seen(printed: str) -> str:
+    """As a page shows it: a line that was written over is the last that was written."""
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in printed.split("\n")]
+    plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip() for line in lines]
+    kept = [line for k, line in enumerate(plain) if line or (k and plain[k - 1])]
+    return "\n".join(kept[:LINES]) + ("\n…" if len(kept) > LINES else "")
 
 
 def registry() -> str:

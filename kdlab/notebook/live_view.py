@@ -65,9 +65,17 @@ class LiveView(ABC):
         if self._snapshot is not None:
             # Hidden where the live view is on the page, which shows the same (live.js).
             name = html.escape(self._watched.id)
-            self._snapshot.update(
-                HTML(f'<div class="kd-still" data-of="{name}">{still}</div>')
-            )
+            last = HTML(f'<div class="kd-still" data-of="{name}">{still}</div>')
+            # For the cell that runs by now, by a thread without a context: nbclient, which
+            # executes notebooks without a page, leaves out what another cell says.
+            sends = threading.Thread(target=self._snapshot.update, args=(last,))
+            sends.start()
+            sends.join()
+
+    def settle(self, timeout_s: float) -> None:
+        """Until the picture stands that stays, if what is followed has ended."""
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
 
     @abstractmethod
     def look(self) -> None:

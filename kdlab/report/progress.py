@@ -19,9 +19,14 @@ _SEEN_OTHERWISE = (CheckpointSaved,)
 
 
 def people() -> Console:
-    """Lines for people go to stderr, as stdout is for results; in a notebook below the cell."""
+    """Lines for people go to stderr, as stdout is for results; in a notebook below the cell.
+
+    There they stay as they are printed: a cell's output has no cursor to go up with.
+    """
     console = Console(stderr=True)
-    return Console(file=sys.stdout, force_jupyter=False) if console.is_jupyter else console
+    if not console.is_jupyter:
+        return console
+    return Console(file=sys.stdout, force_jupyter=False, force_terminal=False)
 
 
 @dataclass(slots=True)

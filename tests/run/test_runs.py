@@ -138,7 +138,7 @@ def test_waiting_in_a_notebook_shows_lines_unless_it_is_live(tmp_path, monkeypat
     EventLog(folder.events).emit(Note(message="something happened"))
     run = Run(folder).wait()
     assert "something happened" in "".join(capsys.readouterr())
-    run._shown = True  # as `live` sets it
+    run._shown = [object()]  # as `live` sets it
     run.wait()
     assert "something happened" not in "".join(capsys.readouterr())
     monkeypatch.setattr("kdlab.run.handle.watched.in_a_notebook", lambda: False)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self, runtime_checkable
 
 import psutil
 
@@ -21,6 +21,7 @@ from kdlab.experiment.folder import ENDED, RunFolder, RunStatus
 from kdlab.supervision import forks
 
 PATIENCE_S = 5.0  # for a process that was killed to let go of its lock
+_LAST_LOOK_S = 10.0  # for live views to draw the end
 _TICK_S = 0.1
 _Watcher = Callable[[Event], None]
 Components = Mapping[str, Mapping[str, str]]  # of notebook cells: source and hash of each
@@ -70,6 +71,11 @@ def in_a_notebook() -> bool:
     return type(get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
+@runtime_checkable
+class _Settles(Protocol):
+    def settle(self, timeout_s: float) -> None: ...
+
+
 class Watched:
     """Its folder has a status, events, and the pid of the process."""
 
@@ -77,7 +83,7 @@ class Watched:
         self.folder = folder
         self.id = folder.run_id
         self.path: Path = folder.path
-        self._shown = False  # live, by this object
+        self._shown: list[object] = []  # live views of this object
 
     @property
     def name(self) -> str:
@@ -160,6 +166,9 @@ class Watched:
             for event in news:
                 if watch is not None and event.time >= since:
                     watch(event)
+        for view in self._shown:  # a saved notebook has their last pictures
+            if isinstance(view, _Settles):
+                view.settle(_LAST_LOOK_S)
         return self
 
     def lines(self) -> AbstractContextManager[_Watcher]:
@@ -169,8 +178,9 @@ class Watched:
     def _shown_live(self, view: Callable[[], object]) -> object:
         """The view in a notebook; elsewhere lines until it has ended, and itself."""
         if in_a_notebook():
-            self._shown = True
-            return view()
+            shown = view()
+            self._shown.append(shown)
+            return shown
         with contextlib.suppress(KeyboardInterrupt), self.lines() as lines:
             self.wait(lines)
         return self
