@@ -10,6 +10,8 @@ import ipywidgets as widgets
 from IPython.display import HTML, display
 
 from kdlab.experiment.folder import ENDED
+from kdlab.notebook.live_widget import LiveWidget
+from kdlab.run.handle.watched import in_marimo
 
 if TYPE_CHECKING:
     from IPython.core.display_functions import DisplayHandle
@@ -28,6 +30,7 @@ class LiveView(ABC):
     """Shown in a cell. Neither closing it nor losing its page touches what it follows."""
 
     box: widgets.VBox
+    page: LiveWidget  # in it
 
     def __init__(self, watched: Viewed, every_s: float) -> None:
         self._watched, self._every_s = watched, every_s
@@ -43,10 +46,15 @@ class LiveView(ABC):
 
     def show(self) -> Self:
         """Display it, and a picture that stays when the notebook is saved."""
-        display(self.box)
-        self._snapshot = display(HTML(""), display_id=True)
+        if not in_marimo():  # there the cell's value is shown, as _display_ has it
+            display(self.box)
+            self._snapshot = display(HTML(""), display_id=True)
         self.follow()
         return self
+
+    def _display_(self) -> object:
+        """What marimo shows of it: the view; the controls are ipywidgets, which it has not."""
+        return self.page
 
     def follow(self) -> None:
         """Watch without showing anything."""

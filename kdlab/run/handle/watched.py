@@ -71,6 +71,15 @@ def in_a_notebook() -> bool:
     return type(get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
+def in_marimo() -> bool:
+    """Whether this process runs the cells of a marimo notebook."""
+    if "marimo" not in sys.modules:
+        return False
+    import marimo
+
+    return bool(marimo.running_in_notebook())
+
+
 @runtime_checkable
 class _Settles(Protocol):
     def settle(self, timeout_s: float) -> None: ...
@@ -177,7 +186,7 @@ class Watched:
 
     def _shown_live(self, view: Callable[[], object]) -> object:
         """The view in a notebook; elsewhere lines until it has ended, and itself."""
-        if in_a_notebook():
+        if in_a_notebook() or in_marimo():
             shown = view()
             self._shown.append(shown)
             return shown
