@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -15,21 +16,45 @@ from kdlab.config.folders import located
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 
-def kdlab_says(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "kdlab", *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+ROOT = Path(__file__).parents[2]
 
 
-def test_from_an_empty_folder_to_a_prediction(kdlab_home, tmp_path, monkeypatch):
+@pytest.fixture
+def kdlab_says(tmp_path, monkeypatch):
+    """The command of a wheel in an environment of its own; what kdlab needs is taken from here."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    wheel, own = tmp_path / "wheel", tmp_path / "venv"
+    builds = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir")
+    subprocess.run([*builds, str(wheel), str(ROOT)], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "venv", str(own)], check=True)
+    (site,) = own.glob("lib/python*/site-packages")
+    (site / "rest.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = (str(own / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps")
+    subprocess.run([*pip, *map(str, wheel.glob("*.whl"))], check=True)
+
+    def says(*words):
+        command = [str(own / "bin/kdlab"), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = (str(own / "bin/python"), "-c", "import kdlab; print(kdlab.__file__)")
+    used = subprocess.run(where, cwd=own, capture_output=True, text=True, check=True)
+    assert used.stdout.startswith(str(own))
+    return says
+
+
+def test_from_an_empty_folder_to_a_prediction(
+    kdlab_home, kdlab_says, tmp_path, monkeypatch
+):
     """With the photos that come with kdlab, as if they were one's own: a folder for each class.
 
     What is chosen depends on how fast the machine is just now; size and epochs are said, so that
     the same is trained everywhere.
     """
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("KDLAB_RUNS", str(tmp_path / "runs"))
     monkeypatch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
     with ZipFile(located("kdlab://clothes.zip")) as packed:
