@@ -14,6 +14,8 @@ from kdlab.errors import TeacherRefused
 from kdlab.messages import plain, typed
 from kdlab.models.model import ModelSpec
 
+EngineChoice = Literal["eager", "auto"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployedModel:
@@ -40,6 +42,8 @@ class Deployment:
     by_reference: teachers must be able to load the data; `or_value`: those that cannot get
         pixels instead.
     reference: the right logits for the probe images; empty asks for no proof.
+    engine: how teachers compute: `eager` is PyTorch as it is; with `auto` each measures what its
+        machine has, bf16 too, and takes the fastest that agrees (models/engines).
     answers: of several members, the `mean` of their probabilities (as logits), or the
         logits of `each` side by side; then num_classes is that of all together.
     components: {name: {"source": text, "sha256": hash}} of components that were defined
@@ -58,6 +62,7 @@ class Deployment:
     reference: tuple[tuple[float, ...], ...] = field(default=())
     answers: Literal["mean", "each"] = "mean"
     or_value: bool = False
+    engine: EngineChoice = "eager"
 
     @property
     def fingerprint(self) -> str:
@@ -73,6 +78,10 @@ class Deployment:
             "identity": plain(replace(self.identity, made_by="")),  # that is for people
             "components": self._used_components(),
         }
+        if (
+            self.engine != "eager"
+        ):  # what served before there were engines is still the same
+            counted["engine"] = self.engine
         text = json.dumps(counted, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -84,6 +93,12 @@ class Deployment:
             for name, facts in sorted(self.components.items())
             if json.dumps(name) in named
         }
+
+    def computed_by(self, engine: EngineChoice) -> "Deployment":
+        """The same by another engine: kept soft labels of one are not taken for the other's."""
+        if engine == self.engine:
+            return self
+        return replace(self, engine=engine, teacher=f"{self.teacher}+{engine}")
 
     def to_json(self) -> dict[str, object]:
         return {**plain(self), "fingerprint": self.fingerprint}

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from kdlab.cluster.child_configs import CoordinatorConfig, SchedulerConfig
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
-from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.deployment import Deployment, EngineChoice
 from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.spec import Spec
@@ -44,6 +44,10 @@ class PoolSpec(Spec, ABC):
     @abstractmethod
     def start(self, deployment: Deployment, folder: Path) -> Pool:
         """Bring the pool up and publish what it serves; logs go to `folder`."""
+
+    def engine_choice(self) -> EngineChoice:
+        """How its teachers compute."""
+        return "eager"
 
     def check(self) -> None:  # a pool may have nothing to check
         """Find what is wrong before a run starts.

@@ -80,7 +80,7 @@ class Pools:
         self, answers: Callable[[Tensor], Tensor], batch: int, source: SourceSpec
     ) -> Deployment:
         """The teacher, with the proof of a model that answers so."""
-        data = self.setup.data
+        data, pool = self.setup.data, self.spec.teacher_pool
         reference = answers(torch.from_numpy(probe_images(data.shape)))
         return deployment_of(
             self.setup.teacher,
@@ -90,7 +90,7 @@ class Pools:
             **source.ways(),
             components=notebook_components.pack(set(self.run.components())),
             reference=tuple(map(tuple, proof_of(reference.numpy()))),
-        )
+        ).computed_by("eager" if pool is None else pool.engine_choice())
 
     def close(self) -> None:
         for orders in self._orders:

@@ -101,3 +101,13 @@ def test_answers_of_one_model_on_other_devices_agree_and_others_do_not():
     assert difference_of(logits + 7, logits) == 0  # the same probabilities
     assert difference_of(np.roll(logits, 1, axis=1), logits) > 0.5
     assert difference_of(logits[:, :9], logits) > 0
+
+
+def test_labels_and_pools_of_an_engine_are_its_own(folder):
+    spec = ImageFolder(root=str(folder), size=8)
+    eager = deployed(spec.load(), spec)
+    chosen = eager.computed_by("auto")
+    assert chosen.fingerprint != eager.fingerprint
+    assert chosen.teacher != eager.teacher
+    assert eager.computed_by("eager") is eager
+    assert Deployment.from_json(chosen.to_json()).engine == "auto"

@@ -30,6 +30,7 @@ class TeacherFacts:
         here: share of the data that lies on its machine, 0 to 1; with each renewal.
         weights: sha256 of those it has, which other teachers may fetch.
         wire_port: where readers ask.
+        engine: what computes, how fast, and what else was tried; for people.
         chaos: whether it obeys orders to cut its network.
         answered, queued: requests until now, and those that wait; with each renewal.
     """
@@ -44,6 +45,7 @@ class TeacherFacts:
     here: float = 1.0
     weights: tuple[str, ...] | None = None
     wire_port: int
+    engine: str | None = None
     chaos: bool | None = None
     answered: int | None = None
     queued: int | None = None

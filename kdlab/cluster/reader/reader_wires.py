@@ -219,6 +219,7 @@ class Wires:
 
 def _teacher_from(lease: Lease, facts: TeacherFacts) -> Teacher:
     shown = ("name", "pid", "device", "threads", "by_reference")
+    engine = {} if facts.engine is None else {"engine": facts.engine}
     return Teacher(
         address=lease.teacher,
         lease=lease.epoch,
@@ -226,7 +227,7 @@ def _teacher_from(lease: Lease, facts: TeacherFacts) -> Teacher:
         best_batch=facts.best_batch,
         min_batch=facts.min_batch or 1,
         draining=lease.state == "draining",
-        facts={name: getattr(facts, name) for name in shown},
+        facts={name: getattr(facts, name) for name in shown} | engine,
     )
 
 

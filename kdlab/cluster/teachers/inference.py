@@ -24,6 +24,7 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.teachers.probe import probe_images, proof_of
 from kdlab.data.images import ImageData
 from kdlab.errors import DataError, TeacherRefused
+from kdlab.models.engines import Asked, choose, installed
 from kdlab.models.ensemble import SideBySide, combined
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import check_fit, load_weights
@@ -32,6 +33,8 @@ _MEASURE_S = 0.4  # at least once each size
 _REQUEST_S = 3e-4  # what a request costs both ends besides, whatever its size
 _RENEWED_WITHIN_S = 0.2  # between looks whether the lease has to be renewed
 _SMALLEST = 8
+_CHOOSE_S = 12.0  # for engines to be prepared and measured
+_EXAMPLES = 32  # views that they are measured with
 _AS_GOOD = 0.95  # of the best rate: then the larger batch wins
 _GOOD_ENOUGH = 0.8  # of the best rate: smaller batches waste the machine
 _NEW = 0.1  # weight of the newest rate in the running mean
@@ -112,6 +115,8 @@ class Inference:
             device = f"cuda:{number % torch.cuda.device_count()}"
         self.device, self.deployment, self.weights = device, deployment, weights
         self.model = self._load(weights)
+        self.engine: str | None = None  # what was chosen and what was tried, for people
+        self._ask: Asked = self.model
         self.data: ImageData | None = None
         self._makes_views = ThreadPoolExecutor(1, thread_name_prefix="views-of-requests")
         self.t_t = 0.0  # samples/s while computing
@@ -141,8 +146,32 @@ class Inference:
         pixels = torch.from_numpy(views).to(self.device)
         if pixels.dtype != torch.uint8:
             pixels = pixels * 255  # what the models' normalisation expects
-        scores: torch.Tensor = self.model(pixels)
-        return scores.float().cpu().numpy()
+        return self._ask(pixels).float().cpu().numpy()
+
+    def choose_engine(self, say: Callable[[str], None]) -> None:
+        """Take the fastest engine that agrees, where the deployment leaves it to the teacher."""
+        if self.deployment.engine == "eager":
+            return
+        views = torch.from_numpy(self._examples()).to(self.device)
+        chosen = choose(
+            self.model,
+            views,
+            installed(self.device),
+            threads=torch.get_num_threads(),
+            seconds=_CHOOSE_S,
+        )
+        self._ask = chosen.ask
+        self.engine = str(chosen)
+        say(f"computes with {self.engine}")
+
+    def _examples(self) -> NDArray[np.uint8]:
+        """Views of the data, where it is here; else made-up images."""
+        count = min(self.deployment.batch, _EXAMPLES)
+        if self.data is None:
+            shape = self.deployment.shape
+            return np.resize(probe_images(shape), (count, *shape))
+        views: NDArray[np.uint8] = self.data.views(self.data.train[:count], 0)
+        return views
 
     def probe(self) -> list[list[float]]:
         """Its answer to the probe images: the proof that it is the right model."""

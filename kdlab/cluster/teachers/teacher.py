@@ -287,6 +287,7 @@ class TeacherServer:
             self.config.number,
         )
         inference.load_data()
+        inference.choose_engine(self.say)
         inference.measure()
         return inference
 
@@ -304,6 +305,7 @@ class TeacherServer:
             here=inference.here(),
             weights=tuple(self._files()),
             wire_port=port_of(self.wire),
+            engine=inference.engine,
             chaos=self.config.chaos,
         )
         answer = await asyncio.to_thread(inference.probe)

@@ -1,0 +1,84 @@
+"""What a teacher gains by its engine: labels/s over those of PyTorch as it is, on one core.
+
+Engines take turns on the same views, and are held to the network as it is (models/engines).
+`torch_only` leaves out the libraries of kdlab[onnx] and kdlab[openvino].
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
+from kdlab.errors import BadInput
+from kdlab.models.engines import Choice, Engine, choose, installed
+from kdlab.models.model import ModelSpec, Normalised
+from kdlab.report.figures import Figure, Report, Say, figure, report
+
+_SECONDS = 60.0  # for each network
+_OTHERS = ("onnxruntime", "openvino")
+# Network, side in pixels, views at once, and the two goals: with all extras, with PyTorch alone.
+_Case = tuple[Mapping[str, object], int, int, tuple[float, float]]
+_NETWORKS: Mapping[str, _Case] = {
+    "resnet50_224": ({"type": "timm/resnet50"}, 224, 8, (2.8, 1.7)),
+    "resnet18_224": ({"type": "timm/resnet18"}, 224, 16, (2.4, 1.6)),
+    "mobilenetv3_224": ({"type": "timm/mobilenetv3_small_100"}, 224, 16, (4.5, 1.6)),
+    "resnet20_32": ({"type": "models/cifar_resnet", "depth": 20}, 32, 64, (1.5, 1.1)),
+}
+
+
+def measure(
+    repeats: int = 1, only: list[str] | None = None, say: Say = lambda line: None
+) -> Report:
+    """`labels_per_s_over_eager`, of each network `repeats` times."""
+    torch.set_num_threads(1)
+    unknown = set(only or ()) - set(_NETWORKS)
+    if unknown:
+        raise BadInput(
+            f"bench teacher has no part {', '.join(sorted(unknown))}; it has "
+            f"{', '.join(_NETWORKS)}."
+        )
+    figures = list[Figure]()
+    for name in only or _NETWORKS:
+        found = [_tried(name, say) for _ in range(repeats)]
+        goals = _NETWORKS[name][3]
+        for sort, among, goal in (
+            ("", lambda engine: True, goals[0]),
+            ("torch_only/", lambda engine: engine not in _OTHERS, goals[1]),
+        ):
+            gains = [_gain(choice, among) for choice in found]
+            label = f"labels_per_s_over_eager/{sort}{name}"
+            figures.append(figure(label, gains, "ratio", f">= {goal:g}"))
+    return report("teacher", figures)
+
+
+def _tried(name: str, say: Say) -> Choice:
+    block, side, count, _ = _NETWORKS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = construct(ModelSpec, from_dict(block, name)).build(10, 3)
+        views = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)
+        _see(model, views)
+    choice = choose(model, views, _quick(), threads=1, seconds=_SECONDS)
+    say(f"{name}: {choice}")
+    return choice
+
+
+def _quick() -> list[Engine]:
+    """All but those that take a minute or more to be ready."""
+    return [engine for engine in installed("cpu") if engine.name != "compiled"]
+
+
+@torch.no_grad()
+def _see(model: Normalised, views: torch.Tensor) -> None:
+    """Batch norms with statistics of what is asked, as a trained network has them."""
+    model.train()
+    for _ in range(3):
+        model(views)
+    model.eval()
+
+
+def _gain(choice: Choice, among: Callable[[str], bool]) -> float:
+    """The best rate of these engines over eager's; those that were refused have none."""
+    best = max(trial.rate for trial in choice.trials if among(trial.engine))
+    return best / choice.trials[0].rate

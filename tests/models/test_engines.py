@@ -1,0 +1,144 @@
+"""Engines answer as the network does, or are refused; the fastest that agrees is taken."""
+
+from importlib.util import find_spec
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.models.engines import Engine, choose, installed
+from kdlab.models.engines.choose import agreement, disagreement
+from kdlab.models.engines.in_torch import folded
+from kdlab.models.model import Normalised
+
+VIEWS = torch.randint(
+    0, 256, (8, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
+
+
+def asked_often(net):
+    """With batch norms that have seen something: fresh ones would be folded into nothing."""
+    generator = torch.Generator().manual_seed(1)
+    for part in net.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.running_mean.normal_(0, 0.3, generator=generator)
+            part.running_var.uniform_(0.5, 2, generator=generator)
+            nn.init.uniform_(part.weight, 0.5, 1.5, generator=generator)
+            nn.init.uniform_(part.bias, -0.3, 0.3, generator=generator)
+    return net.eval()
+
+
+def network(name="resnet"):
+    torch.manual_seed(0)
+    if name == "resnet":
+        return asked_often(CifarResNet(depth=8, width=(8, 16, 32)).build(10, 3))
+    net = timm.create_model(name, num_classes=10)
+    return asked_often(Normalised(net, (0.5,), (0.25,), 10))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet",
+        "resnet10t",
+        "mobilenetv3_small_050",
+        "convnext_atto",
+        "vit_tiny_patch16_224",
+    ],
+)
+@torch.inference_mode()
+def test_folding_changes_no_answer(name):
+    model = network(name)
+    views = VIEWS if "vit" not in name else VIEWS.repeat(1, 1, 7, 7)[:2]
+    before = [p.clone() for p in model.parameters()]
+    made = folded(model, views)
+    furthest, same = agreement(model(views), made(views))
+    assert (furthest < 1e-5, same) == (True, 1.0)
+    left = [part for part in made.modules() if isinstance(part, nn.BatchNorm2d)]
+    assert left == []
+    assert all(map(torch.equal, before, model.parameters()))  # it is a copy
+
+
+class Shared(nn.Module):
+    """A convolution that is used twice, and one whose result two take."""
+
+    def __init__(self):
+        super().__init__()
+        self.twice, self.once = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(3) for _ in range(3))
+
+    def forward(self, x):
+        x = self.norms[0](self.twice(x.float() / 255))
+        x = self.norms[1](self.twice(x))
+        return self.norms[2](self.once(x)).mean((2, 3))
+
+
+@torch.inference_mode()
+def test_what_is_used_twice_is_not_folded():
+    model = asked_often(Shared())
+    made = folded(model, VIEWS)
+    assert [type(n).__name__ for n in made.norms] == [
+        "BatchNorm2d",
+        "BatchNorm2d",
+        "Identity",
+    ]
+    assert torch.allclose(model(VIEWS), made(VIEWS), atol=1e-5)
+
+
+def liar(by):
+    def prepare(model, views, threads):
+        return lambda given: model(given) + by(model(given))
+
+    return Engine("liar", "bf16", prepare)
+
+
+def broken(model, views, threads):
+    raise RuntimeError("this operator is unknown\nand more")
+
+
+@pytest.mark.parametrize(
+    ("engine", "why"),
+    [
+        (liar(lambda right: torch.eye(10)[:8] * 3), "a probability is"),
+        (liar(lambda right: right * float("nan")), "a probability is nan off"),
+        (Engine("broken", "fp32", broken), "RuntimeError: this operator is unknown"),
+    ],
+)
+def test_one_that_says_something_else_is_refused_with_the_numbers(engine, why):
+    choice = choose(network(), VIEWS, [engine], threads=1, seconds=0)
+    assert choice.chosen.label == "eager fp32"
+    assert why in choice.trials[-1].refused
+    assert why in str(choice)
+    assert torch.equal(choice.ask(VIEWS), network()(VIEWS))
+
+
+def test_too_few_equal_classes_are_refused_though_probabilities_are_near():
+    right = torch.tensor([[1.0, 0.999]]).repeat(100, 1)
+    found = right.clone()
+    found[0] = found[0].flip(0)
+    furthest, same = agreement(right, found)
+    assert (furthest < 1e-3, same) == (True, pytest.approx(0.99))
+    assert "99.0%" in disagreement("bf16", furthest, same)
+
+
+def test_what_compiles_is_left_out_when_its_time_is_over():
+    slow = Engine("slow", "fp32", broken, slow_to_prepare=True)
+    choice = choose(network(), VIEWS, [slow], threads=1, seconds=0)
+    assert "not tried" in choice.trials[-1].refused
+
+
+def test_every_engine_of_this_machine_agrees_or_says_why_not():
+    quick = [e for e in installed("cpu") if e.name != "compiled"]
+    assert {"folded", "folded-planar"} <= {e.name for e in quick}
+    model = network()
+    choice = choose(model, VIEWS, quick, threads=1, seconds=60)
+    tried = {t.label: t.refused for t in choice.trials}
+    assert tried["folded fp32"] == tried["folded-planar fp32"] == ""
+    if find_spec("onnxruntime"):
+        assert tried["onnxruntime fp32"] == ""
+    sizes = [VIEWS[:1], VIEWS[:5], VIEWS]  # requests differ
+    for views in sizes:
+        furthest, _ = agreement(model(views), choice.ask(views))
+        assert furthest < 1e-2
