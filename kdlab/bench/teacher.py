@@ -11,7 +11,7 @@ import torch
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput
-from kdlab.models.engines import Choice, Engine, choose, installed
+from kdlab.models.engines import ChosenEngine, Engine, choose, installed
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.report.figures import Figure, Report, Say, figure, report
 
@@ -52,7 +52,7 @@ def measure(
     return report("teacher", figures)
 
 
-def _tried(name: str, say: Say) -> Choice:
+def _tried(name: str, say: Say) -> ChosenEngine:
     block, side, count, _ = _NETWORKS[name]
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -78,7 +78,7 @@ def _see(model: Normalised, views: torch.Tensor) -> None:
     model.eval()
 
 
-def _gain(choice: Choice, among: Callable[[str], bool]) -> float:
+def _gain(choice: ChosenEngine, among: Callable[[str], bool]) -> float:
     """The best rate of these engines over eager's; those that were refused have none."""
     best = max(trial.rate for trial in choice.trials if among(trial.engine))
     return best / choice.trials[0].rate

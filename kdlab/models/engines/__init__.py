@@ -4,16 +4,16 @@
 itself; the other modules are one engine each, or two that belong together.
 """
 
-from kdlab.models.engines.choose import Choice, Trial, choose
-from kdlab.models.engines.engine import Asked, Engine, Precision, Unusable, installed
+from kdlab.models.engines.choose import ChosenEngine, Trial, choose, installed
+from kdlab.models.engines.engine import Asked, Engine, EngineUnusable, Precision
 
 __all__ = [
     "Asked",
-    "Choice",
+    "ChosenEngine",
     "Engine",
+    "EngineUnusable",
     "Precision",
     "Trial",
-    "Unusable",
     "choose",
     "installed",
 ]

@@ -5,13 +5,14 @@ probabilities are those of the network as it is, within what its precision expla
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
 import torch
 from torch import Tensor, nn
 
+from kdlab.models.engines import exported, in_torch
 from kdlab.models.engines.engine import Asked, Engine, Precision
 
 _ALLOWED: dict[Precision, float] = {"fp32": 1e-4, "bf16": 1e-2, "fp16": 1e-2}
@@ -47,7 +48,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenEngine:
     """What was chosen, what answers, and all that was tried."""
 
     chosen: Trial
@@ -67,6 +68,18 @@ class Choice:
         return "; ".join([*words, *refused])
 
 
+def installed(device: str) -> Iterator[Engine]:
+    """Those that this machine has, the quickest to prepare first.
+
+    Args:
+        device: "cpu", or "cuda" with or without a number.
+    """
+    yield from in_torch.folded_engines(device)
+    if device == "cpu":
+        yield from exported.engines()
+    yield from in_torch.compiled_engines(device)
+
+
 @torch.inference_mode()
 def choose(
     model: nn.Module,
@@ -75,7 +88,7 @@ def choose(
     *,
     threads: int,
     seconds: float,
-) -> Choice:
+) -> ChosenEngine:
     """The fastest engine that agrees with the network.
 
     Args:
@@ -110,7 +123,7 @@ def choose(
     for k, trial in enumerate(timed):
         if trial.rate > _WORTH * timed[best].rate:
             best = k
-    return Choice(timed[best], ready[best][1], (*timed, *refused))
+    return ChosenEngine(timed[best], ready[best][1], (*timed, *refused))
 
 
 def _prepared(

@@ -1,6 +1,6 @@
 """What an engine is: a network and example views in, something that answers views out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,7 @@ Asked = Callable[
 ]  # (N, C, H, W) uint8 or float, 0 to 255 -> (N, classes) float32
 
 
-class Unusable(KdlabError):
+class EngineUnusable(KdlabError):
     """This engine cannot compute this network, or not on this machine; the text says why."""
 
 
@@ -24,7 +24,7 @@ class Engine:
 
     name, precision: what it is called, and what it counts in.
     prepare: from a network in evaluation mode, example views (N, C, H, W), and the threads that it
-        may use; raises Unusable, or whatever the library raises.
+        may use; raises EngineUnusable, or whatever the library raises.
     slow_to_prepare: whether it compiles: seconds to minutes.
     """
 
@@ -36,18 +36,3 @@ class Engine:
     @property
     def label(self) -> str:
         return f"{self.name} {self.precision}"
-
-
-def installed(device: str) -> Iterator[Engine]:
-    """Those that this machine has, the quickest to prepare first.
-
-    Args:
-        device: "cpu", or "cuda" with or without a number.
-    """
-    # Here: each brings what it needs.
-    from kdlab.models.engines import exported, in_torch
-
-    yield from in_torch.folded_engines(device)
-    if device == "cpu":
-        yield from exported.engines()
-    yield from in_torch.compiled_engines(device)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from kdlab.models.engines.engine import Asked, Engine, Precision, Unusable
+from kdlab.models.engines.engine import Asked, Engine, EngineUnusable, Precision
 from kdlab.models.model import Normalised
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -104,10 +104,10 @@ def folded(model: nn.Module, views: Tensor) -> nn.Module:
         views: (N, C, H, W) as the model takes them; one or two are enough.
 
     Raises:
-        Unusable: the model is in training mode, where batch norms count.
+        EngineUnusable: the model is in training mode, where batch norms count.
     """
     if model.training:
-        raise Unusable(
+        raise EngineUnusable(
             "The network is in training mode; its batch norms are not constants."
         )
     made = copy.deepcopy(model)
