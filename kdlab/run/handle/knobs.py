@@ -11,10 +11,12 @@ from dataclasses import replace
 from kdlab.config.folders import nearest
 from kdlab.config.knob import Knob
 from kdlab.control import orders
-from kdlab.errors import BadInput
+from kdlab.errors import BadInput, Fault, SpecError
 from kdlab.events.log import training_now
 from kdlab.experiment.folder import RunFolder
 from kdlab.messages import typed
+
+_ORDER = "the order"
 
 
 def knobs(run: RunFolder) -> list[Knob]:
@@ -51,9 +53,8 @@ def check_values(run: RunFolder, values: Mapping[str, object]) -> None:
     """Refuse what the spec would not allow.
 
     Raises:
-        BadInput: it cannot be set while a run goes on, is no number, out of its range, or does
-            not go with the others.
-        SpecError: the same, found by the class of a spec.
+        BadInput: it cannot be set while a run goes on, or is no number.
+        SpecError: it is out of its range, or does not go with the others.
     """
     known = {knob.name: knob for knob in knobs(run)}
     after = {name: knob.value for name, knob in known.items()}
@@ -65,14 +66,12 @@ def check_values(run: RunFolder, values: Mapping[str, object]) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadInput(f"{name} is {value!r}; it must be a number.")
         if fault := known[name].range.fault(value):
-            raise BadInput(f"{name} {fault}.")
+            raise SpecError([Fault(name, fault)], about=_ORDER)
         after[name] = value
     for name, knob in known.items():
         if knob.below and after[name] >= after[knob.below]:
-            raise BadInput(
-                f"{name} would be {after[name]:g} and {knob.below} {after[knob.below]:g}; {name} "
-                f"must be below {knob.below}."
-            )
+            words = f"is {after[name]:g} and {knob.below} {after[knob.below]:g}; it must be less"
+            raise SpecError([Fault(name, words)], about=_ORDER)
     if not all(known[name].free for name in values):
         _ask_the_spec(run, after)
 
@@ -88,4 +87,4 @@ def _ask_the_spec(run: RunFolder, values: Mapping[str, float]) -> None:
         part, _, field = name.partition(".")
         if field:  # all but the learning rate's factor
             tree[part] = tree[part] | {field: value}
-    construct(ExperimentSpec, from_dict(tree, "the order"))
+    construct(ExperimentSpec, from_dict(tree, _ORDER))
