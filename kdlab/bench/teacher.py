@@ -4,16 +4,17 @@ Engines take turns on the same views, and are held to the network as it is (mode
 `torch_only` leaves out the libraries of kdlab[onnx] and kdlab[openvino].
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 import torch
 
+from kdlab.bench.parts import measured
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
-from kdlab.errors import BadInput
 from kdlab.models.engines import ChosenEngine, Engine, choose, installed
 from kdlab.models.model import ModelSpec, Normalised
-from kdlab.report.figures import Figure, Report, Say, figure, report
+from kdlab.report.figures import Figure, Report, Say, figure
 
 _SECONDS = 60.0  # for each network
 _OTHERS = ("onnxruntime", "openvino")
@@ -28,28 +29,26 @@ _NETWORKS: Mapping[str, _Case] = {
 
 
 def measure(
-    repeats: int = 1, only: list[str] | None = None, say: Say = lambda line: None
+    repeats: int = 1, only: Collection[str] = (), say: Say = lambda line: None
 ) -> Report:
     """`labels_per_s_over_eager`, of each network `repeats` times."""
     torch.set_num_threads(1)
-    unknown = set(only or ()) - set(_NETWORKS)
-    if unknown:
-        raise BadInput(
-            f"bench teacher has no part {', '.join(sorted(unknown))}; it has "
-            f"{', '.join(_NETWORKS)}."
-        )
-    figures = list[Figure]()
-    for name in only or _NETWORKS:
-        found = [_tried(name, say) for _ in range(repeats)]
-        goals = _NETWORKS[name][3]
-        for sort, among, goal in (
-            ("", lambda engine: True, goals[0]),
-            ("torch_only/", lambda engine: engine not in _OTHERS, goals[1]),
-        ):
-            gains = [_gain(choice, among) for choice in found]
-            label = f"labels_per_s_over_eager/{sort}{name}"
-            figures.append(figure(label, gains, "ratio", f">= {goal:g}"))
-    return report("teacher", figures)
+    parts = {name: partial(_gains, name, repeats, say) for name in _NETWORKS}
+    return measured("teacher", parts, only)
+
+
+def _gains(name: str, repeats: int, say: Say) -> list[Figure]:
+    found = [_tried(name, say) for _ in range(repeats)]
+    every, alone = _NETWORKS[name][3]
+    figures = []
+    for sort, among, goal in (
+        ("", lambda engine: True, every),
+        ("torch_only/", lambda engine: engine not in _OTHERS, alone),
+    ):
+        gains = [_gain(choice, among) for choice in found]
+        label = f"labels_per_s_over_eager/{sort}{name}"
+        figures.append(figure(label, gains, "ratio", f">= {goal:g}"))
+    return figures
 
 
 def _tried(name: str, say: Say) -> ChosenEngine:

@@ -6,7 +6,7 @@ probabilities are those of the network as it is, within what its precision expla
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -118,7 +118,9 @@ def choose(
         else:
             ready.append((trial, ask))
     rates = _rates([ask for _, ask in ready], views, begin + seconds)
-    timed = [_timed(trial, rate) for (trial, _), rate in zip(ready, rates, strict=True)]
+    timed = [
+        replace(trial, rate=rate) for (trial, _), rate in zip(ready, rates, strict=True)
+    ]
     best = 0
     for k, trial in enumerate(timed):
         if trial.rate > _WORTH * timed[best].rate:
@@ -168,11 +170,6 @@ def disagreement(precision: Precision, furthest: float, same_top1: float) -> str
     if same_top1 < _SAME_TOP1:
         return f"top-1 is the same in {same_top1:.1%} of the views, not in {_SAME_TOP1:.1%}"
     return ""
-
-
-def _timed(trial: Trial, rate: float) -> Trial:
-    facts = {name: getattr(trial, name) for name in Trial.__slots__}
-    return Trial(**facts | {"rate": rate})
 
 
 def _rates(asks: list[Asked], views: Tensor, until: float) -> list[float]:
