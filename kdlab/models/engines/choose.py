@@ -17,7 +17,7 @@ from kdlab.models.engines.engine import Asked, Engine, Precision
 
 _ALLOWED: dict[Precision, float] = {"fp32": 1e-4, "bf16": 1e-2, "fp16": 1e-2}
 _SAME_TOP1 = 0.995  # of the views at least
-_ROUNDS = 3  # at least, each engine
+_ROUNDS, _ENOUGH = 3, 15  # each engine: at least, and at most
 _WORTH = 1.03  # times as fast as what is simpler: else the simpler one stays
 
 
@@ -125,7 +125,9 @@ def choose(
     for k, trial in enumerate(timed):
         if trial.rate > _WORTH * timed[best].rate:
             best = k
-    return ChosenEngine(timed[best], ready[best][1], (*timed, *refused))
+    # Weights that were made in inference mode can be asked in no other.
+    ask = torch.inference_mode()(ready[best][1])
+    return ChosenEngine(timed[best], ask, (*timed, *refused))
 
 
 def _prepared(
@@ -175,7 +177,9 @@ def disagreement(precision: Precision, furthest: float, same_top1: float) -> str
 def _rates(asks: list[Asked], views: Tensor, until: float) -> list[float]:
     """Samples/s of each, in turns."""
     taken: list[list[float]] = [[] for _ in asks]
-    while len(taken[0]) < _ROUNDS or time.perf_counter() < until:
+    while (done := len(taken[0])) < _ROUNDS or (
+        done < _ENOUGH and time.perf_counter() < until
+    ):
         for ask, seconds in zip(asks, taken, strict=True):
             seconds.append(_seconds(ask, views))
     return [len(views) / median(seconds) for seconds in taken]
