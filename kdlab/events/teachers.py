@@ -50,6 +50,15 @@ class TeacherJoined(
     more: Mapping[str, object] = field(default_factory=dict)
 
 
+class EngineChanged(
+    Event, kind="engine_changed", line="{teacher} computes with {engine} from now on"
+):
+    """A teacher took a faster engine while it served, or had to give one up."""
+
+    teacher: str
+    engine: str  # with the figures of all that were tried
+
+
 class TeacherLeft(Event, kind="teacher_left", line="{teacher} left gracefully"):
     """A teacher was released, or said goodbye and answered what it owed."""
 

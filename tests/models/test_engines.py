@@ -137,7 +137,7 @@ QUICK = [engine for engine in installed("cpu") if engine.name != "compiled"]
 def test_each_answers_outside_of_inference_mode(engine, monkeypatch):
     """Whichever is fastest on this machine: the one who asks need not know how it was made."""
     # The one that was tried, however fast this machine is at the moment.
-    monkeypatch.setattr(import_module("kdlab.models.engines.choose"), "_WORTH", 0.0)
+    monkeypatch.setattr(import_module("kdlab.models.engines.choose"), "WORTH", 0.0)
     model = network()
     choice = choose(model, VIEWS, [engine], threads=1, seconds=0.5)
     assert choice.chosen.label == engine.label

@@ -259,7 +259,13 @@ class Coordinator(SchedulerPlugin):
         return Refusal(why) if why else None
 
     async def renew(
-        self, address: str, t_t: float, answered: int, queued: int = 0, here: float = 1.0
+        self,
+        address: str,
+        t_t: float,
+        answered: int,
+        queued: int = 0,
+        here: float = 1.0,
+        engine: str | None = None,
     ) -> bool:
         self.renewals += 1
         table = self.leases
@@ -271,8 +277,11 @@ class Coordinator(SchedulerPlugin):
             here = _share(here)
             if here != known_facts.here:
                 table.on_here(address, here)
+            if engine != known_facts.engine:
+                table.on_told_anew(address)
+                self._changed()
             self.facts[address] = replace(
-                known_facts, answered=answered, queued=queued, here=here
+                known_facts, answered=answered, queued=queued, here=here, engine=engine
             )
         lease = table.leases[address]
         self.store.renew_teacher(address, lease.ttl_s)

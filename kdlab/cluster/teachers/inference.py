@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.teachers.engines_of_teacher import EnginesOfTeacher, few_enough
 from kdlab.cluster.teachers.probe import probe_images, proof_of
 from kdlab.data.images import ImageData
 from kdlab.errors import DataError, TeacherRefused
-from kdlab.models.engines import Asked, choose, installed
+from kdlab.models.engines import Asked
 from kdlab.models.ensemble import SideBySide, combined
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import check_fit, load_weights
@@ -33,8 +34,7 @@ _MEASURE_S = 0.4  # at least once each size
 _REQUEST_S = 3e-4  # what a request costs both ends besides, whatever its size
 _RENEWED_WITHIN_S = 0.2  # between looks whether the lease has to be renewed
 _SMALLEST = 8
-_CHOOSE_S = 12.0  # for engines to be prepared and measured
-_EXAMPLES = 32  # views that they are measured with
+_EXAMPLES = 32  # views that engines are measured with, at most
 _AS_GOOD = 0.95  # of the best rate: then the larger batch wins
 _GOOD_ENOUGH = 0.8  # of the best rate: smaller batches waste the machine
 _NEW = 0.1  # weight of the newest rate in the running mean
@@ -115,7 +115,7 @@ class Inference:
             device = f"cuda:{number % torch.cuda.device_count()}"
         self.device, self.deployment, self.weights = device, deployment, weights
         self.model = self._load(weights)
-        self.engine: str | None = None  # what was chosen and what was tried, for people
+        self.engines: EnginesOfTeacher | None = None  # None: PyTorch as it is
         self._ask: Asked = self.model
         self.data: ImageData | None = None
         self._makes_views = ThreadPoolExecutor(1, thread_name_prefix="views-of-requests")
@@ -140,28 +140,42 @@ class Inference:
         model.eval()
         return model.requires_grad_(requires_grad=False).to(self.device)
 
-    @torch.inference_mode()
     def logits(self, views: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float32]:
         """(N, C, H, W) uint8, or float32 on the 0..1 scale -> (N, classes) float32."""
+        return self._computed(views, self._ask)
+
+    @torch.inference_mode()
+    def _computed(
+        self, views: NDArray[np.uint8] | NDArray[np.float32], ask: Asked
+    ) -> NDArray[np.float32]:
         pixels = torch.from_numpy(views).to(self.device)
         if pixels.dtype != torch.uint8:
             pixels = pixels * 255  # what the models' normalisation expects
-        return self._ask(pixels).float().cpu().numpy()
+        return ask(pixels).float().cpu().numpy()
+
+    @property
+    def engine(self) -> str | None:
+        """What computes and what was tried, for people; None where it was not to be chosen."""
+        return None if self.engines is None else self.engines.described
 
     def choose_engine(self, say: Callable[[str], None]) -> None:
         """Take the fastest engine that agrees, where the deployment leaves it to the teacher."""
         if self.deployment.engine == "eager":
             return
         views = torch.from_numpy(self._examples()).to(self.device)
-        chosen = choose(
+
+        def changed(gain: float) -> None:
+            self.t_t *= gain
+            say(f"computes with {self.engine}")
+
+        self.engines = EnginesOfTeacher(
             self.model,
-            views,
-            installed(self.device),
-            threads=torch.get_num_threads(),
-            seconds=_CHOOSE_S,
+            self.deployment,
+            torch.get_num_threads(),
+            few_enough(self.model, views),
+            changed,
         )
-        self._ask = chosen.ask
-        self.engine = str(chosen)
+        self._ask = self.engines.in_use
         say(f"computes with {self.engine}")
 
     def _examples(self) -> NDArray[np.uint8]:
@@ -227,9 +241,10 @@ class Inference:
         return sizes
 
     def _seconds(self, size: int) -> float:
+        """Of the engine alone: made-up images say nothing about its answers."""
         batch = np.zeros((size, *self.deployment.shape), np.uint8)
         begin = time.perf_counter()
-        self.logits(batch)
+        self._computed(batch, self._ask if self.engines is None else self.engines.first.ask)
         return time.perf_counter() - begin
 
     def answer(self, requests: list[Request]) -> None:
@@ -250,8 +265,10 @@ class Inference:
             for request in requests:  # one that fails must not fail its neighbours
                 self.answer([request])
             return
-        rate = len(logits) / max(1e-9, time.perf_counter() - begin)
-        self.t_t += _NEW * (rate - self.t_t)
+        seconds = max(1e-9, time.perf_counter() - begin)
+        self.t_t += _NEW * (len(logits) / seconds - self.t_t)
+        if self.engines is not None:
+            self.engines.worked(seconds)
         start = 0
         for request in requests:
             request.answer(logits[start : start + request.size])

@@ -367,6 +367,7 @@ class TeacherServer:
                 answered=inference.answered,
                 queued=self.open_requests,
                 here=inference.here(),
+                engine=inference.engine,
             )
         except (OSError, TimeoutError) as error:
             logging.getLogger("kdlab").warning("lease not renewed: %s", error)

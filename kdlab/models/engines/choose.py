@@ -18,7 +18,7 @@ from kdlab.models.engines.engine import Asked, Engine, Precision
 _ALLOWED: dict[Precision, float] = {"fp32": 1e-4, "bf16": 1e-2, "fp16": 1e-2}
 _SAME_TOP1 = 0.995  # of the views at least
 _ROUNDS, _ENOUGH = 3, 15  # each engine: at least, and at most
-_WORTH = 1.03  # times as fast as what is simpler: else the simpler one stays
+WORTH = 1.03  # times as fast as what is simpler: else the simpler one stays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +49,12 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class ChosenEngine:
-    """What was chosen, what answers, and all that was tried."""
+    """What was chosen, what answers, all that was tried, and what else could answer."""
 
     chosen: Trial
     ask: Asked
     trials: tuple[Trial, ...]
+    others: tuple[tuple[Trial, Asked], ...] = ()  # the fastest first
 
     @property
     def gain(self) -> float:
@@ -112,7 +113,7 @@ def choose(
                 Trial(engine=engine.name, precision=engine.precision, refused=why)
             )
             continue
-        trial, ask = _prepared(engine, model, views, right, threads)
+        trial, ask = prepared(engine, model, views, right, threads)
         if ask is None:
             refused.append(trial)
         else:
@@ -123,17 +124,34 @@ def choose(
     ]
     best = 0
     for k, trial in enumerate(timed):
-        if trial.rate > _WORTH * timed[best].rate:
+        if trial.rate > WORTH * timed[best].rate:
             best = k
     # Weights that were made in inference mode can be asked in no other.
-    ask = torch.inference_mode()(ready[best][1])
-    return ChosenEngine(timed[best], ask, (*timed, *refused))
+    asks = [torch.inference_mode()(ask) for _, ask in ready]
+    others = [
+        k for k in range(1, len(timed)) if k != best and timed[k].rate > timed[0].rate
+    ]
+    others.sort(key=lambda k: -timed[k].rate)
+    return ChosenEngine(
+        timed[best],
+        asks[best],
+        (*timed, *refused),
+        tuple((timed[k], asks[k]) for k in others),
+    )
 
 
-def _prepared(
+def prepared(
     engine: Engine, model: nn.Module, views: Tensor, right: Tensor, threads: int
 ) -> tuple[Trial, Asked | None]:
-    """Ready to answer, or why not."""
+    """Ready to answer, or why not.
+
+    Args:
+        engine: one that was not tried yet.
+        model: in evaluation mode.
+        views: (N, C, H, W) to be prepared and held to the network with.
+        right: (N, classes) logits of the network as it is.
+        threads: that it may use.
+    """
     begin = time.perf_counter()
     facts: dict[str, float] = {}
     ask: Asked | None = None

@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from kdlab.events.event import Event
 from kdlab.events.teachers import (
+    EngineChanged,
     MemoryLimits,
     Scheduled,
     TeacherLeft,
@@ -157,6 +158,8 @@ class DistilReader:
             elif teacher.draining and not before.draining:
                 changed = True
                 self._say(TeacherLeft(teacher=teacher.name, resent=0))
+            elif teacher.engine != before.engine:
+                self._say(EngineChanged(teacher=teacher.name, engine=teacher.engine))
         if changed:
             self._teachers_changed(time)
         self._say_static_share()

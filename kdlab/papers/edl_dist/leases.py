@@ -146,6 +146,12 @@ class LeaseTable:
             self._set_rate(lease, t_t)
             self._match(time)
 
+    def on_told_anew(self, teacher: str) -> None:
+        """It says something else of itself than before: its student is told."""
+        lease = self.leases.get(teacher)
+        if lease is not None and lease.student is not None and lease.state == "assigned":
+            self._note(lease.student, teacher, "given")
+
     def on_leaving(self, teacher: str, time: float) -> bool:
         """It said goodbye: it answers what it was asked, and gets nothing new."""
         lease = self.leases.get(teacher)

@@ -26,6 +26,11 @@ class Teacher:
     def name(self) -> str:
         return str(self.facts.get("name", self.address))
 
+    @property
+    def engine(self) -> str:
+        """What computes, for people; empty where it is PyTorch as it is."""
+        return str(self.facts.get("engine", ""))
+
     def joined(self) -> TeacherJoined:
         """The event that it serves this student now."""
         known = ("name", "device", "pid")

@@ -1,0 +1,77 @@
+"""What was found to be the fastest engine here, for the next teacher that comes up.
+
+One file for each network, shape, machine and set of libraries, in `home()`/engines; whichever of
+these is another, another file is looked for.
+"""
+
+import hashlib
+import json
+import logging
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from kdlab.config.home import home, write_json
+from kdlab.messages import MessageError, plain, typed
+from kdlab.models.engines.choose import Trial
+
+_LIBRARIES = ("kdlab", "torch", "onnxruntime", "openvino")
+
+
+def recall(network: Mapping[str, object]) -> str | None:
+    """Label of the engine that was chosen for it on this machine; None if none was.
+
+    Args:
+        network: what tells it from others: hashes of weights, shape, threads, device.
+    """
+    path = _path(network)
+    try:
+        trials = typed(list[Trial], json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, MessageError) as error:
+        logging.getLogger("kdlab").warning(
+            "%s cannot be read (%s); engines are measured anew", path, error
+        )
+        return None
+    useful = [trial for trial in trials if not trial.refused]
+    return max(useful, key=lambda trial: trial.rate).label if useful else None
+
+
+def remember(network: Mapping[str, object], trials: tuple[Trial, ...]) -> None:
+    """All that were tried; where it cannot be written the next teacher measures again."""
+    try:
+        write_json(_path(network), [plain(trial) for trial in trials])
+    except OSError as error:
+        logging.getLogger("kdlab").warning("engines are not remembered: %s", error)
+
+
+def _path(network: Mapping[str, object]) -> Path:
+    about = {"network": network, "machine": _machine(), "libraries": _versions()}
+    text = json.dumps(about, sort_keys=True)
+    return home() / "engines" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+def _machine() -> str:
+    """Processor and, where there is one, GPU."""
+    words = [platform.machine(), torch.backends.cpu.get_cpu_capability()]
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+        words += [line for line in lines if line.startswith("model name")][:1]
+    if torch.cuda.is_available():
+        words.append(torch.cuda.get_device_name())
+    return " ".join(words)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue  # an extra that is not installed
+    return found

@@ -1,0 +1,231 @@
+"""A teacher changes over while it serves, and gives up an engine that real requests contradict."""
+
+import threading
+
+import pytest
+import torch
+
+from kdlab.errors import KdlabError
+from kdlab.models.engines import (
+    ChosenEngine,
+    Engine,
+    EngineInUse,
+    Trial,
+    recall,
+    remember,
+)
+
+CLASSES = 10
+EAGER = Trial(engine="eager", precision="fp32", rate=100.0)
+
+
+class Right(torch.nn.Module):
+    """Scores that depend on the image; as slow as it is told, by a clock of the test's."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self.clock, self.asked = clock, 0
+
+    def forward(self, views):
+        self.asked += 1
+        self.clock.now += 0.1
+        return scores(views)
+
+
+def scores(views):
+    return views.float().flatten(1)[:, :CLASSES]
+
+
+class Clock:
+    """Time passes only where a network computes."""
+
+    now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("kdlab.models.engines.in_use.time", clock)
+    return clock
+
+
+def served(clock, first=None):
+    """What serves, and the times that it changed over."""
+    model, changes = Right(clock).eval(), []
+    chosen = (EAGER, model) if first is None else first
+    trials = tuple(dict.fromkeys([EAGER, chosen[0]]))
+    serving = EngineInUse(
+        model,
+        ChosenEngine(*chosen, trials),
+        lambda: changes.append(serving.chosen.label),
+    )
+    return serving, model, changes
+
+
+def computing(clock, seconds, answer=scores):
+    def ask(views):
+        clock.now += seconds
+        return answer(views)
+
+    return ask
+
+
+def offered(serving, ask, name="quick", precision="fp32"):
+    """One that takes long to prepare: ready when this returns."""
+    views = torch.zeros(4, 3, 4, 4)
+    engine = Engine(name, precision, lambda model, views, threads: ask)
+    settled = threading.Event()
+    serving.try_beside([engine], views, threads=1, seconds=60, settled=settled.set)
+    serving._preparing.join()
+    return settled
+
+
+def requests(count, size=32):
+    made = torch.Generator().manual_seed(0)
+    for _ in range(count):
+        yield torch.randint(0, 256, (size, 3, 4, 4), dtype=torch.uint8, generator=made)
+
+
+def test_a_faster_one_takes_over_after_real_requests(clock):
+    serving, _, changes = served(clock)
+    settled = offered(serving, computing(clock, 0.02))
+    for n, views in enumerate(requests(8)):
+        assert torch.equal(serving(views), scores(views))
+        assert serving.chosen.label == ("eager fp32" if n < 6 else "quick fp32")
+    assert changes == ["quick fp32"]
+    assert serving.chosen.rate == pytest.approx(500)  # five times eager's
+    assert settled.is_set()
+    assert "quick fp32, 5.00 times eager" in str(serving)
+
+
+def test_a_slower_one_does_not(clock):
+    serving, model, changes = served(clock)
+    offered(serving, computing(clock, 0.2))
+    for views in requests(20):
+        serving(views)
+    assert (serving.chosen, changes) == (EAGER, [])
+    assert serving.trials[-1].rate == pytest.approx(50)
+    assert model.asked == 20 + 1  # each request, and the probe
+
+
+def flipped(views):
+    """The network's answers, but for one image in fifty."""
+    right = scores(views).clone()
+    right[:1] = right[:1].roll(1, dims=1)
+    return right
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (flipped, "a probability is"),
+        (lambda views: scores(views) * float("nan"), "nan off"),
+    ],
+)
+def test_one_that_says_something_else_of_real_images_is_refused(clock, answer, why):
+    serving, _, changes = served(clock)
+    kind = {"probed": False}
+
+    def ask(views):
+        first, kind["probed"] = not kind["probed"], True
+        clock.now += 0.01
+        return scores(views) if first else answer(views)  # right about the probe
+
+    offered(serving, ask)
+    for views in requests(8):
+        assert torch.equal(serving(views), scores(views))
+    assert changes == []
+    assert "on real requests" in serving.trials[-1].refused
+    assert why in serving.trials[-1].refused
+
+
+def test_the_one_in_use_is_held_to_the_network_on_its_first_requests(clock):
+    trial = Trial(engine="folded", precision="fp32", rate=300)
+    serving, model, changes = served(clock, (trial, computing(clock, 0.01, flipped)))
+    (views,) = requests(1)
+    assert torch.equal(serving(views), scores(views))  # the network's answer, not its own
+    assert changes == ["eager fp32"]
+    assert "on real requests a probability is" in str(serving)
+    asked = model.asked
+    serving(views)
+    assert model.asked == asked + 1  # eager from now on, once each
+
+
+def test_the_next_best_takes_the_place_of_one_that_is_refused(clock):
+    wrong = Trial(engine="folded", precision="bf16", rate=300)
+    good = Trial(engine="folded", precision="fp32", rate=200)
+    model, changes = Right(clock).eval(), []
+    first = ChosenEngine(
+        wrong,
+        computing(clock, 0.01, flipped),
+        (EAGER, wrong, good),
+        ((good, computing(clock, 0.05)),),
+    )
+    serving = EngineInUse(model, first, lambda: changes.append(serving.chosen.label))
+    for views in requests(9):
+        assert torch.equal(serving(views), scores(views))
+    assert changes == ["eager fp32", "folded fp32"]
+    assert [t.label for t in serving.trials] == [
+        "eager fp32",
+        "folded bf16",
+        "folded fp32",
+    ]
+
+
+def test_after_its_first_requests_it_is_believed(clock):
+    trial = Trial(engine="folded", precision="fp32", rate=300)
+    serving, model, _ = served(clock, (trial, computing(clock, 0.01)))
+    for views in requests(20):
+        serving(views)
+    assert model.asked == 7  # 224 images
+
+
+def test_one_that_fails_at_a_request_is_refused_and_the_request_answered(clock):
+    def ask(views):
+        raise RuntimeError("no kernel for this size")
+
+    trial = Trial(engine="other", precision="bf16", rate=300)
+    serving, _, changes = served(clock, (trial, ask))
+    (views,) = requests(1)
+    assert torch.equal(serving(views), scores(views))
+    assert changes == ["eager fp32"]
+    assert "RuntimeError: no kernel for this size" in str(serving)
+
+
+def test_an_error_of_the_network_itself_is_the_askers(clock):
+    def ask(views):
+        raise KdlabError("it fails")
+
+    serving, _, changes = served(clock, (EAGER, ask))
+    with pytest.raises(KdlabError, match="it fails"):
+        serving(torch.zeros(1, 3, 4, 4))
+    assert changes == []
+
+
+NETWORK = {"teacher": "1234", "shape": [3, 32, 32], "threads": 1}
+
+
+@pytest.fixture
+def own_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("KDLAB_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_what_was_fastest_is_remembered_for_this_network_alone(own_home):
+    refused = Trial(engine="b", precision="bf16", rate=900, refused="wrong")
+    trials = (EAGER, Trial(engine="a", precision="fp32", rate=300), refused)
+    assert recall(NETWORK) is None
+    remember(NETWORK, trials)
+    assert recall(NETWORK) == "a fp32"
+    assert recall({**NETWORK, "threads": 2}) is None
+
+
+def test_a_damaged_memory_is_said_and_measured_anew(own_home, caplog):
+    remember(NETWORK, (EAGER,))
+    (file,) = (own_home / "engines").iterdir()
+    file.write_text('[{"engine": 3}]')
+    assert recall(NETWORK) is None
+    assert "engines are measured anew" in caplog.text
