@@ -44,6 +44,7 @@ class Deployment:
     reference: the right logits for the probe images; empty asks for no proof.
     engine: how teachers compute: `eager` is PyTorch as it is; with `auto` each measures what its
         machine has, bf16 too, and takes the fastest that agrees (models/engines).
+    share_answers: teachers keep what they answered for others who ask for the same views.
     answers: of several members, the `mean` of their probabilities (as logits), or the
         logits of `each` side by side; then num_classes is that of all together.
     components: {name: {"source": text, "sha256": hash}} of components that were defined
@@ -63,6 +64,7 @@ class Deployment:
     answers: Literal["mean", "each"] = "mean"
     or_value: bool = False
     engine: EngineChoice = "eager"
+    share_answers: bool = False
 
     @property
     def fingerprint(self) -> str:

@@ -15,9 +15,14 @@ from urllib.parse import urlsplit
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.coordination.lease_store import store_faults
-from kdlab.cluster.deployment import Deployment, EngineChoice
+from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.limits import free_memory, usable_cores
-from kdlab.cluster.pool import PoolSpec, start_scheduler, status_of, wait_for_teacher
+from kdlab.cluster.pool import (
+    ComputingPoolSpec,
+    start_scheduler,
+    status_of,
+    wait_for_teacher,
+)
 from kdlab.cluster.wires.roles import MEANT_TO_END
 from kdlab.cluster.wires.security import Files, Tls, own_files, remember
 from kdlab.config import Fault, Range, register
@@ -35,7 +40,7 @@ _LONGEST_BACK_S = 60.0  # until a teacher that dies again and again is started o
 
 @register("cluster/local_pool")
 @dataclass(frozen=True, kw_only=True)
-class LocalPool(PoolSpec):
+class LocalPool(ComputingPoolSpec):
     """Teachers as processes on this machine, started with the run and ended with it.
 
     teachers: how many at the start.
@@ -47,9 +52,6 @@ class LocalPool(PoolSpec):
     threads: CPU threads of each teacher.
     ttl_s: a teacher silent for longer is given up (EDL's value is 6 s).
     start_s: so long the scheduler and the first teacher may take to come up.
-    engine: `auto` has each teacher measure for some seconds what computes its model fastest on its
-        machine (batch norms folded, bf16, ONNX Runtime, OpenVINO) and agrees with it; `eager` is
-        PyTorch as it is.
     tls: certificates of your own for all traffic of the pool; null makes them for each run,
         and a token for the soft labels. Nobody else on this machine can connect.
     store: redis://... keeps the leases in a Redis; null is a file in the run's folder. A
@@ -66,13 +68,9 @@ class LocalPool(PoolSpec):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     ttl_s: Annotated[float, POSITIVE] = 6.0
     start_s: Annotated[float, POSITIVE] = 600.0
-    engine: EngineChoice = "eager"
     tls: Tls | None = None
     store: str | None = None
     chaos: bool = False
-
-    def engine_choice(self) -> EngineChoice:
-        return self.engine
 
     def cross_faults(self) -> Iterator[Fault]:
         yield from store_faults(self.store, here=True)

@@ -4,6 +4,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -45,9 +46,9 @@ class PoolSpec(Spec, ABC):
     def start(self, deployment: Deployment, folder: Path) -> Pool:
         """Bring the pool up and publish what it serves; logs go to `folder`."""
 
-    def engine_choice(self) -> EngineChoice:
-        """How its teachers compute."""
-        return "eager"
+    def as_served(self, deployment: Deployment) -> Deployment:
+        """What its teachers are told, who may compute it in a way of their own."""
+        return deployment
 
     def check(self) -> None:  # a pool may have nothing to check
         """Find what is wrong before a run starts.
@@ -55,6 +56,26 @@ class PoolSpec(Spec, ABC):
         Raises:
             SchedulerUnreachable: for a pool that should be up already.
         """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputingPoolSpec(PoolSpec):
+    """Teachers that compute, wherever they run.
+
+    engine: `auto` has each teacher measure what computes its model fastest on its machine (batch
+        norms folded, bf16, ONNX Runtime, OpenVINO, compiled) and agrees with it, and change over
+        while it serves; `eager` is PyTorch as it is.
+    share_answers: teachers keep what they answered (up to 256 MB), for others who ask for the same
+        views of the same samples: trials of a sweep, students of other seeds, a run that goes on.
+    """
+
+    engine: EngineChoice = "eager"
+    share_answers: bool = True
+
+    def as_served(self, deployment: Deployment) -> Deployment:
+        return replace(
+            deployment.computed_by(self.engine), share_answers=self.share_answers
+        )
 
 
 def deploy(

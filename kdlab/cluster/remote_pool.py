@@ -14,8 +14,8 @@ from typing import Annotated
 from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.coordination.lease_store import store_faults
-from kdlab.cluster.deployment import Deployment, EngineChoice
-from kdlab.cluster.pool import PoolSpec, deploy, status_of, wait_for_teacher
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.pool import ComputingPoolSpec, deploy, status_of, wait_for_teacher
 from kdlab.cluster.teachers.teacher_host import host_teachers
 from kdlab.cluster.wires.security import Files, Tls, address_faults
 from kdlab.cluster.wires.wire import ask, check_address, register_plugin
@@ -28,7 +28,7 @@ _TICK_S = 1.0
 
 @register("cluster/remote_pool")
 @dataclass(frozen=True, kw_only=True)
-class RemotePool(PoolSpec):
+class RemotePool(ComputingPoolSpec):
     """A Dask scheduler that runs already; teachers join it with `kdlab teacher`.
 
     address: of the scheduler, for example tls://10.0.0.1:8786.
@@ -42,7 +42,6 @@ class RemotePool(PoolSpec):
     workers: Dask workers with the resource `kdlab_teacher` become hosts: each starts so
         many teachers on its machine. 0 leaves that to `kdlab teacher`.
     threads: CPU threads of each of these.
-    engine: `auto` has each teacher measure what computes its model fastest, as in a local pool.
     """
 
     address: str
@@ -54,10 +53,6 @@ class RemotePool(PoolSpec):
     journal: str | None = None
     workers: Annotated[int, Range(ge=0)] = 0
     threads: Annotated[int, Range(ge=1)] = 1
-    engine: EngineChoice = "eager"
-
-    def engine_choice(self) -> EngineChoice:
-        return self.engine
 
     def cross_faults(self) -> Iterator[Fault]:
         yield from address_faults(self.address, self.tls, insecure=self.insecure)

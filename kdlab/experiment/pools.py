@@ -82,7 +82,7 @@ class Pools:
         """The teacher, with the proof of a model that answers so."""
         data, pool = self.setup.data, self.spec.teacher_pool
         reference = answers(torch.from_numpy(probe_images(data.shape)))
-        return deployment_of(
+        made = deployment_of(
             self.setup.teacher,
             data,
             data_spec=self.spec.data.to_dict(),
@@ -90,7 +90,8 @@ class Pools:
             **source.ways(),
             components=notebook_components.pack(set(self.run.components())),
             reference=tuple(map(tuple, proof_of(reference.numpy()))),
-        ).computed_by("eager" if pool is None else pool.engine_choice())
+        )
+        return made if pool is None else pool.as_served(made)
 
     def close(self) -> None:
         for orders in self._orders:

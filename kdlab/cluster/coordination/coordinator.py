@@ -27,6 +27,7 @@ from kdlab.cluster.coordination.coordinator_messages import (
     Refusal,
     StudentStatus,
     TeacherFacts,
+    TeacherNews,
     TeacherStatus,
     Welcome,
     told,
@@ -258,31 +259,21 @@ class Coordinator(SchedulerPlugin):
             self._lost(address)
         return Refusal(why) if why else None
 
-    async def renew(
-        self,
-        address: str,
-        t_t: float,
-        answered: int,
-        queued: int = 0,
-        here: float = 1.0,
-        engine: str | None = None,
-    ) -> bool:
+    async def renew(self, address: str, t_t: float, news: Mapping[str, object]) -> bool:
         self.renewals += 1
         table = self.leases
         known = table.on_renewed(address, time.monotonic())
         if not known:
             return False
         if address in self.facts:
-            known_facts = self.facts[address]
-            here = _share(here)
-            if here != known_facts.here:
-                table.on_here(address, here)
-            if engine != known_facts.engine:
+            before, said = self.facts[address], typed(TeacherNews, news)
+            now = replace(before, **plain(replace(said, here=_share(said.here))))
+            if now.here != before.here:
+                table.on_here(address, now.here)
+            if now.engine != before.engine:
                 table.on_told_anew(address)
                 self._changed()
-            self.facts[address] = replace(
-                known_facts, answered=answered, queued=queued, here=here, engine=engine
-            )
+            self.facts[address] = now
         lease = table.leases[address]
         self.store.renew_teacher(address, lease.ttl_s)
         if _number(t_t) and abs(t_t - lease.t_t) > _OTHER_RATE * lease.t_t:

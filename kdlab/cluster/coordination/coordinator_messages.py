@@ -33,6 +33,8 @@ class TeacherFacts:
         engine: what computes, how fast, and what else was tried; for people.
         chaos: whether it obeys orders to cut its network.
         answered, queued: requests until now, and those that wait; with each renewal.
+        shared: samples until now that were answered without computing, for another student had
+            asked for the same.
     """
 
     name: str
@@ -49,6 +51,18 @@ class TeacherFacts:
     chaos: bool | None = None
     answered: int | None = None
     queued: int | None = None
+    shared: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherNews:
+    """What may be another at each renewal of a lease; see `TeacherFacts`."""
+
+    answered: int
+    queued: int = 0
+    here: float = 1.0
+    engine: str | None = None
+    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

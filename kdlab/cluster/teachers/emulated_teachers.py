@@ -22,6 +22,7 @@ from kdlab.cluster.coordination.coordinator_messages import (
     Published,
     Refusal,
     TeacherFacts,
+    TeacherNews,
     Welcome,
     told,
 )
@@ -109,9 +110,8 @@ class EmulatedTeacher(WorkerPlugin):
                     await asyncio.sleep(self.renew_s * self.chance.random())
                     due = time.monotonic()
                 begin = time.monotonic()
-                known = bool(
-                    await self._ask("renew", t_t=self.rate, answered=self.answered)
-                )
+                news = told(TeacherNews(answered=self.answered))
+                known = bool(await self._ask("renew", t_t=self.rate, news=news))
                 RENEWALS.append(time.monotonic() - begin)
                 due = max(due + self.renew_s, time.monotonic())
                 await asyncio.sleep(due - time.monotonic())  # one message every renew_s

@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.limits import free_memory
 from kdlab.cluster.teachers.engines_of_teacher import EnginesOfTeacher, few_enough
+from kdlab.cluster.teachers.kept_answers import KeptAnswers
 from kdlab.cluster.teachers.probe import probe_images, proof_of
 from kdlab.data.images import ImageData
 from kdlab.errors import DataError, TeacherRefused
@@ -34,6 +36,8 @@ _MEASURE_S = 0.4  # at least once each size
 _REQUEST_S = 3e-4  # what a request costs both ends besides, whatever its size
 _RENEWED_WITHIN_S = 0.2  # between looks whether the lease has to be renewed
 _SMALLEST = 8
+_KEPT_BYTES = 2**28  # of answers, at most, and this share of the memory that is free
+_KEPT_SHARE = 0.1
 _EXAMPLES = 32  # views that engines are measured with, at most
 _AS_GOOD = 0.95  # of the best rate: then the larger batch wins
 _GOOD_ENOUGH = 0.8  # of the best rate: smaller batches waste the machine
@@ -48,6 +52,7 @@ class Request:
     answer: Callable[[NDArray[np.float32] | Exception], None]  # called once, here
     by: "Inference"  # the model it was asked of: another may be loaded meanwhile
     made: Future[NDArray[np.uint8]] | None = None  # views under way (`Inference.expect`)
+    begun: NDArray[np.bool_] | None = None  # of which samples; None is all
 
     @property
     def size(self) -> int:
@@ -118,6 +123,7 @@ class Inference:
         self.engines: EnginesOfTeacher | None = None  # None: PyTorch as it is
         self._ask: Asked = self.model
         self.data: ImageData | None = None
+        self.kept: KeptAnswers | None = None  # None where none are shared
         self._makes_views = ThreadPoolExecutor(1, thread_name_prefix="views-of-requests")
         self.t_t = 0.0  # samples/s while computing
         self.best_batch = deployment.batch
@@ -166,6 +172,8 @@ class Inference:
 
         def changed(gain: float) -> None:
             self.t_t *= gain
+            if self.kept is not None:  # labels of two precisions are not mixed
+                self.kept.clear()
             say(f"computes with {self.engine}")
 
         self.engines = EnginesOfTeacher(
@@ -221,6 +229,12 @@ class Inference:
             return
         try:
             self.data = self.deployment.load_data()
+            if self.deployment.share_answers:
+                self.kept = KeptAnswers(
+                    self.data.ids_below,
+                    self.deployment.num_classes,
+                    min(_KEPT_BYTES, int(_KEPT_SHARE * free_memory())),
+                )
         except (TeacherRefused, DataError) as error:
             if not self.deployment.or_value:
                 raise
@@ -249,15 +263,18 @@ class Inference:
 
     def answer(self, requests: list[Request]) -> None:
         """Compute them together; a failure is the answer to each."""
-        begin = time.perf_counter()
         try:
-            inputs = [self._inputs(request) for request in requests]
-            kinds = {views.dtype for views in inputs}
+            found = [self._kept(request) for request in requests]
+            inputs = [
+                self._inputs(request, missing)
+                for request, (_, missing) in zip(requests, found, strict=True)
+            ]
+            kinds = {views.dtype for views in inputs if len(views)}
             if len(kinds) > 1:  # one student sends uint8, another float32
                 for request in requests:
                     self.answer([request])
                 return
-            logits = self.logits(_joined(inputs))
+            computed = self._timed([views for views in inputs if len(views)])
         except Exception as error:  # the reader is told, and sends it to somebody else
             if len(requests) == 1:
                 requests[0].answer(error)
@@ -265,33 +282,79 @@ class Inference:
             for request in requests:  # one that fails must not fail its neighbours
                 self.answer([request])
             return
+        start = 0
+        for request, (logits, missing), views in zip(requests, found, inputs, strict=True):
+            new = computed[start : start + len(views)]
+            start += len(views)
+            request.answer(self._completed(request, logits, missing, new))
+        self.answered += len(requests)
+
+    def _timed(self, inputs: list[Any]) -> NDArray[np.float32]:
+        """Logits of all of them together; t_t and the engines learn how long they took."""
+        if not inputs:
+            return np.empty((0, self.deployment.num_classes), np.float32)
+        begin = time.perf_counter()
+        logits = self.logits(_joined(inputs))
         seconds = max(1e-9, time.perf_counter() - begin)
         self.t_t += _NEW * (len(logits) / seconds - self.t_t)
         if self.engines is not None:
             self.engines.worked(seconds)
-        start = 0
-        for request in requests:
-            request.answer(logits[start : start + request.size])
-            start += request.size
-        self.answered += len(requests)
+        return logits
+
+    def _kept(
+        self, request: Request
+    ) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_] | None]:
+        """Answers that another student has paid for, and which are missing; None is all."""
+        if self.kept is None or request.ids is None:
+            return None, None
+        logits, known = self.kept.find(request.epoch, request.ids)
+        self.kept.count(len(known), int(known.sum()))
+        return (logits, ~known) if known.any() else (None, None)
+
+    def _completed(
+        self,
+        request: Request,
+        logits: NDArray[np.float32] | None,
+        missing: NDArray[np.bool_] | None,
+        new: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        """The whole answer; what is new of it is kept for others."""
+        if self.kept is not None and request.ids is not None and len(new):
+            ids = request.ids if missing is None else request.ids[missing]
+            self.kept.keep(request.epoch, ids, new)
+        if logits is None:
+            return new
+        logits[missing] = new
+        return logits
 
     def expect(self, request: Request) -> Request:
         """One that arrived: views that take long are begun while another is computed."""
         ids, data = request.ids, self.data
         if request.views is None and ids is not None and data is not None and data.slow:
+            if self.kept is not None:
+                request.begun = ~self.kept.find(request.epoch, ids)[1]
+                ids = ids[request.begun]
             request.made = self._makes_views.submit(data.views, ids, request.epoch)
         return request
 
-    def _inputs(self, request: Request) -> NDArray[np.uint8] | NDArray[np.float32]:
+    def _inputs(
+        self, request: Request, missing: NDArray[np.bool_] | None
+    ) -> NDArray[np.uint8] | NDArray[np.float32]:
+        """Views of the samples that are missing; None is all of them."""
         if request.views is not None:
             return request.views
-        if request.made is not None:
-            while not wait([request.made], _RENEWED_WITHIN_S).done:
-                self.alive()  # what it needs may come from far away
-            return request.made.result()
-        assert request.ids is not None
+        ids = request.ids
+        assert ids is not None
         assert self.data is not None  # checked on arrival
-        return self.data.views(request.ids, request.epoch)
+        every = np.ones(len(ids), np.bool_)
+        missing = every if missing is None else missing
+        begun = every if request.begun is None else request.begun
+        if request.made is None or (missing & ~begun).any():
+            # Nothing was begun, or it was kept then and has made room for others since.
+            return self.data.views(ids[missing], request.epoch)
+        while not wait([request.made], _RENEWED_WITHIN_S).done:
+            self.alive()  # what it needs may come from far away
+        return request.made.result()[missing[begun]]
 
 
 def _joined(inputs: list[Any]) -> Any:

@@ -30,6 +30,7 @@ from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.coordination.coordinator_messages import (
     Refusal,
     TeacherFacts,
+    TeacherNews,
     Welcome,
     told,
 )
@@ -360,15 +361,15 @@ class TeacherServer:
         if not self.ready or self.worker is None:
             return  # it is coming up already, or the connection is
         assert inference is not None
+        news = TeacherNews(
+            answered=inference.answered,
+            queued=self.open_requests,
+            here=inference.here(),
+            engine=inference.engine,
+            shared=0 if inference.kept is None else inference.kept.found,
+        )
         try:
-            known = await self._ask(
-                "renew",
-                t_t=inference.t_t,
-                answered=inference.answered,
-                queued=self.open_requests,
-                here=inference.here(),
-                engine=inference.engine,
-            )
+            known = await self._ask("renew", t_t=inference.t_t, news=told(news))
         except (OSError, TimeoutError) as error:
             logging.getLogger("kdlab").warning("lease not renewed: %s", error)
             return

@@ -1,0 +1,97 @@
+"""Answers that a teacher keeps, so that students who ask for the same get them without computing.
+
+Views are functions of sample and epoch, so the trials of a sweep, students of several seeds and a
+run that goes on after a stop ask for the same again. The oldest answers make room for new ones.
+"""
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+_FREE = -1
+
+
+class KeptAnswers:
+    """A ring of answers; used by several threads.
+
+    Args:
+        samples: of the data set, with those that are drawn more than once.
+        classes: numbers of an answer.
+        most_bytes: of all that is kept, without four bytes for each sample and epoch.
+    """
+
+    def __init__(self, samples: int, classes: int, most_bytes: int) -> None:
+        self._samples, self._classes = samples, classes
+        self.capacity = most_bytes // (4 * classes + 8)  # answers
+        self._lock = threading.Lock()
+        self.asked, self.found = 0, 0  # samples, ever
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all of it: another engine computes from now on."""
+        with self._lock:
+            # Memory of zeros comes when it is written to, not before.
+            self._rows = np.zeros((self.capacity, self._classes), np.float32)
+            self._ids = np.zeros(self.capacity, np.int32)  # whose answer a row is
+            self._epochs = np.zeros(
+                self.capacity, np.int32
+            )  # and one more than of which epoch
+            self._places: dict[int, NDArray[np.int32]] = {}  # epoch -> row of each sample
+            self._count: dict[int, int] = {}  # epoch -> rows
+            self._next = 0  # row that is written next
+
+    def find(
+        self, epoch: int, ids: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """(N, classes) answers and (N,) whether each was kept; the others are anything."""
+        with self._lock:
+            places = self._places.get(epoch)
+            if places is None:
+                shape = (len(ids), self._classes)
+                return np.empty(shape, np.float32), np.zeros(len(ids), np.bool_)
+            at = places[ids]
+            return self._rows[at], at != _FREE
+
+    def count(self, asked: int, found: int) -> None:
+        """So many samples were asked for, so many of them needed no computing."""
+        self.asked += asked
+        self.found += found
+
+    def keep(
+        self, epoch: int, ids: NDArray[np.int64], answers: NDArray[np.float32]
+    ) -> None:
+        """(N,) samples of this epoch and their (N, classes) answers."""
+        with self._lock:
+            places = self._places.get(epoch)
+            if places is None:
+                places = np.full(self._samples, _FREE, np.int32)
+            ids, first = np.unique(ids, return_index=True)
+            new = np.flatnonzero(places[ids] == _FREE)[: self.capacity]
+            if not len(new):
+                return
+            at = (self._next + np.arange(len(new))) % self.capacity
+            self._forget(at)
+            self._next = int(at[-1] + 1) % self.capacity
+            ids = ids[new]
+            self._rows[at], self._ids[at], self._epochs[at] = (
+                answers[first[new]],
+                ids,
+                epoch + 1,
+            )
+            places[ids] = at
+            # Its own oldest rows may have made room, and its table gone with the last of them.
+            self._places[epoch] = places
+            self._count[epoch] = self._count.get(epoch, 0) + len(new)
+
+    def _forget(self, at: NDArray[np.int64]) -> None:
+        """What these rows hold, and the tables of epochs that have none any more."""
+        for marked in np.unique(self._epochs[at]):
+            epoch = int(marked) - 1
+            if epoch < 0:
+                continue  # never written
+            rows = at[self._epochs[at] == marked]
+            self._places[epoch][self._ids[rows]] = _FREE
+            self._count[epoch] -= len(rows)
+            if not self._count[epoch]:
+                del self._places[epoch], self._count[epoch]

@@ -1,0 +1,155 @@
+"""Kept answers are those that were given, whatever came and went between."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.teachers.inference import Inference, Request
+from kdlab.cluster.teachers.kept_answers import KeptAnswers
+from kdlab.cluster.teachers.probe import identity_of
+from kdlab.config.check import construct
+from kdlab.config.load import from_dict
+from kdlab.data.images import DataSpec
+
+SAMPLES, CLASSES = 12, 3
+ROW = 4 * CLASSES + 8  # bytes
+
+
+def answers(epoch, ids):
+    """What the teacher says of them: another number for each sample, epoch and class."""
+    base = 100 * epoch + np.asarray(ids, np.float32)
+    return np.stack([base + k / 10 for k in range(CLASSES)], axis=1).astype(np.float32)
+
+
+batches = st.lists(
+    st.tuples(
+        st.integers(0, 3), st.lists(st.integers(0, SAMPLES - 1), min_size=1, max_size=8)
+    ),
+    max_size=30,
+)
+
+
+@settings(deadline=None)
+@given(capacity=st.integers(0, 20), asked=batches)
+def test_what_is_found_is_what_was_kept_and_the_newest_of_it(capacity, asked):
+    kept = KeptAnswers(SAMPLES, CLASSES, capacity * ROW)
+    assert kept.capacity == capacity
+    newest = []  # (epoch, id), oldest first, as they were written
+    for epoch, listed in asked:
+        ids = np.array(listed)
+        rows, known = kept.find(epoch, ids)
+        expected = [(epoch, i) in newest for i in ids]
+        assert known.tolist() == expected
+        assert np.array_equal(rows[known], answers(epoch, ids)[known])
+        kept.keep(epoch, ids, answers(epoch, ids))
+        new = [(epoch, i) for i in np.unique(ids) if (epoch, i) not in newest]
+        newest = (newest + new[:capacity])[-capacity:] if capacity else []
+
+
+def test_nothing_of_an_engine_that_was_given_up_is_left():
+    kept = KeptAnswers(SAMPLES, CLASSES, 10 * ROW)
+    ids = np.arange(4)
+    kept.keep(0, ids, answers(0, ids))
+    kept.clear()
+    assert not kept.find(0, ids)[1].any()
+
+
+def loaded(block):
+    spec = construct(DataSpec, from_dict(block, "data"))
+    return spec, spec.load()
+
+
+@pytest.fixture(scope="module")
+def teacher():
+    return loaded({"type": "data/digits", "size": 8})
+
+
+def serving(data_spec, data, share=True):
+    deployment = Deployment(
+        members=(),
+        teacher="t",
+        num_classes=len(data.classes),
+        shape=data.shape,
+        batch=16,
+        data=data_spec.to_dict(),
+        identity=identity_of(data),
+        by_reference=True,
+        components={},
+        share_answers=share,
+    )
+
+    class Counting(Inference):
+        """Of no file: the model is a sum over pixels, and what it is asked is counted."""
+
+        def _load(self, weights):
+            self.computed = []
+            return torch.nn.Identity()
+
+        def logits(self, views):
+            self.computed.append(len(views))
+            flat = views.reshape(len(views), -1).astype(np.float32)
+            return flat[:, : self.deployment.num_classes] + flat.sum(1, keepdims=True)
+
+    made = Counting(deployment, [], 1, "cpu")
+    made.load_data()
+    return made
+
+
+def asked(inference, epoch, ids):
+    got = []
+    request = Request(epoch, np.array(ids), None, got.append, inference)
+    inference.answer([inference.expect(request)])
+    (answer,) = got
+    assert not isinstance(answer, Exception), answer
+    return answer
+
+
+def test_a_second_student_costs_nothing_and_gets_the_same(teacher):
+    shared, alone = serving(*teacher), serving(*teacher, share=False)
+    first, second = asked(shared, 0, range(8)), asked(shared, 0, range(8))
+    assert shared.computed == [8]
+    assert np.array_equal(first, second)
+    # Another epoch has other views; of a batch that is known in part, the rest is computed.
+    asked(shared, 1, range(8))
+    mixed = asked(shared, 0, [20, 3, 21, 5])
+    assert shared.computed == [8, 8, 2]
+    assert np.array_equal(mixed, asked(alone, 0, [20, 3, 21, 5]))
+    assert (shared.kept.asked, shared.kept.found) == (28, 10)
+    assert alone.kept is None
+
+
+def test_requests_of_several_students_are_one_batch_of_what_is_missing(teacher):
+    inference, got = serving(*teacher), []
+    asked(inference, 0, [1, 2])
+    requests = [
+        Request(0, np.array(ids), None, got.append, inference)
+        for ids in ([1, 3], [2, 1], [4, 5])
+    ]
+    inference.answer([inference.expect(request) for request in requests])
+    assert inference.computed == [2, 3]
+    right = serving(*teacher, share=False)
+    for request, answer in zip(requests, got, strict=True):
+        assert np.array_equal(answer, asked(right, 0, request.ids))
+
+
+def test_views_that_take_long_are_begun_for_what_is_missing_on_arrival(kdlab_home):
+    photos = {"type": "data/image_folder", "root": "kdlab://clothes.zip", "size": 32}
+    spec, data = loaded({**photos, "kept": "encoded", "augment": {"flip": True}})
+    assert data.slow
+    inference, right = serving(spec, data), serving(spec, data, share=False)
+    asked(inference, 0, range(4))
+    got, early = [], []
+    late = Request(0, np.array([0, 5, 6, 1]), None, got.append, inference)
+    other = Request(0, np.array([6, 7]), None, early.append, inference)
+    inference.expect(late)  # 5 and 6 are begun
+    inference.answer([inference.expect(other)])  # and 6 is kept before it is its turn
+    inference.answer([late])
+    assert inference.computed == [4, 2, 1]
+    assert np.array_equal(got[0], asked(right, 0, [0, 5, 6, 1]))
+    inference.expect(late)  # all are kept ...
+    inference.kept.clear()  # ... until another engine takes over
+    inference.answer([late])
+    assert np.array_equal(got[1], got[0])
