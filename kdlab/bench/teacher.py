@@ -7,16 +7,22 @@ Engines take turns on the same views, and are held to the network as it is (mode
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
+import numpy as np
 import torch
 
+from kdlab.bench import served_teacher
 from kdlab.bench.parts import measured
+from kdlab.cluster.wires.frames import size_of
+from kdlab.cluster.wires.messages import Replies, encode
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.models.engines import ChosenEngine, Engine, choose, installed
-from kdlab.models.model import ModelSpec, Normalised
+from kdlab.models.model import ModelSpec
 from kdlab.report.figures import Figure, Report, Say, figure
 
 _SECONDS = 60.0  # for each network
+_LABELS = 64
+_REPLIES: Mapping[Replies, int] = {"full": 0, "half": 0, "top_k": 10, "sampled": 12}
 _OTHERS = ("onnxruntime", "openvino")
 # Network, side in pixels, views at once, and the two goals: with all extras, with PyTorch alone.
 _Case = tuple[Mapping[str, object], int, int, tuple[float, float]]
@@ -34,6 +40,9 @@ def measure(
     """`labels_per_s_over_eager`, of each network `repeats` times."""
     torch.set_num_threads(1)
     parts = {name: partial(_gains, name, repeats, say) for name in _NETWORKS}
+    parts["bytes"] = partial(_bytes_per_label, say)
+    parts["end_to_end"] = partial(served_teacher.gains, repeats, say)
+    parts["shared"] = partial(served_teacher.shared, repeats, say)
     return measured("teacher", parts, only)
 
 
@@ -57,7 +66,7 @@ def _tried(name: str, say: Say) -> ChosenEngine:
         torch.manual_seed(0)
         model = construct(ModelSpec, from_dict(block, name)).build(10, 3)
         views = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)
-        _see(model, views)
+        served_teacher.see(model, views)
     choice = choose(model, views, _quick(), threads=1, seconds=_SECONDS)
     say(f"{name}: {choice}")
     return choice
@@ -68,13 +77,19 @@ def _quick() -> list[Engine]:
     return [engine for engine in installed("cpu") if engine.name != "compiled"]
 
 
-@torch.no_grad()
-def _see(model: Normalised, views: torch.Tensor) -> None:
-    """Batch norms with statistics of what is asked, as a trained network has them."""
-    model.train()
-    for _ in range(3):
-        model(views)
-    model.eval()
+def _bytes_per_label(say: Say) -> list[Figure]:
+    """Of an answer of 64 labels on the wire, with all that is around them."""
+    chance = np.random.default_rng(0)
+    figures = []
+    for classes, goal in ((100, "<= 44"), (1000, None)):
+        logits = chance.normal(0, 3, (_LABELS, classes)).astype(np.float32)
+        for replies, k in _REPLIES.items():
+            each = size_of({"number": 10**6}, encode(logits, replies, k)) / _LABELS
+            name = f"{replies}{k or ''}".replace("top_k", "top")
+            label = f"bytes_per_label/{name}" + ("" if classes == 100 else f"/{classes}")
+            figures.append(figure(label, each, "bytes", goal if name == "top10" else None))
+            say(f"{classes} classes, {name}: {each:.1f} bytes per label")
+    return figures
 
 
 def _gain(choice: ChosenEngine, among: Callable[[str], bool]) -> float:

@@ -20,6 +20,7 @@ from kdlab.data.samples import SampleDescription
 from kdlab.errors import BadInput, ClusterError
 from kdlab.papers.edl_dist.hybrid_schedule import Policy, default_thresholds
 from kdlab.papers.edl_dist.reader_rules import Rules
+from kdlab.soft_labels.compressed import MOST_DRAWS
 from kdlab.soft_labels.label_file import meta_for, own_folder
 from kdlab.soft_labels.source import Batch, MixedLabels, SourceContext, SourceSpec
 from kdlab.supervision.children import tail
@@ -49,8 +50,9 @@ class Served(SourceSpec):
     inputs: `reference` sends sample ids (teachers must be able to read the data),
         `value_uint8` and `value_float32` send the pixels, `auto` ids to teachers that have
         the same data and uint8 pixels to the others.
-    replies: logits in full (float32), half (float16), or only the top_k likeliest classes
-        with the mass of the rest.
+    replies: logits in full (float32), half (float16), only the top_k likeliest classes
+        with the mass of the rest, or `sampled`: top_k classes drawn by their probability, right
+        on average at temperature 1, in two or three bytes each.
     cache_views: keep the soft labels of so many views per sample and ask for each only
         once; training then sees these views again and again (epoch e sees view e mod
         cache_views), as with `soft_labels/cached`, whose format it is. null keeps none.
@@ -100,6 +102,8 @@ class Served(SourceSpec):
             for name in ("lt", "ut"):
                 if getattr(self, name) is None:
                     yield Fault(name, f"is null; say it in {self.thresholds_in}")
+        if self.replies == "sampled" and self.top_k > MOST_DRAWS:
+            yield Fault("top_k", f"is {self.top_k}; a label has at most {MOST_DRAWS} draws")
         if self.lt is None or self.ut is None:
             return
         if self.lt >= self.ut:
@@ -128,8 +132,8 @@ class Served(SourceSpec):
             )
 
     def output_faults(self) -> Iterator[Fault]:
-        if self.replies == "top_k":
-            yield Fault("replies", "is top_k; here all outputs are needed")
+        if self.replies in ("top_k", "sampled"):
+            yield Fault("replies", f"is {self.replies}; here all outputs are needed")
         if self.cache_views is not None:
             yield Fault("cache_views", "keeps soft labels; these change, or are none")
 
@@ -149,6 +153,14 @@ class Served(SourceSpec):
             "by_reference": self.inputs in ("reference", "auto"),
             "or_value": self.inputs == "auto",
         }
+
+    def loss_faults(self, temperature: float) -> Iterator[Fault]:
+        if self.replies == "sampled" and temperature != 1:
+            yield Fault(
+                "replies",
+                f"is sampled and loss.temperature is {temperature:g}; draws are right on average "
+                "at temperature 1 alone. top_k or half serve other temperatures",
+            )
 
     def check(self, classes: int) -> None:
         if self.replies == "top_k" and self.top_k >= classes:

@@ -182,7 +182,11 @@ class ExperimentSpec(Spec):
         if taught and not self.teachers() and not self.method.needs_teacher:
             yield Fault("teacher", f"is missing; {taught[0].component} needs one")
         batch = self.method.labelled(self).batch
-        for fault in self.soft_labels.batch_faults(batch):
+        temperature = getattr(self.loss, "temperature", 1.0)
+        for fault in (
+            *self.soft_labels.batch_faults(batch),
+            *self.soft_labels.loss_faults(temperature),
+        ):
             yield fault.under("soft_labels")
         keeping = [m.source for m in self.members() if m.source.keeps_labels]
         if keeping and self.data.sampling.active:

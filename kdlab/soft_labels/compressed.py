@@ -1,11 +1,18 @@
-"""Soft labels in fewer bytes: the k largest log-probabilities and one number for the rest.
+"""Soft labels in fewer bytes: the k largest log-probabilities, or k classes drawn by chance.
 
-The mass outside the top k is spread evenly over the other classes when it is read back.
-Exact at T = 1 in the kept classes; at other temperatures the even spread is the
-approximation, and `lost_nats` says how large it is. NumPy only: the reader process that
-expands what teachers send imports no torch.
+`compress`: the mass outside the top k is spread evenly over the other classes when it is read back.
+Exact at T = 1 in the kept classes; at other temperatures the even spread is the approximation, and
+`lost_nats` says how large it is.
+
+`draw`: classes by their probability, so that what is read back is right on average at T = 1, while
+top k alone moves the mean of many labels (Anshumann et al. 2025, arXiv 2503.16870, section 3). The
+paper's draws are independent; these are at even distances with one random start (systematic
+sampling), which is as unbiased, and every class of probability 1/k or more is certain to be there.
+
+NumPy only: the reader process that expands what teachers send imports no torch.
 """
 
+import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +21,7 @@ from numpy.typing import NDArray
 
 class TopK(NamedTuple):
     values: NDArray[np.float16]  # (N, k) log-probabilities, largest first
-    classes: NDArray[np.int32]  # (N, k)
+    classes: NDArray[np.integer]  # (N, k), of the smallest type that holds them
     tail: NDArray[np.float16]  # (N,) log of the mass of all other classes together
 
     def nonsense(self, num_classes: int) -> str:
@@ -26,6 +33,8 @@ class TopK(NamedTuple):
         count, k = self.values.shape
         if self.classes.shape != (count, k) or self.tail.shape != (count,) or not k:
             raise IndexError(f"shapes {[a.shape for a in self]}")
+        if self.classes.dtype.kind not in "iu":
+            return f"class numbers of type {self.classes.dtype}"
         if k >= num_classes or self.classes.min() < 0 or self.classes.max() >= num_classes:
             return f"{k} classes up to number {self.classes.max()} of {num_classes}"
         ordered = np.sort(self.classes, axis=1)
@@ -40,6 +49,36 @@ class TopK(NamedTuple):
         return ""
 
 
+class Drawn(NamedTuple):
+    """k draws of each label: how often which class; those that are not needed are drawn 0 times."""
+
+    drawn: NDArray[np.integer]  # (N, k) classes, the most frequent first
+    times: NDArray[np.uint8]  # (N, k)
+
+    def nonsense(self, num_classes: int) -> str:
+        """Why these are no labels of so many classes; empty when they are.
+
+        Raises:
+            IndexError: not even the shapes fit.
+        """
+        if self.drawn.shape != self.times.shape or self.drawn.ndim != 2:
+            raise IndexError(f"shapes {[a.shape for a in self]}")
+        if self.drawn.dtype.kind not in "iu" or self.times.dtype != np.uint8:
+            return f"types {[str(a.dtype) for a in self]}"
+        k = self.drawn.shape[1]
+        if not k or self.drawn.min() < 0 or self.drawn.max() >= num_classes:
+            return f"{k} classes up to number {self.drawn.max()} of {num_classes}"
+        used = np.where(self.times > 0, self.drawn.astype(np.int64), -1 - np.arange(k))
+        ordered = np.sort(used, axis=1)
+        if (ordered[:, 1:] == ordered[:, :-1]).any():
+            return "a class twice in one label"
+        sums = self.times.sum(axis=1, dtype=np.int64)
+        if (sums != k).any():
+            return f"{sums[sums != k][0]} draws in a label of {k}"
+        return ""
+
+
+MOST_DRAWS = 255
 _SMALLEST = -30.0  # log of a tail that is numerically empty; finite in float16
 _MASS_OFF = 0.05  # from 1: float16 logarithms near 0 are exact to 0.0005, near -8 to 0.008
 
@@ -62,7 +101,41 @@ def compress(logits: NDArray[np.floating], k: int) -> TopK:
     np.put_along_axis(rest, top, 0.0, axis=1)
     tail = np.log(np.maximum(rest.sum(axis=1), np.exp(_SMALLEST)))
     small = np.maximum(values, -6e4).astype(np.float16)  # float16 ends at 65504
-    return TopK(small, top.astype(np.int32), tail.astype(np.float16))
+    classes = top.astype(class_type(logits.shape[1]))
+    return TopK(small, classes, tail.astype(np.float16))
+
+
+def class_type(num_classes: int) -> type[np.integer]:
+    """The smallest that holds the numbers of so many classes."""
+    if num_classes <= 2**8:
+        return np.uint8
+    return np.uint16 if num_classes <= 2**16 else np.int32
+
+
+def draw(logits: NDArray[np.floating], k: int) -> Drawn:
+    """(N, C) logits to k draws of each, 1 <= k <= 255; the same logits are drawn alike."""
+    cumulated = np.exp(log_probabilities(logits).astype(np.float64)).cumsum(axis=1)
+    rows = np.ascontiguousarray(logits)
+    # Chance that is a function of the label: a run that is repeated draws the same.
+    start = np.array([zlib.crc32(row.tobytes()) for row in rows])[:, None] / 2**32
+    passed = np.floor(k * cumulated / cumulated[:, -1:] + start).astype(np.int64)
+    passed[:, -1] = k
+    times = np.diff(passed, axis=1, prepend=0)
+    width = min(k, logits.shape[1])
+    often = np.argsort(-times, axis=1, kind="stable")[:, :width]
+    found = np.zeros((len(rows), k), class_type(logits.shape[1]))
+    count = np.zeros((len(rows), k), np.uint8)
+    found[:, :width], count[:, :width] = often, np.take_along_axis(times, often, axis=1)
+    return Drawn(found, count)
+
+
+def expand_drawn(drawn: Drawn, num_classes: int) -> NDArray[np.float32]:
+    """(N, num_classes) logits whose softmax is how often each class was drawn."""
+    k = drawn.times.shape[1]
+    full = np.zeros((len(drawn.times), num_classes), np.float32)
+    rows = np.arange(len(full))[:, None]
+    np.add.at(full, (rows, drawn.drawn.astype(np.int64)), drawn.times / np.float32(k))
+    return np.log(np.maximum(full, np.float32(np.exp(_SMALLEST))))
 
 
 def expand(small: TopK, num_classes: int) -> NDArray[np.float32]:

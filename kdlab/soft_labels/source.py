@@ -251,6 +251,10 @@ class SourceSpec(Spec, ABC):
         """What is too small for batches of so many samples."""
         yield from ()
 
+    def loss_faults(self, temperature: float) -> Iterator[Fault]:
+        """Why its labels do not serve a loss of this temperature."""
+        yield from ()
+
     def output_faults(self) -> Iterator[Fault]:
         """Why it cannot fetch outputs that are no soft labels, and change while it trains."""
         yield Fault("", f"is {self.component}; it must be of a pool: cluster/served")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import softmax
 
 from kdlab.cluster.child_configs import WiresConfig
 from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
@@ -128,7 +129,7 @@ def test_an_answer_that_cannot_be_read_is_unusable():
         answers_of(objects)
 
 
-@pytest.mark.parametrize("replies", ["full", "half", "top_k"])
+@pytest.mark.parametrize("replies", ["full", "half", "top_k", "sampled"])
 def test_every_way_to_reply_travels(replies):
     logits = np.random.default_rng(1).normal(size=(4, 10)).astype(np.float32)
 
@@ -136,6 +137,9 @@ def test_every_way_to_reply_travels(replies):
         reply(encode(logits, replies, top_k=9))
 
     got = answers_of(replies_as_told)
+    if replies == "sampled":
+        assert np.abs(softmax(got, axis=1) - softmax(logits, axis=1)).max() < 1 / 9
+        return
     expected = log_probabilities(logits) if replies == "top_k" else logits
     assert np.allclose(got, expected, atol=2e-2)
 
@@ -230,6 +234,7 @@ VIEWS = {"views": np.zeros((3, 1, 8, 8), np.uint8)}
         (GOOD | {"epoch": "0"}, IDS, "a request asks for"),
         (GOOD | {"replies": "pickle"}, IDS, "a request asks for"),
         (GOOD | {"replies": "top_k", "top_k": 0}, IDS, "top_k is 0 of 10 classes"),
+        (GOOD | {"replies": "sampled", "top_k": 256}, IDS, "256 draws of a label"),
         (GOOD | {"replies": "top_k", "top_k": 10}, IDS, "top_k is 10 of 10 classes"),
         (GOOD, {}, "the inputs are {}"),
         (GOOD, IDS | VIEWS, "images of this pool are"),

@@ -37,6 +37,7 @@ def refused(kdlab_cli, elsewhere, *words):
         ([SMOKE, "train.epochs"], "key=value"),
         ([SMOKE, "student.type=timm/resnet_18"], "Nearest: "),
         (["smoke/cached", "soft_labels.top_k=10"], "top_k is 10 and the data has 10 classes"),
+        (["smoke/served", "soft_labels.replies=sampled"], "right on average at temperature 1"),
         ([SMOKE, "data.size=600"], "must be <= 256"),
         (["smoke/cached", "soft_labels.views=1000000000000"], "must be <= 1e+06"),
         (["smoke/served", "soft_labels.slots=1000000000"], "must be <= 1024"),

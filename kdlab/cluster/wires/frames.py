@@ -23,11 +23,22 @@ _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"kdl1"
 _BUFFER = 16 * 1024  # bytes; larger bodies are received in place
 _LARGEST_HEADER = _BUFFER - _PREFIX.size
-_TYPES = ("|u1", "<i4", "<i8", "<f2", "<f4")
+_TYPES = ("|u1", "<u2", "<i4", "<i8", "<f2", "<f4")
 
 
 class NotOurs(ValueError):
     """The other end speaks something else, or another version."""
+
+
+def _headed(header: Mapping[str, object], arrays: Arrays) -> bytes:
+    about = [[name, a.dtype.str, a.shape] for name, a in arrays.items()]
+    return json.dumps({**header, "arrays": about}).encode()
+
+
+def size_of(header: Mapping[str, object], arrays: Arrays) -> int:
+    """Bytes of a frame, without what TLS and TCP add."""
+    whole = sum(array.nbytes for array in arrays.values())
+    return _PREFIX.size + len(_headed(header, arrays)) + whole
 
 
 class Frames(asyncio.BufferedProtocol):
@@ -54,8 +65,7 @@ class Frames(asyncio.BufferedProtocol):
         self.transport = transport
 
     def write(self, header: Mapping[str, object], arrays: Arrays) -> None:
-        about = [[name, a.dtype.str, a.shape] for name, a in arrays.items()]
-        head = json.dumps({**header, "arrays": about}).encode()
+        head = _headed(header, arrays)
         bodies = [np.ascontiguousarray(a) for a in arrays.values()]
         prefix = _PREFIX.pack(_MAGIC, len(head), sum(a.nbytes for a in bodies))
         # One system call for what is small, no copy of what is large.

@@ -2,8 +2,8 @@
 
 Inputs travel by reference (ids, eight bytes each; the teacher makes the same view from
 its own copy of the data), as uint8 pixels, or as float32 pixels on the 0..1 scale as the
-paper has it. Answers are float32 or float16 logits, or the k likeliest classes with the
-mass of the rest.
+paper has it. Answers are float32 or float16 logits, the k likeliest classes with the
+mass of the rest, or k classes that were drawn.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,18 @@ from numpy.typing import NDArray
 
 from kdlab.cluster.wires.frames import Arrays
 from kdlab.messages import MessageError, plain, typed
-from kdlab.soft_labels.compressed import TopK, compress, expand
+from kdlab.soft_labels.compressed import (
+    MOST_DRAWS,
+    Drawn,
+    TopK,
+    compress,
+    draw,
+    expand,
+    expand_drawn,
+)
 
 Inputs = Literal["reference", "value_uint8", "value_float32", "auto"]
-Replies = Literal["full", "half", "top_k"]
+Replies = Literal["full", "half", "top_k", "sampled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +35,7 @@ class LabelRequest:
 
     epoch: int  # of the views
     replies: Replies
-    top_k: int = 0  # classes of each label, where that is the form
+    top_k: int = 0  # classes of each label, or draws, where that is the form
     serves: str | None = None  # fingerprint of the teacher that is meant; None is any
 
     def header(self) -> dict[str, object]:
@@ -74,6 +82,8 @@ def check(
         raise ValueError(f"a request asks for {dict(asked)!r}")
     if wanted.replies == "top_k" and not 0 < wanted.top_k < classes:
         raise ValueError(f"top_k is {wanted.top_k} of {classes} classes")
+    if wanted.replies == "sampled" and not 0 < wanted.top_k <= MOST_DRAWS:
+        raise ValueError(f"{wanted.top_k} draws of a label; 1 to {MOST_DRAWS} are taken")
     if set(inputs) == {"ids"}:
         fits = inputs["ids"].dtype == np.int64 and inputs["ids"].ndim == 1
     elif set(inputs) == {"views"}:
@@ -104,6 +114,8 @@ def samples_in(asked: Arrays) -> int:
 def encode(logits: NDArray[np.float32], replies: Replies, top_k: int) -> Arrays:
     if replies == "top_k":
         return compress(logits, top_k)._asdict()
+    if replies == "sampled":
+        return draw(logits, top_k)._asdict()
     dtype = np.float16 if replies == "half" else np.float32
     with np.errstate(over="ignore"):  # beyond 65504 it is infinite, and refused there
         return {"logits": np.ascontiguousarray(logits, dtype)}
@@ -117,11 +129,17 @@ def decode(answer: Arrays, classes: int) -> NDArray[np.float32]:
     """
     if "logits" in answer:
         return np.asarray(answer["logits"], dtype=np.float32)
+    small: TopK | Drawn
     try:
-        small = TopK(answer["values"], answer["classes"], answer["tail"])
+        if "drawn" in answer:
+            small = Drawn(answer["drawn"], answer["times"])
+        else:
+            small = TopK(answer["values"], answer["classes"], answer["tail"])
         nonsense = small.nonsense(classes)
     except (KeyError, IndexError, AttributeError) as error:
         raise ValueError(f"it answered with {sorted(answer)}") from error
     if nonsense:
         raise ValueError(nonsense)
-    return expand(small, classes)
+    return (
+        expand_drawn(small, classes) if isinstance(small, Drawn) else expand(small, classes)
+    )
