@@ -3,8 +3,9 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
-from kdlab.cluster.teachers.inference import Inbox, Request
+from kdlab.cluster.teachers.inference import Inbox, Inference, Request
 from kdlab.cluster.teachers.teacher_server import TeacherServer
 
 
@@ -48,7 +49,9 @@ def test_the_end_comes_after_what_was_asked_before():
 def test_a_part_that_was_cut_for_another_teacher_is_taken_too():
     """A hedge or a check of 64 samples, at a teacher that is quickest with 32."""
     deployment = SimpleNamespace(teacher="t", shape=(1, 8, 8), num_classes=10, batch=64)
-    model = SimpleNamespace(deployment=deployment, data=None, best_batch=32, expect=same)
+    model = SimpleNamespace(
+        deployment=deployment, data=None, best_batch=32, largest_request=64, expect=same
+    )
     server = SimpleNamespace(inference=model, open_requests=0, requests=Inbox())
     asked, refused = {"serves": "t", "epoch": 0, "replies": "full"}, []
     views = np.zeros((65, 1, 8, 8), np.uint8)
@@ -57,3 +60,20 @@ def test_a_part_that_was_cut_for_another_teacher_is_taken_too():
     assert refused == []
     TeacherServer.infer(server, asked, {"views": views}, refused.append)
     assert "65 samples at once; at most 64 are taken" in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "best"),
+    [
+        (lambda size: 1e-3 * size, 64),  # twice the work takes twice as long
+        (lambda size: 0.02 + 1e-5 * size, 1024),  # a device that is far from busy
+        (lambda size: 0.02 + 2e-4 * size, 256),  # beyond, others would wait for too long
+    ],
+)
+def test_students_are_gathered_as_far_as_it_pays_and_nobody_waits_long(seconds, best):
+    rate = 64 / seconds(64)
+    model = SimpleNamespace(best_batch=64, t_t=rate, _seconds=seconds)
+    Inference._measure_gathered(model)
+    assert model.best_batch == best
+    assert model.t_t == pytest.approx(best / seconds(best))
+    assert best == 64 or seconds(best) <= 0.1

@@ -40,6 +40,8 @@ _KEPT_BYTES = 2**28  # of answers, at most, and this share of the memory that is
 _KEPT_SHARE = 0.1
 _EXAMPLES = 32  # views that engines are measured with, at most
 _AS_GOOD = 0.95  # of the best rate: then the larger batch wins
+_GATHERED = 1024  # samples of several students together, at most
+_GATHERED_S = 0.1  # at most: so long a small request may have to wait for what is computed
 _GOOD_ENOUGH = 0.8  # of the best rate: smaller batches waste the machine
 _NEW = 0.1  # weight of the newest rate in the running mean
 
@@ -195,6 +197,11 @@ class Inference:
         views: NDArray[np.uint8] = self.data.views(self.data.train[:count], 0)
         return views
 
+    @property
+    def largest_request(self) -> int:
+        """Samples. A hedge or a check was cut for a teacher that takes more at once than this."""
+        return max(self.deployment.batch, self.best_batch)
+
     def probe(self) -> list[list[float]]:
         """Its answer to the probe images: the proof that it is the right model."""
         return proof_of(self.logits(probe_images(self.deployment.shape)))
@@ -217,6 +224,20 @@ class Inference:
         self.best_batch = max(s for s, rate in whole.items() if rate >= _AS_GOOD * best)
         self.min_batch = min(s for s, rate in whole.items() if rate >= _GOOD_ENOUGH * best)
         self.t_t = rates[self.best_batch]
+        if self.best_batch == self.deployment.batch:
+            self._measure_gathered()
+
+    def _measure_gathered(self) -> None:
+        """Whether requests of several students are worth being computed together."""
+        while (size := 2 * self.best_batch) <= _GATHERED and size / self.t_t <= _GATHERED_S:
+            self._seconds(size)  # prepares
+            taken = [
+                (self._seconds(self.best_batch), self._seconds(size)) for _ in range(3)
+            ]
+            gain = median(2 * one / two for one, two in taken)
+            if gain * _AS_GOOD < 1:
+                return
+            self.best_batch, self.t_t = size, self.t_t * gain
 
     def load_data(self) -> None:
         """The data set, where samples come by reference.

@@ -132,8 +132,7 @@ class TeacherServer:
                 inputs,
                 deployment.shape,
                 deployment.num_classes,
-                # A hedge or a check was cut for a teacher that takes more at once.
-                deployment.batch,
+                inference.largest_request,
                 None if data is None else data.ids_below,
             )
         except (TeacherRefused, ValueError) as error:
@@ -177,8 +176,8 @@ class TeacherServer:
         """Bytes: the images of its largest batch as float32, and no more."""
         if self.inference is None:
             return 0
-        deployment = self.inference.deployment
-        return 4 * deployment.batch * prod(deployment.shape) + 4096
+        inference = self.inference
+        return 4 * inference.largest_request * prod(inference.deployment.shape) + 4096
 
     async def partition(self, seconds: float) -> None:
         """Chaos: neither answers nor renewals leave this teacher for so long."""
