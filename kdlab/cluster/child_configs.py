@@ -64,6 +64,7 @@ class TeacherConfig:
         chaos: whether tests may cut its network and make it lie.
         patience_s: how long it tries to reach a scheduler that is away; None is for ever.
         sha256: of the only weights it serves; None serves what the pool serves.
+        notice: where its machine says that it will be taken away (teachers/preemption.py).
     """
 
     scheduler: str
@@ -79,6 +80,7 @@ class TeacherConfig:
     chaos: bool = False
     patience_s: float | None = None
     sha256: str | None = None
+    notice: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

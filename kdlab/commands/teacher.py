@@ -20,10 +20,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--patience", type=float, default=None, help="s without a scheduler; then it ends"
     )
+    parser.add_argument(
+        "--notice",
+        default=None,
+        help="aws, gcp, azure, http://... or a file: says that this machine will be taken away",
+    )
 
 
 def do(arguments: argparse.Namespace) -> int:
     from kdlab.cluster.child_configs import TeacherConfig
+    from kdlab.cluster.teachers.preemption import checked_notice
     from kdlab.run.join import certificates, join
 
     tls = certificates(
@@ -43,5 +49,6 @@ def do(arguments: argparse.Namespace) -> int:
         port=arguments.port,
         label_port=arguments.label_port,
         patience_s=arguments.patience,
+        notice=None if arguments.notice is None else checked_notice(arguments.notice),
     )
     return join(config, arguments.model)

@@ -112,6 +112,11 @@ def test_exit_codes_tell_a_supervisor_what_happened(scheduled, deployment, tmp_p
     until(lambda: free(address))
     polite.process.send_signal(signal.SIGTERM)
     assert polite.process.wait(300) == 0
+    notice = tmp_path / "taken-away"
+    spot = add(address, tmp_path, "spot", notice=str(notice))
+    until(lambda: free(address))
+    notice.touch()
+    assert spot.process.wait(300) == 0
     refused = add(address, tmp_path, "refused", sha256="0" * 64)  # has another model
     assert refused.process.wait(300) == 2
     assert "started for model 00000000" in refused.log.read_text()

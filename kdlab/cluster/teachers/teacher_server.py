@@ -20,6 +20,7 @@ from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from kdlab.cluster.child_configs import TeacherConfig
+from kdlab.cluster.teachers.preemption import noticed
 from kdlab.cluster.teachers.teacher import AGAIN_S, LONGEST_S, Ending, TeacherServer
 from kdlab.cluster.wires import security
 from kdlab.cluster.wires.roles import NO_SCHEDULER, TEACHER, TeacherWorker
@@ -60,10 +61,20 @@ async def serve(
             loop.add_signal_handler(
                 sign, lambda: leaving.append(asyncio.create_task(teacher.withdraw()))
             )
+        watcher = asyncio.create_task(_leave_in_time(teacher, config.notice))
         try:
             return await _connections(config, teacher)
         finally:
+            watcher.cancel()
             teacher.close()
+
+
+async def _leave_in_time(teacher: TeacherServer, notice: str | None) -> None:
+    """Before its machine is taken away, where it is told so."""
+    if notice is None:
+        return
+    teacher.say(f"this machine will be taken away: {await noticed(notice, teacher.say)}")
+    await teacher.withdraw()
 
 
 async def _connections(config: TeacherConfig, teacher: TeacherServer) -> Ending:
