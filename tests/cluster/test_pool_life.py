@@ -4,10 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests_support import free_port, listens, trained_ids, until
 
 from kdlab.cluster.child_configs import TeacherConfig
@@ -195,5 +198,54 @@ def test_any_dask_workers_can_host_teachers(deployment, served, tmp_path):
             pool.close()
     finally:
         for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_prometheus_sees_the_pool_at_the_schedulers_metrics(deployment, served, tmp_path):
+    """On a `dask scheduler` of a user, whose page it is; the pool's own has no pages at all."""
+    port, page = free_port(), free_port()
+    address = f"tcp://127.0.0.1:{port}"
+    where = ("--host", "127.0.0.1", "--port", str(port))
+    words = ("scheduler", *where, "--dashboard-address", f"127.0.0.1:{page}")
+    preload = ("--preload", "kdlab.cluster.coordinator")
+    scheduler = subprocess.Popen(
+        [sys.executable, "-m", "dask", *words, *preload],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    children = [scheduler]
+    try:
+        until(lambda: listens(port) and listens(page))
+        spec = RemotePool(address=address, insecure=True, ttl_s=60.0)
+        pool = spec.start(deployment, tmp_path / "pool")
+        children.append(teacher(address, tmp_path, "seen").process)
+        until(lambda: free(address))
+        source, samples, _ = served(pool, epochs=100)
+
+        def number(name, **labels):
+            with urllib.request.urlopen(f"http://127.0.0.1:{page}/metrics") as answer:
+                families = text_string_to_metric_families(answer.read().decode())
+            (found,) = (
+                sample.value
+                for family in families
+                for sample in family.samples
+                if sample.name == name and labels.items() <= sample.labels.items()
+            )
+            return found
+
+        batches = source.epoch(0, ())
+        ids = [next(batches).ids.copy()]
+        assert number("kdlab_teachers", state="assigned") == 1
+        assert number("kdlab_teacher_samples_per_second", teacher="seen") > 0
+        assert number("kdlab_student_needs_samples_per_second") > 0
+        assert number("kdlab_leases_expired_total") == 0
+        until(lambda: number("kdlab_teacher_answered_requests_total", teacher="seen") > 0)
+        ids += [batch.ids.copy() for batch in batches]
+        assert sorted(np.concatenate(ids)) == sorted(samples.train_ids())
+        source.close()
+        pool.close()
+    finally:
+        for process in children:
             process.kill()
             process.wait()

@@ -39,11 +39,13 @@ from kdlab.cluster.coordination.lease_store import (
     StudentRow,
     make_store,
 )
+from kdlab.cluster.coordination.metrics import PoolMetrics, can_be_shown
 from kdlab.cluster.coordination.quarantine import Quarantine
 from kdlab.cluster.coordination.recording import Recorded
 from kdlab.cluster.coordination.student_news import StudentNews
 from kdlab.cluster.coordination.weights_shelf import WeightsShelf
 from kdlab.cluster.teachers.probe import disagreement
+from kdlab.cluster.wires.security import NoHttp
 from kdlab.messages import plain, typed
 from kdlab.papers.edl_dist.leases import Demand, LeaseTable
 
@@ -78,6 +80,9 @@ class Coordinator(SchedulerPlugin):
         self.renewals = 0
 
     async def start(self, scheduler: Scheduler) -> None:
+        before = getattr(scheduler, "kdlab_coordinator", None)
+        if before is self:
+            return  # Dask starts again what a preload has added and started
         self.incarnation = uuid.uuid4().hex
         self.deployed = asyncio.Event()
         self.store: LeaseStore = make_store(self.store_url, self.store_prefix)
@@ -102,15 +107,22 @@ class Coordinator(SchedulerPlugin):
             {f"kdlab_{name}": getattr(self, name) for name in operations}
             | {"kdlab_weights": self.shelf.piece, "kdlab_weights_put": self.shelf.put}
         )
+        self.metrics: PoolMetrics | None = None
+        if can_be_shown() and not isinstance(scheduler, NoHttp):
+            self.metrics = PoolMetrics(self.pool_status)
         self.ticker = PeriodicCallback(self.tick, _TICK_MS)
         self.ticker.start()
-        before = getattr(scheduler, "kdlab_coordinator", None)
         if before is not None:  # this plugin replaces one that was removed
             await before.close()
+        if self.metrics is not None:
+            self.metrics.register()
         scheduler.kdlab_coordinator = self
 
     async def close(self) -> None:
         self.ticker.stop()
+        if self.metrics is not None:
+            self.metrics.unregister()
+            self.metrics = None
         await self.store.close()
         await self.shelf.close()
 
@@ -382,6 +394,10 @@ class Coordinator(SchedulerPlugin):
 
     async def status(self) -> dict[str, object]:
         """`PoolStatus`, for waiting pools, `kdlab doctor` and tests."""
+        return self.pool_status().said()
+
+    def pool_status(self) -> PoolStatus:
+        """What is to be seen now."""
         now, published = time.monotonic(), self.published
         return PoolStatus(
             deployed="" if published is None else published.fingerprint,
@@ -395,7 +411,7 @@ class Coordinator(SchedulerPlugin):
                 TeacherStatus.of(le, now, self.facts.get(le.teacher))
                 for le in self.leases.leases.values()
             ),
-        ).said()
+        )
 
 
 def _share(value: float) -> float:

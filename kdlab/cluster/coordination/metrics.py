@@ -1,0 +1,102 @@
+"""What Prometheus sees of a pool, at /metrics of the scheduler it lives in.
+
+Dask's scheduler serves that page where prometheus-client is installed; whatever registers there
+is on it. Numbers are read from the coordinator when somebody asks, so that they cost nothing else.
+"""
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, get_args
+
+from kdlab.cluster.coordination.coordinator_messages import (
+    PoolStatus,
+    StudentStatus,
+    TeacherFacts,
+    TeacherStatus,
+)
+from kdlab.papers.edl_dist.leases import State
+
+if TYPE_CHECKING:  # an extra
+    from prometheus_client.core import Metric
+
+_NOTHING = TeacherFacts(
+    name="", pid=0, device="", threads=0, best_batch=0, wire_port=0, by_reference=False
+)
+# Whether it only grows, its name, what it is, and the number; None is not shown.
+_OF_A_TEACHER: tuple[
+    tuple[bool, str, str, Callable[[TeacherStatus], float | None]], ...
+] = (
+    (False, "samples_per_second", "t_t: samples/s while it computes", lambda t: t.t_t),
+    (False, "silent_seconds", "since it renewed its lease", lambda t: t.silent_s),
+    (False, "queued_requests", "that wait for it", lambda t: _said(t).queued or 0),
+    (False, "data_here_share", "of the data, on its machine", lambda t: _said(t).here),
+    (True, "answered_requests", "since it came up", lambda t: _said(t).answered or 0),
+    (
+        True,
+        "shared_samples",
+        "answered without computing: another student had asked for the same",
+        lambda t: _said(t).shared or 0,
+    ),
+)
+_OF_A_STUDENT: tuple[tuple[str, str, Callable[[StudentStatus], float]], ...] = (
+    ("needs_samples_per_second", "t_s: what it would train", lambda s: s.t_s),
+    ("gets_samples_per_second", "t_t of its teachers together", lambda s: s.rate),
+    ("searching", "1: it could use one more teacher", lambda s: float(s.searching)),
+)
+
+
+def _said(teacher: TeacherStatus) -> TeacherFacts:
+    return _NOTHING if teacher.facts is None else teacher.facts
+
+
+def can_be_shown() -> bool:
+    """Whether there is a page: prometheus-client is installed."""
+    return find_spec("prometheus_client") is not None
+
+
+class PoolMetrics:
+    """A collector of prometheus-client.
+
+    Args:
+        status: of the pool, at this moment.
+    """
+
+    def __init__(self, status: Callable[[], PoolStatus]) -> None:
+        self._status = status
+
+    def register(self) -> None:
+        from prometheus_client import REGISTRY
+
+        REGISTRY.register(self)
+
+    def unregister(self) -> None:
+        from prometheus_client import REGISTRY
+
+        REGISTRY.unregister(self)
+
+    def collect(self) -> "Iterator[Metric]":
+        """Families, for prometheus-client."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        status = self._status()
+        states = GaugeMetricFamily("kdlab_teachers", "by state", labels=["state"])
+        for state in get_args(State):
+            states.add_metric([state], sum(t.state == state for t in status.teachers))
+        yield states
+        yield CounterMetricFamily(
+            "kdlab_leases_expired", "teachers that fell silent", value=status.expired
+        )
+        yield CounterMetricFamily("kdlab_renewals", "of leases", value=status.renewals)
+        for grows, name, what, number in _OF_A_TEACHER:
+            kind = CounterMetricFamily if grows else GaugeMetricFamily
+            family = kind(f"kdlab_teacher_{name}", what, labels=["teacher", "student"])
+            for teacher in status.teachers:
+                if (value := number(teacher)) is not None:
+                    who = _said(teacher).name or teacher.address
+                    family.add_metric([who, teacher.student or ""], value)
+            yield family
+        for name, what, needed in _OF_A_STUDENT:
+            family = GaugeMetricFamily(f"kdlab_student_{name}", what, labels=["student"])
+            for student, asks in status.students.items():
+                family.add_metric([student], needed(asks))
+            yield family
