@@ -78,7 +78,7 @@ def _quick() -> list[Engine]:
 
 
 def _bytes_per_label(say: Say) -> list[Figure]:
-    """Of an answer of 64 labels on the wire, with all that is around them."""
+    """How many an answer of 64 labels takes on the wire, with all that is around them."""
     chance = np.random.default_rng(0)
     figures = []
     for classes, goal in ((100, "<= 44"), (1000, None)):

@@ -82,7 +82,7 @@ def serving(data_spec, data, share=True):
     )
 
     class Counting(Inference):
-        """Of no file: the model is a sum over pixels, and what it is asked is counted."""
+        """From no file: the model is a sum over pixels, and what it is asked is counted."""
 
         def _load(self, weights):
             self.computed = []

@@ -276,7 +276,7 @@ class Inference:
         return sizes
 
     def _seconds(self, size: int) -> float:
-        """Of the engine alone: made-up images say nothing about its answers."""
+        """How long the engine alone takes: made-up images say nothing about its answers."""
         batch = np.zeros((size, *self.deployment.shape), np.uint8)
         begin = time.perf_counter()
         self._computed(batch, self._ask if self.engines is None else self.engines.first.ask)
