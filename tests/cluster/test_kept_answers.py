@@ -140,7 +140,8 @@ def test_views_that_take_long_are_begun_for_what_is_missing_on_arrival(kdlab_hom
     spec, data = loaded({**photos, "kept": "encoded", "augment": {"flip": True}})
     assert data.slow
     inference, right = serving(spec, data), serving(spec, data, share=False)
-    asked(inference, 0, range(4))
+    first = asked(inference, 0, range(4))
+    assert np.array_equal(asked(inference, 0, range(4)), first)  # nothing is begun at all
     got, early = [], []
     late = Request(0, np.array([0, 5, 6, 1]), None, got.append, inference)
     other = Request(0, np.array([6, 7]), None, early.append, inference)

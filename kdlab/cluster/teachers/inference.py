@@ -284,6 +284,7 @@ class Inference:
 
     def answer(self, requests: list[Request]) -> None:
         """Compute them together; a failure is the answer to each."""
+        begin, engine = time.perf_counter(), self.engine
         try:
             found = [self._kept(request) for request in requests]
             inputs = [
@@ -295,7 +296,7 @@ class Inference:
                 for request in requests:
                     self.answer([request])
                 return
-            computed = self._timed([views for views in inputs if len(views)])
+            computed = self._computed_together([views for views in inputs if len(views)])
         except Exception as error:  # the reader is told, and sends it to somebody else
             if len(requests) == 1:
                 requests[0].answer(error)
@@ -303,23 +304,26 @@ class Inference:
             for request in requests:  # one that fails must not fail its neighbours
                 self.answer([request])
             return
+        if len(computed):  # a rate of what was computed, with its views
+            rate = len(computed) / max(1e-9, time.perf_counter() - begin)
+            self.t_t += _NEW * (rate - self.t_t)
         start = 0
         for request, (logits, missing), views in zip(requests, found, inputs, strict=True):
             new = computed[start : start + len(views)]
             start += len(views)
-            request.answer(self._completed(request, logits, missing, new))
+            # What an engine said that was given up meanwhile is not kept.
+            keep = engine == self.engine
+            request.answer(self._completed(request, logits, missing, new, keep=keep))
         self.answered += len(requests)
 
-    def _timed(self, inputs: list[Any]) -> NDArray[np.float32]:
-        """Logits of all of them together; t_t and the engines learn how long they took."""
+    def _computed_together(self, inputs: list[Any]) -> NDArray[np.float32]:
+        """Logits of all of them, one behind the other; the engines learn how long it took."""
         if not inputs:
             return np.empty((0, self.deployment.num_classes), np.float32)
         begin = time.perf_counter()
         logits = self.logits(_joined(inputs))
-        seconds = max(1e-9, time.perf_counter() - begin)
-        self.t_t += _NEW * (len(logits) / seconds - self.t_t)
         if self.engines is not None:
-            self.engines.worked(seconds)
+            self.engines.worked(time.perf_counter() - begin)
         return logits
 
     def _kept(
@@ -338,9 +342,11 @@ class Inference:
         logits: NDArray[np.float32] | None,
         missing: NDArray[np.bool_] | None,
         new: NDArray[np.float32],
+        *,
+        keep: bool,
     ) -> NDArray[np.float32]:
         """The whole answer; what is new of it is kept for others."""
-        if self.kept is not None and request.ids is not None and len(new):
+        if keep and self.kept is not None and request.ids is not None and len(new):
             ids = request.ids if missing is None else request.ids[missing]
             self.kept.keep(request.epoch, ids, new)
         if logits is None:
@@ -355,7 +361,8 @@ class Inference:
             if self.kept is not None:
                 request.begun = ~self.kept.find(request.epoch, ids)[1]
                 ids = ids[request.begun]
-            request.made = self._makes_views.submit(data.views, ids, request.epoch)
+            if len(ids):
+                request.made = self._makes_views.submit(data.views, ids, request.epoch)
         return request
 
     def _inputs(
@@ -369,6 +376,8 @@ class Inference:
         assert self.data is not None  # checked on arrival
         every = np.ones(len(ids), np.bool_)
         missing = every if missing is None else missing
+        if not missing.any():
+            return np.empty((0, *self.deployment.shape), np.uint8)
         begun = every if request.begun is None else request.begun
         if request.made is None or (missing & ~begun).any():
             # Nothing was begun, or it was kept then and has made room for others since.
