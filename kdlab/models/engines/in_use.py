@@ -91,7 +91,8 @@ class EngineInUse:
         self._model, self._ask, self._on_change = model, first.ask, on_change
         self._others = list(first.others)  # compared if the first one is refused
         self._tally = Tally()  # of the engine in use
-        self._rivals: queue.SimpleQueue[_Rival] = queue.SimpleQueue()
+        # From the thread that prepares: ready to be compared, or refused already.
+        self._rivals: queue.SimpleQueue[_Rival | Trial] = queue.SimpleQueue()
         self._rival: _Rival | None = None  # whose turn it is to show what it does
         self._preparing: threading.Thread | None = None
         self._settled: Callable[[], None] = lambda: None
@@ -166,26 +167,27 @@ class EngineInUse:
             spent = time.perf_counter() - begin
             if spent > seconds:
                 why = f"not tried: {spent:.0f} of {seconds:.0f} s were over"
-                self._note(
+                self._rivals.put(
                     Trial(engine=engine.name, precision=engine.precision, refused=why)
                 )
                 continue
             trial, ask = prepared(engine, self._model, views, right, threads)
-            if ask is None:
-                self._note(trial)
-            else:
-                self._rivals.put(_Rival(trial, ask))
+            self._rivals.put(trial if ask is None else _Rival(trial, ask))
 
     def _next_rival(self) -> _Rival | None:
-        if self._rival is not None:
-            return self._rival
-        preparing = self._preparing is not None and self._preparing.is_alive()
-        try:
-            self._rival = self._rivals.get_nowait()
-        except queue.Empty:
-            if self._preparing is not None and not preparing:
-                self._preparing = None
-                self._settled()
+        while self._rival is None:
+            preparing = self._preparing is not None and self._preparing.is_alive()
+            try:
+                found = self._rivals.get_nowait()
+            except queue.Empty:
+                if self._preparing is not None and not preparing:
+                    self._preparing = None
+                    self._settled()
+                break
+            if isinstance(found, Trial):
+                self._note(found)
+            else:
+                self._rival = found
         return self._rival
 
     def _compare(
