@@ -52,7 +52,7 @@ class Served(SourceSpec):
         the same data and uint8 pixels to the others.
     replies: logits in full (float32), half (float16), only the top_k likeliest classes
         with the mass of the rest, or `sampled`: top_k classes drawn by their probability, right
-        on average at temperature 1, in two or three bytes each.
+        on average at temperature 1, in two or three bytes each (needs check_share: 0).
     cache_views: keep the soft labels of so many views per sample and ask for each only
         once; training then sees these views again and again (epoch e sees view e mod
         cache_views), as with `soft_labels/cached`, whose format it is. null keeps none.
@@ -102,6 +102,12 @@ class Served(SourceSpec):
             for name in ("lt", "ut"):
                 if getattr(self, name) is None:
                     yield Fault(name, f"is null; say it in {self.thresholds_in}")
+        if self.replies == "sampled" and self.check_share > 0:
+            yield Fault(
+                "check_share",
+                f"is {self.check_share:g}, and draws of two teachers cannot be compared; "
+                "soft_labels.check_share=0 checks none",
+            )
         if self.replies == "sampled" and self.top_k > MOST_DRAWS:
             yield Fault("top_k", f"is {self.top_k}; a label has at most {MOST_DRAWS} draws")
         if self.lt is None or self.ut is None:

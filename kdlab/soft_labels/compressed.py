@@ -113,7 +113,13 @@ def class_type(num_classes: int) -> type[np.integer]:
 
 
 def draw(logits: NDArray[np.floating], k: int) -> Drawn:
-    """(N, C) logits to k draws of each, 1 <= k <= 255; the same logits are drawn alike."""
+    """(N, C) logits to k draws of each, 1 <= k <= 255; the same logits are drawn alike.
+
+    Raises:
+        ValueError: some are not finite.
+    """
+    if not np.isfinite(logits).all():
+        raise ValueError("logits that are not finite have no classes to be drawn")
     cumulated = np.exp(log_probabilities(logits).astype(np.float64)).cumsum(axis=1)
     rows = np.ascontiguousarray(logits)
     # Chance that is a function of the label: a run that is repeated draws the same.

@@ -49,9 +49,7 @@ def test_the_end_comes_after_what_was_asked_before():
 def test_a_part_that_was_cut_for_another_teacher_is_taken_too():
     """A hedge or a check of 64 samples, at a teacher that is quickest with 32."""
     deployment = SimpleNamespace(teacher="t", shape=(1, 8, 8), num_classes=10, batch=64)
-    model = SimpleNamespace(
-        deployment=deployment, data=None, best_batch=32, largest_request=64, expect=same
-    )
+    model = SimpleNamespace(deployment=deployment, data=None, best_batch=32, expect=same)
     server = SimpleNamespace(inference=model, open_requests=0, requests=Inbox())
     asked, refused = {"serves": "t", "epoch": 0, "replies": "full"}, []
     views = np.zeros((65, 1, 8, 8), np.uint8)

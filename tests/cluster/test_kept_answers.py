@@ -121,6 +121,19 @@ def test_a_second_student_costs_nothing_and_gets_the_same(teacher):
     assert alone.kept is None
 
 
+def test_a_check_is_computed_and_what_it_finds_counts_from_then_on(teacher):
+    """A teacher that repeats what it kept would never contradict itself."""
+    inference, got = serving(*teacher), []
+    right = asked(inference, 0, [1, 2])
+    inference.kept.keep(0, np.array([1, 2]), right + 1)  # bad memory, once
+    fresh = Request(0, np.array([1, 2]), None, got.append, inference, fresh=True)
+    inference.answer([inference.expect(fresh)])
+    assert np.array_equal(got[0], right)
+    assert inference.computed == [2, 2]
+    assert np.array_equal(asked(inference, 0, [1, 2]), right)
+    assert inference.computed == [2, 2]
+
+
 def test_requests_of_several_students_are_one_batch_of_what_is_missing(teacher):
     inference, got = serving(*teacher), []
     asked(inference, 0, [1, 2])

@@ -14,6 +14,8 @@ from kdlab.cluster.teachers.preemption import checked_notice, noticed
 from kdlab.errors import BadInput
 
 AZURE = "/metadata/scheduledevents?api-version=2020-07-01"
+NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+ANOTHERS = json.dumps({"Events": [{"EventType": "Preempt", "Resources": ["spot-18"]}]})
 QUIET = {
     "aws": None,
     "gcp": "FALSE",
@@ -53,6 +55,8 @@ class Machine:
                 elif self.path == "/computeMetadata/v1/instance/preempted":
                     right = has("Metadata-Flavor") == "Google"
                     self.answer(machine.says["gcp"] if right else None)
+                elif self.path == NAME and has("Metadata") == "true":
+                    self.answer("spot-17")
                 elif self.path == AZURE and has("Metadata") == "true":
                     self.answer(machine.says["azure"])
                 else:
@@ -81,11 +85,13 @@ def machine(monkeypatch):
             service,
             url=here(service.url),
             token_url=here(service.token_url) if service.token_url else "",
+            name_url=here(service.name_url) if service.name_url else "",
         )
         for name, service in preemption.CLOUDS.items()
     }
     monkeypatch.setattr(preemption, "CLOUDS", clouds)
     monkeypatch.setattr(preemption, "LOOK_S", 0.01)
+    monkeypatch.setattr(preemption, "_ANSWER_S", 60.0)  # this machine may be busy
     yield machine
     machine.server.shutdown()
     machine.server.server_close()
@@ -109,6 +115,27 @@ def heard(machine, notice, after, say=lambda line: None):
 def test_each_cloud_is_heard_when_it_says_so_and_not_before(machine, cloud):
     said = heard(machine, cloud, lambda: machine.says.update({cloud: NOTICES[cloud]}))
     assert said.startswith(f"{cloud} says ")
+
+
+def test_the_end_of_another_machine_of_the_scale_set_is_no_notice(machine):
+    machine.says["azure"] = ANOTHERS
+    said = heard(machine, "azure", lambda: machine.says.update(azure=NOTICES["azure"]))
+    assert "spot-17" in said
+
+
+@pytest.mark.parametrize(
+    "nonsense", ["[]", "7", "<html>", '{"Events": [3]}', '{"Events": 3}']
+)
+def test_an_answer_that_is_no_notice_is_survived(machine, nonsense):
+    machine.says["azure"], lines = nonsense, []
+    said = heard(
+        machine,
+        "azure",
+        lambda: machine.says.update(azure=NOTICES["azure"]),
+        lines.append,
+    )
+    assert said.startswith("azure says ")
+    assert "cannot be asked" in lines[0]
 
 
 def test_any_address_is_a_notice_once_it_answers(machine):

@@ -11,6 +11,7 @@ from kdlab.models.engines import (
     Engine,
     EngineInUse,
     Trial,
+    forget,
     recall,
     remember,
 )
@@ -195,6 +196,29 @@ def test_one_that_fails_at_a_request_is_refused_and_the_request_answered(clock):
     assert "RuntimeError: no kernel for this size" in str(serving)
 
 
+def test_images_of_nobody_teach_it_nothing(clock):
+    """A probe of random pixels must not have an engine refused, nor judged."""
+    trial = Trial(engine="folded", precision="fp32", rate=300)
+    serving, model, changes = served(clock, (trial, computing(clock, 0.01, flipped)))
+    (views,) = requests(1)
+    assert torch.equal(serving.alone(views), flipped(views))
+    assert (model.asked, changes) == (0, [])
+
+
+@pytest.mark.parametrize("error", [AssertionError(), RuntimeError("\n")])
+def test_an_error_without_a_text_is_said_by_its_name(clock, error):
+    def prepare(model, views, threads):
+        raise error
+
+    serving, _, _ = served(clock)
+    broken = Engine("broken", "fp32", prepare)
+    serving.try_beside([broken], torch.zeros(4, 3, 4, 4), threads=1, seconds=60)
+    serving._preparing.join()
+    for views in requests(2):
+        assert torch.equal(serving(views), scores(views))
+    assert serving.trials[-1].refused == f"{type(error).__name__}: "
+
+
 def test_an_error_of_the_network_itself_is_the_askers(clock):
     def ask(views):
         raise KdlabError("it fails")
@@ -221,6 +245,13 @@ def test_what_was_fastest_is_remembered_for_this_network_alone(own_home):
     remember(NETWORK, trials)
     assert recall(NETWORK) == "a fp32"
     assert recall({**NETWORK, "threads": 2}) is None
+
+
+def test_what_was_refused_on_real_requests_is_forgotten(own_home):
+    remember(NETWORK, (EAGER, Trial(engine="a", precision="fp32", rate=300)))
+    forget(NETWORK)
+    assert recall(NETWORK) is None
+    forget(NETWORK)  # another teacher was quicker
 
 
 def test_a_damaged_memory_is_said_and_measured_anew(own_home, caplog):

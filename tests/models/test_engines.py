@@ -148,7 +148,7 @@ def test_each_answers_outside_of_inference_mode(engine, monkeypatch):
 def test_every_engine_of_this_machine_agrees_or_says_why_not():
     assert {"folded", "folded-planar"} <= {e.name for e in QUICK}
     model = network()
-    choice = choose(model, VIEWS, QUICK, threads=1, seconds=60)
+    choice = choose(model, VIEWS, QUICK, threads=1, seconds=3600)
     tried = {t.label: t.refused for t in choice.trials}
     assert tried["folded fp32"] == tried["folded-planar fp32"] == ""
     if find_spec("onnxruntime"):

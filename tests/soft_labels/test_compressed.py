@@ -80,6 +80,14 @@ def test_draws_are_right_on_average_where_top_k_is_not():
     assert np.abs(topped - p).max() > 0.01
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_no_class_is_drawn_of_what_is_no_number(bad):
+    full = logits(0, 10, 1.0)
+    full[2, 3] = bad
+    with pytest.raises(ValueError, match="not finite"):
+        draw(full, 5)
+
+
 @pytest.mark.parametrize(
     ("drawn", "times", "why"),
     [

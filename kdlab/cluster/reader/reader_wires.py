@@ -157,8 +157,10 @@ class Wires:
         epoch: int,
         ids: NDArray[np.int64],
         views: NDArray[np.uint8] | None,
+        *,
+        fresh: bool = False,
     ) -> NDArray[np.float32]:
-        """(N, classes) float32 logits of these samples.
+        """(N, classes) float32 logits of these samples; `fresh` ones are computed for this.
 
         Raises:
             Unreachable: no connection, or no answer within the deadline.
@@ -166,7 +168,11 @@ class Wires:
         """
         config = self._config
         asked = LabelRequest(
-            epoch=epoch, replies=config.replies, top_k=config.top_k, serves=config.serves
+            epoch=epoch,
+            replies=config.replies,
+            top_k=config.top_k,
+            serves=config.serves,
+            fresh=fresh,
         )
         arrays = request(config.inputs, ids, views)
         try:

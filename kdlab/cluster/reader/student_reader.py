@@ -228,7 +228,8 @@ class StudentReader:
             views = await self.batches.views(part, keep=not check)
         epoch = self.batches.view_of(part.epoch)
         try:
-            logits = await self.wires.soft_labels(teacher, epoch, ids, views)
+            # A teacher that repeats what it kept would never contradict itself.
+            logits = await self.wires.soft_labels(teacher, epoch, ids, views, fresh=check)
         except (Unreachable, Unusable) as error:
             self._do(
                 self.machine.on_trouble(

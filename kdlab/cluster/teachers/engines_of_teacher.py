@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from kdlab.cluster.deployment import Deployment
-from kdlab.models.engines import EngineInUse, choose, installed, recall, remember
+from kdlab.models.engines import (
+    EngineInUse,
+    choose,
+    forget,
+    installed,
+    recall,
+    remember,
+)
 
 _FIRST_S = 3.0  # before it serves
 _BESIDE_S = 120.0  # beside its work: none is begun later
@@ -61,13 +68,21 @@ class EnginesOfTeacher:
         self._rate = first.chosen.rate
         self.in_use = EngineInUse(model, first, self._changed)
         self._worked_s = 0.0
+        self._doubt_memory()
         self.described = self._words()  # as of the last change: for people
 
     def _words(self) -> str:
         words = str(self.in_use)
         return f"{words}; {self._known} was the best here before" if self._known else words
 
+    def _doubt_memory(self) -> None:
+        """What cannot be used any more is not told to the next teacher."""
+        refused = {t.label for t in self.in_use.trials if t.refused}
+        if self._known in refused:
+            forget(self._network)
+
     def _changed(self) -> None:
+        self._doubt_memory()
         self.described = self._words()
         before, self._rate = self._rate, self.in_use.chosen.rate
         self._on_change(self._rate / before)
@@ -86,15 +101,20 @@ class EnginesOfTeacher:
             )
 
     def _settled(self) -> None:
-        if self._known is None:
+        self._doubt_memory()
+        complete = not any(t.refused.startswith("not tried") for t in self.in_use.trials)
+        if self._known is None and complete:
             remember(self._network, self.in_use.trials)
 
 
 def few_enough(model: nn.Module, views: Tensor, seconds: float = 0.15) -> Tensor:
-    """As many of these views as the network computes in about so long, one at least."""
+    """As many of these views as the network computes in about so long, two at least.
+
+    Compilers and exporters take a batch of one for a size that never changes.
+    """
     with torch.inference_mode():
         model(views[:1])
         begin = time.perf_counter()
         model(views[:1])
         one_s = time.perf_counter() - begin
-    return views[: max(1, int(seconds / max(one_s, 1e-6)))]
+    return views[: max(2, int(seconds / max(one_s, 1e-6)))]

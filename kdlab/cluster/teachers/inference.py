@@ -55,6 +55,7 @@ class Request:
     by: "Inference"  # the model it was asked of: another may be loaded meanwhile
     made: Future[NDArray[np.uint8]] | None = None  # views under way (`Inference.expect`)
     begun: NDArray[np.bool_] | None = None  # of which samples; None is all
+    fresh: bool = False  # what was kept does not count
 
     @property
     def size(self) -> int:
@@ -197,14 +198,10 @@ class Inference:
         views: NDArray[np.uint8] = self.data.views(self.data.train[:count], 0)
         return views
 
-    @property
-    def largest_request(self) -> int:
-        """Samples. A hedge or a check was cut for a teacher that takes more at once than this."""
-        return max(self.deployment.batch, self.best_batch)
-
     def probe(self) -> list[list[float]]:
         """Its answer to the probe images: the proof that it is the right model."""
-        return proof_of(self.logits(probe_images(self.deployment.shape)))
+        ask = self.model if self.engines is None else self.engines.in_use.alone
+        return proof_of(self._computed(probe_images(self.deployment.shape), ask))
 
     def measure(self) -> None:
         """t_t of EDL-Dist: samples/s when inputs are free (3.2), and at which batch.
@@ -304,8 +301,11 @@ class Inference:
             for request in requests:  # one that fails must not fail its neighbours
                 self.answer([request])
             return
-        if len(computed):  # a rate of what was computed, with its views
-            rate = len(computed) / max(1e-9, time.perf_counter() - begin)
+        asked = sum(request.size for request in requests)
+        # A rate of what was computed, with its views; a few that were missing say little.
+        if len(computed) == asked or len(computed) >= max(1, self.min_batch):
+            extra_s = 0.0 if self.engines is None else self.engines.in_use.extra_s
+            rate = len(computed) / max(1e-9, time.perf_counter() - begin - extra_s)
             self.t_t += _NEW * (rate - self.t_t)
         start = 0
         for request, (logits, missing), views in zip(requests, found, inputs, strict=True):
@@ -330,7 +330,7 @@ class Inference:
         self, request: Request
     ) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_] | None]:
         """Answers that another student has paid for, and which are missing; None is all."""
-        if self.kept is None or request.ids is None:
+        if self.kept is None or request.ids is None or request.fresh:
             return None, None
         logits, known = self.kept.find(request.epoch, request.ids)
         self.kept.count(len(known), int(known.sum()))
@@ -358,7 +358,7 @@ class Inference:
         """One that arrived: views that take long are begun while another is computed."""
         ids, data = request.ids, self.data
         if request.views is None and ids is not None and data is not None and data.slow:
-            if self.kept is not None:
+            if self.kept is not None and not request.fresh:
                 request.begun = ~self.kept.find(request.epoch, ids)[1]
                 ids = ids[request.begun]
             if len(ids):
@@ -381,7 +381,12 @@ class Inference:
         begun = every if request.begun is None else request.begun
         if request.made is None or (missing & ~begun).any():
             # Nothing was begun, or it was kept then and has made room for others since.
-            return self.data.views(ids[missing], request.epoch)
+            if not self.data.slow:
+                return self.data.views(ids[missing], request.epoch)
+            begun = missing
+            request.made = self._makes_views.submit(
+                self.data.views, ids[missing], request.epoch
+            )
         while not wait([request.made], _RENEWED_WITHIN_S).done:
             self.alive()  # what it needs may come from far away
         return request.made.result()[missing[begun]]

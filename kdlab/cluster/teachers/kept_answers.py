@@ -67,6 +67,8 @@ class KeptAnswers:
             if places is None:
                 places = np.full(self._samples, _FREE, np.int32)
             ids, first = np.unique(ids, return_index=True)
+            again = np.flatnonzero(places[ids] != _FREE)  # what was computed last counts
+            self._rows[places[ids[again]]] = answers[first[again]]
             new = np.flatnonzero(places[ids] == _FREE)[: self.capacity]
             if not len(new):
                 return

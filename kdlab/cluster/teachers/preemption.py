@@ -27,20 +27,26 @@ class MetadataService:
 
     Attributes:
         url: asked with GET.
-        says: whether this text, of an answer 200, is a notice. Any other answer is none.
+        says: whether this text, of an answer 200, is a notice to the machine of this name. Any
+            other answer is none.
         headers: sent along.
         token_url: where a token is fetched first, with PUT; empty where none is needed.
+        name_url: where the machine's name is fetched; empty where it is not needed.
     """
 
     url: str
-    says: Callable[[str], bool]
+    says: Callable[[str, str], bool]
     headers: Mapping[str, str] = field(default_factory=dict)
     token_url: str = ""
+    name_url: str = ""
 
 
-def _azure_says(text: str) -> bool:
-    events = json.loads(text).get("Events", [])
-    return any(e.get("EventType") in ("Preempt", "Terminate") for e in events)
+def _azure_says(text: str, name: str) -> bool:
+    """All machines of a scale set hear of each other's events."""
+    return any(
+        event["EventType"] in ("Preempt", "Terminate") and name in event["Resources"]
+        for event in json.loads(text)["Events"]
+    )
 
 
 _HERE = "http://169.254.169.254"
@@ -48,18 +54,19 @@ CLOUDS: Mapping[str, MetadataService] = MappingProxyType(
     {
         "aws": MetadataService(
             f"{_HERE}/latest/meta-data/spot/instance-action",
-            lambda text: "action" in json.loads(text),
+            lambda text, name: "action" in json.loads(text),
             token_url=f"{_HERE}/latest/api/token",
         ),
         "gcp": MetadataService(
             "http://metadata.google.internal/computeMetadata/v1/instance/preempted",
-            lambda text: text.strip() == "TRUE",
+            lambda text, name: text.strip() == "TRUE",
             {"Metadata-Flavor": "Google"},
         ),
         "azure": MetadataService(
             f"{_HERE}/metadata/scheduledevents?api-version=2020-07-01",
             _azure_says,
             {"Metadata": "true"},
+            name_url=f"{_HERE}/metadata/instance/compute/name?api-version=2021-02-01&format=text",
         ),
     }
 )
@@ -94,7 +101,7 @@ async def noticed(notice: str, say: Callable[[str], None]) -> str:
     while True:
         try:
             found = await asyncio.to_thread(_look, notice)
-        except (OSError, ValueError) as error:  # ValueError: an answer that is no notice's
+        except Exception as error:  # an answer may be anything; the next one counts again
             if not away:
                 say(f"{notice} cannot be asked for notices ({error}); it is tried again")
             found, away = "", True
@@ -111,13 +118,16 @@ def _look(notice: str) -> str:
     """What is said now; empty where nothing is."""
     if notice not in CLOUDS and urlsplit(notice).scheme != "http":
         return f"{notice} is there" if Path(notice).exists() else ""
-    service = CLOUDS.get(notice) or MetadataService(notice, lambda text: True)
+    service = CLOUDS.get(notice) or MetadataService(notice, lambda text, name: True)
     headers = dict(service.headers)
     if service.token_url:
         asked = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
         headers["X-aws-ec2-metadata-token"] = _get(service.token_url, asked, "PUT") or ""
     text = _get(service.url, headers)
-    return f"{notice} says {text.strip()[:200]}" if text and service.says(text) else ""
+    if not text:
+        return ""
+    name = (_get(service.name_url, headers) or "").strip() if service.name_url else ""
+    return f"{notice} says {text.strip()[:200]}" if service.says(text, name) else ""
 
 
 def _get(url: str, headers: Mapping[str, str], method: str = "GET") -> str | None:

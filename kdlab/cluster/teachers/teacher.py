@@ -132,7 +132,8 @@ class TeacherServer:
                 inputs,
                 deployment.shape,
                 deployment.num_classes,
-                inference.largest_request,
+                # A hedge or a check was cut for a teacher that takes more at once.
+                deployment.batch,
                 None if data is None else data.ids_below,
             )
         except (TeacherRefused, ValueError) as error:
@@ -168,7 +169,12 @@ class TeacherServer:
 
         self.open_requests += 1
         request = Request(
-            wanted.epoch, inputs.get("ids"), inputs.get("views"), answered, inference
+            wanted.epoch,
+            inputs.get("ids"),
+            inputs.get("views"),
+            answered,
+            inference,
+            fresh=wanted.fresh,
         )
         self.requests.put(inference.expect(request))
 
@@ -176,8 +182,8 @@ class TeacherServer:
         """Bytes: the images of its largest batch as float32, and no more."""
         if self.inference is None:
             return 0
-        inference = self.inference
-        return 4 * inference.largest_request * prod(inference.deployment.shape) + 4096
+        deployment = self.inference.deployment
+        return 4 * deployment.batch * prod(deployment.shape) + 4096
 
     async def partition(self, seconds: float) -> None:
         """Chaos: neither answers nor renewals leave this teacher for so long."""
@@ -299,7 +305,8 @@ class TeacherServer:
             pid=os.getpid(),
             device=inference.device,
             threads=self.config.threads,
-            best_batch=inference.best_batch,
+            # What it gathers of several students is its own affair.
+            best_batch=min(inference.best_batch, inference.deployment.batch),
             min_batch=inference.min_batch,
             by_reference=inference.data is not None,
             here=inference.here(),

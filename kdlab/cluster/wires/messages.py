@@ -36,6 +36,7 @@ class LabelRequest:
     epoch: int  # of the views
     replies: Replies
     top_k: int = 0  # classes of each label, or draws, where that is the form
+    fresh: bool = False  # computed for this request, and not kept from another
     serves: str | None = None  # fingerprint of the teacher that is meant; None is any
 
     def header(self) -> dict[str, object]:

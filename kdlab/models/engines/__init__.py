@@ -8,7 +8,7 @@ of that; the other modules are one engine each, or two that belong together.
 from kdlab.models.engines.choose import ChosenEngine, Trial, choose, installed
 from kdlab.models.engines.engine import Asked, Engine, EngineUnusable, Precision
 from kdlab.models.engines.in_use import EngineInUse
-from kdlab.models.engines.remembered import recall, remember
+from kdlab.models.engines.remembered import forget, recall, remember
 
 __all__ = [
     "Asked",
@@ -19,6 +19,7 @@ __all__ = [
     "Precision",
     "Trial",
     "choose",
+    "forget",
     "installed",
     "recall",
     "remember",

@@ -163,10 +163,16 @@ def prepared(
     except (
         Exception
     ) as error:  # libraries raise all kinds: such an engine is left out, and said
-        refused = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+        refused = said(error)
     facts["prepared_s"] = time.perf_counter() - begin
     trial = Trial(engine=engine.name, precision=engine.precision, refused=refused, **facts)
     return trial, None if refused else ask
+
+
+def said(error: Exception) -> str:
+    """One line of it; some have no text."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first[:200]}"
 
 
 def agreement(right: Tensor, found: Tensor) -> tuple[float, float]:

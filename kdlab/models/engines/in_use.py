@@ -6,7 +6,6 @@ on the same requests, its answers with those of the network as it is. The engine
 the network on its first real requests in the same way: probe images may be kinder than real ones.
 """
 
-import os
 import queue
 import threading
 import time
@@ -24,12 +23,12 @@ from kdlab.models.engines.choose import (
     agreement,
     disagreement,
     prepared,
+    said,
 )
 from kdlab.models.engines.engine import Asked, Engine, Precision
 
 _HELD_TO = 200  # real samples, each engine: one in 200 may have another likeliest class
 _COMPARED = 5  # requests, after one that prepares things
-_NICE = 10  # of the thread that prepares: serving comes first
 
 
 @dataclass(slots=True)
@@ -73,7 +72,7 @@ class _Rival:
 
 
 class EngineInUse:
-    """Answers; one thread asks. Others may be offered from any thread.
+    """Answers; whoever asks while another does has to wait.
 
     Args:
         model: the network as it is, in evaluation mode.
@@ -91,6 +90,8 @@ class EngineInUse:
         self._model, self._ask, self._on_change = model, first.ask, on_change
         self._others = list(first.others)  # compared if the first one is refused
         self._tally = Tally()  # of the engine in use
+        self._turn = threading.Lock()  # libraries compute one request at a time
+        self.extra_s = 0.0  # of the last request: what was computed for nobody
         # From the thread that prepares: ready to be compared, or refused already.
         self._rivals: queue.SimpleQueue[_Rival | Trial] = queue.SimpleQueue()
         self._rival: _Rival | None = None  # whose turn it is to show what it does
@@ -101,8 +102,19 @@ class EngineInUse:
         return str(ChosenEngine(self.chosen, self._ask, self.trials))
 
     @torch.inference_mode()
+    def alone(self, views: Tensor) -> Tensor:
+        """The same for images that are nobody's request: nothing is learnt from them."""
+        with self._turn:
+            return self._ask(views)
+
+    @torch.inference_mode()
     def __call__(self, views: Tensor) -> Tensor:
         """(N, C, H, W) -> (N, classes) float32 logits."""
+        with self._turn:
+            return self._answer(views)
+
+    def _answer(self, views: Tensor) -> Tensor:
+        self.extra_s = 0.0
         begin = time.perf_counter()
         try:
             answer = self._ask(views)
@@ -111,13 +123,14 @@ class EngineInUse:
             if self.chosen.engine == "eager":
                 raise
             # A library that fails at a real request is refused; the request is answered.
-            self._refuse(f"{type(error).__name__}: {str(error).strip()[:200]}")
+            self._refuse(said(error))
             return self._model(views).float()
         seconds = time.perf_counter() - begin
         rival = self._next_rival()
         held = self.chosen.engine == "eager" or self._tally.samples >= _HELD_TO
         if held and rival is None:
             return answer
+        begin = time.perf_counter()
         right = answer if self.chosen.engine == "eager" else self._model(views).float()
         if not held:
             self._tally.add(right, answer)
@@ -126,6 +139,7 @@ class EngineInUse:
                 answer = right
         if rival is not None:
             self._compare(rival, views, right, seconds)
+        self.extra_s = time.perf_counter() - begin
         return answer
 
     def try_beside(
@@ -159,9 +173,9 @@ class EngineInUse:
     def _prepare(
         self, engines: list[Engine], views: Tensor, threads: int, seconds: float
     ) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         torch.set_num_threads(threads)  # each thread has its own
         begin = time.perf_counter()
+        views = views.clone()  # a tensor of inference mode, as requests are
         right = self._model(views).float()
         for engine in engines:
             spent = time.perf_counter() - begin
@@ -172,7 +186,16 @@ class EngineInUse:
                 )
                 continue
             trial, ask = prepared(engine, self._model, views, right, threads)
-            self._rivals.put(trial if ask is None else _Rival(trial, ask))
+            if ask is None:
+                self._rivals.put(trial)
+                continue
+            try:
+                for other in (views[:1], torch.cat([views, views])):
+                    ask(other)  # sizes that it would compile for while somebody waits
+            except Exception as error:  # libraries raise all kinds
+                self._rivals.put(replace(trial, refused=said(error)))
+            else:
+                self._rivals.put(_Rival(trial, ask))
 
     def _next_rival(self) -> _Rival | None:
         while self._rival is None:
@@ -199,7 +222,7 @@ class EngineInUse:
             found = rival.ask(views)
             _finish(views)
         except Exception as error:  # libraries raise all kinds
-            self._drop(rival, f"{type(error).__name__}: {str(error).strip()[:200]}")
+            self._drop(rival, said(error))
             return
         rival.ratios.append(in_use_s / (time.perf_counter() - begin))
         rival.tally.add(right, found)

@@ -49,6 +49,11 @@ def remember(network: Mapping[str, object], trials: tuple[Trial, ...]) -> None:
         logging.getLogger("kdlab").warning("engines are not remembered: %s", error)
 
 
+def forget(network: Mapping[str, object]) -> None:
+    """What was remembered does not hold any more; the next teacher measures again."""
+    _path(network).unlink(missing_ok=True)
+
+
 def _path(network: Mapping[str, object]) -> Path:
     about = {"network": network, "machine": _machine(), "libraries": _versions()}
     text = json.dumps(about, sort_keys=True)
