@@ -15,7 +15,7 @@ from kdlab.errors import BadInput
 
 AZURE = "/metadata/scheduledevents?api-version=2020-07-01"
 NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-ANOTHERS = json.dumps({"Events": [{"EventType": "Preempt", "Resources": ["spot-18"]}]})
+OF_ANOTHER = json.dumps({"Events": [{"EventType": "Preempt", "Resources": ["spot-18"]}]})
 QUIET = {
     "aws": None,
     "gcp": "FALSE",
@@ -118,7 +118,7 @@ def test_each_cloud_is_heard_when_it_says_so_and_not_before(machine, cloud):
 
 
 def test_the_end_of_another_machine_of_the_scale_set_is_no_notice(machine):
-    machine.says["azure"] = ANOTHERS
+    machine.says["azure"] = OF_ANOTHER
     said = heard(machine, "azure", lambda: machine.says.update(azure=NOTICES["azure"]))
     assert "spot-17" in said
 
