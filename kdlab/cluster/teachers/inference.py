@@ -227,7 +227,10 @@ class Inference:
     def _measure_gathered(self) -> None:
         """Whether requests of several students are worth being computed together."""
         while (size := 2 * self.best_batch) <= _GATHERED and size / self.t_t <= _GATHERED_S:
-            self._seconds(size)  # prepares
+            try:
+                self._seconds(size)  # prepares
+            except torch.OutOfMemoryError:
+                return
             taken = [
                 (self._seconds(self.best_batch), self._seconds(size)) for _ in range(3)
             ]
