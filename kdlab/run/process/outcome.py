@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from kdlab.cluster.pool import ComputingPoolSpec
+from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.train.result import MemberReport
@@ -71,6 +73,8 @@ class RunOutcome:
     wall_seconds: float
     tracking_uri: str | None
     run_dir: str
+    # What teachers computed with, where they chose: engine and precision of each that served.
+    teacher_engines: list[str]
     status: str = "finished"
     runs: list[MemberRow]
 
@@ -111,10 +115,24 @@ def outcome(
         wall_seconds=wall_seconds,
         tracking_uri=tracking_uri,
         run_dir=str(run.path),
+        teacher_engines=_engines(spec, run),
         runs=[row(result) for result in results],
         **means,
         **sums,
     )
+
+
+def _engines(spec: ExperimentSpec, run: RunFolder) -> list[str]:
+    """Engine and precision that teachers chose, each once; none where they had no choice."""
+    pool = spec.teacher_pool
+    if not isinstance(pool, ComputingPoolSpec) or pool.engine == "eager":
+        return []  # and a log of a million lines need not be read
+    said = [
+        str(event["engine"])
+        for event in select(run.events, "teacher_joined", "engine_changed")
+        if "engine" in event
+    ]
+    return sorted({words.split(",", 1)[0] for words in said})
 
 
 def row(result: MemberReport) -> MemberRow:
