@@ -129,6 +129,14 @@ def test_an_answer_that_cannot_be_read_is_unusable():
         answers_of(objects)
 
 
+def test_an_answer_of_another_shape_is_unusable_with_the_numbers():
+    def one_too_few(asked, arrays, reply):
+        reply({"logits": np.zeros((3, 10), np.float32)})
+
+    with pytest.raises(Unusable, match=r"with shape \(3, 10\), expected \(4, 10\)"):
+        answers_of(one_too_few)
+
+
 @pytest.mark.parametrize("replies", ["full", "half", "top_k", "sampled"])
 def test_every_way_to_reply_travels(replies):
     logits = np.random.default_rng(1).normal(size=(4, 10)).astype(np.float32)

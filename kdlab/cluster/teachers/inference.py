@@ -324,7 +324,12 @@ class Inference:
         if not inputs:
             return np.empty((0, self.deployment.num_classes), np.float32)
         begin = time.perf_counter()
-        logits = self.logits(_joined(inputs))
+        asked = _joined(inputs)
+        logits = self.logits(asked)
+        if len(logits) != len(asked):  # whose is whose is not known
+            raise ValueError(
+                f"the model answered with shape {logits.shape} for {len(asked)} samples"
+            )
         if self.engines is not None:
             self.engines.worked(time.perf_counter() - begin)
         return logits
