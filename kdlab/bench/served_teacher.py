@@ -17,19 +17,18 @@ import yaml
 from safetensors.torch import save_file
 
 from kdlab.bench.apart import runs_apart
+from kdlab.bench.sweep import carried_out
 from kdlab.cluster.pool import status_of
 from kdlab.cluster.wires.security import remembered
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec
-from kdlab.errors import ClusterError, RunFailed
-from kdlab.events.sweeps import TrialDone, TrialStarted
+from kdlab.errors import RunFailed
 from kdlab.events.teachers import PoolReady
 from kdlab.events.training import EpochDone
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.report.figures import Figure, Say, figure
 from kdlab.run.experiment import Experiment
-from kdlab.tuning.checked import CheckedSweep
 
 _DATA = MappingProxyType({"use": "data/clothes", "size": 64})
 _MODEL = MappingProxyType({"type": "timm/resnet18"})
@@ -126,7 +125,7 @@ def _sweep(base: dict[str, object], study: str, share: bool) -> float:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "shared.yaml"
         path.write_text(yaml.safe_dump(tree), encoding="utf-8")
-        spec = {
+        spec: dict[str, object] = {
             "experiment": str(path),
             "space": {"loss.temperature": {"low": 1, "high": 8}},
             "objectives": [{"metric": "validation_top1"}],
@@ -135,13 +134,8 @@ def _sweep(base: dict[str, object], study: str, share: bool) -> float:
             "confirm": None,
             "tracking": {"enabled": False},
         }
-        sweep = CheckedSweep(from_dict(spec, "bench")).start(study)
-        sweep.wait()
-    if sweep.result["trials"]["complete"] != _TRIALS:
-        raise ClusterError(f"Only {sweep.result['trials']} ended well; see {sweep.path}.")
-    events = list(sweep.events())
-    begun = [e.time for e in events if isinstance(e, TrialStarted)]
-    return max(e.time for e in events if isinstance(e, TrialDone)) - min(begun)
+        seconds, _ = carried_out(spec, study)
+    return seconds
 
 
 @torch.no_grad()

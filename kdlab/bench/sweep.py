@@ -7,7 +7,9 @@ The same sweep is carried out by one worker and by two, in turns.
 """
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from kdlab.bench.apart import runs_apart
 from kdlab.cluster.wires.security import remembered
@@ -75,16 +77,29 @@ def measure(
 
 def _executed(jobs: int, trials: int, study: str) -> tuple[float, float]:
     """Seconds from the first trial's beginning to the last one's end; ms of the driver."""
-    tree = _SWEEP | {"jobs": jobs, "trials": trials}
+    seconds, result = carried_out(_SWEEP | {"jobs": jobs, "trials": trials}, study)
+    return seconds, float(result["driver_ms_per_trial"])
+
+
+def carried_out(tree: Mapping[str, object], study: str) -> tuple[float, dict[str, Any]]:
+    """Seconds from the first trial's beginning to the last one's end, and the result.
+
+    Args:
+        tree: of a sweep all of whose trials end well.
+        study: its name.
+
+    Raises:
+        ClusterError: some did not.
+    """
     sweep = CheckedSweep(from_dict(tree, "bench")).start(study)
     sweep.wait()
     result = sweep.result
     events = list(sweep.events())
     begun = [e.time for e in events if isinstance(e, TrialStarted)]
     ended = [e.time for e in events if isinstance(e, TrialDone)]
-    if result["trials"]["complete"] != trials:
+    if result["trials"]["complete"] != tree["trials"]:
         raise ClusterError(f"Only {result['trials']} ended well; see {sweep.path}.")
-    return max(ended) - min(begun), float(result["driver_ms_per_trial"])
+    return max(ended) - min(begun), result
 
 
 def _freed(study: str) -> list[float]:

@@ -1,5 +1,7 @@
 """What a teacher gains by its engine: labels/s over those of PyTorch as it is, on one core.
 
+Then bytes of a label on the wire, and what whole served runs gain (bench/served_teacher).
+
 Engines take turns on the same views, and are held to the network as it is (models/engines).
 `torch_only` leaves out the libraries of kdlab[onnx] and kdlab[openvino].
 """
@@ -37,7 +39,7 @@ _NETWORKS: Mapping[str, _Case] = {
 def measure(
     repeats: int = 1, only: Collection[str] = (), say: Say = lambda line: None
 ) -> Report:
-    """`labels_per_s_over_eager`, of each network `repeats` times."""
+    """`labels_per_s_over_eager` of each network, then bytes and whole runs; `repeats` times."""
     torch.set_num_threads(1)
     parts = {name: partial(_gains, name, repeats, say) for name in _NETWORKS}
     parts["bytes"] = partial(_bytes_per_label, say)

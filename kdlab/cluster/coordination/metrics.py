@@ -22,10 +22,8 @@ if TYPE_CHECKING:  # an extra
 _NOTHING = TeacherFacts(
     name="", pid=0, device="", threads=0, best_batch=0, wire_port=0, by_reference=False
 )
-# Whether it only grows, its name, what it is, and the number; None is not shown.
-_OF_A_TEACHER: tuple[
-    tuple[bool, str, str, Callable[[TeacherStatus], float | None]], ...
-] = (
+# Whether it only grows, its name, what it is, and the number.
+_OF_A_TEACHER: tuple[tuple[bool, str, str, Callable[[TeacherStatus], float]], ...] = (
     (False, "samples_per_second", "t_t: samples/s while it computes", lambda t: t.t_t),
     (False, "silent_seconds", "since it renewed its lease", lambda t: t.silent_s),
     (False, "queued_requests", "that wait for it", lambda t: _said(t).queued or 0),
@@ -91,9 +89,8 @@ class PoolMetrics:
             kind = CounterMetricFamily if grows else GaugeMetricFamily
             family = kind(f"kdlab_teacher_{name}", what, labels=["teacher", "student"])
             for teacher in status.teachers:
-                if (value := number(teacher)) is not None:
-                    who = _said(teacher).name or teacher.address
-                    family.add_metric([who, teacher.student or ""], value)
+                who = _said(teacher).name or teacher.address
+                family.add_metric([who, teacher.student or ""], number(teacher))
             yield family
         for name, what, needed in _OF_A_STUDENT:
             family = GaugeMetricFamily(f"kdlab_student_{name}", what, labels=["student"])

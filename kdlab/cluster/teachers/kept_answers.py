@@ -34,9 +34,8 @@ class KeptAnswers:
             # Memory of zeros comes when it is written to, not before.
             self._rows = np.zeros((self.capacity, self._classes), np.float32)
             self._ids = np.zeros(self.capacity, np.int32)  # whose answer a row is
-            self._epochs = np.zeros(
-                self.capacity, np.int32
-            )  # and one more than of which epoch
+            # One more than the epoch that it is of; 0 was never written.
+            self._epochs = np.zeros(self.capacity, np.int32)
             self._places: dict[int, NDArray[np.int32]] = {}  # epoch -> row of each sample
             self._count: dict[int, int] = {}  # epoch -> rows
             self._next = 0  # row that is written next
