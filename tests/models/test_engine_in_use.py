@@ -102,6 +102,38 @@ def test_a_faster_one_takes_over_after_real_requests(clock):
     assert "quick fp32, 5.00 times eager" in str(serving)
 
 
+def test_nothing_is_compared_while_another_is_prepared(clock):
+    """It would be timed against somebody who has the core less, or more."""
+    serving, _, _ = served(clock)
+    begun, go_on, asked = threading.Event(), threading.Event(), []
+
+    def quick(views):
+        asked.append(len(views))
+        clock.now += 0.01
+        return scores(views)
+
+    def long(model, views, threads):
+        begun.set()
+        assert go_on.wait(300)
+        return scores
+
+    engines = [
+        Engine("quick", "fp32", lambda model, views, threads: quick),
+        Engine("long", "fp32", long),
+    ]
+    serving.try_beside(engines, torch.zeros(4, 3, 4, 4), threads=1, seconds=1e9)
+    assert begun.wait(300)
+    prepared = len(asked)
+    for views in requests(3):
+        serving(views)
+    assert len(asked) == prepared
+    go_on.set()
+    serving._preparing.join()
+    (views,) = requests(1)
+    serving(views)
+    assert len(asked) == prepared + 1
+
+
 def test_a_slower_one_does_not(clock):
     serving, model, changes = served(clock)
     offered(serving, computing(clock, 0.2))

@@ -198,12 +198,14 @@ class EngineInUse:
                 self._rivals.put(_Rival(trial, ask))
 
     def _next_rival(self) -> _Rival | None:
+        # What is prepared at the same time would be counted to whoever has the core less.
+        if self._preparing is not None and self._preparing.is_alive():
+            return None
         while self._rival is None:
-            preparing = self._preparing is not None and self._preparing.is_alive()
             try:
                 found = self._rivals.get_nowait()
             except queue.Empty:
-                if self._preparing is not None and not preparing:
+                if self._preparing is not None:
                     self._preparing = None
                     self._settled()
                 break
