@@ -118,6 +118,14 @@ class RunFolder:
     def member(self, name: str) -> Path:
         return self.path / "members" / name
 
+    def of_members(self, name: str) -> list[Path]:
+        """The files of this name that its trainings have written, sorted.
+
+        Safe beside a run at work, which also deletes folders: `rglob` fails on one that goes.
+        """
+        folders = os.walk(self.path / "members")
+        return sorted(Path(folder, name) for folder, _, files in folders if name in files)
+
     def origin(self) -> RunOrigin:
         """What it was made of.
 

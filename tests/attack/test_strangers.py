@@ -118,8 +118,13 @@ def ports_of(processes):
 
 
 def belongings_of(run, processes):
-    """Files of a run: its folder, what lies in it, and shared memory of its processes."""
-    yield from run.path.rglob("*")
+    """Files of a run: its folder, what lies in it, and shared memory of its processes.
+
+    `os.walk` and not `rglob`, which fails where a folder goes while it is read: a run
+    deletes the rounds that it needs no more.
+    """
+    for folder, folders, files in os.walk(run.path):
+        yield from (Path(folder, name) for name in folders + files)
     yield from Path("/dev/shm").glob("*kdlab*")
 
 

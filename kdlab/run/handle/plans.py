@@ -41,7 +41,7 @@ def plans(run: RunFolder) -> PlanSheets:
     """All that have been made; NotFoundError where there is none."""
     root = run.path / "members"
     found = PlanSheets()
-    for path in sorted(root.rglob("plan.json")):
+    for path in run.of_members("plan.json"):
         gantt = path.with_name("gantt.png")
         member = path.parent.relative_to(root).as_posix()
         table = json.loads(path.read_text())["table"]

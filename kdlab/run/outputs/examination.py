@@ -361,5 +361,5 @@ def examine(
 
 def was_taught(run: RunFolder) -> bool:
     """Whether it had a teacher: one that was never asked is not trained to be looked at."""
-    kept = run.path.rglob("members/**/result.json")
+    kept = run.of_members("result.json")
     return any(json.loads(p.read_text()).get("teacher_top1") is not None for p in kept)

@@ -30,9 +30,7 @@ def member_folder(run: RunFolder, name: str | None) -> Path:
     Raises:
         NotFoundError: there is none of this name.
     """
-    members = sorted(
-        p.parent for p in (run.path / "members").rglob("*.json") if p.name == "student.json"
-    )
+    members = [p.parent for p in run.of_members("student.json")]
     every = [m.relative_to(run.path / "members").as_posix() for m in members]
     names = [name for name in every if not name.endswith("/whole")]
     described = (run.status().result or {}).get("source")
