@@ -18,7 +18,16 @@ Everything else is imported by module: `kdlab.papers` for the algorithms,
 from kdlab.config import Range, Spec, SpecError, register
 from kdlab.errors import KdlabError
 from kdlab.run import Experiment, Run, attach, compare, load, runs
-from kdlab.session import attach_sweep, chaos, distil, live, look_at, registry, sweep
+from kdlab.session import (
+    attach_sweep,
+    chaos,
+    distil,
+    follow_demand,
+    live,
+    look_at,
+    registry,
+    sweep,
+)
 
 __version__ = "0.2.0"
 
@@ -34,6 +43,7 @@ __all__ = [
     "chaos",
     "compare",
     "distil",
+    "follow_demand",
     "live",
     "load",
     "look_at",

@@ -17,7 +17,12 @@ from kdlab.run.handle.watched import viewers
 from kdlab.run.wishes import MINUTES, Wishes
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from distributed.deploy import Cluster
+
     from kdlab.cluster.chaos import ChaosRunner
+    from kdlab.cluster.demand import DemandFollower
     from kdlab.notebook.builder import Builder
     from kdlab.notebook.live_view import LiveView
     from kdlab.notebook.monitor import Monitor, Renderer
@@ -74,6 +79,21 @@ def distil(
         minutes=minutes,
     )
     return experiment_for(wishes, overrides, say).start(say)
+
+
+def follow_demand(
+    cluster: "Cluster", **options: Any
+) -> "AbstractContextManager[DemandFollower]":
+    """Any cluster of Dask has as many teachers as a pool needs, while this context lasts.
+
+        with kdlab.follow_demand(cluster, most=8):
+            kdlab.load("quickstart", f"teacher_pool.address={cluster.scheduler_address}", ...)
+
+    See `kdlab.cluster.deployed_pool.follow_demand`, which has the options.
+    """
+    from kdlab.cluster.deployed_pool import follow_demand as follow  # imports distributed
+
+    return follow(cluster, **options)
 
 
 def sweep(

@@ -1,6 +1,5 @@
 """Teachers on this machine: a scheduler and teachers, each a process of its own."""
 
-import contextlib
 import logging
 import shutil
 import signal
@@ -24,7 +23,7 @@ from kdlab.cluster.pool import (
     wait_for_teacher,
 )
 from kdlab.cluster.wires.roles import MEANT_TO_END
-from kdlab.cluster.wires.security import Files, Tls, own_files, remember
+from kdlab.cluster.wires.security import Files, Tls, forget, own_files, remember
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.errors import BadInput, ClusterError, SchedulerUnreachable
@@ -255,9 +254,7 @@ class RunningLocalPool:
         alive = sum(child.alive() for child in self.teachers) + self._still_to_start
         return PoolLevel(
             time=time.monotonic(),
-            missing=sum(
-                max(0.0, s.t_s - s.rate) for s in status.students.values() if s.searching
-            ),
+            missing=status.missing,
             t_t=sum(t.t_t for t in ready) / len(ready) if ready else 0.0,
             alive=alive,
             starting=max(0, alive - len(ready)),
@@ -279,5 +276,4 @@ class RunningLocalPool:
         self.note.unlink(missing_ok=True)
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
         if self.spec.tls is None or self.spec.tls.temporary:
-            with contextlib.suppress(OSError):  # another run may be reading them
-                shutil.rmtree(Path(self.files["ca"]).parent)
+            forget(self.files)

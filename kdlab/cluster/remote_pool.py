@@ -74,12 +74,13 @@ class JoinedPool:
     def __init__(self, spec: RemotePool, deployment: Deployment) -> None:
         self.spec, self.address, self.deployment = spec, spec.address, deployment
         self.teacher, self.tls = deployment.teacher, spec.certificates()
-        self._deploy()
+        self.deploy()
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="pool-keeper", daemon=True)
         self._keeper.start()
 
-    def _deploy(self) -> None:
+    def deploy(self) -> None:
+        """Tell the pool what to serve, and its workers to host teachers."""
         install(
             self.address,
             self.tls,
@@ -95,7 +96,7 @@ class JoinedPool:
         while not self._closing.wait(_TICK_S):
             try:
                 if not self._serves():
-                    self._deploy()
+                    self.deploy()
             except (SchedulerUnreachable, ClusterError, TeacherRefused) as error:
                 logging.getLogger("kdlab").warning("pool at %s: %s", self.address, error)
 

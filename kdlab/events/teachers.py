@@ -12,8 +12,8 @@ class PoolStarting(Event, kind="pool_starting", line="teacher pool: {pool}"):
     pool: str | None  # the component
 
 
-class PoolReady(Event, kind="pool_ready", line="teachers are ready at {address}"):
-    """At least one teacher serves."""
+class PoolReady(Event, kind="pool_ready", line="the teacher pool is up at {address}"):
+    """Teachers serve, or come when a student needs them."""
 
     address: str  # of the scheduler
     teachers: Sequence[Mapping[str, object]]  # what each says of itself

@@ -177,6 +177,12 @@ class PoolStatus:
         """Those that serve, or could."""
         return [t for t in self.teachers if t.state != "registered"]
 
+    @property
+    def missing(self) -> float:
+        """Samples/s that students ask for and do not have."""
+        waiting = (s for s in self.students.values() if s.searching)
+        return sum(max(0.0, s.t_s - s.rate) for s in waiting)
+
     def said_of_teachers(self) -> list[dict[str, object]]:
         return [teacher.said() for teacher in self.teachers]
 

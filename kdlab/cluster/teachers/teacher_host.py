@@ -8,7 +8,6 @@ dies is started again.
 
 import asyncio
 import os
-import socket
 import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -42,6 +41,7 @@ class TeacherHost(WorkerPlugin):
             return
         self.folder = Path(tempfile.mkdtemp(prefix="kdlab-teachers-"))
         self.scheduler = worker.scheduler.address
+        self.machine = str(worker.name)
         self.host = urlsplit(worker.address).hostname or "127.0.0.1"
         self.keeping = asyncio.create_task(self._keep())
 
@@ -65,7 +65,7 @@ class TeacherHost(WorkerPlugin):
             await asyncio.sleep(_TICK_S)
 
     def _start(self) -> Child:
-        name = f"{socket.gethostname()}-{os.getpid()}-{self.started}"
+        name = f"{self.machine}.{os.getpid()}.{self.started}"
         self.started += 1
         config = TeacherConfig(
             scheduler=self.scheduler,
@@ -80,9 +80,14 @@ class TeacherHost(WorkerPlugin):
         return Child(
             "kdlab.cluster.teachers.teacher_server",
             config,
-            self.folder / f"{name}.log",
+            self.folder / f"{os.getpid()}-{self.started}.log",
             environment=environment,
         )
+
+
+def machine_of(teacher: str) -> str:
+    """The name of the worker that hosts this teacher, in Dask's cluster."""
+    return teacher.rsplit(".", 2)[0]
 
 
 def host_teachers(address: str, tls: Files | None, teachers: int, threads: int) -> None:

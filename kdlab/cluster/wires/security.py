@@ -11,9 +11,10 @@ ends of everything show a certificate that the same authority signed.
 import json
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -81,6 +82,12 @@ def own_files(tls: Tls | None, folder: Path) -> Files:
     path = Path(files["ca"]).parent / "token"
     write_private(path, secrets.token_hex(32))
     return files | {"token": str(path)}
+
+
+def forget(files: Files) -> None:
+    """Delete certificates that were made for one pool."""
+    with suppress(OSError):  # another run may be reading them
+        shutil.rmtree(Path(files["ca"]).parent)
 
 
 def remember(address: str, files: Files) -> Path:
@@ -199,6 +206,20 @@ def client_security(files: Files) -> Security:
         tls_ca_file=files["ca"],
         tls_client_cert=files["cert"],
         tls_client_key=files["key"],
+        require_encryption=True,
+    )
+
+
+def of_all_roles(files: Files) -> Security:
+    """For a cluster of Dask, which starts workers that show the same certificate."""
+    return Security(
+        tls_ca_file=files["ca"],
+        tls_client_cert=files["cert"],
+        tls_client_key=files["key"],
+        tls_worker_cert=files["cert"],
+        tls_worker_key=files["key"],
+        tls_scheduler_cert=files["cert"],
+        tls_scheduler_key=files["key"],
         require_encryption=True,
     )
 

@@ -284,7 +284,8 @@ class DistilReader:
     def on_tick(self, time: float) -> Instructions:
         """The monitoring task (Algorithm 1, line 3), every 50 ms or so."""
         usable = [t for t in self.teachers.values() if not t.draining]
-        self.supply.capacity = sum(self.patience.rate(t.address, t.t_t) for t in usable)
+        rates = (self.patience.rate(t.address, t.t_t) for t in usable)
+        self.supply.on_capacity(sum(rates), time)
         if not self.slots_taken and self.work_is_open():
             self.supply.on_waits(time)
         self.supply.on_tick(time, held=self._thresholds_hold())

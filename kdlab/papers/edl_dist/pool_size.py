@@ -9,6 +9,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# A teacher is free for a moment before the student that waits for it has it. One that is free for
+# longer has been left out by that student, and counts no more.
+_LEASED_WITHIN_S = 2.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLevel:
@@ -33,7 +37,10 @@ class PoolSize:
     least: int
     most: int
     idle_s: float = 10.0  # a teacher free for so long is not needed
-    free_since: dict[str, float] = field(default_factory=dict)
+    free_since: dict[str, float] = field(default_factory=dict)  # by teacher
+    t_t: float = (
+        0.0  # of a teacher, as last seen: a pool that was empty need not learn it again
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most:
@@ -43,10 +50,14 @@ class PoolSize:
         self.free_since = {
             name: self.free_since.get(name, level.time) for name in level.free
         }
-        wanted = math.ceil(level.missing / level.t_t - 1e-9) if level.t_t else 0
+        self.t_t = level.t_t or self.t_t
+        wanted = math.ceil(level.missing / self.t_t - 1e-9) if self.t_t else 0
         if level.missing > 0:
             wanted = max(1, wanted)
-        lacking = max(wanted - level.starting, self.least - level.alive)
+        coming = level.starting + sum(
+            level.time - since < _LEASED_WITHIN_S for since in self.free_since.values()
+        )
+        lacking = max(wanted - coming, self.least - level.alive)
         start = max(0, min(lacking, self.most - level.alive))
         if start or level.missing > 0:
             return Resize(start=start)

@@ -108,6 +108,12 @@ class Supply:
             self.on_waits(time)
         self.begin(time)
 
+    def on_capacity(self, capacity: float, time: float) -> None:
+        """Its teachers together do so many samples/s."""
+        if capacity and not self.capacity:
+            self.begin(time)  # that it waited for the first ones does not call for more
+        self.capacity = capacity
+
     def on_tick(self, time: float, *, held: bool) -> None:
         """Time passes; `held`: a teacher had room and thresholds kept it idle."""
         if self.window_start is None:

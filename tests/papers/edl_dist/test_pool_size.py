@@ -42,6 +42,21 @@ def test_nothing_is_withdrawn_while_somebody_searches():
     assert size.on_tick(level(5.0, alive=2, missing=9.0, free={"a": 1.0})) == Resize()
 
 
+def test_a_teacher_that_is_free_for_a_moment_is_on_its_way_to_the_student_that_waits():
+    size = PoolSize(0, 4)
+    assert size.on_tick(level(0.0, alive=1, missing=9.0, free={"new": 10.0})).start == 0
+    assert size.on_tick(level(1.5, alive=1, missing=9.0, free={"new": 10.0})).start == 0
+    left_out = size.on_tick(level(2.0, alive=1, missing=9.0, free={"new": 10.0}))
+    assert left_out.start == 1
+
+
+def test_a_pool_that_was_empty_knows_how_many_it_needed():
+    size = PoolSize(0, 8)
+    assert size.on_tick(level(0.0, alive=0, missing=45.0, t_t=0.0)).start == 1
+    size.on_tick(level(1.0, alive=1, free={"a": 10.0}))
+    assert size.on_tick(level(9.0, alive=0, missing=45.0, t_t=0.0)).start == 5
+
+
 def test_bounds_must_be_in_order():
     with pytest.raises(ValueError, match="least <= most"):
         PoolSize(3, 2)

@@ -43,6 +43,22 @@ def test_a_wait_by_the_start_alone_is_no_reason():
     assert not supply.ut_held_it_up
 
 
+def test_waiting_for_the_first_teacher_does_not_call_for_a_second():
+    """A pool that starts at none: the student waits for as long as a teacher takes to load."""
+    supply = Supply(t_s=200.0, batch=BATCH)
+    supply.on_waits(0.0)
+    for tick in range(120):
+        supply.on_tick(tick / 20, held=False)
+    supply.on_capacity(800.0, 6.0)
+    supply.on_fed(6.5)
+    supply.on_complete(0.5)
+    time = trained(supply, 2.0, start=6.5)
+    supply.on_tick(time, held=False)
+    assert supply.short_of(time) == "nothing"
+    trained(supply, 6.0, waiting=0.3, start=time)  # now it does wait beside a teacher
+    assert supply.short_of(time + 6.0) == "teachers"
+
+
 def test_a_student_that_waits_for_what_ut_holds_gets_what_the_latency_calls_for():
     supply = new_supply()
     trained(supply, 3.0, waiting=0.2, held=True)

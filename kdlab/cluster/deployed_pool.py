@@ -1,0 +1,233 @@
+"""Teachers on machines that somebody else starts: SSH, a batch system, Kubernetes, Dask.
+
+As many as the students need: none before a student searches, more while it starves, none again
+when nobody holds them. The scheduler is a process of the run, unless the deployer brings its own.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from distributed.deploy import Cluster
+
+from kdlab.cluster.coordination.coordinator_messages import PoolStatus
+from kdlab.cluster.demand import DemandFollower
+from kdlab.cluster.deployers.deployer import DaskMachines, Deployer, Machines
+from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.pool import ComputingPoolSpec, start_scheduler, status_of
+from kdlab.cluster.remote_pool import JoinedPool, RemotePool, install
+from kdlab.cluster.teachers.teacher_host import host_teachers
+from kdlab.cluster.wires.security import Files, Tls, forget, remember
+from kdlab.cluster.wires.wire import check_address
+from kdlab.config import Fault, Range, register
+from kdlab.config.spec import POSITIVE
+from kdlab.errors import ClusterError, SchedulerUnreachable
+from kdlab.papers.edl_dist.pool_size import PoolSize
+from kdlab.supervision.children import Child
+
+_TICK_S = 1.0
+
+
+@register("cluster/deployed_pool")
+@dataclass(frozen=True, kw_only=True)
+class DeployedPool(ComputingPoolSpec):
+    """Machines for teachers that are asked for while students search, and given back when idle.
+
+    machines: who starts them: cluster/deployers/local, ssh, job_queue or kubernetes.
+    teachers: on each machine.
+    threads: CPU threads of each teacher.
+    least, most: machines, at any time.
+    idle_s: a machine whose teachers nobody holds for so long is given back.
+    ttl_s: a teacher silent for longer is given up.
+    start_s: so long the scheduler may take to come up.
+    tls: certificates that every machine has at the same paths; null makes them in the run's
+        folder, for machines that see it.
+    host: where the machines reach this one; null finds out.
+    port: of the scheduler; 0 is any that is free.
+    """
+
+    machines: Deployer
+    teachers: Annotated[int, Range(ge=1)] = 1
+    threads: Annotated[int, Range(ge=1)] = 1
+    least: Annotated[int, Range(ge=0)] = 0
+    most: Annotated[int, Range(ge=1)] = 4
+    idle_s: Annotated[float, POSITIVE] = 60.0
+    ttl_s: Annotated[float, POSITIVE] = 6.0
+    start_s: Annotated[float, POSITIVE] = 600.0
+    tls: Tls | None = None
+    host: str | None = None
+    port: Annotated[int, Range(ge=0, le=65535)] = 0
+
+    def cross_faults(self) -> Iterator[Fault]:
+        at_most = self.machines.at_most()
+        if at_most is not None and self.most > at_most:
+            yield Fault("most", f"is {self.most}, and there are {at_most} machines")
+        if self.least > self.most:
+            yield Fault("least", f"is {self.least}, more than most ({self.most})")
+        if self.machines.own_scheduler() is not None and self.tls is None:
+            yield Fault("tls", "is missing: the certificates that its scheduler has too")
+
+    def check(self) -> None:
+        self.machines.check()
+
+    def start(self, deployment: Deployment, folder: Path) -> "RunningDeployedPool":
+        return RunningDeployedPool(self, deployment, folder)
+
+
+class RunningDeployedPool:
+    """A scheduler, and machines that come and go; a scheduler that dies comes back with them."""
+
+    def __init__(self, spec: DeployedPool, deployment: Deployment, folder: Path) -> None:
+        self.spec, self.deployment, self.folder = spec, deployment, folder
+        self.teacher = deployment.teacher
+        self.files = (spec.tls or Tls(temporary=True)).files(folder)
+        self.tls: Files | None = self.files
+        own = spec.machines.own_scheduler()
+        self.scheduler = None if own else self._start_scheduler(spec.port)
+        self.address = own or str(self.scheduler_address)
+        self.note = remember(self.address, self.files)
+        self._closing = threading.Event()
+        self._keeper = threading.Thread(
+            target=self._keep, name="pool-machines", daemon=True
+        )
+        with self._closed_if_it_fails():
+            self.machines = self._machines()
+            self.joined = JoinedPool(self._as_remote(), deployment)
+            self.follower = self._follower()
+            self._keeper.start()
+
+    def _start_scheduler(self, port: int) -> Child:
+        spec = self.spec
+        scheduler, self.scheduler_address = start_scheduler(
+            self.deployment,
+            self.folder,
+            ttl_s=spec.ttl_s,
+            tls=self.tls,
+            host=spec.host or spec.machines.reached_at(),
+            port=port,
+            start_s=spec.start_s,
+        )
+        return scheduler
+
+    def _machines(self) -> Machines:
+        """None yet; where they bring a scheduler, it is awaited.
+
+        Raises:
+            SchedulerUnreachable: it did not come up.
+        """
+        machines = self.spec.machines.up(self.address, self.files, self.folder)
+        deadline = time.monotonic() + self.spec.start_s
+        while True:
+            try:
+                check_address(self.address, tls=self.tls)
+            except SchedulerUnreachable:
+                if time.monotonic() > deadline:
+                    machines.close()
+                    raise
+                time.sleep(0.5)  # between tries; the deadline above ends it
+            else:
+                return machines
+
+    def _as_remote(self) -> RemotePool:
+        spec = self.spec
+        return RemotePool(
+            address=self.address,
+            wait_s=spec.start_s,
+            tls=Tls(ca=self.files["ca"], cert=self.files["cert"], key=self.files["key"]),
+            ttl_s=spec.ttl_s,
+            workers=spec.teachers,
+            threads=spec.threads,
+        )
+
+    def _follower(self) -> DemandFollower:
+        size = PoolSize(self.spec.least, self.spec.most, self.spec.idle_s)
+        return DemandFollower(self.machines, self.tls, size)
+
+    def wait(self, stop: Callable[[], bool] = lambda: False) -> PoolStatus:
+        """They come when a student searches."""
+        if self.spec.least:
+            return self.joined.wait(stop)
+        return status_of(self.address, self.tls)
+
+    def _keep(self) -> None:
+        while not self._closing.wait(_TICK_S):
+            if self.scheduler is None or self.scheduler.alive():
+                continue
+            try:
+                self.follower.close()
+                self.machines.close(scheduler_gone=True)
+                self.scheduler.stop()
+                self.scheduler = self._start_scheduler(urlsplit(self.address).port or 0)
+                self.machines = self._machines()
+                self.joined.deploy()  # this one knows of no workers that host teachers
+                self.follower = self._follower()
+            except (SchedulerUnreachable, ClusterError) as error:
+                logging.getLogger("kdlab").warning("pool: %s", error)
+
+    @contextmanager
+    def _closed_if_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._keeper.is_alive():
+            self._keeper.join()
+        # From the last to the first, as far as it has come.
+        for part in ("follower", "joined", "machines"):
+            if hasattr(self, part):
+                getattr(self, part).close()
+        if self.scheduler is not None:
+            self.scheduler.stop()
+        self.note.unlink(missing_ok=True)
+        if self.spec.tls is None or self.spec.tls.temporary:
+            forget(self.files)
+
+
+@contextmanager
+def follow_demand(
+    cluster: Cluster,
+    *,
+    tls: Files | None = None,
+    teachers: int = 1,
+    threads: int = 1,
+    least: int = 0,
+    most: int = 4,
+    idle_s: float = 60.0,
+) -> Iterator[DemandFollower]:
+    """Any cluster of Dask with `scale` has as many workers as the students of its pool need.
+
+    Its workers need the resource `kdlab_teacher`, as `LocalCluster(n_workers=0,
+    resources={"kdlab_teacher": 1})` gives them. Experiments use it as
+    `teacher_pool={type: cluster/remote_pool, address: ...}`, with `cluster.scheduler_address`.
+
+    Args:
+        cluster: that is up.
+        tls: files ca, cert and key of a cluster that speaks TLS.
+        teachers: on each of its workers.
+        threads: CPU threads of each teacher.
+        least: workers, at any time.
+        most: workers, at any time.
+        idle_s: a worker whose teachers nobody holds for so long is given back.
+
+    Raises:
+        SchedulerUnreachable: nobody answers at its address.
+        ClusterError: its scheduler cannot import kdlab.
+    """
+    machines = DaskMachines(cluster)
+    install(machines.address, tls)
+    host_teachers(machines.address, tls, teachers, threads)
+    follower = DemandFollower(machines, tls, PoolSize(least, most, idle_s))
+    try:
+        yield follower
+    finally:
+        follower.close()

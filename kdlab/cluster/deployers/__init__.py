@@ -1,0 +1,1 @@
+"""Whoever starts machines for teachers: this one, SSH, a batch system, Kubernetes."""

@@ -1,0 +1,214 @@
+"""The base of all deployers, and a cluster of Dask as machines that come and go by demand."""
+
+import asyncio
+import importlib.util
+import logging
+import os
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from distributed import Nanny, SpecCluster
+from distributed.core import Status
+from distributed.deploy import Cluster
+from distributed.deploy.spec import ProcessInterface
+
+from kdlab.cluster.wires.roles import TEACHER, TeacherWorker
+from kdlab.cluster.wires.security import Files
+from kdlab.config.spec import Spec
+from kdlab.errors import BadInput, ClusterError
+
+# Of a Dask worker that only hosts teachers: it has no tasks.
+# Without a scheduler for so long it ends, should nobody be left who could end it.
+WORKER_OPTIONS = {
+    "nthreads": 1,
+    "resources": {TEACHER: 1},
+    "dashboard": False,
+    "death_timeout": 60,
+}
+
+
+_CLOSE_S = 30.0
+
+
+class Machines(Protocol):
+    """What somebody else starts and ends for a pool; each becomes a host of teachers."""
+
+    address: str  # of the scheduler
+
+    def wanted(self) -> int:
+        """How many were asked for, those that wait in a queue too."""
+
+    def grow(self, count: int) -> None:
+        """Ask for so many more.
+
+        Raises:
+            ClusterError: they cannot be had.
+        """
+
+    def withdraw(self, names: Sequence[str]) -> None:
+        """Give these back; their teachers answer what they hold first.
+
+        Raises:
+            ClusterError: who started them does not answer.
+        """
+
+    def close(self, *, scheduler_gone: bool = False) -> None:
+        """Give all back; never raises, for there is nothing else to do."""
+
+
+class Deployer(Spec, ABC):
+    """Who starts machines for a pool, and how many it can."""
+
+    @abstractmethod
+    def up(self, scheduler: str, files: Files, folder: Path) -> Machines:
+        """No machine yet, but the means to have some.
+
+        Args:
+            scheduler: where it listens.
+            files: certificates of the pool.
+            folder: for what machines write, where they see it.
+        """
+
+    def own_scheduler(self) -> str | None:
+        """Where it brings a scheduler of its own; None takes the one of the run."""
+        return None
+
+    def reached_at(self) -> str:
+        """The address of this machine, as those that it starts know it."""
+        return "127.0.0.1"
+
+    def at_most(self) -> int | None:
+        """As many machines as there are; None is as many as are asked for."""
+        return None
+
+    def check(self) -> None:  # most have nothing to check
+        """Find what is missing before a run starts.
+
+        Raises:
+            BadInput: a package or a command that it needs.
+        """
+
+
+class DaskMachines:
+    """Any `Cluster` of Dask with `scale`; those made of specs give back the ones named."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.address = cluster, str(cluster.scheduler_address)
+        self._asked = 0  # of a cluster that does not say itself
+
+    def wanted(self) -> int:
+        if isinstance(self.cluster, SpecCluster):
+            return len(self.cluster.worker_spec)
+        return self._asked
+
+    def grow(self, count: int) -> None:
+        if not isinstance(self.cluster, SpecCluster):
+            self._asked += count
+            self.cluster.scale(self._asked)
+            return
+        failed: dict[object, str] = self.cluster.sync(_grown, self.cluster, count)
+        if failed:
+            self._give_back(list(failed))
+            name, why = next(iter(failed.items()))
+            raise ClusterError(
+                f"{len(failed)} of {count} machines for teachers could not be started: {name}: "
+                f"{why}. The pool goes on without and asks again."
+            )
+
+    def withdraw(self, names: Sequence[str]) -> None:
+        self._asked = self.wanted() - len(names)
+        if isinstance(self.cluster, SpecCluster):
+            known = {str(name): name for name in self.cluster.plan}
+            self._give_back([known[name] for name in names if name in known])
+        else:
+            self.cluster.scale(self._asked)
+
+    def _give_back(self, names: Sequence[object]) -> None:
+        try:
+            self.cluster.sync(self.cluster.scale_down, list(names))
+        except OSError as error:
+            raise ClusterError(
+                f"{len(names)} machines for teachers could not be given back: {error}"
+            ) from error
+
+    def close(self, *, scheduler_gone: bool = False) -> None:
+        if scheduler_gone:  # Dask would ask it first, wait for it, and never close
+            self.cluster.scheduler.status = Status.closed
+        try:
+            self.cluster.close(timeout=_CLOSE_S)
+        except (TimeoutError, OSError) as error:
+            logging.getLogger("kdlab").warning("machines did not close: %s", error)
+
+
+async def _grown(cluster: SpecCluster, count: int) -> dict[object, str]:
+    """Start so many more; which of them could not be, and why.
+
+    `scale` would do it too, and lose what went wrong.
+    """
+    for _ in range(count):
+        cluster.worker_spec.update(cluster.new_worker_spec())
+    with suppress(Exception):  # of one of the workers, which says it again
+        await cluster._correct_state()
+    failed = {}
+    for name, worker in list(cluster.workers.items()):
+        if worker.status == Status.running:
+            continue
+        try:
+            await worker
+        except Exception as error:  # whatever SSH, a batch system or a process raises
+            failed[name] = str(error) or type(error).__name__
+    return failed
+
+
+class StandingScheduler(ProcessInterface):
+    """A scheduler that is up already, where a cluster of Dask would start its own."""
+
+    def __init__(self, address: str, **_: object) -> None:  # what a new one would be told
+        super().__init__()
+        self.address = self.external_address = address
+
+    async def close(self) -> None:
+        """It stays: who started it ends it."""
+        self.status = Status.closed
+        self._event_finished.set()
+        await asyncio.sleep(0)
+
+
+class HostNanny(Nanny):
+    """Keeps a Dask worker whose machine shall have teachers.
+
+    With `lifeline` it ends when its standard input does: what SSH has started goes on when the
+    connection is closed, and servers of SSH pass no signals on.
+    """
+
+    def __init__(self, *arguments: Any, lifeline: bool = False, **options: Any) -> None:
+        super().__init__(*arguments, worker_class=TeacherWorker, **options)
+        if lifeline:
+            threading.Thread(target=self._watch_lifeline, daemon=True).start()
+
+    def _watch_lifeline(self) -> None:
+        while os.read(sys.stdin.fileno(), 1 << 16):
+            pass  # nobody has anything to say here; the end is what matters
+        self.loop.add_callback(self.close, reason="the lifeline has ended")
+
+
+def needed(module: str, extra: str) -> None:
+    """Whether a package is here.
+
+    Args:
+        module: to import.
+        extra: of kdlab, which brings it.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise BadInput(
+            f"Machines for teachers are started by {module}, which is missing. Nothing was "
+            f"started. pip install 'kdlab[{extra}]'"
+        )

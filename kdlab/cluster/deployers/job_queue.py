@@ -1,0 +1,126 @@
+"""Machines that a batch system gives: SLURM, PBS, SGE, LSF, by dask-jobqueue."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from distributed.utils import get_ip
+
+from kdlab.cluster.deployers.deployer import (
+    DaskMachines,
+    Deployer,
+    StandingScheduler,
+    needed,
+)
+from kdlab.cluster.wires.roles import TEACHER
+from kdlab.cluster.wires.security import Files, of_all_roles
+from kdlab.config import Fault, Range, register
+from kdlab.errors import BadInput
+
+_CLUSTERS = {
+    "slurm": "SLURMCluster",
+    "pbs": "PBSCluster",
+    "sge": "SGECluster",
+    "lsf": "LSFCluster",
+}
+_COMMANDS = {"slurm": "sbatch", "pbs": "qsub", "sge": "qsub", "lsf": "bsub"}
+# What dask-jobqueue calls the account that pays, which PBS and SGE have others names for.
+_PAYS = {"slurm": "account", "pbs": "account", "sge": "project", "lsf": "project"}
+_AS_HOST = (
+    *("--resources", f"{TEACHER}=1", "--no-dashboard"),
+    *("--worker-class", "kdlab.cluster.wires.roles.TeacherWorker"),
+)
+# One line of a job script, in which a shell finds nothing to carry out.
+_WORD = re.compile(r"[\w.:@/+,=%\[\] -]+")
+
+
+@register("cluster/deployers/job_queue")
+@dataclass(frozen=True, kw_only=True)
+class JobQueueMachines(Deployer):
+    """Jobs of a batch system; each is a machine for teachers, and ends when it is not needed.
+
+    What a job does first (`module load`, activating an environment) is a matter of your site, and
+    shell: it stands in Dask's own file, ~/.config/dask/jobqueue.yaml, under
+    jobqueue.SYSTEM.job-script-prologue, never in an experiment. Certificates lie in the run's
+    folder, which jobs must see at the same path.
+
+    system: which batch system.
+    cores: of a job.
+    memory: of a job, for example 16GB.
+    queue: partition or queue; null is the site's default.
+    account: who pays; null is the site's default.
+    walltime: after which the batch system ends a job, for example 02:00:00; its teachers are
+        replaced by those of another job if they are needed.
+    directives: further ones, for example --gres=gpu:1.
+    """
+
+    system: Literal["slurm", "pbs", "sge", "lsf"] = "slurm"
+    cores: Annotated[int, Range(ge=1)] = 1
+    memory: str = "8GB"
+    queue: str | None = None
+    account: str | None = None
+    walltime: str | None = None
+    directives: tuple[str, ...] = ()
+
+    def cross_faults(self) -> Iterator[Fault]:
+        for name in ("memory", "queue", "account", "walltime"):
+            value = getattr(self, name)
+            if value is not None and not _WORD.fullmatch(value):
+                yield Fault(name, f"is {value!r}, which a shell would not take as one word")
+        for directive in self.directives:
+            if not _WORD.fullmatch(directive):
+                yield Fault(
+                    "directives",
+                    f"has {directive!r}, in which a shell would find more than a directive",
+                )
+
+    def check(self) -> None:
+        """Whether the batch system is here.
+
+        Raises:
+            BadInput: it is not, or dask-jobqueue is not.
+        """
+        needed("dask_jobqueue", "jobqueue")
+        command = _COMMANDS[self.system]
+        if shutil.which(command) is None:
+            raise BadInput(
+                f"teacher_pool.machines: jobs of {self.system} are handed in with {command}, which "
+                "is not on this machine. Nothing was started. Start the run on a login node, or "
+                "name another batch system."
+            )
+
+    def reached_at(self) -> str:
+        return str(get_ip())
+
+    def up(self, scheduler: str, files: Files, folder: Path) -> DaskMachines:
+        return DaskMachines(self.cluster(scheduler, files, folder))
+
+    def cluster(self, scheduler: str, files: Files, folder: Path) -> Any:
+        """The cluster of dask-jobqueue; `job_script()` shows what it hands in."""
+        import dask_jobqueue  # an extra  # noqa: PLC0415
+
+        jobs: dict[str, Any] = {
+            "cores": self.cores,
+            "memory": self.memory,
+            "processes": 1,
+            "queue": self.queue,
+            _PAYS[self.system]: self.account,
+            "walltime": self.walltime,
+            "job_extra_directives": list(self.directives),
+            "worker_extra_args": [*_AS_HOST],
+            "log_directory": str(folder),
+        }
+        # What is not said is the site's to say, in Dask's own configuration.
+        jobs = {name: value for name, value in jobs.items() if value not in (None, [])}
+        cluster = getattr(dask_jobqueue, _CLUSTERS[self.system])(
+            scheduler_cls=StandingScheduler,
+            scheduler_options={"address": scheduler},
+            security=of_all_roles(files),
+            shared_temp_directory=str(folder),
+            **jobs,
+        )
+        cluster.shutdown_scheduler = False
+        return cluster

@@ -1,0 +1,213 @@
+"""Pods of Kubernetes, which Dask's operator starts: a scheduler, and workers that host teachers."""
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from kdlab.cluster.deployers.deployer import Deployer, needed
+from kdlab.cluster.wires.roles import TEACHER
+from kdlab.cluster.wires.security import Files
+from kdlab.config import Fault, Range, register
+from kdlab.errors import ClusterError
+
+_API = "kubernetes.dask.org/v1"
+_PORT = 8786
+_NAME = re.compile(
+    r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?"
+)  # with -scheduler it is a host's name
+_TLS = ("--tls-ca-file=/tls/ca.pem", "--tls-cert=/tls/cert.pem", "--tls-key=/tls/key.pem")
+_NOBODY = 10001  # the user of deploy/Containerfile
+
+
+@register("cluster/deployers/kubernetes")
+@dataclass(frozen=True, kw_only=True)
+class KubernetesMachines(Deployer):
+    """Pods, by Dask's operator, which must be installed in the cluster.
+
+    The run is a pod too, or reaches the cluster's services; the certificates of `teacher_pool.tls`
+    are also in a Secret, with the keys ca.pem, cert.pem and key.pem. Which pod goes when fewer are
+    needed is the operator's choice: what its teacher held is asked of another.
+
+    name: of the cluster; that of its resources begins with it.
+    namespace: where it is.
+    image: with kdlab in it (deploy/Containerfile).
+    cpu, memory: of each pod, as Kubernetes writes them.
+    gpus: of each pod.
+    secret: with the certificates.
+    data: claim of a volume with the data, mounted at /data; null where pixels travel.
+    """
+
+    name: str = "kdlab"
+    namespace: str = "default"
+    image: str = "kdlab"
+    cpu: str = "1"
+    memory: str = "2Gi"
+    gpus: Annotated[int, Range(ge=0)] = 0
+    secret: str = "kdlab-tls"  # its name
+    data: str | None = None
+
+    def cross_faults(self) -> Iterator[Fault]:
+        for field in ("name", "namespace", "secret"):
+            value = getattr(self, field)
+            if not _NAME.fullmatch(value):
+                yield Fault(
+                    field,
+                    f"is {value!r}; small letters, digits and -, 42 at most, as a name of a host",
+                )
+
+    def check(self) -> None:
+        needed("kr8s", "kubernetes")
+
+    def own_scheduler(self) -> str:
+        return f"tls://{self.name}-scheduler.{self.namespace}.svc.cluster.local:{_PORT}"
+
+    def up(self, scheduler: str, files: Files, folder: Path) -> "KubernetesPods":
+        return KubernetesPods(self)
+
+    def manifest(self) -> dict[str, Any]:
+        """The DaskCluster that the operator is asked for; without workers at first."""
+        ports = [{"name": "tcp-comm", "containerPort": _PORT, "protocol": "TCP"}]
+        scheduler = self._pod(
+            "scheduler",
+            ["dask", "scheduler", "--protocol=tls", f"--port={_PORT}", *_TLS, "--no-dashboard",
+             "--preload=kdlab.cluster.coordinator"],
+            {"requests": {"cpu": "500m", "memory": "1Gi"}},
+            ports=ports,
+            readinessProbe={"tcpSocket": {"port": "tcp-comm"}},
+        )  # fmt: skip
+        gpus = {"nvidia.com/gpu": str(self.gpus)} if self.gpus else {}
+        has = {"cpu": self.cpu, "memory": self.memory, **gpus}
+        worker = self._pod(
+            "worker",
+            ["dask", "worker", self.own_scheduler(), "--name=$(DASK_WORKER_NAME)", *_TLS,
+             f"--resources={TEACHER}=1", "--nthreads=1", "--no-nanny", "--no-dashboard",
+             "--worker-class=kdlab.cluster.wires.roles.TeacherWorker"],
+            {"requests": has, "limits": has},
+        )  # fmt: skip
+        service = {
+            "type": "ClusterIP",
+            "selector": {
+                "dask.org/cluster-name": self.name,
+                "dask.org/component": "scheduler",
+            },
+            "ports": [
+                {
+                    "name": "tcp-comm",
+                    "protocol": "TCP",
+                    "port": _PORT,
+                    "targetPort": "tcp-comm",
+                }
+            ],
+        }
+        return {
+            "apiVersion": _API,
+            "kind": "DaskCluster",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": {
+                "worker": {"replicas": 0, "spec": worker},
+                "scheduler": {"spec": scheduler, "service": service},
+            },
+        }
+
+    def _pod(
+        self, name: str, command: list[str], resources: dict[str, Any], **more: Any
+    ) -> dict[str, Any]:
+        tls = {"secretName": self.secret, "defaultMode": 0o440}
+        volumes: list[dict[str, Any]] = [{"name": "tls", "secret": tls}]
+        mounts: list[dict[str, Any]] = [
+            {"name": "tls", "mountPath": "/tls", "readOnly": True}
+        ]
+        if self.data is not None:
+            claim = {"claimName": self.data, "readOnly": True}
+            volumes.append({"name": "data", "persistentVolumeClaim": claim})
+            mounts.append({"name": "data", "mountPath": "/data", "readOnly": True})
+        return {
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": _NOBODY,
+                "fsGroup": _NOBODY,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": name,
+                    "image": self.image,
+                    "args": command,
+                    "resources": resources,
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    "volumeMounts": mounts,
+                    **more,
+                }
+            ],
+            "volumes": volumes,
+        }
+
+
+class KubernetesPods:
+    """A DaskCluster that is up; satisfies `Machines`."""
+
+    def __init__(self, spec: KubernetesMachines) -> None:
+        self.spec, self.address, self._asked = spec, spec.own_scheduler(), 0
+        with _said(f"make the DaskCluster {spec.name}"):
+            self.cluster = _resource("DaskCluster")(spec.manifest())
+            self.cluster.create()
+
+    def wanted(self) -> int:
+        return self._asked
+
+    def grow(self, count: int) -> None:
+        self._scale(self._asked + count)
+
+    def withdraw(self, names: Sequence[str]) -> None:
+        self._scale(max(0, self._asked - len(names)))
+
+    def _scale(self, count: int) -> None:
+        spec = self.spec
+        with _said(f"have {count} workers of the DaskCluster {spec.name}"):
+            group = _resource("DaskWorkerGroup").get(
+                f"{spec.name}-default", namespace=spec.namespace
+            )
+            group.patch({"spec": {"worker": {"replicas": count}}})
+        self._asked = count
+
+    def close(self, *, scheduler_gone: bool = False) -> None:
+        try:
+            with _said(f"delete the DaskCluster {self.spec.name}"):
+                self.cluster.delete()
+        except ClusterError as error:
+            logging.getLogger("kdlab").warning("%s", error)
+
+
+@contextmanager
+def _said(what: str) -> Iterator[None]:
+    """Errors of the cluster's API, as an error of the pool."""
+    import httpx  # comes with kr8s, an extra  # noqa: PLC0415
+    import kr8s  # noqa: PLC0415
+
+    known = (
+        kr8s.ServerError,
+        kr8s.NotFoundError,
+        kr8s.ConnectionClosedError,
+        httpx.HTTPError,
+    )
+    try:
+        yield
+    except known as error:
+        raise ClusterError(
+            f"Kubernetes did not {what}: {error}. Is Dask's operator installed there, and may you "
+            "make daskclusters? kubectl auth can-i create daskclusters.kubernetes.dask.org"
+        ) from error
+
+
+def _resource(kind: str) -> Any:
+    from kr8s.objects import new_class  # an extra  # noqa: PLC0415
+
+    return new_class(kind, version=_API, namespaced=True)
