@@ -29,6 +29,7 @@ from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.run import Run, load
 from kdlab.train import checkpoint
+from kdlab.train.lineage import LineageCounts
 from kdlab.train.student_job import StudentFacts
 
 _TTL_S = 6.0
@@ -69,7 +70,7 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
     with Scene(samples) as scene:
         pool = scene.local(PatchNet(patch=2, depth=4), teachers=4, ttl_s=_TTL_S)
         journal = pool.folder / "coordinator.jsonl"
-        until(lambda: len(_ready_times(journal)) == 4)
+        until(lambda: len(ready_times(journal)) == 4)
         source = scene.served("faults", Served(lt=256, ut=1024, record=True))
         batches = _endless(source)
         found: dict[str, float] = {}
@@ -139,9 +140,9 @@ def _losses(source: ServedSource) -> int:
 
 def _used_after(journal: Path, source: ServedSource, batches: Iterator[None]) -> float:
     """Seconds from a teacher's readiness to the first part that is sent to it."""
-    before = _ready_times(journal)
-    until(lambda: len(_ready_times(journal)) > len(before), lambda: _take(batches, 5))
-    address, ready_at = _ready_times(journal)[-1]
+    before = ready_times(journal)
+    until(lambda: len(ready_times(journal)) > len(before), lambda: _take(batches, 5))
+    address, ready_at = ready_times(journal)[-1]
 
     def first_send() -> float | None:
         found = (one.time for one in _recorded(source) if address in one.sent_to)
@@ -153,7 +154,7 @@ def _used_after(journal: Path, source: ServedSource, batches: Iterator[None]) ->
     return sent_at - ready_at
 
 
-def _ready_times(journal: Path) -> list[tuple[str, float]]:
+def ready_times(journal: Path) -> list[tuple[str, float]]:
     entries = map(json.loads, journal.read_text().splitlines())
     return [(e["args"][0], e["args"][2]) for e in entries if e.get("on") == "on_ready"]
 
@@ -254,6 +255,20 @@ def _standby_is_ready(run: Run, used: int) -> bool:
     return len(pulses) >= 3 + used
 
 
+def lineage_of(run: Run) -> LineageCounts:
+    """Which samples the newest checkpoint of its only student has learned from."""
+    folders = list(run.path.glob("members/*/*/checkpoints"))
+    if not folders:
+        raise RuntimeError(
+            f"run {run.id} had no time for 20 steps in a row: no checkpoint was made. The machine "
+            "is too busy for this timetable."
+        )
+    (folder,) = folders
+    found = checkpoint.load_newest(folder, str(run.folder.origin().spec_hash), StudentFacts)
+    assert found is not None
+    return found.facts.lineage
+
+
 def chaos(say: Say, events: int = _CHAOS_EVENTS) -> list[Figure]:
     """200 kills, stops, cuts, withdrawals and joins in one run, ranks among them."""
     weights = (
@@ -279,17 +294,7 @@ def chaos(say: Say, events: int = _CHAOS_EVENTS) -> list[Figure]:
         say(f"chaos: {count} events in {time.monotonic() - begin:.0f} s")
         run.stop()
         run.wait(timeout_s=120)
-        folders = list(run.path.glob("members/*/*/checkpoints"))
-        if not folders:
-            raise RuntimeError(
-                f"{count} faults left no time for 20 steps in a row: no checkpoint was made. "
-                "The machine is too busy for this timetable."
-            )
-        (folder,) = folders
-        spec_hash = json.loads((run.path / "experiment.json").read_text())["spec_hash"]
-        found = checkpoint.load_newest(folder, spec_hash, StudentFacts)
-        assert found is not None
-        lineage = found.facts.lineage
+        lineage = lineage_of(run)
     return at(
         f"chaos{events}",
         figure("chaos_events", count, "events", f">= {events}"),

@@ -1,6 +1,7 @@
 """What a teacher gains by its engine: labels/s over those of PyTorch as it is, on one core.
 
-Then bytes of a label on the wire, and what whole served runs gain (bench/served_teacher).
+Then bytes of a label on the wire, what whole served runs gain (bench/served_teacher), and how
+teachers follow the demand and outlast a storm (bench/elasticity).
 
 Engines take turns on the same views, and are held to the network as it is (models/engines).
 `torch_only` leaves out the libraries of kdlab[onnx] and kdlab[openvino].
@@ -12,7 +13,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from kdlab.bench import served_teacher
+from kdlab.bench import elasticity, served_teacher
 from kdlab.bench.parts import measured
 from kdlab.cluster.wires.frames import size_of
 from kdlab.cluster.wires.messages import Replies, encode
@@ -45,6 +46,8 @@ def measure(
     parts["bytes"] = partial(_bytes_per_label, say)
     parts["end_to_end"] = partial(served_teacher.gains, repeats, say)
     parts["shared"] = partial(served_teacher.shared, repeats, say)
+    parts["elastic"] = partial(elasticity.elastic, repeats, say)
+    parts["storm"] = partial(elasticity.storm, say)
     return measured("teacher", parts, only)
 
 

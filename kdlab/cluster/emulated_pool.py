@@ -29,6 +29,8 @@ _START_S = 600.0  # a machine may be busy; one that has ended is seen at once
 class EmulatedPool(PoolSpec):
     """Emulated teachers: they answer zeros after a service time, and compute nothing.
 
+    At SIGUSR1 to their process one vanishes without a word, and another comes.
+
     teachers: how many, all in one process.
     t_t: samples/s of each.
     more: others beside them: (samples/s, how many).

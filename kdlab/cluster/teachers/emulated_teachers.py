@@ -7,6 +7,7 @@ wires; only the model is missing.
 import asyncio
 import os
 import random
+import signal
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -232,6 +233,10 @@ async def main() -> None:
     for rate, count in [(config.t_t, config.teachers), *config.more]:
         for _ in range(count):
             host.join(rate)
+    # A signal stands for a machine of the spot market: it vanishes, and another comes.
+    loop.add_signal_handler(
+        signal.SIGUSR1, host.hear, EmulationOrder(lose=1, join=(config.t_t,))
+    )
     while True:
         host.hear(await orders.get())
 

@@ -18,6 +18,7 @@ _WAITED = 0.02  # share of the time a student may wait and still count as fed
 _SPARE = 1.1  # the others must do so much more than the student uses
 _PEAK_WINDOWS = 6  # looks back for the student's pace: a busy machine lowers a few
 _PACE_S = 5.0  # so far back the pace of now reaches
+_KEPT = 0.5  # of what was seen of its pace, at least: no single step says all
 _BREAK_S, _BREAK_STEPS = 1.0, 10.0  # a longer gap is no step: it saves or evaluates
 _ENOUGH = 1.05  # of what it uses, a student asks for, and keeps after a release
 _CREDIT = 1.5  # times demand x latency: answers come unevenly
@@ -91,7 +92,10 @@ class Supply:
         took = max(0.0, time - before - waited)
         if self.busy_s and took > max(_BREAK_S, _BREAK_STEPS * self.step_s):
             return
-        kept = max(0.0, 1 - took / max(_PACE_S, _BREAK_STEPS * self.step_s))
+        # Waiting makes the past older too: a student that has become quick, and starves for it,
+        # would else have to train for so long until its pace is believed.
+        aged = (time - before) / max(_PACE_S, _BREAK_STEPS * self.step_s)
+        kept = max(_KEPT, 1 - aged)
         self.busy = kept * self.busy + samples
         self.busy_s = kept * self.busy_s + took
         self.step_s = self.busy_s * samples / self.busy
