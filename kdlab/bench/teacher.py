@@ -16,10 +16,10 @@ import torch
 from kdlab.bench import elasticity, served_teacher
 from kdlab.bench.parts import measured
 from kdlab.cluster.wires.frames import size_of
-from kdlab.cluster.wires.messages import Replies, encode
+from kdlab.cluster.wires.messages import Replies, Took, encode
 from kdlab.config.check import construct
 from kdlab.config.load import from_dict
-from kdlab.models.engines import ChosenEngine, Engine, choose, installed
+from kdlab.models.engines import ChosenEngine, Engine, Trial, choose, installed
 from kdlab.models.model import ModelSpec
 from kdlab.report.figures import Figure, Report, Say, figure
 
@@ -56,12 +56,17 @@ def _gains(name: str, repeats: int, say: Say) -> list[Figure]:
     every, alone = _NETWORKS[name][3]
     figures = []
     for sort, among, goal in (
-        ("", lambda engine: True, every),
-        ("torch_only/", lambda engine: engine not in _OTHERS, alone),
+        ("", lambda trial: True, every),
+        ("torch_only/", lambda trial: trial.engine not in _OTHERS, alone),
     ):
         gains = [_gain(choice, among) for choice in found]
         label = f"labels_per_s_over_eager/{sort}{name}"
         figures.append(figure(label, gains, "ratio", f">= {goal:g}"))
+    for label in (trial.label for trial in found[0].trials):
+        times = [_gain(choice, partial(_is, label)) for choice in found]
+        if all(times):  # one that was refused, or not tried, has no rate
+            named = f"times_eager/{name}/{label.replace(' ', '_')}"
+            figures.append(figure(named, times, "ratio"))
     return figures
 
 
@@ -89,7 +94,8 @@ def _bytes_per_label(say: Say) -> list[Figure]:
     for classes, goal in ((100, "<= 44"), (1000, None)):
         logits = chance.normal(0, 3, (_LABELS, classes)).astype(np.float32)
         for replies, k in _REPLIES.items():
-            each = size_of({"number": 10**6}, encode(logits, replies, k)) / _LABELS
+            answer = Took().beside(encode(logits, replies, k))
+            each = size_of({"number": 10**6}, answer) / _LABELS
             name = f"{replies}{k or ''}".replace("top_k", "top")
             label = f"bytes_per_label/{name}" + ("" if classes == 100 else f"/{classes}")
             figures.append(figure(label, each, "bytes", goal if name == "top10" else None))
@@ -97,7 +103,11 @@ def _bytes_per_label(say: Say) -> list[Figure]:
     return figures
 
 
-def _gain(choice: ChosenEngine, among: Callable[[str], bool]) -> float:
+def _is(label: str, trial: Trial) -> bool:
+    return trial.label == label
+
+
+def _gain(choice: ChosenEngine, among: Callable[[Trial], bool]) -> float:
     """The best rate of these engines over eager's; those that were refused have none."""
-    best = max(trial.rate for trial in choice.trials if among(trial.engine))
-    return best / choice.trials[0].rate
+    rates = (trial.rate for trial in choice.trials if among(trial) and not trial.refused)
+    return max(rates, default=0.0) / choice.trials[0].rate

@@ -10,7 +10,7 @@ from kdlab.cluster.deployers.deployer import Machines
 from kdlab.cluster.pool import status_of
 from kdlab.cluster.teachers.teacher_host import machine_of
 from kdlab.cluster.wires.security import Files
-from kdlab.errors import ClusterError, SchedulerUnreachable
+from kdlab.errors import SchedulerUnreachable
 from kdlab.papers.edl_dist.pool_size import PoolLevel, PoolSize
 
 _TICK_S = 0.5
@@ -34,7 +34,7 @@ class DemandFollower:
                 self._tick(time.monotonic())
             except SchedulerUnreachable as error:
                 logging.getLogger("kdlab").warning("pool: %s", error)
-            except ClusterError as error:
+            except Exception as error:  # a pool that never grew again would say nothing
                 pause_s = min(_LONGEST_PAUSE_S, 2.0**self._failures)
                 self._failures += 1
                 self._again_at = time.monotonic() + pause_s

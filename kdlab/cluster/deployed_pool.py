@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +27,7 @@ from kdlab.cluster.wires.security import Files, Tls, forget, remember
 from kdlab.cluster.wires.wire import check_address
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.errors import ClusterError, SchedulerUnreachable
+from kdlab.errors import SchedulerUnreachable
 from kdlab.papers.edl_dist.pool_size import PoolSize
 from kdlab.supervision.children import Child
 
@@ -70,7 +70,7 @@ class DeployedPool(ComputingPoolSpec):
             yield Fault("most", f"is {self.most}, and there are {at_most} machines")
         if self.least > self.most:
             yield Fault("least", f"is {self.least}, more than most ({self.most})")
-        if self.machines.own_scheduler() is not None and self.tls is None:
+        if self.machines.brings_scheduler and self.tls is None:
             yield Fault("tls", "is missing: the certificates that its scheduler has too")
 
     def check(self) -> None:
@@ -88,23 +88,32 @@ class RunningDeployedPool:
         self.teacher = deployment.teacher
         self.files = (spec.tls or Tls(temporary=True)).files(folder)
         self.tls: Files | None = self.files
-        own = spec.machines.own_scheduler()
-        self.scheduler = None if own else self._start_scheduler(spec.port)
-        self.address = own or str(self.scheduler_address)
-        self.note = remember(self.address, self.files)
+        self.scheduler: Child | None = None
+        self.machines: Machines | None = None
+        self.follower: DemandFollower | None = None
+        self.joined: JoinedPool | None = None
         self._closing = threading.Event()
         self._keeper = threading.Thread(
             target=self._keep, name="pool-machines", daemon=True
         )
-        with self._closed_if_it_fails():
-            self.machines = self._machines()
+        try:
+            address = (
+                "" if spec.machines.brings_scheduler else self._start_scheduler(spec.port)
+            )
+            self.machines = spec.machines.up(address, self.files, folder)
+            self.address = address or self.machines.address
+            self.note = remember(self.address, self.files)
+            self._await_scheduler()
             self.joined = JoinedPool(self._as_remote(), deployment)
             self.follower = self._follower()
             self._keeper.start()
+        except BaseException:
+            self.close()
+            raise
 
-    def _start_scheduler(self, port: int) -> Child:
+    def _start_scheduler(self, port: int) -> str:
         spec = self.spec
-        scheduler, self.scheduler_address = start_scheduler(
+        self.scheduler, address = start_scheduler(
             self.deployment,
             self.folder,
             ttl_s=spec.ttl_s,
@@ -113,26 +122,24 @@ class RunningDeployedPool:
             port=port,
             start_s=spec.start_s,
         )
-        return scheduler
+        return address
 
-    def _machines(self) -> Machines:
-        """None yet; where they bring a scheduler, it is awaited.
+    def _await_scheduler(self) -> None:
+        """One that the machines bring takes its time.
 
         Raises:
             SchedulerUnreachable: it did not come up.
         """
-        machines = self.spec.machines.up(self.address, self.files, self.folder)
         deadline = time.monotonic() + self.spec.start_s
         while True:
             try:
                 check_address(self.address, tls=self.tls)
             except SchedulerUnreachable:
                 if time.monotonic() > deadline:
-                    machines.close()
                     raise
                 time.sleep(0.5)  # between tries; the deadline above ends it
             else:
-                return machines
+                return
 
     def _as_remote(self) -> RemotePool:
         spec = self.spec
@@ -146,51 +153,58 @@ class RunningDeployedPool:
         )
 
     def _follower(self) -> DemandFollower:
+        assert self.machines is not None
         size = PoolSize(self.spec.least, self.spec.most, self.spec.idle_s)
         return DemandFollower(self.machines, self.tls, size)
 
     def wait(self, stop: Callable[[], bool] = lambda: False) -> PoolStatus:
         """They come when a student searches."""
-        if self.spec.least:
+        if self.spec.least and self.joined is not None:
             return self.joined.wait(stop)
         return status_of(self.address, self.tls)
 
     def _keep(self) -> None:
         while not self._closing.wait(_TICK_S):
-            if self.scheduler is None or self.scheduler.alive():
+            if self.scheduler is None or (self.scheduler.alive() and self.follower):
                 continue
             try:
-                self.follower.close()
-                self.machines.close(scheduler_gone=True)
-                self.scheduler.stop()
-                self.scheduler = self._start_scheduler(urlsplit(self.address).port or 0)
-                self.machines = self._machines()
-                self.joined.deploy()  # this one knows of no workers that host teachers
-                self.follower = self._follower()
-            except (SchedulerUnreachable, ClusterError) as error:
+                self._begin_again()
+            except Exception as error:  # the next look tries again
                 logging.getLogger("kdlab").warning("pool: %s", error)
 
-    @contextmanager
-    def _closed_if_it_fails(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
+    def _begin_again(self) -> None:
+        """The scheduler has died, or came back and its machines have not."""
+        self._end_machines()
+        if self.scheduler is None or not self.scheduler.alive():
+            self._start_scheduler(urlsplit(self.address).port or 0)
+        self.machines = self.spec.machines.up(self.address, self.files, self.folder)
+        assert self.joined is not None
+        self.joined.deploy()  # this one knows of no workers that host teachers
+        self.follower = self._follower()
+
+    def _end_machines(self) -> None:
+        gone = self.scheduler is not None and not self.scheduler.alive()
+        if self.follower is not None:
+            self.follower.close()
+        if self.machines is not None:
+            self.machines.close(scheduler_gone=gone)
+        self.follower = self.machines = None
 
     def close(self) -> None:
+        """Give back all that is there, as far as it has come."""
         self._closing.set()
         if self._keeper.is_alive():
             self._keeper.join()
-        # From the last to the first, as far as it has come.
-        for part in ("follower", "joined", "machines"):
-            if hasattr(self, part):
-                getattr(self, part).close()
-        if self.scheduler is not None:
-            self.scheduler.stop()
-        self.note.unlink(missing_ok=True)
-        if self.spec.tls is None or self.spec.tls.temporary:
-            forget(self.files)
+        with ExitStack() as last:  # the last one named here comes first
+            if self.spec.tls is None or self.spec.tls.temporary:
+                last.callback(forget, self.files)
+            if hasattr(self, "note"):
+                last.callback(self.note.unlink, missing_ok=True)
+            if self.scheduler is not None:
+                last.callback(self.scheduler.stop)
+            last.callback(self._end_machines)
+            if self.joined is not None:
+                last.callback(self.joined.close)
 
 
 @contextmanager

@@ -5,13 +5,23 @@ from dataclasses import dataclass, replace
 from math import prod, ulp
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
+
 from kdlab.cluster.child_configs import LabelFileConfig, ReaderConfig, ReaderStart
 from kdlab.cluster.limits import free_memory
 from kdlab.cluster.notebook_components import pack
 from kdlab.cluster.reader.held_reader import HeldReader
 from kdlab.cluster.reader.ring import Layout
 from kdlab.cluster.reader.student_reader import FIGURES
-from kdlab.cluster.wires.messages import Inputs, Replies
+from kdlab.cluster.wires.frames import size_of
+from kdlab.cluster.wires.messages import (
+    Inputs,
+    LabelRequest,
+    Replies,
+    Took,
+    encode,
+    request,
+)
 from kdlab.config import Fault, Range, register
 from kdlab.config.knob import Knob
 from kdlab.config.registry import known_names
@@ -123,6 +133,17 @@ class Served(SourceSpec):
     @property
     def bytes_per_output(self) -> int:
         return 2 if self.replies == "half" else 4
+
+    def bytes_on_wire(self, classes: int, view_bytes: int, batch: int) -> float:
+        views = np.zeros((batch, view_bytes), np.uint8)
+        by_ids = self.inputs in ("reference", "auto")
+        asked = request(self.inputs, np.zeros(batch, np.int64), None if by_ids else views)
+        numbers = encode(np.zeros((batch, classes), np.float32), self.replies, self.top_k)
+        header = LabelRequest(epoch=0, replies=self.replies, top_k=self.top_k).header()
+        return (
+            size_of(header | {"number": 0}, asked)
+            + size_of({"number": 0}, Took().beside(numbers))
+        ) / batch
 
     @property
     def keeps_labels(self) -> bool:

@@ -12,7 +12,6 @@ from kdlab.report import timeline
 from kdlab.report.table import duration
 
 _TICKER, _ROWS = 40, 100  # that a page gets
-_STARVED = 0.1  # share of its time from which waiting is worth a word
 State = dict[str, Any]
 
 
@@ -94,9 +93,9 @@ def head(watch: Watch) -> State:
         facts.append(("top-1", f"{watch.top1:.2f} %"))
     if watch.rate:
         facts.append(("speed", f"{watch.rate:,.0f} samples/s"))
-    starved = watch.pace.starved()
-    if starved is not None and watch.teachers.rows and watch.state not in ENDED:
-        facts.append(("waits for teachers", f"{starved:.0%}"))
+    slow = watch.pace.bottleneck()
+    if slow is not None and watch.teachers.rows and watch.state not in ENDED:
+        facts.append(("waits for soft labels", f"{slow.starved:.0%}"))
     number = watch.members.index(watch.member) + 1 if watch.member in watch.members else 0
     which = (
         f" (training {number} of {len(watch.members)})" if len(watch.members) > 1 else ""
@@ -156,25 +155,17 @@ def _trouble(watch: Watch) -> tuple[str, str]:
 
 
 def _bottleneck(watch: Watch) -> tuple[str, str]:
-    starved = watch.pace.starved()
-    serving = watch.teachers.serving
-    if watch.state != "running" or starved is None or not serving:
+    found, serving = watch.pace.bottleneck(), watch.teachers.serving
+    if watch.state != "running" or found is None or not serving:
         return "", ""
     rate = sum(row.t_t for row in serving)
-    able = f"{len(serving)} teachers give up to {rate:,.0f} samples/s together"
+    able = f" ({len(serving)} teachers give up to {rate:,.0f} samples/s together"
     free = watch.levels.get((SPEED, "without a teacher"))
     alone = f"; without a teacher the student takes {free[-1][1]:,.0f}" if free else ""
-    if starved < _STARVED:
-        return "good", (
-            f"The student is the bottleneck, as it should be: it waits {starved:.0%} of its "
-            f"time for soft labels ({able}{alone})."
-        )
-    if watch.held:
-        return "warn", f"{starved:.0%} of its time {watch.held}"
-    return "warn", (
-        f"Teachers are the bottleneck: the student waits {starved:.0%} of its time for soft "
-        f"labels ({able}{alone}). One teacher more would help."
-    )
+    if found.side != "student" and watch.held:
+        return "warn", f"{found.starved:.0%} of its time {watch.held}"
+    tone = "good" if found.side == "student" else "warn"
+    return tone, found.sentence(f"{able}{alone})")
 
 
 def _film(watch: Watch) -> State | None:

@@ -1,7 +1,10 @@
 """How fast a training goes now: for the time that is left, and for who waits for whom."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from kdlab.report.bottleneck import Bottleneck, bottleneck_of
 
 _WINDOW_S = 60.0  # that the pace is taken over
 _LEAST_S = 2.0  # before something is said of it
@@ -11,15 +14,15 @@ _LEAST_S = 2.0  # before something is said of it
 class Pace:
     """Steps of the last minute; a pause is no part of it."""
 
-    seen: deque[tuple[float, int, float]] = field(
+    seen: deque[tuple[float, int, Mapping[str, float]]] = field(
         default_factory=deque
-    )  # time, step, starved_s
+    )  # time, step, figures of the source of soft labels
 
-    def step(self, time: float, step: int, starved_s: float) -> None:
-        """After a step: seconds since 1970, and seconds that it has waited for soft labels."""
+    def step(self, time: float, step: int, figures: Mapping[str, float]) -> None:
+        """After a step: seconds since 1970, and what its source of soft labels has counted."""
         if self.seen and step < self.seen[-1][1]:  # it went back to a checkpoint
             self.seen.clear()
-        self.seen.append((time, step, starved_s))
+        self.seen.append((time, step, figures))
         while time - self.seen[0][0] > _WINDOW_S:
             self.seen.popleft()
 
@@ -34,11 +37,11 @@ class Pace:
         done = self.seen[-1][1] - self.seen[0][1]
         return steps * self._seconds() / done if done else None
 
-    def starved(self) -> float | None:
-        """The share of its time that the student waited for soft labels."""
+    def bottleneck(self) -> Bottleneck | None:
+        """The slow side of the last minute; None while nothing is known."""
         if not self._enough():
             return None
-        return max(0.0, min(1.0, (self.seen[-1][2] - self.seen[0][2]) / self._seconds()))
+        return bottleneck_of(self._seconds(), self.seen[-1][2], self.seen[0][2])
 
     def _enough(self) -> bool:
         return len(self.seen) > 1 and self._seconds() >= _LEAST_S

@@ -130,7 +130,7 @@ class Watch:
                 self.step, self.of_steps = event.step, event.of_steps
                 self.rate, self.loss = event.samples_per_second, event.loss
                 if event.worker == 0:
-                    self.pace.step(event.time, event.step, 0.0)
+                    self.pace.step(event.time, event.step, {})
                 if event.loss is not None:
                     self._point(LOSS, f"worker {event.worker}", self.step, event.loss)
             case EpochDone():
@@ -205,7 +205,7 @@ class Watch:
     def _stepped(self, event: StepLogged) -> None:
         self.step, self.of_steps, self.epoch = event.step, event.of_steps, event.epoch
         self.rate, self.loss = event.samples_per_second, event.loss
-        self.pace.step(event.time, event.step, event.figures.get("starved_s", 0.0))
+        self.pace.step(event.time, event.step, event.figures)
         self._points(_STEP, event, self.step)
 
     def _begin(self, event: MemberStarted) -> None:

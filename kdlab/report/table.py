@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from statistics import fmean, stdev
+from textwrap import fill
 from typing import Any
 
 NAMES = {
@@ -114,5 +115,10 @@ def result_table(rows: Sequence[dict[str, Any]], teacher_top1: float | None = No
             line.insert(2, spread([r["global_top1"] for r in group], 2))
         for line in body[len(groups) :]:
             line.insert(2, "-")
-    note = f"\n{_ONE_AFTER_THE_OTHER}" if len(groups) > 1 else ""
-    return text_table(head, body) + note
+    notes = [_ONE_AFTER_THE_OTHER] if len(groups) > 1 else []
+    notes += [
+        fill(f"{row['member']}: {said}", 100)
+        for row in rows
+        if (said := row.get("verdict"))
+    ]
+    return "\n".join([text_table(head, body), *notes])

@@ -10,7 +10,7 @@ from pathlib import Path
 from kdlab.reproduce.command import kept
 
 _WIDE, _BAR, _GAP, _TOP = 860, 22, 9, 46
-_OURS, _THEIRS, _INK = "#2f6fb3", "#9aa6b5", "#5f6b7a"
+OURS, THEIRS, INK = "#2f6fb3", "#9aa6b5", "#5f6b7a"
 # Row of a card, what stands beside its bar, and whether it is what kdlab is for.
 _SPEED = (
     ("kdlab, served", "kdlab, served teachers", True),
@@ -37,7 +37,7 @@ def headline() -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {tall}" width="{_WIDE}" '
         f'height="{tall}" font-family="system-ui, sans-serif" font-size="13" role="img">'
         f"<title>{note}</title>{speed}{top1}"
-        f'<text x="0" y="{tall - 8}" font-size="12" fill="{_INK}">{note}</text></svg>\n'
+        f'<text x="0" y="{tall - 8}" font-size="12" fill="{INK}">{note}</text></svg>\n'
     )
 
 
@@ -53,17 +53,17 @@ def _bars(
     known = {row["row"]: row[which] for row in rows if row["quantity"] == quantity}
     values = [float(known[row]) for row, _, _ in shown]
     parts = [
-        f'<text x="{left}" y="20" font-size="15" font-weight="600" fill="{_INK}">{title}</text>'
+        f'<text x="{left}" y="20" font-size="15" font-weight="600" fill="{INK}">{title}</text>'
     ]
     for place, ((_, words, ours), value) in enumerate(zip(shown, values, strict=True)):
         y, wide = _TOP + place * (_BAR + _GAP), 190 * value / max(values)
         middle = y + _BAR / 2 + 4
         parts += [
-            f'<text x="{left + 150}" y="{middle}" text-anchor="end" fill="{_INK}">'
+            f'<text x="{left + 150}" y="{middle}" text-anchor="end" fill="{INK}">'
             f"{html.escape(words)}</text>",
             f'<rect x="{left + 158}" y="{y}" width="{wide:.1f}" height="{_BAR}" rx="3" '
-            f'fill="{_OURS if ours else _THEIRS}"/>',
-            f'<text x="{left + 164 + wide:.1f}" y="{middle}" fill="{_INK}">'
+            f'fill="{OURS if ours else THEIRS}"/>',
+            f'<text x="{left + 164 + wide:.1f}" y="{middle}" fill="{INK}">'
             f"{value:,.{0 if value > 1000 else 1}f}</text>",
         ]
     return "".join(parts)

@@ -49,6 +49,7 @@ class Estimate:
     memory_mb: float
     disk_mb: float
     label_bytes: int  # of a sample's soft labels; 0 without a teacher
+    wire_bytes: float  # of a sample, asked and answered; 0 where nothing travels
     teachers_needed: int | None  # served ones, so that the student does not wait
 
     @property
@@ -78,6 +79,12 @@ class Estimate:
             found.append(
                 f"the teacher answers {self.teacher.asked:,.0f} samples/s, "
                 f"{self.label_bytes:,} bytes of soft labels each"
+            )
+        if self.wire_bytes:
+            rate = self.wire_bytes * self.student.trained / 1e6
+            found.append(
+                f"a sample takes {self.wire_bytes:,.0f} bytes on the wire, asked and answered: "
+                f"{rate:,.1f} MB/s when the student never waits"
             )
         if self.teachers_needed is not None:
             found.append(f"{self.teachers_needed} served teachers keep up with the student")
@@ -144,6 +151,7 @@ class _Reckoning:
             memory_mb=memory + (_BASE_MB if teachers else 0),
             disk_mb=self._disk_mb(),
             label_bytes=self._label_bytes(),
+            wire_bytes=self._wire_bytes(),
             teachers_needed=self._needed(),
         )
 
@@ -231,6 +239,12 @@ class _Reckoning:
         return max(
             (s.bytes_per_output * len(self.data.classes) for s in sources), default=0
         )
+
+    def _wire_bytes(self) -> float:
+        classes, view = len(self.data.classes), math.prod(self.data.shape)
+        batch = self.spec.train.batch
+        sources = [member.source for member in self.spec.members()]
+        return max(s.bytes_on_wire(classes, view, batch) for s in sources)
 
     def _disk_mb(self) -> float:
         moments = 2 if self.spec.train.optimizer == "adamw" else 1

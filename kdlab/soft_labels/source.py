@@ -219,6 +219,16 @@ class SourceSpec(Spec, ABC):
         """Bytes that one number of a teacher's answer takes on its way."""
         return 4
 
+    def bytes_on_wire(self, classes: int, view_bytes: int, batch: int) -> float:
+        """Bytes of a sample between student and teachers, asked and answered.
+
+        Args:
+            classes: numbers of an answer.
+            view_bytes: of an image.
+            batch: samples of a request.
+        """
+        return 0.0  # of most nothing travels
+
     @abstractmethod
     def build(self, context: SourceContext) -> SoftLabelSource: ...
 

@@ -11,11 +11,12 @@ LEARNING, READER, SPEED, TEST = "learning", "soft_labels", "speed", "test"
 VALIDATION, COST = "validation", "what_it_costs"
 
 _OF_LEARNING = ("loss", "lr", "validation_top1", "validation_top5")
-_OF_SPEED = ("samples_per_second", "samples_seen", "starved_s")
+_OF_SPEED = ("samples_per_second", "samples_seen", "starved_s", "served_s")
 _OF_READER = (
     *("volume", "volume_max", "in_flight", "teachers", "resends", "hedges", "stored_mb"),
     *("stability_mean", "credit", "latency_s", "capacity"),
     *("bytes_per_sample_reference", "bytes_per_sample_value"),
+    *("queued_s", "views_s", "computed_s", "wire_s"),
     *("samples_lost", "samples_repeated", "samples_rolled_back"),
 )
 # Metric of MLflow, by what kdlab calls the quantity in events and results.

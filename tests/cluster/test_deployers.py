@@ -22,6 +22,12 @@ from kdlab.config.check import construct
 from kdlab.config.load import from_dict
 from kdlab.errors import BadInput, ClusterError, SpecError
 
+RESOURCE = {
+    "slurm": "--gres=gpu:1",
+    "pbs": "-l ngpus=1",
+    "sge": "-l gpu=1",
+    "lsf": "-R rusage[ngpus_excl_p=1]",
+}
 FLAGS = {"slurm": "#SBATCH", "pbs": "#PBS", "sge": "#$", "lsf": "#BSUB"}
 
 
@@ -37,7 +43,7 @@ def test_a_job_script_asks_for_what_was_said_and_starts_a_host(
         queue="spot",
         account="vision",
         walltime="02:00" if system == "lsf" else "02:00:00",
-        directives=("--gres=gpu:1",),
+        directives=(RESOURCE[system],),
     )
     files = Tls(temporary=True).files(tmp_path)
     scheduler, address = start_scheduler(deployment, tmp_path, ttl_s=6.0, tls=files)
@@ -49,7 +55,7 @@ def test_a_job_script_asks_for_what_was_said_and_starts_a_host(
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     lines = script.splitlines()
     header = " ".join(line for line in lines if line.startswith(FLAGS[system]))
-    for word in ("spot", "vision", "02:00", "--gres=gpu:1", str(tmp_path)):
+    for word in ("spot", "vision", "02:00", RESOURCE[system], str(tmp_path)):
         assert word in header
     (command,) = [line for line in lines if "distributed.cli.dask_worker" in line]
     for word in (address, "--resources kdlab_teacher=1", "--no-dashboard",
@@ -66,7 +72,12 @@ def test_a_job_script_asks_for_what_was_said_and_starts_a_host(
         ("account", "a; curl evil"),
         ("memory", "$(id)"),
         ("walltime", "`id`"),
+        ("queue", "normal -E /scratch/x.sh"),
+        ("account", "-E"),
         ("directives", ("--wrap='id'",)),
+        ("directives", ("-o /home/u/.bashrc",)),
+        ("directives", ("--export=ALL,LD_PRELOAD=/scratch/x.so",)),
+        ("directives", ("--prolog=/scratch/x",)),
         ("directives", ("x\n#SBATCH -p y\nid",)),
     ],
 )
@@ -75,11 +86,25 @@ def test_a_config_writes_no_shell_into_a_job(field, value):
         JobQueueMachines(**{field: value})
 
 
+@pytest.mark.parametrize("system", RESOURCE)
+def test_what_asks_for_resources_is_taken(system):
+    assert JobQueueMachines(system=system, directives=(RESOURCE[system],)).system == system
+
+
+def test_a_path_that_a_job_script_cannot_hold_is_refused(tmp_path):
+    files = {"ca": "/tmp/a; id", "cert": "/tmp/c", "key": "/tmp/k"}
+    with pytest.raises(BadInput, match="cannot hold"):
+        JobQueueMachines().cluster("tls://127.0.0.1:1", files, tmp_path)
+
+
 def test_a_config_runs_no_program_of_its_own_by_ssh():
     with pytest.raises(SpecError, match="must be the path"):
         SshMachines(hosts=("a",), python="python; id")
-    with pytest.raises(SpecError, match="hosts: is empty"):
-        SshMachines(hosts=())
+    with pytest.raises(SpecError, match="must be the path of a python"):
+        SshMachines(hosts=("a",), python="/scratch/run-me")
+    for hosts, why in (((), "is empty"), (("a", "a"), "twice"), (("a';id;'",), "no name")):
+        with pytest.raises(SpecError, match=f"hosts: .*{why}"):
+            SshMachines(hosts=hosts)
     assert SshMachines(hosts=("a",), python="/opt/kd-lab/bin/python3.11").at_most() == 1
 
 
@@ -120,7 +145,7 @@ def test_dasks_operator_takes_the_manifest():
     found = files / "deployment/helm/dask-kubernetes-operator/crds/daskcluster.yaml"
     crd = yaml.safe_load(found.read_text())
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    manifest = json.loads(json.dumps(MACHINES.manifest()))
+    manifest = json.loads(json.dumps(MACHINES.manifest("teachers")))
     jsonschema.validate(manifest, schema)
     del manifest["spec"]["scheduler"]["service"]
     with pytest.raises(jsonschema.ValidationError):
@@ -131,7 +156,7 @@ def test_dasks_operator_takes_the_manifest():
 def test_kubernetes_takes_the_pods(part):
     """As the operator wraps them."""
     labels = {"dask.org/cluster-name": "teachers"}
-    pod = MACHINES.manifest()["spec"][part]["spec"]
+    pod = MACHINES.manifest("teachers")["spec"][part]["spec"]
     deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -232,19 +257,22 @@ def kubernetes(tmp_path, monkeypatch):
 
 
 def test_pods_follow_the_demand_through_kubernetes_api(kubernetes):
-    pods = KubernetesPods(MACHINES)
-    assert kubernetes.objects["daskclusters/teachers"] == MACHINES.manifest()
+    pods = KubernetesPods(MACHINES, "teachers")
+    assert kubernetes.objects["daskclusters/teachers"] == MACHINES.manifest("teachers")
     assert pods.address == "tls://teachers-scheduler.vision.svc.cluster.local:8786"
     pods.grow(3)
     pods.withdraw(["a", "b"])
     assert kubernetes.replicas == [3, 1]
     assert pods.wanted() == 1
-    pods.close()
+    # The run was killed, and goes on: its cluster is there, and has none to begin with.
+    again = KubernetesPods(MACHINES, "teachers")
+    assert kubernetes.replicas == [3, 1, 0]
+    again.close()
     assert "daskclusters/teachers" not in kubernetes.objects
 
 
 def test_what_kubernetes_refuses_is_said_with_what_to_look_at(kubernetes):
-    pods = KubernetesPods(MACHINES)
+    pods = KubernetesPods(MACHINES, "teachers")
     del kubernetes.objects["daskworkergroups/teachers-default"]  # no operator there
     with pytest.raises(ClusterError, match="Is Dask's operator installed"):
         pods.grow(1)

@@ -240,6 +240,8 @@ def test_prometheus_sees_the_pool_at_the_schedulers_metrics(deployment, served, 
         assert number("kdlab_teacher_samples_per_second", teacher="seen") > 0
         assert number("kdlab_student_needs_samples_per_second") > 0
         assert number("kdlab_leases_expired_total") == 0
+        until(lambda: number("kdlab_student_labels_total") > 0)
+        assert number("kdlab_student_answers_computed_seconds_total") > 0
         until(lambda: number("kdlab_teacher_answered_requests_total", teacher="seen") > 0)
         ids += [batch.ids.copy() for batch in batches]
         assert sorted(np.concatenate(ids)) == sorted(samples.train_ids())

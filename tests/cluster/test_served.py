@@ -12,8 +12,10 @@ import torch
 from tests_support import trained_ids
 
 from kdlab.cluster.emulated_pool import EmulatedPool
+from kdlab.cluster.pool import status_of
 from kdlab.cluster.wires.wire import ask, check_address
 from kdlab.errors import BadInput, RunStopped, SchedulerUnreachable
+from kdlab.report.bottleneck import of_result
 from kdlab.soft_labels.cached import Cached
 from kdlab.soft_labels.source import SourceContext
 from kdlab.testing import check_source
@@ -154,6 +156,30 @@ def test_a_deployment_is_the_same_after_the_wire(deployment):
 
 
 @pytest.mark.processes
+@pytest.mark.processes
+@pytest.mark.parametrize("side", ["teachers", "wire"])
+def test_the_slow_side_is_named_from_what_both_sides_measured(
+    pools, served, deployment, tmp_path, side
+):
+    """Requests stand before a teacher that computes slowly, or leave it late on a slow wire."""
+    if side == "teachers":
+        pool = EmulatedPool(teachers=1, t_t=500).start(deployment, tmp_path / "emulated")
+        pool.wait()
+    else:
+        pool = pools(deployment, teachers=1, chaos=True)
+        (teacher,) = status_of(pool.address, pool.tls).ready
+        ask(teacher.address, "kdlab_delay", tls=pool.tls, seconds=600.0, delay_s=0.2)
+    try:
+        source, _, _ = served(pool, epochs=1, ut=60)
+        for _ in source.epoch(0, ()):
+            pass  # as fast as they come
+        found = of_result(source.figures())
+    finally:
+        pool.close()
+    assert found.side == side
+    assert found.starved > 0.5
+
+
 def test_strict_order_is_the_plans(pools, served, deployment):
     source, samples, _ = served(pools(deployment), order="strict")
     indices = [batch.index for batch in source.epoch(0, ())]

@@ -10,7 +10,7 @@ from kdlab.notebook.watch import Watch
 STEP = {"member": "served/seed0", "of_steps": 100, "samples_per_second": 500.0}
 
 
-def trained(starved_each=0.0, teachers=2, steps=20):
+def trained(starved_each=0.0, teachers=2, steps=20, wire_each=0.05):
     """A run whose student waited so many seconds of each second."""
     watch = Watch()
     watch.see(
@@ -28,6 +28,9 @@ def trained(starved_each=0.0, teachers=2, steps=20):
                 epoch=0,
                 loss=1.0,
                 starved_s=k * starved_each,
+                queued_s=k * 0.3,
+                computed_s=k * 0.1,
+                wire_s=k * wire_each,
                 **STEP,
             )
         )
@@ -41,6 +44,10 @@ def test_who_is_the_bottleneck():
     slow = live_state.verdict(trained(0.5), "r")
     assert slow["tone"] == "warn"
     assert "2 teachers give up to 200 samples/s" in slow["text"]
+    assert "30%" not in slow["text"]
+    assert "67% queued at teachers, 0% waiting for views, 22% computed" in slow["text"]
+    wire = live_state.verdict(trained(0.5, wire_each=1.6), "r")
+    assert wire["text"].startswith("The wire is the bottleneck: the student waits 50%")
     assert live_state.verdict(trained(0.5, teachers=0), "r") is None
 
 

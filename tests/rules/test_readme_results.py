@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kdlab.reproduce.command import kept, markdown_rows
+from kdlab.reproduce.engines_chart import engines_chart
 from kdlab.reproduce.headline import headline
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +29,11 @@ def test_a_table_is_that_of_its_card(name, quantities, table):
 
 def test_the_readme_has_some():
     assert len(list(blocks())) >= 2
+
+
+def test_the_chart_of_engines_is_that_of_their_card():
+    """To draw it again: python -m kdlab.reproduce.engines_chart docs/pictures/engines.svg."""
+    assert (ROOT / "docs/pictures/engines.svg").read_text() == engines_chart()
 
 
 def test_the_picture_of_the_readme_is_that_of_the_cards():

@@ -171,6 +171,7 @@ def test_what_a_run_would_take(elsewhere, kdlab_cli):
     assert names[-3:] == ["none/seed0", "in_process/seed0", "served/seed0"]
     assert found["seconds"] == pytest.approx(sum(s["seconds"] for s in found["stages"]))
     assert found["label_bytes"] == 40
+    assert 48 < found["wire_bytes"] < 60  # eight of an id, forty of a label, and headers
     assert found["teachers_needed"] >= 1
     assert not (elsewhere / "runs").exists()
     with pytest.raises(BadInput, match="one student in one process"):

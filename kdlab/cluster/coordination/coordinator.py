@@ -39,7 +39,7 @@ from kdlab.cluster.coordination.lease_store import (
     StudentRow,
     make_store,
 )
-from kdlab.cluster.coordination.metrics import PoolMetrics, can_be_shown
+from kdlab.cluster.coordination.metrics import OF_READERS, PoolMetrics, can_be_shown
 from kdlab.cluster.coordination.quarantine import Quarantine
 from kdlab.cluster.coordination.recording import Recorded
 from kdlab.cluster.coordination.student_news import StudentNews
@@ -77,6 +77,7 @@ class Coordinator(SchedulerPlugin):
         self.expired = 0
         self.quarantine = Quarantine()
         self.students_seen: dict[str, float] = {}
+        self.figures: dict[str, dict[str, float]] = {}  # of readers, for metrics
         self.renewals = 0
 
     async def start(self, scheduler: Scheduler) -> None:
@@ -364,16 +365,25 @@ class Coordinator(SchedulerPlugin):
 
     def student_gone(self, student: str) -> None:
         self.students_seen.pop(student, None)
+        self.figures.pop(student, None)
         self.leases.on_student_gone(student, time.monotonic())
         self.store.drop_student(student)
         self.news.gone(student)
         self._changed()
 
     async def watch(
-        self, student: str, version: int, incarnation: str, wait_s: float
+        self,
+        student: str,
+        version: int,
+        incarnation: str,
+        wait_s: float,
+        figures: Mapping[str, float] | None = None,
     ) -> dict[str, object]:
         """`PoolChanges` of a student after `version`, as soon as there are some."""
-        table = self.leases
+        table, said = self.leases, figures or {}
+        self.figures[student] = {
+            name: _number(said[name]) for name in OF_READERS if name in said
+        }
         if incarnation != self.incarnation:
             version = -1  # its version is one of a coordinator before
         self.students_seen[student] = time.monotonic()
@@ -404,7 +414,9 @@ class Coordinator(SchedulerPlugin):
             expired=self.expired,
             renewals=self.renewals,
             students={
-                d.student: StudentStatus(d.t_s, d.rate, d.searching)
+                d.student: StudentStatus(
+                    d.t_s, d.rate, d.searching, self.figures.get(d.student, {})
+                )
                 for d in self.leases.demands.values()
             },
             teachers=tuple(

@@ -133,6 +133,9 @@ class StudentStatus:
     t_s: float
     rate: float
     searching: bool
+    figures: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of its reader, as last said
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Dask's scheduler serves that page where prometheus-client is installed; whatever
 is on it. Numbers are read from the coordinator when somebody asks, so that they cost nothing else.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, get_args
 
@@ -41,6 +41,28 @@ _OF_A_STUDENT: tuple[tuple[str, str, Callable[[StudentStatus], float]], ...] = (
     ("gets_samples_per_second", "t_t of its teachers together", lambda s: s.rate),
     ("searching", "1: it could use one more teacher", lambda s: float(s.searching)),
 )
+# What a reader counts, by the names in its figures.
+OF_READERS: Mapping[str, tuple[bool, str, str]] = {
+    "labels": (True, "labels", "soft labels that arrived"),
+    "volume": (False, "volume_samples", "with soft labels that wait to be trained on"),
+    "in_flight": (False, "in_flight_samples", "sent to teachers, not answered yet"),
+    "starved_s": (True, "starved_seconds", "that it stood still for want of soft labels"),
+    "held_s": (
+        True,
+        "held_back_seconds",
+        "of these, while a threshold kept a teacher idle",
+    ),
+    "resends": (True, "resent_requests", "their teacher was lost"),
+    "hedges": (True, "hedged_requests", "asked of a second teacher, the first was late"),
+    "queued_s": (True, "answers_queued_seconds", "of answers, before a busy teacher"),
+    "views_s": (True, "answers_views_seconds", "of answers, until their views were made"),
+    "computed_s": (
+        True,
+        "answers_computed_seconds",
+        "of answers, while they were computed",
+    ),
+    "wire_s": (True, "answers_wire_seconds", "of answers, on the way there and back"),
+}
 
 
 def _said(teacher: TeacherStatus) -> TeacherFacts:
@@ -96,4 +118,10 @@ class PoolMetrics:
             family = GaugeMetricFamily(f"kdlab_student_{name}", what, labels=["student"])
             for student, asks in status.students.items():
                 family.add_metric([student], needed(asks))
+            yield family
+        for key, (grows, name, what) in OF_READERS.items():
+            kind = CounterMetricFamily if grows else GaugeMetricFamily
+            family = kind(f"kdlab_student_{name}", what, labels=["student"])
+            for student, asks in status.students.items():
+                family.add_metric([student], asks.figures.get(key, 0.0))
             yield family

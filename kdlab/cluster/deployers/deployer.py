@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from distributed import Nanny, SpecCluster
 from distributed.core import Status
@@ -18,7 +18,7 @@ from distributed.deploy import Cluster
 from distributed.deploy.spec import ProcessInterface
 
 from kdlab.cluster.wires.roles import TEACHER, TeacherWorker
-from kdlab.cluster.wires.security import Files
+from kdlab.cluster.wires.security import Files, of_all_roles
 from kdlab.config.spec import Spec
 from kdlab.errors import BadInput, ClusterError
 
@@ -64,6 +64,8 @@ class Machines(Protocol):
 class Deployer(Spec, ABC):
     """Who starts machines for a pool, and how many it can."""
 
+    brings_scheduler: ClassVar[bool] = False  # of its own; else the run has one
+
     @abstractmethod
     def up(self, scheduler: str, files: Files, folder: Path) -> Machines:
         """No machine yet, but the means to have some.
@@ -73,10 +75,6 @@ class Deployer(Spec, ABC):
             files: certificates of the pool.
             folder: for what machines write, where they see it.
         """
-
-    def own_scheduler(self) -> str | None:
-        """Where it brings a scheduler of its own; None takes the one of the run."""
-        return None
 
     def reached_at(self) -> str:
         """The address of this machine, as those that it starts know it."""
@@ -103,7 +101,7 @@ class DaskMachines:
 
     def wanted(self) -> int:
         if isinstance(self.cluster, SpecCluster):
-            return len(self.cluster.worker_spec)
+            return int(self.cluster.sync(_kept, self.cluster))
         return self._asked
 
     def grow(self, count: int) -> None:
@@ -121,17 +119,17 @@ class DaskMachines:
             )
 
     def withdraw(self, names: Sequence[str]) -> None:
-        self._asked = self.wanted() - len(names)
         if isinstance(self.cluster, SpecCluster):
             known = {str(name): name for name in self.cluster.plan}
             self._give_back([known[name] for name in names if name in known])
         else:
+            self._asked = max(0, self._asked - len(names))
             self.cluster.scale(self._asked)
 
     def _give_back(self, names: Sequence[object]) -> None:
         try:
             self.cluster.sync(self.cluster.scale_down, list(names))
-        except OSError as error:
+        except Exception as error:  # whatever SSH, a batch system or a process raises
             raise ClusterError(
                 f"{len(names)} machines for teachers could not be given back: {error}"
             ) from error
@@ -139,10 +137,20 @@ class DaskMachines:
     def close(self, *, scheduler_gone: bool = False) -> None:
         if scheduler_gone:  # Dask would ask it first, wait for it, and never close
             self.cluster.scheduler.status = Status.closed
+        for worker in getattr(self.cluster, "_created", ()):
+            if worker.status == Status.created:  # it never came up, and Dask insists
+                worker.status = Status.closed
         try:
             self.cluster.close(timeout=_CLOSE_S)
-        except (TimeoutError, OSError) as error:
+        except Exception as error:  # whatever SSH, a batch system or a process raises
             logging.getLogger("kdlab").warning("machines did not close: %s", error)
+
+
+async def _kept(cluster: SpecCluster) -> int:
+    """How many there are; those that were lost are forgotten, for Dask would count them."""
+    for name in set(cluster.worker_spec) - set(cluster.workers):
+        del cluster.worker_spec[name]
+    return len(cluster.worker_spec)
 
 
 async def _grown(cluster: SpecCluster, count: int) -> dict[object, str]:
@@ -182,11 +190,22 @@ class StandingScheduler(ProcessInterface):
 class HostNanny(Nanny):
     """Keeps a Dask worker whose machine shall have teachers.
 
-    With `lifeline` it ends when its standard input does: what SSH has started goes on when the
-    connection is closed, and servers of SSH pass no signals on.
+    Args:
+        arguments, options: of Dask's Nanny.
+        tls: certificates, by their paths; Dask's command for SSH knows no other way.
+        lifeline: it ends when its standard input does. What SSH has started goes on when the
+            connection is closed, and not every server passes signals on.
     """
 
-    def __init__(self, *arguments: Any, lifeline: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        tls: Files | None = None,
+        lifeline: bool = False,
+        **options: Any,
+    ) -> None:
+        if tls is not None:
+            options["security"] = of_all_roles(tls)
         super().__init__(*arguments, worker_class=TeacherWorker, **options)
         if lifeline:
             threading.Thread(target=self._watch_lifeline, daemon=True).start()

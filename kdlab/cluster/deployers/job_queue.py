@@ -1,5 +1,6 @@
 """Machines that a batch system gives: SLURM, PBS, SGE, LSF, by dask-jobqueue."""
 
+import logging
 import re
 import shutil
 from collections.abc import Iterator
@@ -33,8 +34,19 @@ _AS_HOST = (
     *("--resources", f"{TEACHER}=1", "--no-dashboard"),
     *("--worker-class", "kdlab.cluster.wires.roles.TeacherWorker"),
 )
-# One line of a job script, in which a shell finds nothing to carry out.
-_WORD = re.compile(r"[\w.:@/+,=%\[\] -]+")
+# Words of a job script in which neither a shell nor the batch system finds a thing to carry out.
+_WORD = re.compile(r"\w[\w.:@/+,-]*")
+_PATH = re.compile(r"[\w./+-]+")
+# Directives that ask for resources. Others name programs, files and variables: they are a matter of
+# the site, and stand in Dask's own file.
+_RESOURCES = {
+    "slurm": r"--(gres|gpus|gpus-per-node|gpus-per-task|constraint|qos|nodelist|exclude|exclusive"
+    r"|reservation|licenses|mem-per-gpu|tmp|nice)",
+    "pbs": "-[lp]",
+    "sge": "-(l|pe|p)",
+    "lsf": "-(R|gpu|sla)",
+}
+_VALUE = r"([= ][\w.:,=/@+*\[\]() -]+)?"
 
 
 @register("cluster/deployers/job_queue")
@@ -54,7 +66,7 @@ class JobQueueMachines(Deployer):
     account: who pays; null is the site's default.
     walltime: after which the batch system ends a job, for example 02:00:00; its teachers are
         replaced by those of another job if they are needed.
-    directives: further ones, for example --gres=gpu:1.
+    directives: further ones that ask for resources, for example --gres=gpu:1.
     """
 
     system: Literal["slurm", "pbs", "sge", "lsf"] = "slurm"
@@ -69,12 +81,13 @@ class JobQueueMachines(Deployer):
         for name in ("memory", "queue", "account", "walltime"):
             value = getattr(self, name)
             if value is not None and not _WORD.fullmatch(value):
-                yield Fault(name, f"is {value!r}, which a shell would not take as one word")
+                yield Fault(name, f"is {value!r}, which is not one word")
         for directive in self.directives:
-            if not _WORD.fullmatch(directive):
+            if not re.fullmatch(_RESOURCES[self.system] + _VALUE, directive):
                 yield Fault(
                     "directives",
-                    f"has {directive!r}, in which a shell would find more than a directive",
+                    f"has {directive!r}, which asks for no resource of {self.system}; others "
+                    "stand in ~/.config/dask/jobqueue.yaml, as job-extra-directives",
                 )
 
     def check(self) -> None:
@@ -99,8 +112,19 @@ class JobQueueMachines(Deployer):
         return DaskMachines(self.cluster(scheduler, files, folder))
 
     def cluster(self, scheduler: str, files: Files, folder: Path) -> Any:
-        """The cluster of dask-jobqueue; `job_script()` shows what it hands in."""
+        """The cluster of dask-jobqueue; `job_script()` shows what it hands in.
+
+        Raises:
+            BadInput: a path in which a shell would find more than a path.
+        """
         import dask_jobqueue  # an extra  # noqa: PLC0415
+
+        for path in (*files.values(), str(folder)):
+            if not _PATH.fullmatch(path):
+                raise BadInput(
+                    f"{path} has characters that a job script cannot hold: letters, digits and "
+                    "./_+- are taken. Put the runs elsewhere: KDLAB_RUNS=FOLDER."
+                )
 
         jobs: dict[str, Any] = {
             "cores": self.cores,
@@ -120,6 +144,7 @@ class JobQueueMachines(Deployer):
             scheduler_options={"address": scheduler},
             security=of_all_roles(files),
             shared_temp_directory=str(folder),
+            silence_logs=logging.WARNING,
             **jobs,
         )
         cluster.shutdown_scheduler = False

@@ -1,5 +1,6 @@
 """Pods of Kubernetes, which Dask's operator starts: a scheduler, and workers that host teachers."""
 
+import hashlib
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from kdlab.errors import ClusterError
 _API = "kubernetes.dask.org/v1"
 _PORT = 8786
 _NAME = re.compile(
-    r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?"
+    r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?"
 )  # with -scheduler it is a host's name
 _TLS = ("--tls-ca-file=/tls/ca.pem", "--tls-cert=/tls/cert.pem", "--tls-key=/tls/key.pem")
 _NOBODY = 10001  # the user of deploy/Containerfile
@@ -32,7 +33,8 @@ class KubernetesMachines(Deployer):
     are also in a Secret, with the keys ca.pem, cert.pem and key.pem. Which pod goes when fewer are
     needed is the operator's choice: what its teacher held is asked of another.
 
-    name: of the cluster; that of its resources begins with it.
+    name: of the cluster, which is followed by a mark of the run; a run that was killed leaves it
+        there until it goes on, or until `kubectl delete daskcluster -l app=kdlab`.
     namespace: where it is.
     image: with kdlab in it (deploy/Containerfile).
     cpu, memory: of each pod, as Kubernetes writes them.
@@ -40,6 +42,8 @@ class KubernetesMachines(Deployer):
     secret: with the certificates.
     data: claim of a volume with the data, mounted at /data; null where pixels travel.
     """
+
+    brings_scheduler = True
 
     name: str = "kdlab"
     namespace: str = "default"
@@ -56,19 +60,21 @@ class KubernetesMachines(Deployer):
             if not _NAME.fullmatch(value):
                 yield Fault(
                     field,
-                    f"is {value!r}; small letters, digits and -, 42 at most, as a name of a host",
+                    f"is {value!r}; small letters, digits and -, 32 at most, as a name of a host",
                 )
 
     def check(self) -> None:
         needed("kr8s", "kubernetes")
 
-    def own_scheduler(self) -> str:
-        return f"tls://{self.name}-scheduler.{self.namespace}.svc.cluster.local:{_PORT}"
-
     def up(self, scheduler: str, files: Files, folder: Path) -> "KubernetesPods":
-        return KubernetesPods(self)
+        of_run = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:8]
+        return KubernetesPods(self, f"{self.name}-{of_run}")
 
-    def manifest(self) -> dict[str, Any]:
+    def address(self, name: str) -> str:
+        """Of the scheduler of the cluster that has this name."""
+        return f"tls://{name}-scheduler.{self.namespace}.svc.cluster.local:{_PORT}"
+
+    def manifest(self, name: str) -> dict[str, Any]:
         """The DaskCluster that the operator is asked for; without workers at first."""
         ports = [{"name": "tcp-comm", "containerPort": _PORT, "protocol": "TCP"}]
         scheduler = self._pod(
@@ -83,7 +89,7 @@ class KubernetesMachines(Deployer):
         has = {"cpu": self.cpu, "memory": self.memory, **gpus}
         worker = self._pod(
             "worker",
-            ["dask", "worker", self.own_scheduler(), "--name=$(DASK_WORKER_NAME)", *_TLS,
+            ["dask", "worker", self.address(name), "--name=$(DASK_WORKER_NAME)", *_TLS,
              f"--resources={TEACHER}=1", "--nthreads=1", "--no-nanny", "--no-dashboard",
              "--worker-class=kdlab.cluster.wires.roles.TeacherWorker"],
             {"requests": has, "limits": has},
@@ -91,7 +97,7 @@ class KubernetesMachines(Deployer):
         service = {
             "type": "ClusterIP",
             "selector": {
-                "dask.org/cluster-name": self.name,
+                "dask.org/cluster-name": name,
                 "dask.org/component": "scheduler",
             },
             "ports": [
@@ -106,7 +112,11 @@ class KubernetesMachines(Deployer):
         return {
             "apiVersion": _API,
             "kind": "DaskCluster",
-            "metadata": {"name": self.name, "namespace": self.namespace},
+            "metadata": {
+                "name": name,
+                "namespace": self.namespace,
+                "labels": {"app": "kdlab"},
+            },
             "spec": {
                 "worker": {"replicas": 0, "spec": worker},
                 "scheduler": {"spec": scheduler, "service": service},
@@ -154,11 +164,16 @@ class KubernetesMachines(Deployer):
 class KubernetesPods:
     """A DaskCluster that is up; satisfies `Machines`."""
 
-    def __init__(self, spec: KubernetesMachines) -> None:
-        self.spec, self.address, self._asked = spec, spec.own_scheduler(), 0
-        with _said(f"make the DaskCluster {spec.name}"):
-            self.cluster = _resource("DaskCluster")(spec.manifest())
-            self.cluster.create()
+    def __init__(self, spec: KubernetesMachines, name: str) -> None:
+        self.spec, self.name, self.address = spec, name, spec.address(name)
+        self._asked = 0
+        with _said(f"make the DaskCluster {name}"):
+            self.cluster = _resource("DaskCluster")(spec.manifest(name))
+            # A run that was killed has left its own, which goes on with it.
+            if self.cluster.exists():
+                self._scale(0)
+            else:
+                self.cluster.create()
 
     def wanted(self) -> int:
         return self._asked
@@ -171,16 +186,16 @@ class KubernetesPods:
 
     def _scale(self, count: int) -> None:
         spec = self.spec
-        with _said(f"have {count} workers of the DaskCluster {spec.name}"):
+        with _said(f"have {count} workers of the DaskCluster {self.name}"):
             group = _resource("DaskWorkerGroup").get(
-                f"{spec.name}-default", namespace=spec.namespace
+                f"{self.name}-default", namespace=spec.namespace
             )
             group.patch({"spec": {"worker": {"replicas": count}}})
         self._asked = count
 
     def close(self, *, scheduler_gone: bool = False) -> None:
         try:
-            with _said(f"delete the DaskCluster {self.spec.name}"):
+            with _said(f"delete the DaskCluster {self.name}"):
                 self.cluster.delete()
         except ClusterError as error:
             logging.getLogger("kdlab").warning("%s", error)
@@ -195,7 +210,7 @@ def _said(what: str) -> Iterator[None]:
     known = (
         kr8s.ServerError,
         kr8s.NotFoundError,
-        kr8s.ConnectionClosedError,
+        kr8s.APITimeoutError,
         httpx.HTTPError,
     )
     try:

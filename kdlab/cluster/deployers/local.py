@@ -24,12 +24,11 @@ class LocalMachines(Deployer):
 
     def up(self, scheduler: str, files: Files, folder: Path) -> DaskMachines:
         options = {**WORKER_OPTIONS, "host": "127.0.0.1", "protocol": "tls"}
-        security = of_all_roles(files)
         worker = {
             "cls": HostNanny,
             "options": {
                 **options,
-                "security": security,
+                "tls": files,
                 "local_directory": str(folder),
                 "silence_logs": logging.WARNING,
             },
@@ -38,7 +37,7 @@ class LocalMachines(Deployer):
             SpecCluster(
                 scheduler={"cls": StandingScheduler, "options": {"address": scheduler}},
                 worker=worker,
-                security=security,
+                security=of_all_roles(files),
                 name="local",
                 silence_logs=logging.WARNING,
                 shutdown_scheduler=False,

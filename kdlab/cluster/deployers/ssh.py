@@ -1,13 +1,20 @@
 """Machines that are reached by SSH, as Dask's `SSHCluster` starts its workers on them."""
 
+import asyncio
 import getpass
+import json
+import re
+import shlex
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from distributed import SpecCluster
-from distributed.deploy.ssh import Worker as SshWorker
+from distributed.core import Status
+from distributed.deploy.ssh import Worker
 from distributed.utils import get_ip
 
 from kdlab.cluster.deployers.deployer import (
@@ -17,10 +24,13 @@ from kdlab.cluster.deployers.deployer import (
     StandingScheduler,
     needed,
 )
-from kdlab.cluster.wires import security
-from kdlab.cluster.wires.security import Files
-from kdlab.config import Fault, register
+from kdlab.cluster.wires.security import Files, of_all_roles
+from kdlab.config import Fault, Range, register
 
+_LOGIN_S = 15.0
+_END_S = 15.0  # that a worker has to end by itself
+_HOST = re.compile(r"[\w.:-]+")
+_PYTHON = re.compile(r"(/[\w.+-]+)*/python[\d.]*")
 _HERE = ("127.0.0.1", "localhost", "::1")
 
 
@@ -41,7 +51,7 @@ class SshMachines(Deployer):
 
     hosts: tuple[str, ...]
     user: str | None = None
-    port: int = 22
+    port: Annotated[int, Range(ge=1, le=65535)] = 22
     key: str | None = None
     known_hosts: str | None = None
     python: str | None = None
@@ -49,8 +59,16 @@ class SshMachines(Deployer):
     def cross_faults(self) -> Iterator[Fault]:
         if not self.hosts:
             yield Fault("hosts", "is empty; name at least one machine")
-        if self.python is not None and not _is_path(self.python):
-            yield Fault("python", f"is {self.python!r}; it must be the path of a program")
+        if len(set(self.hosts)) < len(self.hosts):
+            yield Fault("hosts", "has one of them twice; each has one worker")
+        for host in self.hosts:
+            if not _HOST.fullmatch(host):
+                yield Fault("hosts", f"has {host!r}, which is no name or address of a host")
+        if self.python is not None and not _PYTHON.fullmatch(self.python):
+            yield Fault(
+                "python",
+                f"is {self.python!r}; it must be the path of a python, /.../python3",
+            )
 
     def check(self) -> None:
         needed("asyncssh", "ssh")
@@ -62,27 +80,65 @@ class SshMachines(Deployer):
         return "127.0.0.1" if all(host in _HERE for host in self.hosts) else str(get_ip())
 
     def up(self, scheduler: str, files: Files, folder: Path) -> DaskMachines:
-        security.use(
-            files
-        )  # what Dask hands to the workers is this process's configuration
         login: dict[str, Any] = {
             "port": self.port,
             "username": self.user or getpass.getuser(),
             "known_hosts": str(Path(self.known_hosts or "~/.ssh/known_hosts").expanduser()),
+            "connect_timeout": _LOGIN_S,
+            "login_timeout": _LOGIN_S,
         }
         if self.key is not None:
             login["client_keys"] = [str(Path(self.key).expanduser())]
         options = {
             "connect_options": login,
-            "remote_python": self.python,
+            "remote_python": self.python or sys.executable,
             "worker_class": "kdlab.cluster.deployers.deployer.HostNanny",
             "kwargs": {
                 **WORKER_OPTIONS,
                 "local_directory": str(folder),
+                "protocol": "tls",
+                "tls": files,
                 "lifeline": True,
             },
         }
         return DaskMachines(_HostsCluster(self.hosts, options, scheduler, files))
+
+
+class _SshWorker(Worker):
+    """Dask's worker by SSH, which is told to end, and waited for, before it is killed."""
+
+    async def start(self) -> None:
+        import asyncssh  # an extra  # noqa: PLC0415
+
+        connection = await asyncssh.connect(self.address, **self.connect_options)
+        try:
+            spec = {"worker": {"cls": self.worker_class, "opts": self.kwargs}}
+            words = (self.remote_python, "-m", "distributed.cli.dask_spec", self.scheduler)
+            command = shlex.join([*words, "--spec", json.dumps(spec)])
+            self.proc = await connection.create_process(command)
+            while "worker at" not in (line := await self.proc.stderr.readline()):
+                if not line:
+                    raise OSError(f"the worker on {self.address} ended before it was up")
+        except BaseException:
+            connection.close()
+            raise
+        self.connection = connection
+        # What it says from here on is nobody's, and must not fill a pipe.
+        self.drained = asyncio.create_task(self._drained())
+        self.status = Status.running
+
+    async def _drained(self) -> None:
+        while await self.proc.stderr.readline():
+            pass
+
+    async def close(self) -> None:
+        if self.status == Status.running:
+            self.proc.stdin.write_eof()  # its lifeline
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.proc.wait_closed(), _END_S)
+            self.proc.kill()
+            self.connection.close()
+        self.status = Status.closed
 
 
 class _HostsCluster(SpecCluster):
@@ -99,7 +155,7 @@ class _HostsCluster(SpecCluster):
         self.hosts, self.options = list(hosts), options
         super().__init__(
             scheduler={"cls": StandingScheduler, "options": {"address": scheduler}},
-            security=security.of_all_roles(files),
+            security=of_all_roles(files),
             name="ssh",
             shutdown_scheduler=False,
         )
@@ -110,13 +166,9 @@ class _HostsCluster(SpecCluster):
         self.hosts.remove(host)
         self.hosts.append(host)
         self._i += 1
-        options = {**self.options, "address": host}
-        options["kwargs"] = {**self.options["kwargs"], "name": f"{host}-{self._i}"}
+        name = f"{host}-{self._i}"
+        options = {**self.options, "address": host, "name": name}
+        options["kwargs"] = {**self.options["kwargs"], "name": name}
         if host in _HERE:  # else Dask takes the address that others see
             options["kwargs"]["host"] = "127.0.0.1"
-        return {f"{host}-{self._i}": {"cls": SshWorker, "options": options}}
-
-
-def _is_path(words: str) -> bool:
-    """Whether a shell at the other end sees one word in it, and nothing to expand."""
-    return all(letter.isalnum() or letter in "/._-+" for letter in words) and bool(words)
+        return {name: {"cls": _SshWorker, "options": options}}

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ from kdlab.cluster.child_configs import WiresConfig
 from kdlab.cluster.coordination.coordinator_messages import PoolChanges, TeacherFacts
 from kdlab.cluster.wires.frames import NotOurs
 from kdlab.cluster.wires.label_wire import Asker, brief, connect
-from kdlab.cluster.wires.messages import LabelRequest, decode, request
+from kdlab.cluster.wires.messages import LabelRequest, Took, decode, request
 from kdlab.cluster.wires.security import connection_arguments
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator, within
 from kdlab.messages import typed
@@ -41,6 +42,7 @@ class News(NamedTuple):
     full: bool
 
 
+WAITS = (*Took._fields, "wire_s")
 WAYS = ("reference", "value")  # of inputs to a teacher
 
 
@@ -51,6 +53,7 @@ class Wires:
         self._askers: dict[str, asyncio.Task[Asker]] = {}
         self._carried = dict.fromkeys(WAYS, 0)  # bytes of arrays, there and back
         self._answered = dict.fromkeys(WAYS, 0)  # samples
+        self.waits = dict.fromkeys(WAITS, 0.0)  # seconds of answers, by where they were
 
     @classmethod
     async def open(cls, config: WiresConfig) -> "Wires":
@@ -72,6 +75,7 @@ class Wires:
         t_s: float,
         at_most: int | None,
         away: Callable[[str], None] = lambda why: None,
+        figures: Callable[[], Mapping[str, float]] = dict,
     ) -> AsyncIterator[News]:
         """What changes for this student, for ever, as soon as it does.
 
@@ -90,7 +94,11 @@ class Wires:
         while True:
             try:
                 news = await self.coordinator(
-                    "watch", version=version, incarnation=incarnation, wait_s=_WATCH_S
+                    "watch",
+                    version=version,
+                    incarnation=incarnation,
+                    wait_s=_WATCH_S,
+                    figures=figures(),
                 )
                 changes = typed(PoolChanges, news)
                 if not changes.known:
@@ -179,6 +187,7 @@ class Wires:
             asker = await self._asker(teacher)
         except (OSError, TimeoutError, KeyError) as error:  # KeyError: gone meanwhile
             raise Unreachable(f"no connection to it ({brief(error)})") from error
+        sent_at = time.monotonic()
         try:
             answer = asker.ask(asked.header(), arrays)
             said, answered = await within(config.deadline_s, answer)
@@ -191,6 +200,7 @@ class Wires:
             raise Unusable(f"its answer cannot be read ({error})") from error
         if "error" in said:
             raise Unusable(f"it raised {said['error']}")
+        self._count_waits(Took.of(answered), time.monotonic() - sent_at)
         try:
             logits = decode(answered, config.classes)
         except ValueError as error:
@@ -203,6 +213,19 @@ class Wires:
         self._carried[way] += sum(array.nbytes for array in both)
         self._answered[way] += len(ids)
         return logits
+
+    def _count_waits(self, took: Took | None, whole_s: float) -> None:
+        """Where an answer was while it was waited for."""
+        if took is None:
+            return
+        for name, seconds in took._asdict().items():
+            self.waits[name] += seconds
+        self.waits["wire_s"] += max(0.0, whole_s - sum(took))
+
+    def figures(self) -> dict[str, float]:
+        """What the wires have counted, for people."""
+        labels = sum(self._answered.values())
+        return self.bytes_per_sample() | self.waits | {"labels": labels}
 
     def bytes_per_sample(self) -> dict[str, float]:
         """What a sample's request and answer took on the way; 0 where none went it."""

@@ -39,7 +39,7 @@ from kdlab.cluster.reader.reader_messages import (
     StopReader,
     TeachersMissing,
 )
-from kdlab.cluster.reader.reader_wires import WAYS, Unreachable, Unusable, Wires
+from kdlab.cluster.reader.reader_wires import WAITS, WAYS, Unreachable, Unusable, Wires
 from kdlab.cluster.reader.ring import Ring
 from kdlab.cluster.teachers.probe import difference_of
 from kdlab.cluster.wires import security
@@ -93,6 +93,8 @@ FIGURES = (
     "capacity",
     "starved_s",
     *(f"bytes_per_sample_{way}" for way in WAYS),
+    *WAITS,
+    "served_s",
 )
 _TICK_S = 0.05
 _FINISH_EVERY_S = 5.0  # between looks whether the label file is complete
@@ -105,7 +107,7 @@ class StudentReader:
         self.batches = BatchesUnderWay(samples, config.classes, labels)
         start = config.start
         by_epoch = lru_cache(maxsize=4)(samples.sizes)  # asked for with every part
-        begun = time.monotonic()
+        begun = self.begun = time.monotonic()
         self.machine = DistilReader(
             config.rules,
             by_epoch,
@@ -225,7 +227,9 @@ class StudentReader:
         ids = self.batches.ids(part.epoch, part.batch)[part.start : part.stop]
         views = None
         if self._wants_views(teacher):
+            begin = time.monotonic()
             views = await self.batches.views(part, keep=not check)
+            self.wires.waits["views_s"] += time.monotonic() - begin
         epoch = self.batches.view_of(part.epoch)
         try:
             # A teacher that repeats what it kept would never contradict itself.
@@ -269,9 +273,15 @@ class StudentReader:
             self.machine.on_compared(part, *who, agrees_with=agrees, time=time.monotonic())
         )
 
+    def figures(self) -> dict[str, float]:
+        """What the machine and its wires have counted."""
+        return self.machine.figures() | self.wires.figures()
+
     async def _watch(self) -> None:
         """Follow the coordinator's changes."""
-        news = self.wires.news(self.config.t_s, self.config.at_most, self._is_away)
+        news = self.wires.news(
+            self.config.t_s, self.config.at_most, self._is_away, self.figures
+        )
         async for given, gone, full in news:
             if self.coordinator_away:
                 self.coordinator_away = False
@@ -304,7 +314,7 @@ class StudentReader:
         while True:
             await asyncio.sleep(_TICK_S)
             self._do(self.machine.on_tick(time.monotonic()))
-            figures = self.machine.figures() | self.wires.bytes_per_sample()
+            figures = self.figures() | {"served_s": time.monotonic() - self.begun}
             for place, name in enumerate(FIGURES):
                 self.ring.figures[place] = figures[name]
             if time.monotonic() > finish_at:

@@ -30,7 +30,7 @@ from kdlab.cluster.coordination.coordinator_messages import (
 from kdlab.cluster.wires import security
 from kdlab.cluster.wires.frames import Arrays
 from kdlab.cluster.wires.label_wire import Reply, listen, port_of
-from kdlab.cluster.wires.messages import LabelRequest, encode, samples_in
+from kdlab.cluster.wires.messages import LabelRequest, Took, encode, samples_in
 from kdlab.cluster.wires.roles import TEACHER, TeacherWorker
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator, settle
 from kdlab.messages import typed
@@ -125,15 +125,18 @@ class EmulatedTeacher(WorkerPlugin):
         count = samples_in(inputs)
         spread = 1 + self.config.jitter * (2 * self.chance.random() - 1)
         loop = asyncio.get_running_loop()
-        self.free_at = max(loop.time(), self.free_at) + spread * count / self.rate
-        loop.call_at(self.free_at, self._answer, count, typed(LabelRequest, asked), reply)
+        begin, service_s = max(loop.time(), self.free_at), spread * count / self.rate
+        took = Took(queued_s=begin - loop.time(), computed_s=service_s)
+        self.free_at = begin + service_s
+        wanted = typed(LabelRequest, asked)
+        loop.call_at(self.free_at, self._answer, count, wanted, took, reply)
 
-    def _answer(self, count: int, asked: LabelRequest, reply: Reply) -> None:
+    def _answer(self, count: int, asked: LabelRequest, took: Took, reply: Reply) -> None:
         self.answered += 1
         logits = np.zeros((count, self.classes), np.float32)
         if self.lies and self.chance.random() < self.lies:
             logits[:, 0] = 5.0
-        reply(encode(logits, asked.replies, asked.top_k))
+        reply(took.beside(encode(logits, asked.replies, asked.top_k)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import queue
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +25,7 @@ from kdlab.cluster.limits import free_memory
 from kdlab.cluster.teachers.engines_of_teacher import EnginesOfTeacher, few_enough
 from kdlab.cluster.teachers.kept_answers import KeptAnswers
 from kdlab.cluster.teachers.probe import probe_images, proof_of
+from kdlab.cluster.wires.messages import Took
 from kdlab.data.images import ImageData
 from kdlab.errors import DataError, TeacherRefused
 from kdlab.models.engines import Asked
@@ -56,6 +57,8 @@ class Request:
     made: Future[NDArray[np.uint8]] | None = None  # views under way (`Inference.expect`)
     begun: NDArray[np.bool_] | None = None  # of which samples; None is all
     fresh: bool = False  # what was kept does not count
+    arrived: float = field(default_factory=time.perf_counter)
+    took: Took = field(default_factory=Took)  # known once it is answered
 
     @property
     def size(self) -> int:
@@ -291,6 +294,7 @@ class Inference:
                 self._inputs(request, missing)
                 for request, (_, missing) in zip(requests, found, strict=True)
             ]
+            viewed = time.perf_counter()
             kinds = {views.dtype for views in inputs if len(views)}
             if len(kinds) > 1:  # one student sends uint8, another float32
                 for request in requests:
@@ -304,6 +308,10 @@ class Inference:
             for request in requests:  # one that fails must not fail its neighbours
                 self.answer([request])
             return
+        views_s = viewed - begin
+        computed_s = time.perf_counter() - viewed
+        for request in requests:
+            request.took = Took(begin - request.arrived, views_s, computed_s)
         asked = sum(request.size for request in requests)
         # A rate of what was computed, with its views; a few that were missing say little.
         if len(computed) == asked or len(computed) >= max(1, self.min_batch):

@@ -8,6 +8,7 @@ dies is started again.
 
 import asyncio
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -39,7 +40,9 @@ class TeacherHost(WorkerPlugin):
         own = worker.state.total_resources.get(TEACHER)
         if not own or "kdlab-teacher" in worker.plugins:  # it is one itself
             return
-        self.folder = Path(tempfile.mkdtemp(prefix="kdlab-teachers-"))
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="kdlab-teachers-", dir=worker.local_directory)
+        )
         self.scheduler = worker.scheduler.address
         self.machine = str(worker.name)
         self.host = urlsplit(worker.address).hostname or "127.0.0.1"
@@ -50,6 +53,8 @@ class TeacherHost(WorkerPlugin):
             self.keeping.cancel()
         for child in self.children:
             child.stop()
+        if self.keeping is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     async def _keep(self) -> None:
         wanted = self.teachers

@@ -8,7 +8,7 @@ mass of the rest, or k classes that were drawn.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +110,25 @@ def check(
 
 def samples_in(asked: Arrays) -> int:
     return len(next(iter(asked.values())))
+
+
+class Took(NamedTuple):
+    """Seconds of a request at its teacher, which go with the answer."""
+
+    queued_s: float = 0.0
+    views_s: float = 0.0  # that it waited for them
+    computed_s: float = 0.0  # with those that were computed beside it
+
+    def beside(self, answer: Arrays) -> Arrays:
+        return {**answer, "took": np.asarray(self, np.float32)}
+
+    @classmethod
+    def of(cls, answer: Arrays) -> "Took | None":
+        """What an answer says of it; None where it says nothing, or nonsense."""
+        said = answer.get("took")
+        if said is None or said.shape != (3,) or not np.isfinite(said).all():
+            return None
+        return cls(*(max(0.0, float(seconds)) for seconds in said))
 
 
 def encode(logits: NDArray[np.float32], replies: Replies, top_k: int) -> Arrays:

@@ -331,6 +331,7 @@ class DistilReader:
             "latency_s": self.supply.latency_s,
             "capacity": self.supply.capacity,
             "starved_s": self.supply.waited_s,
+            "held_s": self.supply.held_s,
         }
 
     def work_is_open(self) -> bool:

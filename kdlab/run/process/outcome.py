@@ -10,6 +10,7 @@ from kdlab.cluster.pool import ComputingPoolSpec
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.spec import ExperimentSpec
+from kdlab.report.bottleneck import of_result
 from kdlab.train.result import MemberReport
 
 
@@ -39,6 +40,10 @@ class MemberRow:
     bytes_per_sample: dict[str, float]  # of each way to served teachers that was gone
     student_path: str
     global_top1: float | None
+    # Which side a served training waited for: see kdlab/report/bottleneck.py
+    bottleneck: str | None
+    starved: float | None  # share of its time that the student waited for soft labels
+    verdict: str | None  # the same in a sentence, with what would help
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +141,7 @@ def _engines(spec: ExperimentSpec, run: RunFolder) -> list[str]:
 
 
 def row(result: MemberReport) -> MemberRow:
+    slow = of_result(result.figures)
     return MemberRow(
         member=result.member,
         source=result.source,
@@ -163,6 +169,9 @@ def row(result: MemberReport) -> MemberRow:
         },
         student_path=result.model_path,
         global_top1=result.global_top1,
+        bottleneck=None if slow is None else slow.side,
+        starved=None if slow is None else slow.starved,
+        verdict=None if slow is None else slow.sentence(),
     )
 
 
