@@ -10,7 +10,7 @@ from pathlib import Path
 from kdlab.reproduce.command import kept
 from kdlab.reproduce.headline import INK, OURS, THEIRS
 
-_WIDE, _BAR, _LEFT, _SCALE = 860, 15, 190, 74  # pixels, and of once eager's speed
+_WIDE, _BAR, _LEFT, _SCALE = 860, 15, 190, 150  # pixels, and of once eager's speed
 QUANTITY = "times eager"
 
 

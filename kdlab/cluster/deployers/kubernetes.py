@@ -71,7 +71,7 @@ class KubernetesMachines(Deployer):
         return KubernetesPods(self, f"{self.name}-{of_run}")
 
     def address(self, name: str) -> str:
-        """Of the scheduler of the cluster that has this name."""
+        """Where the scheduler of the cluster with this name listens."""
         return f"tls://{name}-scheduler.{self.namespace}.svc.cluster.local:{_PORT}"
 
     def manifest(self, name: str) -> dict[str, Any]:
