@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from distributed import Nanny, SpecCluster
 from distributed.core import Status
@@ -209,6 +209,12 @@ class HostNanny(Nanny):
         super().__init__(*arguments, worker_class=TeacherWorker, **options)
         if lifeline:
             threading.Thread(target=self._watch_lifeline, daemon=True).start()
+
+    async def start_unsafe(self) -> Self:
+        await super().start_unsafe()
+        # Dask has every later child of this process call itself "dask worker [...]" by it.
+        os.environ.pop("__DASK_PARENT_PID", None)
+        return self
 
     def _watch_lifeline(self) -> None:
         while os.read(sys.stdin.fileno(), 1 << 16):
