@@ -53,6 +53,7 @@ def trained(ends=None):
             event(
                 "step", k / 5, member="served/seed0", step=k, of_steps=600, epoch=k // 100,
                 loss=2 - k / 200, samples_per_second=800.0, starved_s=0.0, volume=float(k),
+                queued_s=float(k), computed_s=float(k),
             )
         )  # fmt: skip
         if k % 100 == 0:
