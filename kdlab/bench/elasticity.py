@@ -4,7 +4,6 @@
 `storm`: a run of two ranks with emulated teachers; every 15 s a teacher or a rank is killed.
 """
 
-import itertools
 import os
 import random
 import signal
@@ -14,13 +13,13 @@ from collections.abc import Callable, Iterator
 import psutil
 
 from kdlab.bench.apart import runs_apart
-from kdlab.bench.faults import lineage_of, ready_times
+from kdlab.bench.faults import endless, lineage_of, ready_times, take
 from kdlab.bench.scene import Scene
 from kdlab.bench.students import ImageCase, samples_of
 from kdlab.bench.waiting import until
 from kdlab.cluster.local_pool import RunningLocalPool
 from kdlab.cluster.pool import status_of
-from kdlab.cluster.served import Served, ServedSource
+from kdlab.cluster.served import Served
 from kdlab.errors import RunFailed
 from kdlab.events.log import select
 from kdlab.events.ranks import GenerationBegun
@@ -58,13 +57,12 @@ def _grown_and_gone(say: Say) -> dict[str, float]:
     case = ImageCase(32, 32, 1)
     samples = samples_of(case)
     with Scene(samples) as scene:
-        begin = time.monotonic()
         pool = scene.local(
             CifarResNet(depth=20), teachers=0, least=0, most=_MOST, idle_s=_IDLE_S
         )
         journal = pool.folder / "coordinator.jsonl"
         source = scene.served("elastic", Served(lt=64, ut=512), rate=100.0)
-        batches = _endless(source)
+        batches = endless(source)
         next(batches)
         ((_, ready_at),) = ready_times(journal)
         started = psutil.Process(pool.teachers[0].pid).create_time()
@@ -72,7 +70,7 @@ def _grown_and_gone(say: Say) -> dict[str, float]:
         _at_pace(batches, case.batch / (_SLOW * _rate_of_one(pool)))
         added = len(pool.teachers) - 1
         quick = time.monotonic()
-        until(lambda: len(ready_times(journal)) >= _MOST, lambda: _drain(batches))
+        until(lambda: len(ready_times(journal)) >= _MOST, lambda: take(batches, 5))
         four = max(t for _, t in ready_times(journal)[:_MOST]) - quick
         source.close()
         begin = time.monotonic()
@@ -96,17 +94,6 @@ def _at_pace(batches: Iterator[None], step_s: float) -> None:
     while time.monotonic() < end:
         next(batches)
         time.sleep(step_s)  # its step
-
-
-def _drain(batches: Iterator[None]) -> None:
-    for _ in range(5):
-        next(batches)
-
-
-def _endless(source: ServedSource) -> Iterator[None]:
-    for epoch in itertools.count():
-        for _ in source.epoch(epoch, ()):
-            yield
 
 
 def storm(say: Say) -> list[Figure]:
@@ -158,9 +145,8 @@ def _run() -> Run:
 
 def _seen(run: Run) -> int:
     """Samples that its weights have learned from."""
-    return max(
-        (e.samples_seen for e in [*select(run.folder.events, StepLogged)][-1:]), default=0
-    )
+    *_, last = (0, *(e.samples_seen for e in select(run.folder.events, StepLogged)))
+    return last
 
 
 def _rate_during(run: Run, seconds: float, trouble: Callable[[], None]) -> float:

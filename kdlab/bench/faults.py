@@ -72,29 +72,29 @@ def _one_of_each(samples: PlannedSamples) -> dict[str, float]:
         journal = pool.folder / "coordinator.jsonl"
         until(lambda: len(ready_times(journal)) == 4)
         source = scene.served("faults", Served(lt=256, ut=1024, record=True))
-        batches = _endless(source)
+        batches = endless(source)
         found: dict[str, float] = {}
         for name, number in (("sigkill", signal.SIGKILL), ("sigstop", signal.SIGSTOP)):
             child = pool.teachers[len(found)]
-            _take(batches, 50)
+            take(batches, 50)
             at = time.monotonic()
             os.kill(child.pid, number)
             found[f"resend_s/{name}"] = _resent_after(source, batches, at)
             if number == signal.SIGSTOP:
                 child.process.kill()
         # A hedge came first: what else the stopped one had is sent again when it is lost.
-        until(lambda: _losses(source) >= len(found), lambda: _take(batches, 5))
+        until(lambda: _losses(source) >= len(found), lambda: take(batches, 5))
         time.sleep(0.2)  # figures follow with the reader's next look
         before = source.figures()["resends"]
         pool.teachers[2].process.terminate()
-        until(lambda: not pool.teachers[2].alive(), lambda: _take(batches, 5))
+        until(lambda: not pool.teachers[2].alive(), lambda: take(batches, 5))
         found["resend_s/sigterm"] = source.figures()["resends"] - before
         pool.add_teacher()
         found["join_to_used_s"] = _used_after(journal, source, batches)
         return found
 
 
-def _endless(source: ServedSource) -> Iterator[None]:
+def endless(source: ServedSource) -> Iterator[None]:
     epoch = 0
     while True:
         for _ in source.epoch(epoch, ()):
@@ -102,7 +102,7 @@ def _endless(source: ServedSource) -> Iterator[None]:
         epoch += 1
 
 
-def _take(batches: Iterator[None], count: int) -> None:
+def take(batches: Iterator[None], count: int) -> None:
     for _ in range(count):
         next(batches)
 
@@ -115,7 +115,7 @@ def _resent_after(source: ServedSource, batches: Iterator[None], at: float) -> f
         figures = source.figures()
         return figures["resends"] + figures["hedges"] > before
 
-    until(resent, lambda: _take(batches, 5))
+    until(resent, lambda: take(batches, 5))
     for one in _recorded(source):
         # A loss that leads to sends at once, or a look that sends (a hedge).
         again = bool(one.sent_to) if one.on == "on_tick" else one.loses
@@ -141,14 +141,14 @@ def _losses(source: ServedSource) -> int:
 def _used_after(journal: Path, source: ServedSource, batches: Iterator[None]) -> float:
     """Seconds from a teacher's readiness to the first part that is sent to it."""
     before = ready_times(journal)
-    until(lambda: len(ready_times(journal)) > len(before), lambda: _take(batches, 5))
+    until(lambda: len(ready_times(journal)) > len(before), lambda: take(batches, 5))
     address, ready_at = ready_times(journal)[-1]
 
     def first_send() -> float | None:
         found = (one.time for one in _recorded(source) if address in one.sent_to)
         return next(found, None)
 
-    until(lambda: first_send() is not None, lambda: _take(batches, 20))
+    until(lambda: first_send() is not None, lambda: take(batches, 20))
     sent_at = first_send()
     assert sent_at is not None
     return sent_at - ready_at
@@ -183,11 +183,11 @@ def memory_growth(say: Say) -> Figure:
     with Scene(samples) as scene:
         scene.emulated(teachers=4, t_t=1e6, jitter=0.0)
         source = scene.served("growth", Served(lt=128, ut=512))
-        batches = _endless(source)
+        batches = endless(source)
         processes = [psutil.Process(), psutil.Process(source.reader.pid)]
-        _take(batches, 5_000)  # pools and caches fill
+        take(batches, 5_000)  # pools and caches fill
         before = sum(p.memory_info().rss for p in processes)
-        _take(batches, 50_000)
+        take(batches, 50_000)
         grown = (sum(p.memory_info().rss for p in processes) - before) / 1e6
     say(f"memory over 50,000 batches: {grown:+.1f} MB")
     return figure("rss_growth_mb/50000_batches", grown, "MB", "<= 20")

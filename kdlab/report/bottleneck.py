@@ -47,12 +47,13 @@ class Bottleneck:
                 ("wire_s", "on the wire"),
             )
         )
-        facts = f"it waits {self.starved:.0%} of its time for soft labels"
-        facts = (
-            facts if self.side == "student" else "the student" + facts.removeprefix("it")
+        is_student = self.side == "student"
+        who = "it" if is_student else "the student"
+        of_answers = "" if is_student else f" Of an answer's time {spent}."
+        return (
+            f"{_WHAT[self.side]}: {who} waits {self.starved:.0%} of its time for soft labels{more}."
+            f"{of_answers}{_DO[self.side]}"
         )
-        of_answers = "" if self.side == "student" else f" Of an answer's time {spent}."
-        return f"{_WHAT[self.side]}: {facts}{more}.{of_answers}{_DO[self.side]}"
 
 
 def bottleneck_of(

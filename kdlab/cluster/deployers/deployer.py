@@ -1,6 +1,5 @@
 """The base of all deployers, and a cluster of Dask as machines that come and go by demand."""
 
-import asyncio
 import importlib.util
 import logging
 import os
@@ -174,17 +173,11 @@ async def _grown(cluster: SpecCluster, count: int) -> dict[object, str]:
 
 
 class StandingScheduler(ProcessInterface):
-    """A scheduler that is up already, where a cluster of Dask would start its own."""
+    """A scheduler that is up already, and stays, where a cluster of Dask would start its own."""
 
     def __init__(self, address: str, **_: object) -> None:  # what a new one would be told
         super().__init__()
         self.address = self.external_address = address
-
-    async def close(self) -> None:
-        """It stays: who started it ends it."""
-        self.status = Status.closed
-        self._event_finished.set()
-        await asyncio.sleep(0)
 
 
 class HostNanny(Nanny):

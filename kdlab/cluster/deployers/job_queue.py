@@ -28,7 +28,7 @@ _CLUSTERS = {
     "lsf": "LSFCluster",
 }
 _COMMANDS = {"slurm": "sbatch", "pbs": "qsub", "sge": "qsub", "lsf": "bsub"}
-# What dask-jobqueue calls the account that pays, which PBS and SGE have others names for.
+# What dask-jobqueue calls the account that pays, which SGE and LSF call a project.
 _PAYS = {"slurm": "account", "pbs": "account", "sge": "project", "lsf": "project"}
 _AS_HOST = (
     *("--resources", f"{TEACHER}=1", "--no-dashboard"),

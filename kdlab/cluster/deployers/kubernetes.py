@@ -17,9 +17,8 @@ from kdlab.errors import ClusterError
 
 _API = "kubernetes.dask.org/v1"
 _PORT = 8786
-_NAME = re.compile(
-    r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?"
-)  # with -scheduler it is a host's name
+# With the run's mark and -scheduler it is a host's name.
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?")
 _TLS = ("--tls-ca-file=/tls/ca.pem", "--tls-cert=/tls/cert.pem", "--tls-key=/tls/key.pem")
 _NOBODY = 10001  # the user of deploy/Containerfile
 
