@@ -40,6 +40,14 @@ fuzz: $(VENV)/.dev
 faults: $(VENV)/.dev
 	FAULTS=200 $(BIN)/python -m pytest -m slow -q tests/run/test_all_faults.py tests/run/test_run_faults.py -k faults_
 
+# Whatever needs a GPU, within ten minutes: tests, then short benches that leave a card in
+# registry/results. `make gpu GPU_PYTHON=python3` takes an environment that is there already.
+GPU_PYTHON ?= $(BIN)/python
+.PHONY: gpu
+gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/.dev)
+	$(GPU_PYTHON) -m pytest tests/gpu -q -n 4 --durations=15
+	$(GPU_PYTHON) -m kdlab reproduce gpu --keep
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -7,7 +7,7 @@ Engines take turns on the same views, and are held to the network as it is (mode
 `torch_only` leaves out the libraries of kdlab[onnx] and kdlab[openvino].
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -29,7 +29,7 @@ _REPLIES: Mapping[Replies, int] = {"full": 0, "half": 0, "top_k": 10, "sampled":
 _OTHERS = ("onnxruntime", "openvino")
 # Network, side in pixels, views at once, and the two goals: with all extras, with PyTorch alone.
 _Case = tuple[Mapping[str, object], int, int, tuple[float, float]]
-_NETWORKS: Mapping[str, _Case] = {
+NETWORKS: Mapping[str, _Case] = {
     "resnet50_224": ({"type": "timm/resnet50"}, 224, 8, (2.8, 1.7)),
     "resnet18_224": ({"type": "timm/resnet18"}, 224, 16, (2.4, 1.6)),
     "mobilenetv3_224": ({"type": "timm/mobilenetv3_small_100"}, 224, 16, (4.5, 1.6)),
@@ -42,7 +42,7 @@ def measure(
 ) -> Report:
     """`labels_per_s_over_eager` of each network, then bytes and whole runs; `repeats` times."""
     torch.set_num_threads(1)
-    parts = {name: partial(_gains, name, repeats, say) for name in _NETWORKS}
+    parts = {name: partial(_gains, name, repeats, say) for name in NETWORKS}
     parts["bytes"] = partial(_bytes_per_label, say)
     parts["end_to_end"] = partial(served_teacher.gains, repeats, say)
     parts["shared"] = partial(served_teacher.shared, repeats, say)
@@ -53,17 +53,23 @@ def measure(
 
 def _gains(name: str, repeats: int, say: Say) -> list[Figure]:
     found = [_tried(name, say) for _ in range(repeats)]
-    every, alone = _NETWORKS[name][3]
+    every, alone = NETWORKS[name][3]
     figures = []
     for sort, among, goal in (
         ("", lambda trial: True, every),
         ("torch_only/", lambda trial: trial.engine not in _OTHERS, alone),
     ):
-        gains = [_gain(choice, among) for choice in found]
+        gains = [gain(choice, among) for choice in found]
         label = f"labels_per_s_over_eager/{sort}{name}"
         figures.append(figure(label, gains, "ratio", f">= {goal:g}"))
+    return figures + each_engine(name, found)
+
+
+def each_engine(name: str, found: Sequence[ChosenEngine]) -> list[Figure]:
+    """`times_eager` of every engine that was timed each time."""
+    figures = []
     for label in (trial.label for trial in found[0].trials):
-        times = [_gain(choice, partial(_is, label)) for choice in found]
+        times = [gain(choice, partial(_is, label)) for choice in found]
         if all(times):  # one that was refused, or not tried, has no rate
             named = f"times_eager/{name}/{label.replace(' ', '_')}"
             figures.append(figure(named, times, "ratio"))
@@ -71,7 +77,7 @@ def _gains(name: str, repeats: int, say: Say) -> list[Figure]:
 
 
 def _tried(name: str, say: Say) -> ChosenEngine:
-    block, side, count, _ = _NETWORKS[name]
+    block, side, count, _ = NETWORKS[name]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = construct(ModelSpec, from_dict(block, name)).build(10, 3)
@@ -107,7 +113,9 @@ def _is(label: str, trial: Trial) -> bool:
     return trial.label == label
 
 
-def _gain(choice: ChosenEngine, among: Callable[[Trial], bool]) -> float:
+def gain(
+    choice: ChosenEngine, among: Callable[[Trial], bool] = lambda trial: True
+) -> float:
     """The best rate of these engines over eager's; those that were refused have none."""
     rates = (trial.rate for trial in choice.trials if among(trial) and not trial.refused)
     return max(rates, default=0.0) / choice.trials[0].rate

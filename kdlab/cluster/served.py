@@ -243,7 +243,9 @@ class ServedSource:
         start = ReaderStart(epoch=context.start["epoch"], done=tuple(context.start["done"]))
         config = self._reader_config(start, max(context.student_rate(), ulp(1.0)))
         self.log = context.folder / "reader.log"
-        self.reader = HeldReader(config, self.log, context.report, context.stop)
+        self.reader = HeldReader(
+            config, self.log, context.report, context.stop, on_gpu=context.on_gpu
+        )
         self._held: int | None = None  # slot of the batch that is trained on
         self._first: int | None = None
         if self._has_work(start, config.samples.plan["epochs"]):

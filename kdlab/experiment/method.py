@@ -117,6 +117,7 @@ class MemberTraining:
                 stop=self.setup.stop,
                 student_rate=loop.measure_rate,
                 start=loop.start(),
+                on_gpu=loop.device.type == "cuda",
             )
         )
         with closing(opened):

@@ -23,7 +23,15 @@ class Bench(MeasurementSpec):
     """
 
     name: Literal[
-        "edl_dist", "pipe_bd", "ec_dnn", "links", "peers", "teacher", "transport", "unlike"
+        "edl_dist",
+        "gpu",
+        "pipe_bd",
+        "ec_dnn",
+        "links",
+        "peers",
+        "teacher",
+        "transport",
+        "unlike",
     ]
     only: tuple[str, ...] = ()
     repeats: Annotated[int, Range(ge=1)] | None = None
@@ -31,7 +39,7 @@ class Bench(MeasurementSpec):
     without_images: tuple[str, ...] = ()
 
     def cross_faults(self) -> Iterator[Fault]:
-        if self.only and self.name not in ("edl_dist", "pipe_bd", "teacher"):
+        if self.only and self.name not in ("edl_dist", "gpu", "pipe_bd", "teacher"):
             yield Fault("only", f"names parts, and bench {self.name} has none")
         if (self.images or self.without_images) and self.name != "ec_dnn":
             yield Fault("images", f"has no effect on bench {self.name}")

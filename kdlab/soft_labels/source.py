@@ -201,6 +201,7 @@ class SourceContext:
     start: dict[str, Any] = field(default_factory=dict)  # {"epoch": 0, "done": []}
     in_group: bool = False  # one of several ranks, which train on the same batches in step
     outputs: int | None = None  # of a teacher, for each sample; None: the classes
+    on_gpu: bool = False  # its batches are copied to one
 
 
 class SourceSpec(Spec, ABC):

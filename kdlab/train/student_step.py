@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from kdlab.data.splits import NO_LABEL
+from kdlab.models.device_feed import DeviceFeed
 from kdlab.soft_labels.source import Batch, MixedLabels
 from kdlab.train.recipe import lr_at
 from kdlab.train.step import Descent, steps_per_second
@@ -17,6 +18,7 @@ from kdlab.train.sync_norm import leave_alone
 class BatchStep:
     def __init__(self, job: StudentJob, descent: Descent) -> None:
         self.job, self.descent = job, descent
+        self.feed = DeviceFeed(descent.device)
         self.unlabelled = bool(job.samples.data.unlabelled)
         self.loss = job.loss  # with the weights and the temperature that it has now
 
@@ -28,23 +30,32 @@ class BatchStep:
         So many an `epoch` is over, this one's share included; `lr_factor` is on top of the
         schedule.
         """
-        recipe, ranks, device = self.job.recipe, self.job.ranks, self.descent.device
-        views = batch.views.to(device, non_blocking=True)
-        labels = batch.labels.to(device, non_blocking=True)
-        loss = self._loss(self.descent.scores(views), labels, batch)
+        recipe, ranks = self.job.recipe, self.job.ranks
+        given = [batch.views, batch.labels]
+        views, labels, *soft = self.feed.moved(
+            *given, *([] if batch.soft is None else [batch.soft])
+        )
+        scores = self.descent.scores(views)
+        loss = self._loss(scores, labels, soft[0] if soft else None, batch.mixed)
         batches = self.job.samples.plan.batches
         lr = lr_factor * ranks.lr_scale * lr_at(recipe, epoch, batches)
         self.descent(ranks.weigh(loss, len(labels), of_rows), lr)
+        self.feed.wait()  # the source may overwrite the batch from now on
         return loss.detach()
 
-    def _loss(self, scores: Tensor, labels: Tensor, batch: Batch) -> Tensor:
+    def _loss(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        soft_labels: Tensor | None,
+        mixed: MixedLabels | None,
+    ) -> Tensor:
         """α φ + β ψ; plain φ without a teacher. In float32 whatever the precision."""
-        hard, labels = self._hard(scores, labels, batch.mixed)
+        hard, labels = self._hard(scores, labels, mixed)
         spec = self.loss
-        if spec is None or batch.soft is None:
+        if spec is None or soft_labels is None:
             return hard
-        teacher = batch.soft.to(self.descent.device, torch.float32, non_blocking=True)
-        soft = spec.soft(scores, teacher, labels)
+        soft = spec.soft(scores, soft_labels.float(), labels)
         return torch.add(spec.hard_weight * hard, soft, alpha=spec.soft_weight)
 
     def _hard(

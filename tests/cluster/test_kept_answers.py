@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,13 +84,14 @@ def serving(data_spec, data, share=True):
         """From no file: the model is a sum over pixels, and what it is asked is counted."""
 
         def _load(self, weights):
-            self.computed = []
-            return torch.nn.Identity()
+            self.computed, classes = [], self.deployment.num_classes
 
-        def logits(self, views):
-            self.computed.append(len(views))
-            flat = views.reshape(len(views), -1).astype(np.float32)
-            return flat[:, : self.deployment.num_classes] + flat.sum(1, keepdims=True)
+            def summed(views):
+                self.computed.append(len(views))
+                flat = views.reshape(len(views), -1).float()
+                return flat[:, :classes] + flat.sum(1, keepdim=True)
+
+            return summed
 
     made = Counting(deployment, [], 1, "cpu")
     made.load_data()
@@ -146,6 +146,27 @@ def test_requests_of_several_students_are_one_batch_of_what_is_missing(teacher):
     right = serving(*teacher, share=False)
     for request, answer in zip(requests, got, strict=True):
         assert np.array_equal(answer, asked(right, 0, request.ids))
+
+
+def test_what_is_begun_is_answered_by_its_own_labels_whatever_begins_meanwhile(teacher):
+    """As on a GPU, where the next requests are there before those under way are answered."""
+    inference, got = serving(*teacher, share=False), {}
+    asked_for = [np.arange(k, k + 3) for k in range(6)]
+    under_way = []
+    for number, ids in enumerate(asked_for):
+
+        def keep(answer, number=number):
+            got[number] = answer
+
+        under_way += inference.begun([Request(0, ids, None, keep, inference)])
+    assert not got
+    for one in under_way:
+        assert one.is_here
+        inference.finish(one)
+    right = serving(*teacher, share=False)
+    for number, ids in enumerate(asked_for):
+        assert np.array_equal(got[number], asked(right, 0, ids))
+    assert inference.answered == len(asked_for)
 
 
 def test_views_that_take_long_are_begun_for_what_is_missing_on_arrival(kdlab_home):

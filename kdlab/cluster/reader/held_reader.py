@@ -24,6 +24,7 @@ from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped
 from kdlab.events.event import Emit, parse
 from kdlab.events.teachers import ReaderRestarted
+from kdlab.models.device_feed import pin, unpin
 from kdlab.supervision.children import Child, tail
 from kdlab.supervision.restarts import Restarts
 
@@ -39,12 +40,19 @@ class HeldReader:
         log: of the process.
         report: told of every event.
         stop: whether the user asked to stop.
+        on_gpu: a GPU copies from its slots.
     """
 
     def __init__(
-        self, config: ReaderConfig, log: Path, report: Emit, stop: Callable[[], bool]
+        self,
+        config: ReaderConfig,
+        log: Path,
+        report: Emit,
+        stop: Callable[[], bool],
+        *,
+        on_gpu: bool = False,
     ) -> None:
-        self.config, self.log = config, log
+        self.config, self.log, self._on_gpu = config, log, on_gpu
         self._report, self._stop = report, stop
         self._last: dict[str, float] = {}  # figures, kept when the ring is gone
         self._restarts = Restarts(_RESTARTS, _RESTARTS_S)
@@ -66,6 +74,7 @@ class HeldReader:
     def _start(self) -> None:
         """A reader, and the shared memory between us, for what is still to be trained on."""
         self._ring = Ring.create(self.config.layout)
+        self._pinned = self._on_gpu and pin(*self._ring.memory)
         self._ended = False
         self._heard = 0  # words of the reader, wakes not counted
         slots = [self._ring.slot(k) for k in range(self.config.layout.slots)]
@@ -109,6 +118,8 @@ class HeldReader:
         self._child.stop()
         self._channel.close()
         self._tensors.clear()
+        if self._pinned:
+            unpin(self._ring.memory[0])
         self._ring.close()
 
     # Slots

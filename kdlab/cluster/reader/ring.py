@@ -138,6 +138,11 @@ class Ring:
     def slot(self, number: int) -> Slot:
         return self._slots[number]
 
+    @property
+    def memory(self) -> tuple[int, int]:
+        """Address in this process, and bytes, of all slots."""
+        return self._slots[0].head.ctypes.data, self.layout.slots * self.layout.slot_bytes
+
     # The reader's side
 
     def fill(self, slot: int) -> bool:

@@ -8,7 +8,7 @@ the model it was asked of: models never mix within a batch, nor while another is
 import logging
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from kdlab.cluster.teachers.probe import probe_images, proof_of
 from kdlab.cluster.wires.messages import Took
 from kdlab.data.images import ImageData
 from kdlab.errors import DataError, TeacherRefused
+from kdlab.models.device_feed import DeviceFeed, OnItsWay
 from kdlab.models.engines import Asked
 from kdlab.models.ensemble import SideBySide, combined
 from kdlab.models.memory import keep_freed_memory
@@ -65,6 +66,24 @@ class Request:
         given = self.ids if self.views is None else self.views
         assert given is not None
         return len(given)
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """Requests whose answers the device computes."""
+
+    requests: list[Request]
+    found: list[tuple[NDArray[np.float32] | None, NDArray[np.bool_] | None]]  # kept ones
+    counts: list[int]  # samples that are computed, of each request
+    computed: OnItsWay | None  # None: everything was kept
+    engine: str | None  # that computes
+    begin: float
+    viewed: float  # when its views were ready
+    extra_s: float  # of computing for nobody
+
+    @property
+    def is_here(self) -> bool:
+        return self.computed is None or self.computed.is_here
 
 
 class Inbox:
@@ -125,6 +144,8 @@ class Inference:
         if device == "cuda":
             device = f"cuda:{number % torch.cuda.device_count()}"
         self.device, self.deployment, self.weights = device, deployment, weights
+        self.feed = DeviceFeed(torch.device(device))
+        self._busy_until = 0.0  # when the last requests were answered
         self.model = self._load(weights)
         self.engines: EnginesOfTeacher | None = None  # None: PyTorch as it is
         self._ask: Asked = self.model
@@ -152,18 +173,13 @@ class Inference:
         model.eval()
         return model.requires_grad_(requires_grad=False).to(self.device)
 
-    def logits(self, views: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float32]:
-        """(N, C, H, W) uint8, or float32 on the 0..1 scale -> (N, classes) float32."""
-        return self._computed(views, self._ask)
-
     @torch.inference_mode()
-    def _computed(
-        self, views: NDArray[np.uint8] | NDArray[np.float32], ask: Asked
-    ) -> NDArray[np.float32]:
-        pixels = torch.from_numpy(views).to(self.device)
+    def _asked(self, views: Sequence[NDArray[Any]], ask: Asked) -> OnItsWay:
+        """(N, C, H, W) uint8, or float32 on the 0..1 scale -> (all N together, classes)."""
+        pixels = self.feed.joined(views)
         if pixels.dtype != torch.uint8:
             pixels = pixels * 255  # what the models' normalisation expects
-        return ask(pixels).float().cpu().numpy()
+        return OnItsWay(ask(pixels).float())
 
     @property
     def engine(self) -> str | None:
@@ -204,7 +220,7 @@ class Inference:
     def probe(self) -> list[list[float]]:
         """Its answer to the probe images: the proof that it is the right model."""
         ask = self.model if self.engines is None else self.engines.in_use.alone
-        return proof_of(self._computed(probe_images(self.deployment.shape), ask))
+        return proof_of(self._asked([probe_images(self.deployment.shape)], ask).get())
 
     def measure(self) -> None:
         """t_t of EDL-Dist: samples/s when inputs are free (3.2), and at which batch.
@@ -282,11 +298,20 @@ class Inference:
         """How long the engine alone takes: made-up images say nothing about its answers."""
         batch = np.zeros((size, *self.deployment.shape), np.uint8)
         begin = time.perf_counter()
-        self._computed(batch, self._ask if self.engines is None else self.engines.first.ask)
+        ask = self._ask if self.engines is None else self.engines.first.ask
+        self._asked([batch], ask).get()
         return time.perf_counter() - begin
 
     def answer(self, requests: list[Request]) -> None:
         """Compute them together; a failure is the answer to each."""
+        for under_way in self.begun(requests):
+            self.finish(under_way)
+
+    def begun(self, requests: list[Request]) -> list[UnderWay]:
+        """Have the device compute them together; what fails is answered so at once.
+
+        On a GPU the views of the next ones can be made and copied meanwhile.
+        """
         begin, engine = time.perf_counter(), self.engine
         try:
             found = [self._kept(request) for request in requests]
@@ -297,50 +322,61 @@ class Inference:
             viewed = time.perf_counter()
             kinds = {views.dtype for views in inputs if len(views)}
             if len(kinds) > 1:  # one student sends uint8, another float32
-                for request in requests:
-                    self.answer([request])
-                return
-            computed = self._computed_together([views for views in inputs if len(views)])
+                return self._each_begun(requests)
+            computed = None
+            if wanted := [views for views in inputs if len(views)]:
+                computed = self._asked(wanted, self._ask)
+                if len(computed) != (count := sum(map(len, wanted))):  # whose is whose?
+                    raise ValueError(
+                        f"the model answered with {len(computed)} rows for {count} samples"
+                    )
         except Exception as error:  # the reader is told, and sends it to somebody else
             if len(requests) == 1:
                 requests[0].answer(error)
-                return
-            for request in requests:  # one that fails must not fail its neighbours
-                self.answer([request])
+                return []
+            return self._each_begun(requests)  # one that fails must not fail its neighbours
+        extra_s = 0.0 if self.engines is None else self.engines.in_use.extra_s
+        counts = [len(views) for views in inputs]
+        return [UnderWay(requests, found, counts, computed, engine, begin, viewed, extra_s)]
+
+    def _each_begun(self, requests: list[Request]) -> list[UnderWay]:
+        return [begun for request in requests for begun in self.begun([request])]
+
+    def finish(self, done: UnderWay) -> None:
+        """Answer what was begun; waits for the device."""
+        requests, count = done.requests, sum(done.counts)
+        computed = np.empty((0, self.deployment.num_classes), np.float32)
+        try:
+            if done.computed is not None:
+                computed = done.computed.get()
+        except Exception as error:  # the device failed meanwhile
+            for request in requests:
+                request.answer(error)
             return
-        views_s = viewed - begin
-        computed_s = time.perf_counter() - viewed
+        now = time.perf_counter()
+        # What was begun earlier had the device first.
+        computed_s = now - max(done.viewed, self._busy_until)
+        busy_s = now - max(done.begin, self._busy_until) - done.extra_s
+        self._busy_until = now
+        if self.engines is not None:
+            self.engines.worked(computed_s)
         for request in requests:
-            request.took = Took(begin - request.arrived, views_s, computed_s)
+            queued_s, views_s = done.begin - request.arrived, done.viewed - done.begin
+            request.took = Took(queued_s, views_s, computed_s)
         asked = sum(request.size for request in requests)
         # A rate of what was computed, with its views; a few that were missing say little.
-        if len(computed) == asked or len(computed) >= max(1, self.min_batch):
-            extra_s = 0.0 if self.engines is None else self.engines.in_use.extra_s
-            rate = len(computed) / max(1e-9, time.perf_counter() - begin - extra_s)
-            self.t_t += _NEW * (rate - self.t_t)
+        if count == asked or count >= max(1, self.min_batch):
+            self.t_t += _NEW * (count / max(1e-9, busy_s) - self.t_t)
         start = 0
-        for request, (logits, missing), views in zip(requests, found, inputs, strict=True):
-            new = computed[start : start + len(views)]
-            start += len(views)
+        for request, (logits, missing), rows in zip(
+            requests, done.found, done.counts, strict=True
+        ):
+            new = computed[start : start + rows]
+            start += rows
             # What an engine said that was given up meanwhile is not kept.
-            keep = engine == self.engine
+            keep = done.engine == self.engine
             request.answer(self._completed(request, logits, missing, new, keep=keep))
         self.answered += len(requests)
-
-    def _computed_together(self, inputs: list[Any]) -> NDArray[np.float32]:
-        """Logits of all of them, one behind the other; the engines learn how long it took."""
-        if not inputs:
-            return np.empty((0, self.deployment.num_classes), np.float32)
-        begin = time.perf_counter()
-        asked = _joined(inputs)
-        logits = self.logits(asked)
-        if len(logits) != len(asked):  # whose is whose is not known
-            raise ValueError(
-                f"the model answered with shape {logits.shape} for {len(asked)} samples"
-            )
-        if self.engines is not None:
-            self.engines.worked(time.perf_counter() - begin)
-        return logits
 
     def _kept(
         self, request: Request
@@ -406,7 +442,3 @@ class Inference:
         while not wait([request.made], _RENEWED_WITHIN_S).done:
             self.alive()  # what it needs may come from far away
         return request.made.result()[missing[begun]]
-
-
-def _joined(inputs: list[Any]) -> Any:
-    return inputs[0] if len(inputs) == 1 else np.concatenate(inputs)

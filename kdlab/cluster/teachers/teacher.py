@@ -35,7 +35,7 @@ from kdlab.cluster.coordination.coordinator_messages import (
     told,
 )
 from kdlab.cluster.deployment import Deployment
-from kdlab.cluster.teachers.inference import Inbox, Inference, Request
+from kdlab.cluster.teachers.inference import Inbox, Inference, Request, UnderWay
 from kdlab.cluster.teachers.weights import forget_other_than, piece_for, weights_for
 from kdlab.cluster.wires.frames import Arrays
 from kdlab.cluster.wires.label_wire import Reply, listen, port_of
@@ -354,13 +354,25 @@ class TeacherServer:
                 renewed = now
                 asyncio.run_coroutine_threadsafe(self._renew(), self.loop)
 
+        waiting = list[tuple[Inference, UnderWay]]()  # for a device that is at work on them
         while True:
-            taken = self.requests.take(self.renew_s / 2)
+            taken = self.requests.take(0.0 if waiting else self.renew_s / 2)
+            begun = list[tuple[Inference, UnderWay]]()
+            if taken:
+                asked = taken[0].by
+                asked.alive = renew
+                begun = [(asked, one) for one in asked.begun(taken)]
+            # The device has the next ones by now: it works on while these are answered.
+            for inference, one in waiting:
+                inference.finish(one)
+            waiting = []
+            for inference, one in begun:
+                if one.is_here:
+                    inference.finish(one)
+                else:
+                    waiting.append((inference, one))
             if taken is None:
                 return
-            if taken:
-                taken[0].by.alive = renew
-                taken[0].by.answer(taken)
             renew()
 
     async def _renew(self) -> None:

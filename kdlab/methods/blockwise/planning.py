@@ -128,7 +128,13 @@ def measured_link(device: torch.device) -> DeviceLink:
         return DeviceLink(overlap=overlap)
     small, large = (_there_and_back(size, device) for size in _LINK_BYTES)
     little = torch.zeros(64, device=device)  # all ranks meet for next to nothing
-    meet_s = _median_s(lambda: dist.all_reduce(little))
+
+    def meet() -> None:
+        dist.all_reduce(little)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    meet_s = _median_s(meet)
     rate = (_LINK_BYTES[1] - _LINK_BYTES[0]) / max(1e-9, large - small)
     latency = max(0.0, small - _LINK_BYTES[0] / rate)
     return from_first(
@@ -139,16 +145,32 @@ def measured_link(device: torch.device) -> DeviceLink:
 def _there_and_back(size: int, device: torch.device) -> float:
     """Seconds one way: half the median of some round trips."""
     data, rank = torch.zeros(size, dtype=torch.uint8, device=device), dist.get_rank()
+    wire = wire_of(device)
+    buffer = torch.empty_like(data, device=wire)
+
+    def send(to: int) -> None:
+        dist.send(data.to(wire), to)
+
+    def receive(sender: int) -> None:
+        dist.recv(buffer, sender)
+        buffer.to(device)
+        if device.type == "cuda":  # or the time would be that of asking for it
+            torch.cuda.synchronize(device)
 
     def turn() -> None:
         if rank == 0:
-            dist.send(data, 1)
-            dist.recv(data, 1)
+            send(1)
+            receive(1)
         elif rank == 1:
-            dist.recv(data, 0)
-            dist.send(data, 0)
+            receive(0)
+            send(0)
 
     return _median_s(turn) / 2
+
+
+def wire_of(memory: torch.device, group: dist.ProcessGroup | None = None) -> torch.device:
+    """Where tensors lie while they travel: gloo carries what is in the host's memory."""
+    return torch.device("cpu") if dist.get_backend(group) == "gloo" else memory
 
 
 def _median_s(work: Callable[[], object], times: int = _LINK_TRIES) -> float:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from kdlab.methods.blockwise.pairs import BlockPair
+from kdlab.methods.blockwise.planning import wire_of
 from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.relay import Part, Span, Transfer, edges, instructions
 from kdlab.papers.pipe_bd.stages import Plan
@@ -104,9 +105,7 @@ class Worker:
         found = [p for part in parts for p in part.parameters()]
         self.dtype = found[0].dtype if found else torch.float32
         self.memory = found[0].device if found else torch.device("cpu")
-        # gloo carries what is in the host's memory.
-        by_host = dist.get_backend(job.relay) == "gloo"
-        self.wire = torch.device("cpu") if by_host else self.memory
+        self.wire = wire_of(self.memory, job.relay)
         self._begin_alike()
 
     @torch.no_grad()
