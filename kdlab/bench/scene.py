@@ -73,7 +73,9 @@ class Scene(Scratch):
     ) -> RunningLocalPool:
         """Teachers that are up and compute; `options` are those of `LocalPool`."""
         deployment = self.deployment(spec, self.model(spec) if model is None else model)
-        return self._up(LocalPool(**options).start(deployment, self.folder / "pool"))
+        # `bench teacher` measures engines; here all wait for the same work.
+        pool = LocalPool(**{"engine": "eager"} | options)
+        return self._up(pool.start(deployment, self.folder / "pool"))
 
     def _up(self, pool: PoolType) -> PoolType:
         self.callback(pool.close)

@@ -64,12 +64,12 @@ class ComputingPoolSpec(PoolSpec):
 
     engine: `auto` has each teacher measure what computes its model fastest on its machine (batch
         norms folded, bf16, ONNX Runtime, OpenVINO, compiled) and agrees with it, and change over
-        while it serves; `eager` is PyTorch as it is.
+        while it serves; `eager` is PyTorch as it is, whose soft labels are the same everywhere.
     share_answers: teachers keep what they answered (up to 256 MB), for others who ask for the same
         views of the same samples: trials of a sweep, students of other seeds, a run that goes on.
     """
 
-    engine: EngineChoice = "eager"
+    engine: EngineChoice = "auto"
     share_answers: bool = True
 
     def as_served(self, deployment: Deployment) -> Deployment:

@@ -63,6 +63,9 @@ class Served(SourceSpec):
     replies: logits in full (float32), half (float16), only the top_k likeliest classes
         with the mass of the rest, or `sampled`: top_k classes drawn by their probability, right
         on average at temperature 1, in two or three bytes each (needs check_share: 0).
+    sends: logits, or the teacher's last `hidden` state: its head is put to that at the
+        student. Fewer bytes where classes are many; `--dry-run` says how many. Teachers
+        compute it with PyTorch as it is.
     cache_views: keep the soft labels of so many views per sample and ask for each only
         once; training then sees these views again and again (epoch e sees view e mod
         cache_views), as with `soft_labels/cached`, whose format it is. null keeps none.
@@ -92,6 +95,7 @@ class Served(SourceSpec):
     inputs: Inputs = "reference"
     replies: Replies = "full"
     top_k: Annotated[int, Range(ge=1)] = 10
+    sends: Literal["logits", "hidden"] = "logits"
     cache_views: Annotated[int, Range(ge=1)] | None = None
     order: Literal["any", "strict"] = "any"
     per_teacher: Annotated[int, Range(ge=1)] = 2
@@ -118,6 +122,10 @@ class Served(SourceSpec):
                 f"is {self.check_share:g}, and draws of two teachers cannot be compared; "
                 "soft_labels.check_share=0 checks none",
             )
+        if self.sends == "hidden" and self.replies not in ("full", "half"):
+            yield Fault("replies", f"is {self.replies}; a hidden state is full or half")
+        if self.sends == "hidden" and self.cache_views is not None:
+            yield Fault("cache_views", "keeps logits, and sends is hidden")
         if self.replies == "sampled" and self.top_k > MOST_DRAWS:
             yield Fault("top_k", f"is {self.top_k}; a label has at most {MOST_DRAWS} draws")
         if self.lt is None or self.ut is None:
@@ -129,6 +137,10 @@ class Served(SourceSpec):
                 "ut",
                 f"is {self.ut:g} of the free memory; at most {_MAX_MEMORY:g} may be used",
             )
+
+    @property
+    def gives_hidden(self) -> bool:
+        return self.sends == "hidden"
 
     @property
     def bytes_per_output(self) -> int:
@@ -163,6 +175,8 @@ class Served(SourceSpec):
             yield Fault("replies", f"is {self.replies}; here all outputs are needed")
         if self.cache_views is not None:
             yield Fault("cache_views", "keeps soft labels; these change, or are none")
+        if self.sends == "hidden":
+            yield Fault("sends", "is hidden; here other outputs are asked for")
 
     def adjustable(self, batch: int) -> tuple[Knob, ...]:
         lt, ut = self.bounds(batch)

@@ -117,6 +117,7 @@ class MemberTraining:
                 stop=self.setup.stop,
                 student_rate=loop.measure_rate,
                 start=loop.start(),
+                outputs=loop.job.outputs,
                 on_gpu=loop.device.type == "cuda",
             )
         )
@@ -132,6 +133,7 @@ class MethodSpec(Spec, ABC):
     steers_loss: ClassVar[bool] = True  # its weights and temperature, while it trains
     steers_thresholds: ClassVar[bool] = False  # so of served soft labels
     shares_pools: ClassVar[bool] = False  # trials of a sweep can learn from the same pool
+    takes_hidden: ClassVar[bool] = False  # soft labels may be hidden states
     files: ClassVar[tuple[str, ...]] = ()  # that a member may have beside its student
 
     # From the spec alone

@@ -1,6 +1,7 @@
 """The machines of a run: its teacher pools, and where its ranks are started."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -19,6 +20,7 @@ from kdlab.experiment.deployed import deployment_of
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.pool_orders import PoolOrders
 from kdlab.experiment.setup import TrainingSetup
+from kdlab.models.headless import Headless, without_head
 from kdlab.soft_labels.source import SourceSpec
 
 
@@ -74,7 +76,31 @@ class Pools:
         with torch.random.fork_rng():
             answers = self.setup.load_teacher().infer
         batch = self.spec.method.labelled(self.spec).batch
-        return self.deployment(answers, batch, self.spec.soft_labels)
+        source = self.spec.soft_labels
+        if source.gives_hidden:
+            return self._hidden(batch, source)
+        return self.deployment(answers, batch, source)
+
+    def _hidden(self, batch: int, source: SourceSpec) -> Deployment:
+        """The teacher up to its last layer, which the student's process has."""
+        (teacher,), data = self.setup.teacher.members, self.setup.data
+        name, head = self.setup.teacher_head
+        spec = Headless(
+            model=teacher.spec.model.without_weights(), head=name, classes=len(data.classes)
+        )
+        with torch.random.fork_rng():
+            whole = teacher.build(len(data.classes), data.shape[0])
+        without_head(whole.net, name)
+        with torch.inference_mode():
+            made = self.deployment(whole, batch, source)
+        (member,) = made.members
+        return replace(
+            made,
+            members=(replace(member, model=spec.to_dict()),),
+            teacher=f"{teacher.fingerprint}-hidden",
+            num_classes=head.in_features,
+            engine="eager",  # engines are held to probabilities, and these are none
+        )
 
     def deployment(
         self, answers: Callable[[Tensor], Tensor], batch: int, source: SourceSpec

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from kdlab.cluster.teachers.probe import probe_images
 from kdlab.config.load import spec_hash
 from kdlab.data.images import ImageData
 from kdlab.data.samples import PlannedSamples, RankPart, Shard, planned
@@ -18,11 +20,31 @@ from kdlab.events.event import Emit, unheard
 from kdlab.events.general import Note
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.experiment.teacher_check import TeacherMeasure, check_teacher
+from kdlab.models.headless import last_linear
+from kdlab.models.model import Normalised
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
 from kdlab.train.teacher import PreparedTeachers, prepare
+
+
+def head_of(teacher: Normalised, data: ImageData) -> tuple[str, nn.Linear]:
+    """A network's last layer, and its name.
+
+    Raises:
+        ModelError: its logits come from something else.
+    """
+    name = last_linear(teacher, torch.from_numpy(probe_images(data.shape))[:2])
+    head = teacher.net.get_submodule(name)
+    assert isinstance(head, nn.Linear)
+    return name, head.requires_grad_(requires_grad=False)
+
+
+def network_of(spec: ExperimentSpec, data: ImageData) -> Normalised:
+    """The network of the only teacher, with made-up weights."""
+    (teacher,) = spec.teachers()
+    return teacher.model.without_weights().build(len(data.classes), data.shape[0])
 
 
 class TrainingSetup:
@@ -85,6 +107,18 @@ class TrainingSetup:
         with torch.random.fork_rng():
             return self.teacher.load(self.data, self.spec.train.chosen_device())
 
+    @cached_property
+    def teacher_head(self) -> tuple[str, nn.Linear]:
+        """The teacher's last layer, and its name.
+
+        Raises:
+            ModelError: its logits come from something else.
+        """
+        (teacher,) = self.teacher.members
+        data = self.data
+        with torch.random.fork_rng():
+            return head_of(teacher.build(len(data.classes), data.shape[0]), data)
+
     def samples(
         self,
         member: Member,
@@ -120,6 +154,8 @@ class TrainingSetup:
         model = model_spec.build(len(data.classes), data.shape[0])
         fit_pixel_mean(model, data.inputs, data.train)
         fields: dict[str, Any] = {"recipe": spec.train, "model": model, "stop": self.stop}
+        if member.source.gives_hidden:
+            fields["head"] = self.teacher_head[1]
         job = StudentJob(
             model_spec=model_spec,
             samples=samples or self.samples(member),

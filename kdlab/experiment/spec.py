@@ -188,6 +188,16 @@ class ExperimentSpec(Spec):
             *self.soft_labels.loss_faults(temperature),
         ):
             yield fault.under("soft_labels")
+        if self.soft_labels.gives_hidden:
+            if not self.method.takes_hidden:
+                yield Fault(
+                    "soft_labels.sends", f"is hidden; {self.method.component} takes logits"
+                )
+            if len(self.teachers()) > 1:
+                yield Fault(
+                    "soft_labels.sends",
+                    f"is hidden, and there are {len(self.teachers())} teachers: whose head?",
+                )
         keeping = [m.source for m in self.members() if m.source.keeps_labels]
         if keeping and self.data.sampling.active:
             yield Fault(

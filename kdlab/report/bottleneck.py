@@ -22,7 +22,7 @@ _WHAT: Mapping[Side, str] = {
 }
 _DO: Mapping[Side, str] = {
     "student": "",
-    "teachers": " One teacher more would help, or teacher_pool.engine: auto.",
+    "teachers": " One teacher more would help.",
     "views": " Smaller stored images, data.kept: decoded or more cores for teachers would help.",
     "wire": " soft_labels.inputs: reference and replies: half, top_k or sampled send less.",
 }

@@ -12,10 +12,12 @@ from kdlab.cluster.emulated_pool import EmulatedPool
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput
+from kdlab.experiment.setup import head_of, network_of
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.report import page
 from kdlab.report.table import NAMES, duration, text_table_left
 from kdlab.run.rates import NetworkRates, network_rates, views_per_second
+from kdlab.soft_labels.source import SourceSpec
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import TeacherSpec, prepared
 
@@ -236,15 +238,18 @@ class _Reckoning:
         sources = [
             m.source for m in self.spec.members() if m.source.needs_teacher != "none"
         ]
-        return max(
-            (s.bytes_per_output * len(self.data.classes) for s in sources), default=0
-        )
+        return max((s.bytes_per_output * self._numbers(s) for s in sources), default=0)
 
     def _wire_bytes(self) -> float:
-        classes, view = len(self.data.classes), math.prod(self.data.shape)
-        batch = self.spec.train.batch
+        view, batch = math.prod(self.data.shape), self.spec.train.batch
         sources = [member.source for member in self.spec.members()]
-        return max(s.bytes_on_wire(classes, view, batch) for s in sources)
+        return max(s.bytes_on_wire(self._numbers(s), view, batch) for s in sources)
+
+    def _numbers(self, source: SourceSpec) -> int:
+        """Numbers of an answer, of one image."""
+        if source.gives_hidden:
+            return head_of(network_of(self.spec, self.data), self.data)[1].in_features
+        return len(self.data.classes)
 
     def _disk_mb(self) -> float:
         moments = 2 if self.spec.train.optimizer == "adamw" else 1

@@ -8,7 +8,7 @@ from kdlab.cluster import notebook_components
 from kdlab.config.registry import component_names
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput, DataError, ModelError
-from kdlab.experiment.setup import TrainingSetup
+from kdlab.experiment.setup import TrainingSetup, head_of, network_of
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.model import check_fit
 from kdlab.train import teacher
@@ -39,6 +39,8 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         teachers = needs - {"none"} or spec.method.needs_teacher
         for member in spec.teachers() if teachers else ():
             teacher.check(member, data)
+        if spec.soft_labels.gives_hidden:
+            head_of(network_of(spec, data), data)
         try:
             student = spec.student.build(len(data.classes), data.shape[0])
             check_fit(student, data.shape, len(data.classes), "the student")

@@ -29,7 +29,9 @@ class Batch:
     ids: NDArray[np.int64]  # (N,) int64 rows of the data set
     views: Tensor  # (N, C, H, W) uint8
     labels: Tensor  # (N,) int64
-    soft: Tensor | None  # (N, classes) teacher logits, float; None without a teacher
+    # (N, classes) teacher logits, float; (N, D) where the source gives hidden states; None
+    # without a teacher
+    soft: Tensor | None
     mixed: "MixedLabels | None" = None  # views of two images each
 
 
@@ -209,6 +211,11 @@ class SourceSpec(Spec, ABC):
 
     # Nowhere, in the student's process, or in a pool.
     needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "none"
+
+    @property
+    def gives_hidden(self) -> bool:
+        """Whether it gives hidden states, to which the teacher's head is put at the student."""
+        return False
 
     @property
     def keeps_labels(self) -> bool:

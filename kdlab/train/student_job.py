@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from torch import nn
+
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.train.aggregation.ranks import Ranks
@@ -18,7 +20,13 @@ class StudentJob(LoopJob):
     model: Normalised
     loss: LossSpec | None  # None: true labels only, whatever the source says
     ranks: Ranks = field(default_factory=Ranks)
+    head: nn.Linear | None = None  # makes logits of the hidden states that the source gives
     members: tuple[str, ...] = ("alone",)  # names of the ranks, in their order
+
+    @property
+    def outputs(self) -> int | None:
+        """Numbers that the source gives of each sample; None: as many as classes."""
+        return None if self.head is None else self.head.in_features
 
 
 @dataclass(frozen=True, kw_only=True)

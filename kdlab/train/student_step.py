@@ -19,6 +19,7 @@ class BatchStep:
     def __init__(self, job: StudentJob, descent: Descent) -> None:
         self.job, self.descent = job, descent
         self.feed = DeviceFeed(descent.device)
+        self.head = None if job.head is None else job.head.to(descent.device)
         self.unlabelled = bool(job.samples.data.unlabelled)
         self.loss = job.loss  # with the weights and the temperature that it has now
 
@@ -55,7 +56,10 @@ class BatchStep:
         spec = self.loss
         if spec is None or soft_labels is None:
             return hard
-        soft = spec.soft(scores, soft_labels.float(), labels)
+        teacher = soft_labels.float()
+        if self.head is not None:
+            teacher = self.head(teacher)
+        soft = spec.soft(scores, teacher, labels)
         return torch.add(spec.hard_weight * hard, soft, alpha=spec.soft_weight)
 
     def _hard(
@@ -91,7 +95,7 @@ class BatchStep:
         ids = samples.batches(0)[0]
         views = torch.from_numpy(samples.views(ids, 0))
         labels = torch.from_numpy(samples.labels(ids))
-        soft = torch.zeros((len(ids), samples.classes))
+        soft = torch.zeros((len(ids), self.job.outputs or samples.classes))
         batch = Batch(0, ids, views, labels, soft)
         with torch.random.fork_rng():
             model = leave_alone(copy.deepcopy(self.descent.model)).train()

@@ -35,7 +35,7 @@ def pools(tmp_path):
     with contextlib.ExitStack() as stack:
 
         def start(deployment, teachers=2, **options):
-            options = {"replace_lost": False} | options
+            options = {"replace_lost": False, "engine": "eager"} | options
             pool = LocalPool(teachers=teachers, **options).start(
                 deployment, tmp_path / "pool"
             )

@@ -1,8 +1,11 @@
 """Teachers that choose what computes: real processes, and nothing is lost."""
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import kdlab
+from kdlab.errors import SpecError
 from kdlab.events.log import select
 from kdlab.events.teachers import TeacherJoined
 
@@ -21,3 +24,38 @@ def test_a_student_learns_from_teachers_that_chose_their_engine(kdlab_home, else
     assert joined
     assert all("times eager" in str(event["engine"]) for event in joined)
     assert all("folded fp32" in str(event["engine"]) for event in joined)  # was tried
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_hidden_states_teach_what_logits_teach(kdlab_home, elsewhere):
+    """Half the bytes or less where classes are many; here it is the same student."""
+    words = ("soft_labels.order=strict", "tracking.enabled=false")
+
+    def run(*more):
+        one = kdlab.load("smoke/served", *words, *more)
+        return one.start(lambda line: None).wait(timeout_s=600)
+
+    logits, hidden = run(), run("soft_labels.sends=hidden")
+    assert hidden.result["samples_lost"] == hidden.result["samples_repeated"] == 0
+    ends = [
+        load_file(r.path / "members" / "served" / "seed0" / "student.safetensors")
+        for r in (logits, hidden)
+    ]
+    assert all(torch.allclose(ends[0][k], ends[1][k], atol=1e-4) for k in ends[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("smoke/served", "soft_labels.replies=top_k"), "a hidden state is full or half"),
+        (("smoke/served", "soft_labels.cache_views=2"), "keeps logits"),
+        (
+            ("smoke/served", "teacher=[{use: teachers/digits_tiny}, {use: teachers/digits_resnet}]"),
+            "2 teachers: whose head",
+        ),
+    ],
+)
+def test_who_cannot_have_hidden_states_hears_it_before_the_start(words, said):
+    with pytest.raises(SpecError, match=said):
+        kdlab.load(*words, "soft_labels.sends=hidden")

@@ -16,7 +16,7 @@ from kdlab.run.handle.run import resume
 
 SERVED = (
     "soft_labels={type: cluster/served, lt: 64, ut: 256}",
-    "teacher_pool={type: cluster/local_pool, teachers: 2}",
+    "teacher_pool={type: cluster/local_pool, teachers: 2, engine: eager}",
 )
 
 

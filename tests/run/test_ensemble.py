@@ -181,7 +181,7 @@ def test_served_soft_labels_and_averaged_weights(kdlab_home, elsewhere):
         "method.workers=2",
         "aggregation={type: train/aggregation/model_average, tau: 5}",
         "teacher={use: teachers/digits_tiny}",
-        "teacher_pool={type: cluster/local_pool, teachers: 1}",
+        "teacher_pool={type: cluster/local_pool, teachers: 1, engine: eager}",
         "soft_labels={type: cluster/served, lt: 64, ut: 256}",
     )
     run = run.start().wait(timeout_s=600)
@@ -197,7 +197,7 @@ RELABELLED = (
     "train.epochs=8",
 )
 POOL = (
-    "teacher_pool={type: cluster/local_pool, teachers: 2}",
+    "teacher_pool={type: cluster/local_pool, teachers: 2, engine: eager}",
     "aggregation.relabel={type: cluster/served, lt: 40, ut: 100}",
 )
 
@@ -294,7 +294,7 @@ FAULTS = {
             "method.compare.ec_dnn.aggregation.compression.mu=1",
             "soft_labels={type: cluster/served, lt: 20, ut: 99}",
             "teacher={use: teachers/digits_tiny}",
-            "teacher_pool={use: teacher_pools/local}",
+            "teacher_pool={use: teacher_pools/local, engine: eager}",
         ),
         "give it mu below 1",
     ),

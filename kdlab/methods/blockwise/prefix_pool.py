@@ -44,4 +44,5 @@ def prefix_deployment(cuts: Cuts, served: ServedPrefix, pools: Pools) -> Deploym
         members=(member,),
         teacher=f"{teacher.fingerprint}-{served.blocks}",
         num_classes=width,
+        engine="eager",  # engines are held to probabilities, and these are none
     )

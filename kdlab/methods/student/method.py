@@ -29,6 +29,7 @@ class StudentMethod(MethodSpec):
 
     steers_thresholds: ClassVar[bool] = True
     shares_pools: ClassVar[bool] = True
+    takes_hidden: ClassVar[bool] = True
 
     def faults(self, spec: ExperimentSpec) -> Iterator[Fault]:
         aggregation = spec.aggregation

@@ -125,6 +125,7 @@ class Rank(RankProcess[GenerationOrder]):
                 student_rate=lambda: self.rate or 1.0,
                 start=loop.start(),
                 in_group=True,
+                outputs=loop.job.outputs,
                 on_gpu=loop.device.type == "cuda",
             )
         )
