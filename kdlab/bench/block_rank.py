@@ -40,7 +40,7 @@ from kdlab.papers.pipe_bd.execution_plan import (
 )
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.supervision.children import announce, configured
-from kdlab.train.recipe import make_optimizer
+from kdlab.train.optimizers import make_optimizer
 
 Variant = Literal["dp", "ls", "tr", "tr_dpu", "tr_dpu_ahd", "tr_ir", "ideal"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)

@@ -27,7 +27,9 @@ from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
 from kdlab.report.figures import Figure, Report, Say, figure, over, report
 from kdlab.soft_labels.none import NoTeacherSource
-from kdlab.train.recipe import Recipe, lr_at, make_optimizer
+from kdlab.train.optimizers import make_optimizer
+from kdlab.train.recipe import Recipe
+from kdlab.train.schedules import lr_at
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
 

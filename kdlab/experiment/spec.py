@@ -188,6 +188,12 @@ class ExperimentSpec(Spec):
             *self.soft_labels.loss_faults(temperature),
         ):
             yield fault.under("soft_labels")
+        if self.train.schedule == "plateau" and self.method.has_ranks(self):
+            yield Fault(
+                "train.schedule",
+                "is plateau, which asks for validation after each epoch; only a student in one "
+                "process is looked at so. step drops at given epochs",
+            )
         if self.soft_labels.gives_hidden:
             if not self.method.takes_hidden:
                 yield Fault(

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import nn
 
 from kdlab.config import register
+from kdlab.config.spec import SHARE
 from kdlab.errors import Fault, ModelError
 from kdlab.models.model import ModelSpec, Statistics
 from kdlab.models.zoo import unknown_model
@@ -18,10 +19,14 @@ class TimmModel(ModelSpec):
     """Any model of timm by its name, with its own normalisation.
 
     pretrained: timm's published weights (fetched from its hub when not cached).
+    drop_rate: dropout before the last layer; null is the model's own.
+    drop_path_rate: stochastic depth, of the deepest block; null is the model's own.
     """
 
     variant: str
     pretrained: bool = False
+    drop_rate: Annotated[float, SHARE] | None = None
+    drop_path_rate: Annotated[float, SHARE] | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
         def known() -> list[str]:
@@ -35,13 +40,20 @@ class TimmModel(ModelSpec):
     def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
         import timm
 
+        drops = {"drop_rate": self.drop_rate, "drop_path_rate": self.drop_path_rate}
         try:
             model: nn.Module = timm.create_model(
                 self.variant,
                 pretrained=self.pretrained,
                 num_classes=num_classes,
                 in_chans=in_chans,
+                **{name: rate for name, rate in drops.items() if rate is not None},
             )
+        except TypeError as error:
+            named = ", ".join(f"{k}={v:g}" for k, v in drops.items() if v is not None)
+            raise ModelError(
+                f"timm's {self.variant!r} does not take {named}: {error}"
+            ) from error
         except (OSError, RuntimeError) as error:
             raise ModelError(f"timm could not make {self.variant!r}: {error}") from error
         return model

@@ -252,7 +252,7 @@ class _Reckoning:
         return len(self.data.classes)
 
     def _disk_mb(self) -> float:
-        moments = 2 if self.spec.train.optimizer == "adamw" else 1
+        moments = 1 if self.spec.train.optimizer == "sgd" else 2
         weights = 4 * self.student.parameters / 1e6
         each = weights * (_KEPT * (1 + moments) + 2)
         labels = sum(

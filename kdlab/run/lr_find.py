@@ -29,6 +29,7 @@ _SMOOTH = 0.9  # of the mean of losses
 _BLOWN_UP = 4.0  # times the least loss: the rest says nothing
 _LEAST = 10  # steps
 _SPAN = {"sgd": (1e-4, 10.0), "adamw": (1e-6, 1.0)}  # first and last rate
+_SPAN_OF_OTHERS = (1e-6, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,12 @@ def lr_find(
     if steps < _LEAST:
         raise BadInput(f"{steps} steps are too few to see a slope; take {_LEAST} at least.")
     train = replace(
-        spec.train, schedule="constant", drop_lr_at=(), warmup_epochs=0.0, compile=False
+        spec.train,
+        schedule="constant",
+        schedule_options={},
+        drop_lr_at=(),
+        warmup_epochs=0.0,
+        compile=False,
     )
     own = TrainingSetup(replace(spec, train=train))
     member = own.spec.members()[-1]
@@ -87,7 +93,7 @@ def lr_find(
         source, taught = _source(own, Path(folder), loop.job.samples)
         say(f"{steps} steps with a learning rate that grows")
         loop.model.train()
-        first, last = _SPAN[train.optimizer]
+        first, last = _SPAN.get(train.optimizer, _SPAN_OF_OTHERS)
         lrs: list[float] = []
         losses: list[float] = []  # smoothed
         mean = 0.0

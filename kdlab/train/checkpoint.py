@@ -251,7 +251,10 @@ def pack(model: nn.Module, optimizer: Stepper) -> tuple[dict[str, Tensor], Optim
     tensors["random.cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["random.cuda"] = torch.cuda.get_rng_state()
-    groups = state["param_groups"]
+    groups = [dict(group) for group in state["param_groups"]]
+    for number, group in enumerate(groups):  # timm's Lamb counts its steps there
+        for key in [k for k, value in group.items() if isinstance(value, Tensor)]:
+            tensors[f"optimizer_group.{number}.{key}"] = group.pop(key)
     return tensors, OptimizerFacts(optimizer_plain=single, param_groups=groups)
 
 
@@ -272,7 +275,11 @@ def unpack(
     for name, value in values.items():
         index, _, key = name.partition(".")
         state.setdefault(int(index), {})[key] = value
-    optimizer.load_state_dict({"state": state, "param_groups": facts.param_groups})
+    groups = [dict(group) for group in facts.param_groups]
+    for name, value in _below(tensors, "optimizer_group.").items():
+        index, _, key = name.partition(".")
+        groups[int(index)][key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
     own = tensors.get(f"random.rank.{rank}")
     if own is not None:
         torch.set_rng_state(own)

@@ -38,6 +38,8 @@ class Position:
     train_seconds: float = 0.0  # in the loop; evaluation and checkpoints not counted
     best_top1: float = -1.0  # on validation
     best_epoch: int = -1
+    # Percent on validation of each look, for the plateau schedule
+    looks: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +58,9 @@ class Standing:
 
         What was trained on of the epoch under way stays done; its rest is cut anew.
         """
-        position = replace(self.position, done=set(self.position.done))
+        position = replace(
+            self.position, done=set(self.position.done), looks=list(self.position.looks)
+        )
         before = BatchPlan(ids=np.arange(self.samples), **asdict(self.plan))
         if before.batch != batch and position.done:
             if position.done != set(range(len(position.done))):

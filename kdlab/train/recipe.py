@@ -1,15 +1,14 @@
 """How a model is trained: everything about optimisation, nothing about teachers."""
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol, TypedDict
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Protocol, TypedDict
 
 import torch
-from torch import nn
 
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Range, Spec
 from kdlab.errors import Fault
+from kdlab.train import optimizers, schedules
 
 _POSITIVE = Range(ge=1)
 
@@ -20,7 +19,17 @@ class Recipe(Spec):
 
     lr: for this batch size; never scaled silently.
     warmup_epochs: linear from 0, on top of any schedule.
-    drop_lr_at, drop_lr_factor: epochs and factor of the step schedule.
+    optimizer: sgd, adamw, or one of timm's: timm/lamb, timm/lion, timm/muon and so on, with
+        `optimizer_options` of its own, such as {betas: [0.9, 0.95]}.
+    layer_decay: of timm's optimisers: each stage of a timm model learns so much slower than
+        the one behind it.
+    schedule: constant, cosine, step, plateau, or timm/cosine, timm/tanh, timm/poly, timm/step,
+        timm/multistep with `schedule_options` of timm's, such as {cycle_limit: 3} for restarts.
+    drop_lr_at, drop_lr_factor: epochs of the step schedule, and the factor of step and plateau.
+    patience: looks at validation without a new best before the plateau schedule drops.
+    hard_loss: of the true labels: cross entropy, or binary cross entropy of each class.
+    accumulate: parts of a batch that are computed one after the other; their gradients add up.
+    ema: decay of a running mean of the weights, which is then validated, kept and exported.
     clip_grad_norm: largest 2-norm of all gradients together; null is off.
     precision: fp32, or autocast to bf16 or fp16 (fp16 with a gradient scaler, GPU only).
     channels_last: layout of the weights on a GPU; it has no effect on the CPU.
@@ -32,17 +41,24 @@ class Recipe(Spec):
 
     epochs: Annotated[int, Range(gt=0, le=10**9)] = 10
     batch: Annotated[int, Range(ge=2)] = 64
-    optimizer: Literal["sgd", "adamw"] = "sgd"
+    optimizer: str = "sgd"
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     lr: Annotated[float, POSITIVE] = 0.05
     momentum: Annotated[float, SHARE] = 0.9
     nesterov: bool = False
     weight_decay: Annotated[float, NOT_NEGATIVE] = 5e-4
-    schedule: Literal["constant", "cosine", "step"] = "cosine"
+    layer_decay: Annotated[float, Range(gt=0, le=1)] | None = None
+    schedule: str = "cosine"
+    schedule_options: Mapping[str, Any] = field(default_factory=dict)
     warmup_epochs: Annotated[float, NOT_NEGATIVE] = 0.0
     drop_lr_at: tuple[Annotated[int, _POSITIVE], ...] = ()
     drop_lr_factor: Annotated[float, Range(gt=0, lt=1)] = 0.1
+    patience: Annotated[int, Range(ge=0)] = 5
+    hard_loss: Literal["cross_entropy", "bce"] = "cross_entropy"
     label_smoothing: Annotated[float, SHARE] = 0.0
     clip_grad_norm: Annotated[float, POSITIVE] | None = None
+    accumulate: Annotated[int, _POSITIVE] = 1
+    ema: Annotated[float, Range(gt=0, lt=1)] | None = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     channels_last: bool = False
     compile: bool = False
@@ -55,19 +71,16 @@ class Recipe(Spec):
     log_every_steps: Annotated[int, _POSITIVE] | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
-        if self.schedule == "step" and not self.drop_lr_at:
-            yield Fault("drop_lr_at", "is empty; the step schedule needs epochs to drop at")
-        if self.drop_lr_at and self.schedule != "step":
-            yield Fault("drop_lr_at", f"has no effect with schedule: {self.schedule}")
-        if self.warmup_epochs >= self.epochs:
-            yield Fault(
-                "warmup_epochs",
-                f"is {self.warmup_epochs:g}, must be shorter than epochs ({self.epochs})",
-            )
+        yield from schedules.faults(self)
+        yield from optimizers.faults(self)
         if self.precision == "fp16" and self.chosen_device() == "cpu":
             yield Fault("precision", "is fp16, which needs a GPU; on the CPU use bf16")
         if self.device == "cuda" and not torch.cuda.is_available():
             yield Fault("device", "is cuda, and PyTorch sees no GPU on this machine")
+        if self.accumulate > self.batch:
+            yield Fault(
+                "accumulate", f"is {self.accumulate}, more than batch ({self.batch})"
+            )
 
     def chosen_device(self) -> str:
         if self.device != "auto":
@@ -94,36 +107,3 @@ class Stepper(Protocol):
     def state_dict(self) -> Mapping[str, object]: ...
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None: ...
-
-
-def lr_at(recipe: Recipe, epoch: float, steps_per_epoch: int) -> float:
-    """Learning rate after so many epochs, a pure function so that a resume is exact."""
-    lr = recipe.lr
-    if recipe.schedule == "cosine":
-        start = recipe.warmup_epochs
-        progress = max(0.0, epoch - start) / max(1e-9, recipe.epochs - start)
-        lr *= 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    elif recipe.schedule == "step":
-        lr *= recipe.drop_lr_factor ** sum(epoch >= at for at in recipe.drop_lr_at)
-    if epoch < recipe.warmup_epochs:
-        # Step 0 trains too: it gets the first of equal rises, not zero.
-        lr *= (epoch * steps_per_epoch + 1) / math.ceil(
-            recipe.warmup_epochs * steps_per_epoch
-        )
-    return lr
-
-
-def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    """No weight decay on biases and batch-norm scales (1-D parameters)."""
-    decayed = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
-    plain = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
-    groups = [
-        {"params": decayed, "weight_decay": recipe.weight_decay},
-        {"params": plain, "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    if recipe.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=recipe.lr)
-    return torch.optim.SGD(
-        groups, lr=recipe.lr, momentum=recipe.momentum, nesterov=recipe.nesterov
-    )

@@ -8,7 +8,8 @@ from hashlib import blake2b
 import torch
 from torch import Tensor, nn
 
-from kdlab.train.recipe import Recipe, make_optimizer
+from kdlab.train.optimizers import make_optimizer
+from kdlab.train.recipe import Recipe
 
 _KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -51,11 +52,23 @@ class Descent:
 
     def __call__(self, loss: Tensor, lr: float) -> None:
         """Down the gradient of this loss."""
+        self.begin()
+        self.backward(loss)
+        self.update(lr)
+
+    def begin(self) -> None:
+        """No gradients yet."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of this loss are added to those that are there."""
+        self.scaler.scale(loss).backward()
+
+    def update(self, lr: float) -> None:
+        """Down the gradients that are there."""
         optimizer, scaler = self.optimizer, self.scaler
         for group in optimizer.param_groups:
-            group["lr"] = lr
-        optimizer.zero_grad(set_to_none=True)
-        scaler.scale(loss).backward()
+            group["lr"] = lr * group.get("lr_scale", 1.0)  # of a layer decay
         if self.recipe.clip_grad_norm is not None:
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_grad_norm)

@@ -12,6 +12,7 @@ The loop knows no process and no teacher. The same loop trains the teachers them
 
 import math
 import time
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,12 +28,19 @@ from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import Agreed, GenerationEnds
 from kdlab.train.alive import alive
 from kdlab.train.evaluate import Accuracy
+from kdlab.train.moving_average import moving_average
 from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.position import Start
 from kdlab.train.result import StudentResult
+from kdlab.train.schedules import plateau_drops
 from kdlab.train.step import Descent
 from kdlab.train.student_job import StudentFacts, StudentJob
 from kdlab.train.student_step import BatchStep
+
+if TYPE_CHECKING:  # timm takes seconds
+    from timm.utils import ModelEmaV3
+
+_MEAN = "ema."  # names of its tensors in a checkpoint
 
 
 class StudentLoop(PlanLoop):
@@ -56,6 +64,10 @@ class StudentLoop(PlanLoop):
         )
         self.descent = Descent(recipe, self.model, run_model, self.device)
         self.step = BatchStep(job, self.descent)
+        self.mean: ModelEmaV3 | None = None  # running one of the weights; the master's
+        if recipe.ema is not None and self.is_master:
+            self.mean = moving_average(self.model, recipe.ema)
+            self.results.model = self.mean.module
         self.source: SoftLabelSource | None = None  # that it trains from
         # This rank's share of a batch.
         self._part = job.samples.part.shares[job.samples.part.rank] / sum(
@@ -83,7 +95,15 @@ class StudentLoop(PlanLoop):
             rank = self.job.ranks.rank
             checkpoint.unpack(found.tensors, facts, self.model, optimizer, rank)
             self.descent.scaler.load_state_dict(facts.scaler)
+            if self.mean is not None:
+                kept = {
+                    name.removeprefix(_MEAN): tensor
+                    for name, tensor in found.tensors.items()
+                    if name.startswith(_MEAN)
+                }
+                self.mean.module.load_state_dict(kept)
         self._count_from(found)
+        self._count_drops()
         self.saves.done(self.position.step)
         return found is not None
 
@@ -158,6 +178,8 @@ class StudentLoop(PlanLoop):
         else:
             loss = self._step(batch, of_rows)
         position.step += 1
+        if self.mean is not None:
+            self.mean.update(self.model, step=position.step)
         position.done.add(batch.index)
         self._done_samples += of_rows
         self.lineage.trained(batch.ids, of_rows)
@@ -281,7 +303,15 @@ class StudentLoop(PlanLoop):
             job.ranks.average_buffers(self.model, self._part)
             if self.is_master:
                 seen = self._validated()
+                self.position.looks.append(seen.top1)
+                self._count_drops()
         self._next_epoch(seen)
+
+    def _count_drops(self) -> None:
+        """Of the learning rate, where it falls when validation does not get better."""
+        if self.job.recipe.schedule == "plateau":
+            patience = self.job.recipe.patience
+            self.step.drops = plateau_drops(self.position.looks, patience)
 
     def _save(self) -> None:
         """All ranks take part; the master writes.
@@ -303,6 +333,8 @@ class StudentLoop(PlanLoop):
         tensors |= {f"random.rank.{r}": state for r, state in enumerate(random_states)}
         tensors |= {f"random.cuda.{r}": state for r, state in enumerate(cuda)}
         tensors["lineage.counts"] = counts
+        if self.mean is not None:
+            tensors |= {_MEAN + k: v for k, v in self.mean.module.state_dict().items()}
         with alive(lambda: job.pulse(self.position.step)):
             self._write_checkpoint(
                 StudentFacts,

@@ -1,15 +1,18 @@
 """Line 5 of Algorithm 2 of EDL-Dist: one step of a student on one batch."""
 
 import copy
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 
 from kdlab.data.splits import NO_LABEL
 from kdlab.models.device_feed import DeviceFeed
 from kdlab.soft_labels.source import Batch, MixedLabels
-from kdlab.train.recipe import lr_at
+from kdlab.train.schedules import lr_at
 from kdlab.train.step import Descent, steps_per_second
 from kdlab.train.student_job import StudentJob
 from kdlab.train.sync_norm import leave_alone
@@ -21,6 +24,7 @@ class BatchStep:
         self.feed = DeviceFeed(descent.device)
         self.head = None if job.head is None else job.head.to(descent.device)
         self.unlabelled = bool(job.samples.data.unlabelled)
+        self.drops = 0  # of the learning rate, by the plateau schedule
         self.loss = job.loss  # with the weights and the temperature that it has now
 
     def __call__(
@@ -33,16 +37,39 @@ class BatchStep:
         """
         recipe, ranks = self.job.recipe, self.job.ranks
         given = [batch.views, batch.labels]
-        views, labels, *soft = self.feed.moved(
-            *given, *([] if batch.soft is None else [batch.soft])
-        )
-        scores = self.descent.scores(views)
-        loss = self._loss(scores, labels, soft[0] if soft else None, batch.mixed)
+        moved = self.feed.moved(*given, *([] if batch.soft is None else [batch.soft]))
+        rows, total = len(batch.ids), torch.zeros((), device=self.descent.device)
+        self.descent.begin()
+        parts = list(self._parts(moved, batch.mixed))
+        for number, (views, labels, soft, mixed) in enumerate(parts):
+            with self._alone(last=number == len(parts) - 1):
+                scores = self.descent.scores(views)
+                loss = self._loss(scores, labels, soft, mixed) * (len(labels) / rows)
+                self.descent.backward(ranks.weigh(loss, rows, of_rows))
+            total += loss.detach()
         batches = self.job.samples.plan.batches
-        lr = lr_factor * ranks.lr_scale * lr_at(recipe, epoch, batches)
-        self.descent(ranks.weigh(loss, len(labels), of_rows), lr)
+        lr = lr_factor * ranks.lr_scale * lr_at(recipe, epoch, batches, self.drops)
+        self.descent.update(lr)
         self.feed.wait()  # the source may overwrite the batch from now on
-        return loss.detach()
+        return total
+
+    def _parts(
+        self, moved: Sequence[Tensor], mixed: MixedLabels | None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None, MixedLabels | None]]:
+        """Views, labels, soft labels and what is mixed in, of each part of a batch."""
+        size = -(-len(moved[0]) // self.job.recipe.accumulate)
+        for at in range(0, len(moved[0]), size):
+            own = slice(at, at + size)
+            views, labels, *soft = (tensor[own] for tensor in moved)
+            part = mixed and MixedLabels(mixed.others[own], mixed.share[own])
+            yield views, labels, soft[0] if soft else None, part
+
+    def _alone(self, *, last: bool) -> AbstractContextManager[object]:
+        """Ranks average their gradients once, behind the last part."""
+        model = self.descent.run_model
+        if last or not isinstance(model, DistributedDataParallel):
+            return nullcontext()
+        return model.no_sync()
 
     def _loss(
         self,
@@ -70,11 +97,14 @@ class BatchStep:
         Of two images in one view each label has its share of φ, and the larger one counts.
         """
         smoothing = self.job.recipe.label_smoothing
-        if mixed is None and not self.unlabelled:
+        binary = self.job.recipe.hard_loss == "bce"
+        if mixed is None and not self.unlabelled and not binary:
             return cross_entropy(scores, labels, label_smoothing=smoothing), labels
 
         def each(said: Tensor) -> Tensor:
             """(N,): 0 where there is no label, whoever of several ranks has it."""
+            if binary:
+                return binary_cross_entropy(scores, said, smoothing)
             return cross_entropy(
                 scores,
                 said,
@@ -110,3 +140,22 @@ class BatchStep:
                 float(twin(batch, len(ids)))
 
             return len(ids) * steps_per_second(step, least=5, seconds=seconds)
+
+
+def binary_cross_entropy(scores: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Each class by itself, as "ResNet strikes back" trains (arXiv:2110.00476, section 3).
+
+    Args:
+        scores: (N, C) logits.
+        labels: (N,) true classes; `NO_LABEL` counts nothing.
+        smoothing: spread evenly over all classes.
+
+    Returns:
+        (N,) means over the classes, as timm's BinaryCrossEntropy.
+    """
+    known, classes = labels != NO_LABEL, scores.shape[1]
+    targets = torch.full_like(scores, smoothing / classes)
+    rows = torch.arange(len(labels), device=labels.device)
+    targets[rows, labels.clamp_min(0)] += 1 - smoothing
+    each = binary_cross_entropy_with_logits(scores, targets, reduction="none").mean(1)
+    return each * known

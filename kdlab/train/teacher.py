@@ -140,12 +140,33 @@ def frozen(model: M) -> M:
     return model.requires_grad_(requires_grad=False)
 
 
+# Fields that were added to recipes and models, and what they did before.
+_ADDED: Mapping[str, object] = {
+    "optimizer_options": {},
+    "layer_decay": None,
+    "schedule_options": {},
+    "patience": 5,
+    "hard_loss": "cross_entropy",
+    "accumulate": 1,
+    "ema": None,
+    "drop_rate": None,
+    "drop_path_rate": None,
+}
+
+
 def recipe_hash(spec: TeacherSpec) -> str:
     """Hash of all that the weights depend on; cadence of logs and checkpoints does not count."""
     parts = spec.to_dict()
     for name in ("min_top1", "weight"):  # they say nothing about the weights
         parts.pop(name)
     recipe = parts["recipe"] or {}
+    for block in (recipe, parts["model"]):
+        for (
+            name,
+            default,
+        ) in _ADDED.items():  # teachers that were trained before stay what they are
+            if name in block and block[name] == default:
+                del block[name]
     for name in list(recipe):
         if name.startswith(("log_", "checkpoint_", "threads", "device")):
             del recipe[name]

@@ -51,7 +51,10 @@ def test_hidden_states_teach_what_logits_teach(kdlab_home, elsewhere):
         (("smoke/served", "soft_labels.replies=top_k"), "a hidden state is full or half"),
         (("smoke/served", "soft_labels.cache_views=2"), "keeps logits"),
         (
-            ("smoke/served", "teacher=[{use: teachers/digits_tiny}, {use: teachers/digits_resnet}]"),
+            (
+                "smoke/served",
+                "teacher=[{use: teachers/digits_tiny}, {use: teachers/digits_resnet}]",
+            ),
             "2 teachers: whose head",
         ),
     ],

@@ -2,9 +2,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from timm.scheduler import create_scheduler_v2
 
 from kdlab.errors import SpecError
-from kdlab.train.recipe import Recipe, lr_at, make_optimizer
+from kdlab.models.timm import TimmModel
+from kdlab.train.optimizers import make_optimizer
+from kdlab.train.recipe import Recipe
+from kdlab.train.schedules import lr_at, plateau_drops
+from kdlab.train.step import Descent
 
 
 def rates(recipe, steps=10):
@@ -43,6 +48,18 @@ def test_rates_stay_in_range(schedule, epochs, warmup, steps):
     assert all(0 <= rate <= 0.5 + 1e-12 for rate in rates(recipe, steps))
 
 
+def test_layers_of_a_timm_model_learn_at_rates_of_their_own():
+    recipe = Recipe(optimizer="timm/adamw", layer_decay=0.5, lr=0.1)
+    model = TimmModel(variant="resnet18").build(10, 3)
+    descent = Descent(recipe, model, model, torch.device("cpu"))
+    descent(model(torch.zeros((2, 3, 32, 32), dtype=torch.uint8)).sum(), lr=0.2)
+    found = {round(group["lr"], 9) for group in descent.optimizer.param_groups}
+    assert max(found) == 0.2
+    assert len(found) > 3
+    assert {round(0.2 * 0.5**k, 9) for k in range(4)} <= found
+    assert {g["weight_decay"] for g in descent.optimizer.param_groups} == {0.0, 5e-4}
+
+
 def test_biases_and_norms_do_not_decay():
     net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
     decayed, plain = make_optimizer(Recipe(), net).param_groups
@@ -51,9 +68,67 @@ def test_biases_and_norms_do_not_decay():
     assert (decayed["weight_decay"], plain["weight_decay"]) == (5e-4, 0.0)
 
 
+@pytest.mark.parametrize("name", ["cosine", "tanh", "poly", "step"])
+def test_a_schedule_of_timms_is_timms_in_any_order(name):
+    """A resume asks for a step in the middle first."""
+    options = {"decay_epochs": 2} if name == "step" else {"min_lr": 0.01}
+    recipe = Recipe(epochs=4, lr=0.2, schedule=f"timm/{name}", schedule_options=options)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.2)
+    theirs, _ = create_scheduler_v2(
+        optimizer, name, num_epochs=4, step_on_epochs=False, updates_per_epoch=10, **options
+    )
+    expected = []
+    for step in range(40):
+        theirs.step_update(step)
+        expected.append(optimizer.param_groups[0]["lr"])
+    assert len(set(expected)) > 1
+    for step in (17, 0, 39, 3, *range(40)):
+        assert lr_at(recipe, step / 10, 10) == pytest.approx(expected[step], rel=1e-9)
+
+
+def test_restarts_come_back_to_the_first_rate():
+    options = {"cycle_limit": 4, "cycle_decay": 0.5}
+    recipe = Recipe(epochs=2, lr=1.0, schedule="timm/cosine", schedule_options=options)
+    found = [lr_at(recipe, epoch, 10) for epoch in (0, 1, 2, 3, 4)]
+    assert found == pytest.approx([1.0, 0.5, 0.5, 0.25, 0.25])
+
+
+def test_a_plateau_drops_after_so_many_looks_without_a_best():
+    recipe = Recipe(epochs=9, lr=1.0, schedule="plateau", patience=1, drop_lr_factor=0.5)
+    looks = [50, 60, 60, 59, 61, 61, 61, 61, 61]
+    drops = [plateau_drops(looks[:n], 1) for n in range(len(looks) + 1)]
+    assert drops == [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
+    assert lr_at(recipe, 3.0, 10, 2) == 0.25
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, "max", factor=0.5, patience=1, threshold=0.0
+    )
+    for count, look in enumerate(looks, start=1):
+        theirs.step(look)
+        assert optimizer.param_groups[0]["lr"] == 0.5 ** drops[count]
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
+        ({"optimizer": "timm/lambb"}, "timm/lamb"),
+        ({"optimizer": "lamb"}, "timm/NAME"),
+        ({"optimizer": "timm/adahessian"}, "optimizer"),
+        (
+            {"optimizer": "timm/lamb", "optimizer_options": {"bettas": 1}},
+            "does not take them",
+        ),
+        ({"optimizer_options": {"betas": [0.9, 0.9]}}, "no effect with optimizer: sgd"),
+        ({"layer_decay": 0.7}, "no effect with optimizer: sgd"),
+        ({"schedule": "cosin"}, "must be one of"),
+        ({"schedule": "timm/cosine", "schedule_options": {"cicles": 1}}, "does not take"),
+        (
+            {"schedule": "timm/cosine", "schedule_options": {"warmup_epochs": 1}},
+            "set by kdlab",
+        ),
+        ({"schedule_options": {"min_lr": 0.1}}, "no effect"),
+        ({"accumulate": 65}, "more than batch"),
         ({"schedule": "step"}, "drop_lr_at"),
         ({"drop_lr_at": (3,)}, "no effect"),
         ({"batch": 1}, "batch"),

@@ -1,67 +1,19 @@
 """The student loop, with real models on real digits."""
 
-import json
 import math
 import threading
 from dataclasses import replace
 
 import pytest
 import torch
+from student_loops import SPEC, Recorder, make, source
 from torch.nn.functional import cross_entropy
 
 from kdlab.errors import KdlabError, RunStopped
-from kdlab.events.event import parse
 from kdlab.losses.hinton import Hinton, hinton_kd
-from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.soft_labels.none import NoTeacher
-from kdlab.soft_labels.scripted import Scripted
-from kdlab.soft_labels.source import SourceContext
 from kdlab.train.aggregation.ranks import Ranks
-from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
-from kdlab.train.student_job import StudentJob
-
-SPEC = CifarResNet(depth=8, width=(4, 4, 8, 8))
-
-
-class Recorder:
-    """Collects events; asks to stop after a given number of steps."""
-
-    def __init__(self, stop_after=None):
-        self.events, self.stop_after = [], stop_after
-
-    def emit(self, event):
-        self.events.append(parse(json.loads(json.dumps(event.facts(), default=float))))
-
-    def stop(self):
-        steps = [e for e in self.events if e["event"] == "step"]
-        return self.stop_after is not None and len(steps) >= self.stop_after
-
-    def losses(self):
-        return {e["step"]: e["loss"] for e in self.events if e["event"] == "step"}
-
-
-def make(samples, folder, recorder=None, loss=Hinton(), **recipe):  # noqa: B008
-    options = {"epochs": 3, "batch": 50, "lr": 0.05, "log_every_steps": 1, "device": "cpu"}
-    recorder = recorder or Recorder()
-    torch.manual_seed(7)
-    job = StudentJob(
-        recipe=Recipe(**options | recipe),
-        model_spec=SPEC,
-        model=SPEC.build(10, 1),
-        samples=samples,
-        loss=loss,
-        seed=7,
-        folder=folder,
-        spec_hash="h",
-        emit=recorder.emit,
-        stop=recorder.stop,
-    )
-    return StudentLoop(job), recorder
-
-
-def source(samples, folder, spec=Scripted()):  # noqa: B008
-    return spec.build(SourceContext(samples=samples, student="s", folder=folder))
 
 
 def test_line_5_is_the_papers_update(samples, tmp_path):

@@ -10,8 +10,10 @@ from kdlab.methods.blockwise.search import SearchRounds
 from kdlab.methods.blockwise.served_prefix import PrefixLoader
 from kdlab.methods.blockwise.stage import Groups, StageJob, Worker, stage_groups
 from kdlab.papers.pipe_bd.stages import Plan, Stage
+from kdlab.train.optimizers import make_optimizer
 from kdlab.train.plan_loop import PlanLoop
-from kdlab.train.recipe import Stepper, lr_at, make_optimizer
+from kdlab.train.recipe import Stepper
+from kdlab.train.schedules import lr_at
 from kdlab.train.step import seed_by
 
 _DRAWING = ("DropPath", "DropBlock2d", "StochasticDepth")  # of timm and torchvision

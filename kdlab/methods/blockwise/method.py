@@ -36,6 +36,10 @@ _NOT_BLOCKWISE = (
     "channels_last",
     "label_smoothing",
     "checkpoint_every_steps",
+    "layer_decay",
+    "hard_loss",
+    "accumulate",
+    "ema",
 )
 
 

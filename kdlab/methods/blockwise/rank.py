@@ -57,8 +57,8 @@ from kdlab.report.plan_table import plan_table
 from kdlab.soft_labels.source import SoftLabelSource, SourceContext
 from kdlab.supervision.rank_messages import GenerationOrder
 from kdlab.train import checkpoint
+from kdlab.train.optimizers import make_optimizer
 from kdlab.train.position import Start
-from kdlab.train.recipe import make_optimizer
 from kdlab.train.result import MemberResult
 
 _PATIENT_S = 5.0  # a step may take so long before a stop is one of this rank alone

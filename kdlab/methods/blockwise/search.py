@@ -21,7 +21,8 @@ from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Range, Spec
 from kdlab.errors import ModelError
 from kdlab.methods.blockwise.pairs import BlockLoss, BlockPair
 from kdlab.models.proxyless import MixedBlock, mixed_blocks
-from kdlab.train.recipe import OptimizerState, Recipe, Stepper, make_optimizer
+from kdlab.train.optimizers import make_optimizer
+from kdlab.train.recipe import OptimizerState, Recipe, Stepper
 
 Round = Literal["weights", "architecture"]
 

@@ -23,7 +23,7 @@ from kdlab.methods.ensemble.local_job import LocalJob
 from kdlab.methods.ensemble.relabel import probabilities
 from kdlab.soft_labels.source import Batch
 from kdlab.train.job import begin_process
-from kdlab.train.recipe import lr_at
+from kdlab.train.schedules import lr_at
 from kdlab.train.step import Descent, seed_by
 
 _LOG_EVERY_S = 0.5

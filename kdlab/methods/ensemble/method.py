@@ -37,7 +37,10 @@ from kdlab.train.result import MemberResult
 
 _POSITIVE = Range(ge=1)
 # A worker's step is in float32 or bfloat16, and it saves itself at each reset point.
-_NOT_LOCAL = ("compile", "channels_last", "label_smoothing", "checkpoint_every_steps")
+_NOT_LOCAL = (
+    *("compile", "channels_last", "label_smoothing", "checkpoint_every_steps"),
+    *("layer_decay", "hard_loss", "accumulate", "ema"),
+)
 
 
 @register("methods/ensemble")

@@ -1,0 +1,126 @@
+"""Learning rates as pure functions of what was done, so that a resume is exact."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kdlab.errors import Fault
+
+if TYPE_CHECKING:
+    from kdlab.train.recipe import Recipe
+
+_OWN = ("constant", "cosine", "step", "plateau")
+_TIMMS = ("timm/cosine", "timm/tanh", "timm/poly", "timm/step", "timm/multistep")
+# Sets of them stand in kdlab's own fields, and all of this is counted in steps.
+_GIVEN = ("num_epochs", "warmup_epochs", "warmup_lr", "warmup_prefix", "step_on_epochs",
+          "updates_per_epoch", "plateau_mode", "patience_epochs")  # fmt: skip
+
+
+def faults(recipe: "Recipe") -> Iterator[Fault]:
+    """What is wrong with the schedule; imports timm only for timm's."""
+    name = recipe.schedule
+    if name not in (*_OWN, *_TIMMS):
+        yield Fault(
+            "schedule", f"is {name!r}, must be one of {', '.join((*_OWN, *_TIMMS))}"
+        )
+        return
+    if name == "step" and not recipe.drop_lr_at:
+        yield Fault("drop_lr_at", "is empty; the step schedule needs epochs to drop at")
+    if recipe.drop_lr_at and name != "step":
+        yield Fault("drop_lr_at", f"has no effect with schedule: {name}")
+    if recipe.schedule_options and name not in _TIMMS:
+        yield Fault("schedule_options", f"has no effect with schedule: {name}")
+    if recipe.warmup_epochs >= recipe.epochs:
+        yield Fault(
+            "warmup_epochs",
+            f"is {recipe.warmup_epochs:g}, must be shorter than epochs ({recipe.epochs})",
+        )
+    elif name in _TIMMS:
+        given = [key for key in recipe.schedule_options if key in _GIVEN]
+        if given:
+            yield Fault(f"schedule_options.{given[0]}", "is set by kdlab")
+            return
+        try:
+            lr_at(recipe, 0.0, 1)
+        except (TypeError, ValueError, AssertionError) as error:
+            yield Fault("schedule_options", f"{name} does not take them: {error}")
+
+
+def lr_at(recipe: "Recipe", epoch: float, steps_per_epoch: int, drops: int = 0) -> float:
+    """Learning rate after so many epochs.
+
+    Args:
+        recipe: of the training.
+        epoch: done, a fraction within one.
+        steps_per_epoch: in each.
+        drops: so often the plateau schedule has lowered it (`plateau_drops`).
+    """
+    lr = recipe.lr
+    if recipe.schedule == "cosine":
+        start = recipe.warmup_epochs
+        progress = max(0.0, epoch - start) / max(1e-9, recipe.epochs - start)
+        lr *= 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    elif recipe.schedule == "step":
+        lr *= recipe.drop_lr_factor ** sum(epoch >= at for at in recipe.drop_lr_at)
+    elif recipe.schedule == "plateau":
+        lr *= recipe.drop_lr_factor**drops
+    elif recipe.schedule in _TIMMS:
+        lr = _timms(recipe, steps_per_epoch)(round(epoch * steps_per_epoch))
+    if epoch < recipe.warmup_epochs:
+        # Step 0 trains too: it gets the first of equal rises, not zero.
+        lr *= (epoch * steps_per_epoch + 1) / math.ceil(
+            recipe.warmup_epochs * steps_per_epoch
+        )
+    return lr
+
+
+def plateau_drops(validations: Sequence[float], patience: int) -> int:
+    """How often the best accuracy was not beaten for `patience` looks, one after the other.
+
+    As ReduceLROnPlateau counts: after a drop the count begins anew.
+    """
+    best, waited, drops = -math.inf, 0, 0
+    for found in validations:
+        if found > best:
+            best, waited = found, 0
+        else:
+            waited += 1
+        if waited > patience:
+            drops, waited = drops + 1, 0
+    return drops
+
+
+class _TimmSchedule:
+    """timm's scheduler of an optimiser that trains nothing: asked for any step, in any order."""
+
+    def __init__(self, name: str, lr: float, epochs: int, steps: int, options: Any) -> None:
+        from timm.scheduler import create_scheduler_v2
+
+        self._optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
+        self._scheduler, _ = create_scheduler_v2(
+            self._optimizer,
+            sched=name.removeprefix("timm/"),
+            num_epochs=epochs,
+            warmup_epochs=0,
+            step_on_epochs=False,
+            updates_per_epoch=steps,
+            **options,
+        )
+
+    def __call__(self, step: int) -> float:
+        self._scheduler.step_update(step)
+        return float(self._optimizer.param_groups[0]["lr"])
+
+
+def _timms(recipe: "Recipe", steps: int) -> _TimmSchedule:
+    options = json.dumps(recipe.schedule_options, sort_keys=True)
+    return _made(recipe.schedule, recipe.lr, recipe.epochs, steps, options)
+
+
+@lru_cache(maxsize=64)
+def _made(name: str, lr: float, epochs: int, steps: int, options: str) -> _TimmSchedule:
+    return _TimmSchedule(name, lr, epochs, steps, json.loads(options))
