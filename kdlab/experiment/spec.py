@@ -182,7 +182,7 @@ class ExperimentSpec(Spec):
         if taught and not self.teachers() and not self.method.needs_teacher:
             yield Fault("teacher", f"is missing; {taught[0].component} needs one")
         batch = self.method.labelled(self).batch
-        temperature = getattr(self.loss, "temperature", 1.0)
+        temperature = self.loss.softest
         for fault in (
             *self.soft_labels.batch_faults(batch),
             *self.soft_labels.loss_faults(temperature),

@@ -8,7 +8,7 @@ from torch.nn.functional import kl_div, log_softmax, one_hot
 
 from kdlab.config import register
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE
-from kdlab.losses.soft_loss import LossSpec, same_shape
+from kdlab.losses.soft_loss import LossSpec, same_shape, standardised
 
 
 @register("losses/dkd")
@@ -18,6 +18,7 @@ class DecoupledKd(LossSpec):
 
     target_weight: the paper's α, of the target-class part (TCKD).
     other_weight: the paper's β, of the part among the other classes (NCKD).
+    standardise: z-scores of the logits first (arXiv:2403.01427).
     """
 
     needs_labels: ClassVar[bool] = True
@@ -27,8 +28,12 @@ class DecoupledKd(LossSpec):
     temperature: Annotated[float, POSITIVE] = 4.0
     target_weight: Annotated[float, NOT_NEGATIVE] = 1.0
     other_weight: Annotated[float, NOT_NEGATIVE] = 8.0
+    standardise: bool = False
 
     def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
+        if self.standardise:
+            same_shape(student, teacher)
+            student, teacher = standardised(student), standardised(teacher)
         target, other = dkd_parts(student, teacher, labels, self.temperature)
         return self.target_weight * target + self.other_weight * other
 

@@ -30,6 +30,19 @@ class LossSpec(Spec, ABC):
     # every loss that compares softened probabilities.
     gradient_power: ClassVar[int] = 0
     needs_labels: ClassVar[bool] = False  # of every sample
+    # Whether rows of a batch are compared: then its value depends on how many there are.
+    compares_rows: ClassVar[bool] = False
+    rests_at_equality: ClassVar[bool] = True  # no gradient where student and teacher agree
+
+    @property
+    def of_labels(self) -> bool:
+        """Whether it, or a part of it, needs the label of every sample."""
+        return self.needs_labels
+
+    @property
+    def softest(self) -> float:
+        """The largest temperature that it softens with; 1 where it has none."""
+        return float(getattr(self, "temperature", 1.0))
 
     @abstractmethod
     def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
@@ -43,6 +56,23 @@ class LossSpec(Spec, ABC):
         Raises:
             ShapeError: the shapes of student and teacher differ.
         """
+
+
+def standardised(logits: Tensor) -> Tensor:
+    """Each row without its mean, over its standard deviation (of C - 1, as torch has it).
+
+    So a student learns how its teacher ranks classes, not how large its logits are.
+
+    Args:
+        logits: (N, C), C >= 2. A row of equal logits gives zeros.
+
+    Source:
+        Logit Standardization in Knowledge Distillation, CVPR 2024 (arXiv:2403.01427), algorithm 1.
+    """
+    centred = logits - logits.mean(dim=1, keepdim=True)
+    variance = centred.square().sum(dim=1, keepdim=True) / (logits.shape[1] - 1)
+    # The root of a variance of 0 has no gradient.
+    return centred / variance.clamp_min(1e-14).sqrt()
 
 
 def same_shape(student: Tensor, teacher: Tensor) -> None:

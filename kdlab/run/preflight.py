@@ -59,7 +59,7 @@ def _refuse_unlabelled(spec: ExperimentSpec, data: ImageData) -> None:
     some = f"{data.unlabelled:,} training images of {data.name} have no label"
     if spec.method.needs_labels:
         raise BadInput(f"{some}, and {spec.method.component} trains on labels.")
-    if spec.loss.needs_labels:
+    if spec.loss.of_labels:
         raise BadInput(
             f"{some}, and {spec.loss.component} treats the true class apart. Another loss, such as "
             "losses/hinton, needs none."

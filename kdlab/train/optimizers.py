@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 OWN = ("sgd", "adamw")
 # What they keep is no tensor and no number, or they need gradients of gradients, or a GPU.
 _NOT_OFFERED = (
-    *("adafactorbv", "adahessian", "kron"),
+    *("adafactorbv", "cadafactorbv", "adahessian", "kron"),
     *("bnb", "fused"),  # of bitsandbytes and apex, for GPUs with these libraries
 )
 

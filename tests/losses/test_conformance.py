@@ -8,16 +8,25 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 
 from kdlab.config import registry, source_index
 from kdlab.errors import SpecError
+from kdlab.losses.dist import Dist
+from kdlab.losses.dkd import DecoupledKd
 from kdlab.losses.hinton import Hinton
+from kdlab.losses.multi_level import MultiLevel
 from kdlab.losses.soft_loss import LossSpec, same_shape
 from kdlab.testing import check_loss
 
+NEEDS = {"losses/sum": {"parts": (Hinton(soft_weight=0.9), Dist(soft_weight=2.0))}}
 NAMES = [e.name for e in source_index.index() if e.kind == "losses"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_loss_conforms(name):
-    check_loss(registry.find(name)[0]())
+    check_loss(registry.find(name)[0](**NEEDS.get(name, {})))
+
+
+@pytest.mark.parametrize("loss", [Hinton, DecoupledKd, MultiLevel])
+def test_those_that_can_standardise_conform_then_too(loss):
+    check_loss(loss(standardise=True))
 
 
 @dataclass(frozen=True, kw_only=True)

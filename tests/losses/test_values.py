@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import log_softmax, softmax
-from scipy.stats import pearsonr
+from scipy.stats import pearsonr, zscore
 
 from kdlab.losses.dist import dist_parts
-from kdlab.losses.dkd import dkd_parts
-from kdlab.losses.hinton import hinton_kd
+from kdlab.losses.dkd import DecoupledKd, dkd_parts
+from kdlab.losses.hard import Hard
+from kdlab.losses.hinton import Hinton, hinton_kd
+from kdlab.losses.multi_level import MultiLevel
 from kdlab.losses.soft_cross_entropy import soft_cross_entropy
+from kdlab.losses.sum import Sum
 
 CHANCE = np.random.default_rng(3)
 STUDENT, TEACHER = CHANCE.normal(size=(2, 9, 6)) * 2
@@ -86,3 +89,58 @@ def test_dist_is_one_minus_pearson(t):
     between, within = dist_parts(*TENSORS, t)
     assert float(between) == pytest.approx(t**2 * rows, rel=1e-6)
     assert float(within) == pytest.approx(t**2 * columns, rel=1e-6)
+
+
+@pytest.mark.parametrize("t", [0.5, 2.0, 20.0])
+def test_standardised_logits(t):
+    """The authors' z-scores, with their 1e-7, and their loss."""
+
+    def z(logits):
+        return zscore(logits, axis=1, ddof=1)
+
+    expected = t**2 * kl(softmax(z(TEACHER) / t, 1), softmax(z(STUDENT) / t, 1))
+    labels = torch.from_numpy(LABELS)
+    loss = Hinton(temperature=t, standardise=True)
+    assert float(loss.soft(*TENSORS, labels)) == pytest.approx(expected, rel=1e-6)
+    scaled = loss.soft(7 * TENSORS[0] + 3, TENSORS[1], labels)
+    assert float(scaled) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_row_of_equal_logits_has_a_finite_gradient():
+    student = torch.zeros((2, 5), requires_grad=True)
+    value = Hinton(standardise=True).soft(student, torch.randn(2, 5), torch.zeros(2).long())
+    value.backward()
+    assert torch.isfinite(student.grad).all()
+
+
+def test_multi_level():
+    expected = 0.0
+    for t in (2.0, 3.0):
+        p, q = softmax(STUDENT / t, 1), softmax(TEACHER / t, 1)
+        expected += t**2 * kl(q, p)
+        for i in range(9):
+            for j in range(9):
+                expected += 0.5 * (p[i] @ p[j] - q[i] @ q[j]) ** 2 / 9
+        for a in range(6):
+            for b in range(6):
+                expected += 0.25 * (p[:, a] @ p[:, b] - q[:, a] @ q[:, b]) ** 2 / 6
+    loss = MultiLevel(temperatures=(2.0, 3.0), batch_weight=0.5, class_weight=0.25)
+    value = loss.soft(*TENSORS, torch.from_numpy(LABELS))
+    assert float(value) == pytest.approx(expected, rel=1e-10)
+
+
+def test_hard_labels_of_a_teacher():
+    expected = -log_softmax(STUDENT, 1)[np.arange(9), TEACHER.argmax(1)].mean()
+    value = Hard().soft(*TENSORS, torch.from_numpy(LABELS))
+    assert float(value) == pytest.approx(expected, rel=1e-10)
+
+
+def test_a_sum_adds_what_its_parts_weigh():
+    labels = torch.from_numpy(LABELS)
+    parts = (Hinton(soft_weight=0.9), DecoupledKd(soft_weight=2.0, temperature=7.0))
+    whole = Sum(parts=parts)
+    expected = sum(p.soft_weight * float(p.soft(*TENSORS, labels)) for p in parts)
+    assert float(whole.soft(*TENSORS, labels)) == pytest.approx(expected, rel=1e-10)
+    assert whole.of_labels
+    assert whole.softest == 7.0
+    assert not Sum(parts=parts[:1]).of_labels
