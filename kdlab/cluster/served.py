@@ -170,6 +170,11 @@ class Served(SourceSpec):
                 "one batch",
             )
 
+    def feature_faults(self) -> Iterator[Fault]:
+        yield from super().feature_faults()
+        if self.replies in ("top_k", "sampled"):
+            yield Fault("replies", f"is {self.replies}; features need full or half")
+
     def output_faults(self) -> Iterator[Fault]:
         if self.replies in ("top_k", "sampled"):
             yield Fault("replies", f"is {self.replies}; here all outputs are needed")

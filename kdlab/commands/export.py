@@ -11,7 +11,13 @@ ABOUT = "the student alone, for plain timm or torchvision"
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run")
     parser.add_argument(
-        "--to", choices=["safetensors", "torch", "pt2", "onnx"], default="safetensors"
+        "--to",
+        choices=["safetensors", "torch", "pt2", "onnx", "int8", "timm"],
+        default="safetensors",
+        help="int8: ONNX in eight bits, measured beside fp32; timm: a folder for a model hub",
+    )
+    parser.add_argument(
+        "--licence", default="other", help="of the weights, for the card of --to timm"
     )
     parser.add_argument("--out", default=None, help="file (default: student.<format>)")
     parser.add_argument("--member", default=None, help="for example served/seed0")
@@ -37,8 +43,14 @@ def _written(arguments: argparse.Namespace) -> int:
 
     run, out, member = arguments.run, arguments.out, arguments.member
     if not arguments.whole:
-        to, best = arguments.to, arguments.best
-        made = export_student(run, to=to, out=out, member=member, best=best)
+        made = export_student(
+            run,
+            to=arguments.to,
+            out=out,
+            member=member,
+            best=arguments.best,
+            licence=arguments.licence,
+        )
         show(made, _facts(made), as_json=arguments.json)
         return 0
     if arguments.to != "safetensors":

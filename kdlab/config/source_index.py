@@ -10,7 +10,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 ROOMS = (
-    *("losses", "models", "data", "soft_labels"),
+    *("losses", "features", "models", "data", "soft_labels"),
     *("methods", "train", "cluster", "simulate", "reproduce"),
 )
 

@@ -21,6 +21,7 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.pool_orders import PoolOrders
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.models.headless import Headless, without_head
+from kdlab.models.model import ModelSpec, Normalised
 from kdlab.soft_labels.source import SourceSpec
 
 
@@ -73,12 +74,15 @@ class Pools:
         return self._up[folder]
 
     def _deployment(self) -> Deployment:
-        with torch.random.fork_rng():
-            answers = self.setup.load_teacher().infer
         batch = self.spec.method.labelled(self.spec).batch
         source = self.spec.soft_labels
         if source.gives_hidden:
             return self._hidden(batch, source)
+        if self.spec.features:
+            spec, model, fingerprint = self.setup.tapped()
+            return self._inner(model, spec, fingerprint, batch, source)
+        with torch.random.fork_rng():
+            answers = self.setup.load_teacher().infer
         return self.deployment(answers, batch, source)
 
     def _hidden(self, batch: int, source: SourceSpec) -> Deployment:
@@ -91,14 +95,26 @@ class Pools:
         with torch.random.fork_rng():
             whole = teacher.build(len(data.classes), data.shape[0])
         without_head(whole.net, name)
+        whole.num_classes = head.in_features
+        return self._inner(whole, spec, f"{teacher.fingerprint}-hidden", batch, source)
+
+    def _inner(
+        self,
+        model: Normalised,
+        spec: ModelSpec,
+        fingerprint: str,
+        batch: int,
+        source: SourceSpec,
+    ) -> Deployment:
+        """The teacher with other answers than its logits, or more of them."""
         with torch.inference_mode():
-            made = self.deployment(whole, batch, source)
+            made = self.deployment(model, batch, source)
         (member,) = made.members
         return replace(
             made,
             members=(replace(member, model=spec.to_dict()),),
-            teacher=f"{teacher.fingerprint}-hidden",
-            num_classes=head.in_features,
+            teacher=fingerprint,
+            num_classes=model.num_classes,
             engine="eager",  # engines are held to probabilities, and these are none
         )
 

@@ -3,6 +3,8 @@
 Used by the run's own process and, when a student has several ranks, by each of them.
 """
 
+import hashlib
+import json
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -18,15 +20,17 @@ from kdlab.data.samples import PlannedSamples, RankPart, Shard, planned
 from kdlab.data.watched import watched_rows
 from kdlab.events.event import Emit, unheard
 from kdlab.events.general import Note
+from kdlab.experiment.feature_setup import feature_job, row_of, teacher_taps
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.experiment.teacher_check import TeacherMeasure, check_teacher
 from kdlab.models.headless import last_linear
-from kdlab.models.model import Normalised
+from kdlab.models.model import Normalised, load_weights
 from kdlab.models.pixel_mean import fit_pixel_mean
+from kdlab.models.with_features import WithFeatures
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
-from kdlab.train.teacher import PreparedTeachers, prepare
+from kdlab.train.teacher import PreparedTeachers, frozen, loaded, prepare
 
 
 def head_of(teacher: Normalised, data: ImageData) -> tuple[str, nn.Linear]:
@@ -39,6 +43,11 @@ def head_of(teacher: Normalised, data: ImageData) -> tuple[str, nn.Linear]:
     head = teacher.net.get_submodule(name)
     assert isinstance(head, nn.Linear)
     return name, head.requires_grad_(requires_grad=False)
+
+
+def short_hash(taps: tuple[str, ...]) -> str:
+    """A hash of where inner outputs are taken: labels with others are others."""
+    return hashlib.sha256(json.dumps(taps).encode()).hexdigest()[:8]
 
 
 def network_of(spec: ExperimentSpec, data: ImageData) -> Normalised:
@@ -102,10 +111,34 @@ class TrainingSetup:
         _ = self.teacher_measure
 
     def load_teacher(self) -> LoadedTeacher:
+        """The teacher in this process; with `features` its inner outputs behind its logits."""
+        device = self.spec.train.chosen_device()
         # Fresh weights are drawn before the file's are loaded; the student's chance must
         # not depend on whether that happened before or after a resume.
         with torch.random.fork_rng():
-            return self.teacher.load(self.data, self.spec.train.chosen_device())
+            if self.spec.features:
+                _, model, fingerprint = self.tapped()
+                return loaded(model, fingerprint, device)
+            return self.teacher.load(self.data, device)
+
+    def tapped(self) -> tuple[WithFeatures, Normalised, str]:
+        """The teacher with its inner outputs: its spec, itself, and its fingerprint."""
+        (teacher,), data, losses = self.teacher.members, self.data, self.spec.features
+        whole = self._whole()
+        spec = WithFeatures(
+            model=teacher.spec.model.without_weights(),
+            taps=teacher_taps(losses, whole, data),
+            classes=len(data.classes),
+        )
+        with torch.random.fork_rng():
+            model = spec.build(row_of(spec.taps, whole, data), data.shape[0])
+        load_weights(model.net, teacher.weights, teacher.sha256)
+        return spec, frozen(model), f"{teacher.fingerprint}-{short_hash(spec.taps)}"
+
+    def _whole(self) -> Normalised:
+        (teacher,), data = self.teacher.members, self.data
+        with torch.random.fork_rng():
+            return teacher.build(len(data.classes), data.shape[0])
 
     @cached_property
     def teacher_head(self) -> tuple[str, nn.Linear]:
@@ -114,10 +147,7 @@ class TrainingSetup:
         Raises:
             ModelError: its logits come from something else.
         """
-        (teacher,) = self.teacher.members
-        data = self.data
-        with torch.random.fork_rng():
-            return head_of(teacher.build(len(data.classes), data.shape[0]), data)
+        return head_of(self._whole(), self.data)
 
     def samples(
         self,
@@ -154,8 +184,12 @@ class TrainingSetup:
         model = model_spec.build(len(data.classes), data.shape[0])
         fit_pixel_mean(model, data.inputs, data.train)
         fields: dict[str, Any] = {"recipe": spec.train, "model": model, "stop": self.stop}
+        taught = member.source.needs_teacher != "none"
         if member.source.gives_hidden:
             fields["head"] = self.teacher_head[1]
+        if spec.features and taught:
+            whole = self._whole()
+            fields["features"] = feature_job(spec.features, whole, model, data)
         job = StudentJob(
             model_spec=model_spec,
             samples=samples or self.samples(member),

@@ -18,6 +18,7 @@ from kdlab.config.spec import POSITIVE
 from kdlab.data.images import DataSpec
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import MethodSpec
+from kdlab.features.feature_loss import FeatureLossSpec
 from kdlab.losses.hinton import Hinton
 from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.model import ModelSpec
@@ -124,6 +125,7 @@ class ExperimentSpec(Spec):
 
     teacher: one, or several whose probabilities are averaged. A model alone is trained on
         `data` as `train` says.
+    features: losses between inner outputs of teacher and student, beside that of their logits.
     soft_labels: where nothing is said, a teacher that is named is asked in the student's process.
     teacher_pool: of served soft labels; null is teachers on this machine (cluster/local_pool).
     workers: of a Dask cluster, where a student with several ranks is trained; null is this
@@ -137,6 +139,7 @@ class ExperimentSpec(Spec):
     teacher_pool: PoolSpec | None = None
     student: ModelSpec
     loss: LossSpec = field(default_factory=Hinton)
+    features: tuple[FeatureLossSpec, ...] = ()
     soft_labels: SourceSpec = field(default_factory=lambda: _UNSAID)
     aggregation: AggregationSpec = field(default_factory=NoAggregation)
     train: Recipe = field(default_factory=Recipe)
@@ -194,6 +197,7 @@ class ExperimentSpec(Spec):
                 "is plateau, which asks for validation after each epoch; only a student in one "
                 "process is looked at so. step drops at given epochs",
             )
+        yield from self._feature_faults()
         if self.soft_labels.gives_hidden:
             if not self.method.takes_hidden:
                 yield Fault(
@@ -219,6 +223,30 @@ class ExperimentSpec(Spec):
                 "is set, and one student in one process has no ranks to start there; "
                 "aggregation.type=train/aggregation/all_reduce",
             )
+
+    def _feature_faults(self) -> Iterator[Fault]:
+        if not self.features:
+            return
+        taught = [m.source for m in self.members() if m.source.needs_teacher != "none"]
+        for is_wrong, why in (
+            (not taught, "nobody has a teacher here"),
+            (not self.method.takes_hidden, f"{self.method.component} takes logits alone"),
+            (
+                self.method.has_ranks(self),
+                "a student of several ranks has no projectors yet",
+            ),
+            (self.train.compile, "train.compile leaves no way to inner outputs"),
+            (
+                len(self.teachers()) > 1,
+                f"there are {len(self.teachers())} teachers: whose?",
+            ),
+            (self.soft_labels.gives_hidden, "soft_labels.sends is hidden"),
+        ):
+            if is_wrong:
+                yield Fault("features", f"is set, and {why}")
+        for source in taught:
+            for fault in source.feature_faults():
+                yield fault.under("soft_labels")
 
     def second_pool_faults(self, source: SourceSpec, at: str, what: str) -> Iterator[Fault]:
         """A pool that serves `what` for `at`, and maybe the teacher's soft labels too."""

@@ -8,6 +8,7 @@ from kdlab.cluster import notebook_components
 from kdlab.config.registry import component_names
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput, DataError, ModelError
+from kdlab.experiment.feature_setup import feature_job
 from kdlab.experiment.setup import TrainingSetup, head_of, network_of
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.model import check_fit
@@ -44,6 +45,8 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         try:
             student = spec.student.build(len(data.classes), data.shape[0])
             check_fit(student, data.shape, len(data.classes), "the student")
+            if spec.features:
+                feature_job(spec.features, network_of(spec, data), student, data)
         except (MemoryError, RuntimeError) as error:  # PyTorch has no memory for it
             raise ModelError(
                 f"The student {spec.student.component} cannot be built: {error}. Nothing was "

@@ -273,6 +273,13 @@ class SourceSpec(Spec, ABC):
         """Why its labels do not serve a loss of this temperature."""
         yield from ()
 
+    def feature_faults(self) -> Iterator[Fault]:
+        """Why it cannot give inner outputs of a teacher beside its logits."""
+        if self.keeps_labels:
+            yield Fault(
+                "", f"is {self.component}, which keeps logits alone; features are set"
+            )
+
     def output_faults(self) -> Iterator[Fault]:
         """Why it cannot fetch outputs that are no soft labels, and change while it trains."""
         yield Fault("", f"is {self.component}; it must be of a pool: cluster/served")

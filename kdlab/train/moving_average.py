@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def moving_average(model: Normalised, decay: float) -> "ModelEmaV3":
-    """Of this model's weights and statistics; a function of its steps, so that a resume is exact.
+    """A mean of weights and statistics; a function of its steps, so that a resume is exact.
 
     The decay grows from 0 to `decay` in the beginning (timm's warm-up): a mean over the first
     steps would hold on to weights that have learned nothing.

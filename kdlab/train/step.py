@@ -41,7 +41,16 @@ class Descent:
         self.recipe, self.model, self.run_model = recipe, model, run_model
         self.device = device
         self.optimizer = make_optimizer(recipe, model)
+        self.others = list[nn.Parameter]()  # that are not the model's, and learn
         self.scaler = torch.amp.GradScaler(enabled=recipe.precision == "fp16")
+
+    def add(self, module: nn.Module) -> None:
+        """Train its parameters too."""
+        parameters = list(module.parameters())
+        if parameters:
+            decay = self.recipe.weight_decay
+            self.optimizer.add_param_group({"params": parameters, "weight_decay": decay})
+            self.others += parameters
 
     def scores(self, views: Tensor) -> Tensor:
         """(N, C, H, W) uint8 on the device -> (N, classes) float32."""
@@ -71,6 +80,7 @@ class Descent:
             group["lr"] = lr * group.get("lr_scale", 1.0)  # of a layer decay
         if self.recipe.clip_grad_norm is not None:
             scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_grad_norm)
+            learning = [*self.model.parameters(), *self.others]
+            nn.utils.clip_grad_norm_(learning, self.recipe.clip_grad_norm)
         scaler.step(optimizer)
         scaler.update()

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kdlab.control.cadence import Cadence
 from kdlab.control.request import ControlRequest
@@ -39,8 +39,6 @@ from kdlab.train.student_step import BatchStep
 
 if TYPE_CHECKING:  # timm takes seconds
     from timm.utils import ModelEmaV3
-
-_MEAN = "ema."  # names of its tensors in a checkpoint
 
 
 class StudentLoop(PlanLoop):
@@ -95,17 +93,26 @@ class StudentLoop(PlanLoop):
             rank = self.job.ranks.rank
             checkpoint.unpack(found.tensors, facts, self.model, optimizer, rank)
             self.descent.scaler.load_state_dict(facts.scaler)
-            if self.mean is not None:
+            for prefix, module in self._beside().items():
                 kept = {
-                    name.removeprefix(_MEAN): tensor
+                    name.removeprefix(prefix): tensor
                     for name, tensor in found.tensors.items()
-                    if name.startswith(_MEAN)
+                    if name.startswith(prefix)
                 }
-                self.mean.module.load_state_dict(kept)
+                module.load_state_dict(kept)
         self._count_from(found)
         self._count_drops()
         self.saves.done(self.position.step)
         return found is not None
+
+    def _beside(self) -> dict[str, nn.Module]:
+        """What a checkpoint has beside the model, by how its tensors' names begin."""
+        found: dict[str, nn.Module] = {}
+        if self.mean is not None:
+            found["ema."] = self.mean.module
+        if self.step.features is not None:
+            found["projectors."] = self.step.features.projectors
+        return found
 
     def start(self) -> Start:
         """What a source must know to begin: the epoch and its finished batches."""
@@ -308,7 +315,7 @@ class StudentLoop(PlanLoop):
         self._next_epoch(seen)
 
     def _count_drops(self) -> None:
-        """Of the learning rate, where it falls when validation does not get better."""
+        """Drops of the learning rate, where it falls when validation does not get better."""
         if self.job.recipe.schedule == "plateau":
             patience = self.job.recipe.patience
             self.step.drops = plateau_drops(self.position.looks, patience)
@@ -333,8 +340,8 @@ class StudentLoop(PlanLoop):
         tensors |= {f"random.rank.{r}": state for r, state in enumerate(random_states)}
         tensors |= {f"random.cuda.{r}": state for r, state in enumerate(cuda)}
         tensors["lineage.counts"] = counts
-        if self.mean is not None:
-            tensors |= {_MEAN + k: v for k, v in self.mean.module.state_dict().items()}
+        for prefix, module in self._beside().items():
+            tensors |= {prefix + k: v for k, v in module.state_dict().items()}
         with alive(lambda: job.pulse(self.position.step)):
             self._write_checkpoint(
                 StudentFacts,

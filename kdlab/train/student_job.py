@@ -8,6 +8,7 @@ from kdlab.losses.soft_loss import LossSpec
 from kdlab.models.model import ModelSpec, Normalised
 from kdlab.train.aggregation.ranks import Ranks
 from kdlab.train.checkpoint import OptimizerFacts
+from kdlab.train.feature_teaching import FeatureJob
 from kdlab.train.job import LoopJob
 from kdlab.train.position import Standing
 
@@ -21,11 +22,14 @@ class StudentJob(LoopJob):
     loss: LossSpec | None  # None: true labels only, whatever the source says
     ranks: Ranks = field(default_factory=Ranks)
     head: nn.Linear | None = None  # makes logits of the hidden states that the source gives
+    features: FeatureJob | None = None  # inner outputs that are compared too
     members: tuple[str, ...] = ("alone",)  # names of the ranks, in their order
 
     @property
     def outputs(self) -> int | None:
         """Numbers that the source gives of each sample; None: as many as classes."""
+        if self.features is not None:
+            return self.features.outputs
         return None if self.head is None else self.head.in_features
 
 

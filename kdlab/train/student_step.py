@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from kdlab.data.splits import NO_LABEL
 from kdlab.models.device_feed import DeviceFeed
 from kdlab.soft_labels.source import Batch, MixedLabels
+from kdlab.train.feature_teaching import FeatureTeaching
 from kdlab.train.schedules import lr_at
 from kdlab.train.step import Descent, steps_per_second
 from kdlab.train.student_job import StudentJob
@@ -24,6 +25,10 @@ class BatchStep:
         self.feed = DeviceFeed(descent.device)
         self.head = None if job.head is None else job.head.to(descent.device)
         self.unlabelled = bool(job.samples.data.unlabelled)
+        self.features: FeatureTeaching | None = None
+        if job.features is not None:
+            self.features = FeatureTeaching(job.features, descent.model, job.seed)
+            descent.add(self.features.projectors)
         self.drops = 0  # of the learning rate, by the plateau schedule
         self.loss = job.loss  # with the weights and the temperature that it has now
 
@@ -78,7 +83,7 @@ class BatchStep:
         soft_labels: Tensor | None,
         mixed: MixedLabels | None,
     ) -> Tensor:
-        """α φ + β ψ; plain φ without a teacher. In float32 whatever the precision."""
+        """α φ + β ψ, and what inner outputs add; plain φ without a teacher. In float32."""
         hard, labels = self._hard(scores, labels, mixed)
         spec = self.loss
         if spec is None or soft_labels is None:
@@ -86,8 +91,13 @@ class BatchStep:
         teacher = soft_labels.float()
         if self.head is not None:
             teacher = self.head(teacher)
+        inner = scores.new_zeros(())
+        if self.features is not None:
+            classes = self.features.job.classes
+            teacher, features = teacher[:, :classes], teacher[:, classes:]
+            inner = self.features(features)
         soft = spec.soft(scores, teacher, labels)
-        return torch.add(spec.hard_weight * hard, soft, alpha=spec.soft_weight)
+        return torch.add(spec.hard_weight * hard + inner, soft, alpha=spec.soft_weight)
 
     def _hard(
         self, scores: Tensor, labels: Tensor, mixed: MixedLabels | None

@@ -122,14 +122,20 @@ class PreparedTeachers:
         return frozen(combined(made, self.weights))
 
     def load(self, data: ImageData, device: str) -> LoadedTeacher:
-        model = self.build(len(data.classes), data.shape[0]).to(device)
+        model = self.build(len(data.classes), data.shape[0])
+        return loaded(model, self.fingerprint, device)
 
-        @torch.inference_mode()
-        def infer(views: Tensor) -> Tensor:
-            logits: Tensor = model(views.to(device, non_blocking=True))
-            return logits.float().cpu()
 
-        return LoadedTeacher(infer, self.fingerprint)
+def loaded(model: nn.Module, fingerprint: str, device: str) -> LoadedTeacher:
+    """A frozen model as what a source asks in its own process."""
+    model = model.to(device)
+
+    @torch.inference_mode()
+    def infer(views: Tensor) -> Tensor:
+        logits: Tensor = model(views.to(device, non_blocking=True))
+        return logits.float().cpu()
+
+    return LoadedTeacher(infer, fingerprint)
 
 
 M = TypeVar("M", bound=nn.Module)

@@ -122,7 +122,7 @@ def test_a_plateau_drops_after_so_many_looks_without_a_best():
         ({"optimizer_options": {"betas": [0.9, 0.9]}}, "no effect with optimizer: sgd"),
         ({"layer_decay": 0.7}, "no effect with optimizer: sgd"),
         ({"schedule": "cosin"}, "must be one of"),
-        ({"schedule": "timm/cosine", "schedule_options": {"cicles": 1}}, "does not take"),
+        ({"schedule": "timm/cosine", "schedule_options": {"cycles": 1}}, "does not take"),
         (
             {"schedule": "timm/cosine", "schedule_options": {"warmup_epochs": 1}},
             "set by kdlab",

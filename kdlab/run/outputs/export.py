@@ -27,10 +27,21 @@ _RUNS = {
     session = onnxruntime.InferenceSession({path!r})
     (scores,) = session.run(["scores"], {{"pixels": pixels}})  # uint8 (N, C, H, W)""",
 }
+_RUNS["int8"] = _RUNS["onnx"]
+_FOLDER = """\
+    import timm
+
+    model = timm.create_model("local-dir:{path}", pretrained=True)"""
 
 
 def export_student(
-    run_id: str, *, to: str, out: str | None, member: str | None, best: bool
+    run_id: str,
+    *,
+    to: str,
+    out: str | None,
+    member: str | None,
+    best: bool,
+    licence: str = "other",
 ) -> str:
     """Write the student and its JSON card; says how to load it, and what it costs.
 
@@ -43,14 +54,24 @@ def export_student(
     run = folders.find(run_id)
     source = student_file(run, member, best=best)
     folder = source.parent
-    suffix = {"torch": ".pt"}.get(to, f".{to}")
+    suffix = {"torch": ".pt", "int8": ".int8.onnx", "timm": ""}.get(to, f".{to}")
     target = Path(out or f"student{suffix}").resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
+    if to == "timm":
+        from kdlab.run.outputs.timm_folder import write_timm_folder  # imports torch
+
+        write_timm_folder(source, target, licence)
+        name = folder.relative_to(run.path / "members").as_posix().removesuffix("/whole")
+        return f"{name}\n{target}\n\nLoad it:\n{_FOLDER.format(path=str(target))}"
     from kdlab.run.outputs.export_formats import Beside, ship  # imports torch
 
     beside, checked = Beside(run, source), ""
     if to == "safetensors":
         shutil.copyfile(source, target)
+    elif to == "int8":
+        from kdlab.run.outputs.quantised import quantise
+
+        checked = f"\n\n{quantise(beside.student, beside.data(), target)}"
     elif to in ("pt2", "onnx"):
         checked = f"\n{ship(beside.student, beside.images(), to, target)}"
     else:

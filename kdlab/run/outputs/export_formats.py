@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from kdlab.data.images import ImageData
 from kdlab.errors import BadInput, KdlabError, ModelError
 from kdlab.events.log import select
 from kdlab.events.runs import RunStarted
@@ -102,7 +103,7 @@ def _torch_export(model: Normalised, images: Pixels, path: Path) -> Runs:
 
 def _onnx(model: Normalised, images: Pixels, path: Path) -> Runs:
     try:
-        import onnxruntime
+        import onnxruntime  # noqa: F401  # what runs it
         import onnxscript  # noqa: F401  # what torch writes ONNX with
     except ImportError as error:
         raise BadInput(
@@ -119,6 +120,13 @@ def _onnx(model: Normalised, images: Pixels, path: Path) -> Runs:
         external_data=False,
         verbose=False,
     )
+    return onnx_session(path)
+
+
+def onnx_session(path: Path) -> Runs:
+    """An ONNX file of a student, on one thread."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
@@ -150,9 +158,13 @@ class Beside:
     def __init__(self, run: RunFolder, student: Path) -> None:
         self.run, self.student = run, load_exported(student)
 
+    def data(self) -> ImageData:
+        """That it was trained on; SpecError or DataError where it is not to be had here."""
+        return spec_of(self.run).data.load(lambda line: None)
+
     def images(self) -> Pixels:
-        """Images of the test split; SpecError or DataError where the data is not to be had here."""
-        data = spec_of(self.run).data.load(lambda line: None)
+        """Images of the test split."""
+        data = self.data()
         found: Pixels = data.inputs[data.test[:_CHECKED]]
         return found
 

@@ -1,0 +1,92 @@
+"""The base of all losses between inner outputs: where they are taken, and what they weigh."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, interpolate
+
+from kdlab.config.spec import NOT_NEGATIVE, Spec
+
+Shape = tuple[int, ...]
+"""Of one image: (D,) of a vector, (C, H, W) of a map."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureLossSpec(Spec, ABC):
+    """What every loss between inner outputs can be told.
+
+    teacher, student: modules by name whose outputs are compared, such as layer3 or
+        blocks.5.norm1; `penultimate` is what the last linear layer is given.
+    weight: on top of the hard and the soft loss.
+    projector: where the student's output has another width, `linear` learns to bring it to
+        the teacher's (1x1 convolutions of maps); `none` refuses that.
+    """
+
+    needs_width: ClassVar[bool] = True  # the same on both sides
+    is_spatial: ClassVar[bool] = False  # compares maps, not vectors
+
+    teacher: str = "penultimate"
+    student: str = "penultimate"
+    weight: Annotated[float, NOT_NEGATIVE] = 1.0
+    projector: Literal["linear", "none"] = "linear"
+
+    @abstractmethod
+    def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """The mean over the batch; zero where they agree.
+
+        Args:
+            student: (N, ...) of the student, projected where that is needed.
+            teacher: (N, ...) of the teacher; gets no gradient. Maps have the same height
+                and width on both sides.
+        """
+
+    def misfit(self, student: Shape, teacher: Shape) -> str:
+        """Why outputs of these shapes cannot be compared; empty where they can."""
+        if len(student) != len(teacher):
+            return f"{_named(student)} of the student and {_named(teacher)} of the teacher"
+        if self.is_spatial and len(student) != 3:
+            return f"{_named(student)}, and {self.component} compares maps"
+        if self.needs_width and self.projector == "none" and student[0] != teacher[0]:
+            return f"{student[0]} of the student, {teacher[0]} of the teacher, and no projector"
+        return ""
+
+    def projection(self, student: Shape, teacher: Shape) -> nn.Module:
+        """What brings the student's output to the teacher's width."""
+        if not self.needs_width or student[0] == teacher[0]:
+            return nn.Identity()
+        if len(student) == 3:
+            return nn.Conv2d(student[0], teacher[0], 1, bias=False)
+        return nn.Linear(student[0], teacher[0])
+
+
+def _named(shape: Shape) -> str:
+    kind = {1: "a vector", 3: "a map"}.get(len(shape), "an output")
+    return f"{kind} of {'×'.join(map(str, shape))}"
+
+
+def meeting(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
+    """Maps of one height and width: the larger is averaged, as mdistiller's peers do it."""
+    if student.ndim != 4 or student.shape[2:] == teacher.shape[2:]:
+        return student, teacher
+    if student.shape[2] > teacher.shape[2]:
+        return adaptive_avg_pool2d(student, _size(teacher)), teacher
+    if student.shape[2] < teacher.shape[2]:
+        return student, adaptive_avg_pool2d(teacher, _size(student))
+    return interpolate(student, _size(teacher)), teacher
+
+
+def _size(maps: Tensor) -> tuple[int, int]:
+    return maps.shape[2], maps.shape[3]
+
+
+def rows(features: Tensor) -> Tensor:
+    """(N, ...) -> (N, D)."""
+    return features.flatten(1) if features.ndim > 2 else features
+
+
+def unit(features: Tensor, dim: int = 1) -> Tensor:
+    """Features of length 1 along a dimension; zeros stay zeros."""
+    return torch.nn.functional.normalize(features, dim=dim)

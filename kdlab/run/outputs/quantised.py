@@ -1,0 +1,154 @@
+"""The student in eight bits: ONNX whose layers compute with whole numbers, held to the student.
+
+Weights are rounded by channel, what flows by ranges that some training images show (static
+quantisation after training, onnxruntime's). Accuracy and speed stand beside those of fp32.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.data.images import ImageData
+from kdlab.errors import BadInput
+from kdlab.models.model import Normalised
+from kdlab.report.table import text_table_left
+from kdlab.run.outputs.export_formats import Pixels, Runs, onnx_session, ship
+
+_SHOWN = 256  # training images that ranges are taken of
+_AT_ONCE = 32  # images of a batch
+_TESTED = 5_000  # images at most
+_LOST = 1.0  # points of top-1: more is said
+_TURNS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InBits:
+    """What one form of a student is worth; one core."""
+
+    megabytes: float
+    top1: float  # percent of the test images
+    alone_ms: float  # one image
+    batch_ms: float  # an image of a batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantised:
+    """The same network in fp32 and in int8."""
+
+    fp32: InBits
+    int8: InBits
+    images: int
+
+    def __str__(self) -> str:
+        rows = [
+            [name, f"{f.megabytes:.2f}", f"{f.top1:.2f}", f"{f.alone_ms:.2f}",
+             f"{f.batch_ms:.2f}"]
+            for name, f in (("fp32", self.fp32), ("int8", self.int8))
+        ]  # fmt: skip
+        head = ["ONNX", "MB", "top-1 %", "ms, one image", f"ms, each of {_AT_ONCE}"]
+        times = self.fp32.batch_ms / self.int8.batch_ms
+        lost = self.fp32.top1 - self.int8.top1
+        words = (
+            f"int8 is {times:.2f} times as fast on one core and {lost:+.2f} points below fp32 "
+            f"on {self.images:,} test images"
+        )
+        if lost > _LOST:
+            words += (
+                ". That is much: small networks and depthwise convolutions lose most. Train "
+                "with train.precision: bf16 or a wider student, or ship fp32"
+            )
+        return f"{text_table_left(head, rows)}\n{words}"
+
+
+def quantise(model: Normalised, data: ImageData, path: Path) -> Quantised:
+    """Write the student in int8, and measure it beside fp32.
+
+    Args:
+        model: in eval mode on the CPU.
+        data: that it was trained on.
+        path: of the .onnx file.
+
+    Raises:
+        BadInput: onnxruntime is not installed.
+        ModelError: ONNX in fp32 already says something else than the model.
+    """
+    try:
+        from onnxruntime import quantization
+    except ImportError as error:
+        raise BadInput(
+            f"int8 needs {error.name}, which is not installed: pip install 'kdlab[onnx]'"
+        ) from error
+    test = data.test[:_TESTED]
+    images: Pixels = data.inputs[test]
+    with TemporaryDirectory(dir=path.parent) as folder:
+        whole, ready = Path(folder) / "fp32.onnx", Path(folder) / "ready.onnx"
+        half = Path(folder) / "int8.onnx"
+        ship(model, images[:_SHOWN], "onnx", whole)
+        quantization.quant_pre_process(whole, ready, skip_symbolic_shape=True)
+        quantization.quantize_static(
+            ready,
+            half,
+            _reader(quantization.CalibrationDataReader, data.inputs[data.train[:_SHOWN]]),
+            quant_format=quantization.QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+        )
+        found = _measured({"fp32": whole, "int8": half}, images, data.labels[test])
+        half.replace(path)
+    return Quantised(**found, images=len(images))
+
+
+def _reader(base: type[Any], images: Pixels) -> Any:
+    """What onnxruntime asks for images, in its own class."""
+
+    class Calibration(base):
+        def __init__(self) -> None:
+            self.left = [images[k : k + _AT_ONCE] for k in range(0, len(images), _AT_ONCE)]
+
+        def get_next(self) -> dict[str, Pixels] | None:
+            return {"pixels": self.left.pop()} if self.left else None
+
+    return Calibration()
+
+
+def _measured(
+    paths: dict[str, Path], images: Pixels, labels: NDArray[np.int64]
+) -> dict[str, InBits]:
+    """Forms take turns, so that a drift of the machine meets both."""
+    sessions = {name: onnx_session(path) for name, path in paths.items()}
+    alone, batch = images[:1], images[:_AT_ONCE]
+    taken: dict[str, tuple[list[float], list[float]]] = {n: ([], []) for n in paths}
+    for _ in range(_TURNS):
+        for name, run in sessions.items():
+            for given, seconds in zip((alone, batch), taken[name], strict=True):
+                seconds.append(_seconds(run, given) / len(given))
+    return {
+        name: InBits(
+            megabytes=paths[name].stat().st_size / 1e6,
+            top1=100 * _top1(run, images, labels),
+            alone_ms=1e3 * median(taken[name][0]),
+            batch_ms=1e3 * median(taken[name][1]),
+        )
+        for name, run in sessions.items()
+    }
+
+
+def _seconds(run: Callable[[Pixels], object], images: Pixels) -> float:
+    begin = time.perf_counter()
+    run(images)
+    return time.perf_counter() - begin
+
+
+def _top1(run: Runs, images: Pixels, labels: NDArray[np.int64]) -> float:
+    parts: Sequence[NDArray[np.float32]] = [
+        run(images[k : k + _AT_ONCE]) for k in range(0, len(images), _AT_ONCE)
+    ]
+    return float((np.concatenate(parts).argmax(1) == labels).mean())

@@ -1,0 +1,125 @@
+"""Inner outputs beside logits: the same in the student's process and from a pool, to the bit."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import kdlab
+from kdlab.errors import ModelError, SpecError
+from kdlab.events.log import select
+from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.models.with_features import Taps, WithFeatures, shapes_of, tap_of
+
+FEATURES = json.dumps(
+    [
+        {
+            "type": "features/hint",
+            "teacher": "blocks.2",
+            "student": "blocks.2",
+            "weight": 0.5,
+        },
+        {"type": "features/relation", "weight": 0.01},
+        {"type": "features/attention", "teacher": "blocks.1", "student": "blocks.1"},
+    ]
+)
+
+
+def views():
+    return torch.randint(0, 256, (3, 1, 16, 16), dtype=torch.uint8)
+
+
+def test_taps_are_what_modules_put_out_and_the_network_stays_what_it_was():
+    torch.manual_seed(0)
+    spec = CifarResNet(depth=8, width=(4, 4, 8, 8))
+    whole, x = spec.build(10, 1).eval(), views()
+    names = [tap_of(whole, name, x) for name in ("blocks.1", "penultimate")]
+    assert shapes_of(whole, names, x) == [(8, 8, 8), (8,)]
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in whole.modules()]
+    assert sum(hooks) == 0
+    taps = Taps(whole.net, names)
+    logits = whole(x)
+    maps, hidden = taps.taken()
+    taps.close()
+    head = whole.net.get_submodule(names[1].partition(":")[0])
+    assert torch.equal(head(hidden), logits)
+    served = WithFeatures(model=spec, taps=tuple(names), classes=10).build(1, 1).eval()
+    served.net.load_state_dict(whole.net.state_dict())
+    row = served(x)
+    assert torch.equal(row[:, :10], logits)
+    assert torch.equal(row[:, 10 : 10 + maps[0].numel()], maps.flatten(1))
+    assert torch.equal(row[:, 10 + maps[0].numel() :], hidden)
+
+
+def test_a_module_that_is_not_there_is_named():
+    whole = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1)
+    with pytest.raises(ModelError, match=r"no module 'layer9'"):
+        tap_of(whole, "layer9", views())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("smoke/none",), "nobody has a teacher"),
+        (("smoke/cached",), "keeps logits alone"),
+        (("smoke/served", "soft_labels.replies=top_k"), "need full or half"),
+        (("smoke/served", "soft_labels.sends=hidden"), "sends is hidden"),
+        (("smoke/served", "train.compile=true"), "train.compile"),
+        (
+            ("smoke/served", "aggregation={type: train/aggregation/all_reduce, ranks: 2}"),
+            "several ranks",
+        ),
+    ],
+)
+def test_who_cannot_have_features_hears_it_before_the_start(words, said):
+    with pytest.raises(SpecError, match=said):
+        kdlab.load(*words, f"features={FEATURES}")
+
+
+def test_what_does_not_fit_is_found_before_the_start(elsewhere):
+    wrong = "[{type: features/attention}]"
+    experiment = kdlab.load(
+        "smoke/in_process", f"features={wrong}", "tracking.enabled=false"
+    )
+    with pytest.raises(ModelError, match="compares maps"):
+        experiment.check(lambda line: None)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_features_served_are_features_online_to_the_bit(kdlab_home, elsewhere):
+    """The same batches in the same order: the same student, and projectors that learned."""
+
+    def run(config, *more):
+        one = kdlab.load(
+            config, f"features={FEATURES}", "tracking.enabled=false", "train.log_every_steps=1",
+            "train.checkpoint_every_steps=5", *more,
+        )  # fmt: skip
+        return one.start(lambda line: None).wait(timeout_s=600)
+
+    online = run("smoke/in_process")
+    served = run("smoke/served", "soft_labels.order=strict")
+    assert served.result["samples_lost"] == served.result["samples_repeated"] == 0
+    ends, losses = [], []
+    for one, member in ((online, "in_process"), (served, "served")):
+        folder = one.path / "members" / member / "seed0"
+        ends.append(load_file(folder / "student.safetensors"))
+        losses.append(losses_of(one, member))
+        kept = max((folder / "checkpoints").glob("step_*"))
+        tensors = load_file(kept / "state.safetensors")
+        assert any(name.startswith("projectors.0") for name in tensors)
+    assert losses[0] == losses[1]
+    assert all(torch.equal(ends[0][k], ends[1][k]) for k in ends[0])
+    plain = kdlab.load(
+        "smoke/in_process", "tracking.enabled=false", "train.log_every_steps=1"
+    )
+    without = plain.start(lambda line: None).wait(timeout_s=600)
+    first = losses_of(without, "in_process")[0]
+    assert losses[0][0] > first  # the inner losses were added
+
+
+def losses_of(run, member):
+    """Of the student: its teacher may have been trained in the same run."""
+    steps = select(run.folder.events, "step")
+    return [e["loss"] for e in steps if e["member"] == f"{member}/seed0"]

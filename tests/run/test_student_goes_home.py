@@ -1,0 +1,147 @@
+"""A student in eight bits, as a folder that timm loads, and behind MLflow's own server."""
+
+import base64
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import numpy as np
+import onnxruntime
+import pytest
+import timm
+import torch
+from PIL import Image
+from tests_support import free_port, until
+
+import kdlab
+from kdlab.config.check import construct
+from kdlab.config.load import compose_card
+from kdlab.data.images import DataSpec
+from kdlab.errors import BadInput
+from kdlab.events.event import unheard
+from kdlab.models.model import export
+from kdlab.models.patch_net import PatchNet
+from kdlab.models.timm import TimmModel
+from kdlab.run.outputs.quantised import quantise
+from kdlab.run.outputs.timm_folder import write_timm_folder
+from kdlab.train.teacher import TeacherSpec, prepare
+
+
+@pytest.mark.slow
+def test_eight_bits_lose_next_to_nothing(kdlab_home, tmp_path):
+    """Of a network that was trained on photos: the teacher that comes with kdlab."""
+    data = construct(DataSpec, compose_card("data/clothes")).load()
+    prepared = prepare(
+        construct(TeacherSpec, compose_card("teachers/clothes_resnet")), unheard
+    )
+    model = prepared.build(len(data.classes), data.shape[0])
+    path = tmp_path / "int8.onnx"
+    found = quantise(model, data, path)
+    assert found.images == len(data.test)
+    assert found.fp32.top1 > 75
+    assert found.fp32.top1 - found.int8.top1 < 1.0
+    assert found.int8.megabytes < 0.4 * found.fp32.megabytes
+    assert "times as fast on one core" in str(found)
+    session = onnxruntime.InferenceSession(path)
+    (scores,) = session.run(["scores"], {"pixels": data.inputs[data.test[:7]]})
+    assert scores.shape == (7, 10)
+    kinds = {node.type for node in session.get_inputs()}
+    assert kinds == {"tensor(uint8)"}
+    assert [p.name for p in tmp_path.iterdir()] == ["int8.onnx"]
+
+
+@pytest.fixture
+def digits_32():
+    """Shown at 32 pixels, in three channels."""
+    return construct(DataSpec, compose_card("data/clothes")).load()
+
+
+def test_timm_loads_the_folder_with_classes_and_how_images_are_shown(tmp_path, digits_32):
+    torch.manual_seed(0)
+    spec = TimmModel(variant="resnet10t", drop_path_rate=0.1)
+    model = spec.build(10, 3).eval()
+    student = tmp_path / "student.safetensors"
+    export(model, spec, student, digits_32)
+    (tmp_path / "README.md").write_text("# What is known of it\n")
+    folder = write_timm_folder(student, tmp_path / "mine", "apache-2.0")
+    assert {p.name for p in folder.iterdir()} == {
+        "model.safetensors", "config.json", "README.md",
+    }  # fmt: skip
+    again = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    views = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
+    shown = timm.data.resolve_data_config({}, model=again)
+    mean = torch.tensor(shown["mean"]).view(1, 3, 1, 1)
+    std = torch.tensor(shown["std"]).view(1, 3, 1, 1)
+    with torch.inference_mode():
+        assert torch.allclose(again((views / 255 - mean) / std), model(views), atol=1e-5)
+    assert shown["input_size"] == (3, 32, 32)
+    assert shown["crop_pct"] == digits_32.shown_how()["crop_pct"]
+    said = json.loads((folder / "config.json").read_text())
+    assert said["label_names"] == list(digits_32.classes)
+    card = (folder / "README.md").read_text()
+    assert "license: apache-2.0" in card
+    assert "What is known of it" in card
+
+
+def test_a_network_of_somebody_else_has_no_such_folder(tmp_path, digits_32):
+    spec = PatchNet(patch=4, width=8)
+    student = tmp_path / "student.safetensors"
+    export(spec.build(10, 3).eval(), spec, student, digits_32)
+    with pytest.raises(BadInput, match="timm loads its own networks only"):
+        write_timm_folder(student, tmp_path / "mine", "other")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_mlflow_serves_the_student_to_whoever_posts_an_image(kdlab_home, elsewhere):
+    """`mlflow models serve`, a real server; curl posts a file of an image."""
+    run = kdlab.load("smoke/none").start(lambda line: None).wait(timeout_s=600)
+    state = json.loads((run.path / "tracking.json").read_text())
+    (model,) = state["models"].values()
+    port = free_port()
+    images = run.test_images(2)
+    rows = []
+    for image in images:
+        written = io.BytesIO()
+        Image.fromarray(np.squeeze(image)).save(written, "PNG")
+        rows.append([base64.b64encode(written.getvalue()).decode()])
+    asked = elsewhere / "asked.json"
+    asked.write_text(json.dumps({"dataframe_split": {"columns": ["image"], "data": rows}}))
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": state["uri"]}
+    server = subprocess.Popen(
+        [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local",
+         "-m", f"models:/{model}", "--port", str(port), "--host", "127.0.0.1"],
+        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        until(lambda: server.poll() is not None or answers(port), seconds=120.0)
+        assert server.poll() is None
+        said = subprocess.run(
+            ["curl", "-s", "-H", "Content-Type: application/json", "-d", f"@{asked}",
+             f"http://127.0.0.1:{port}/invocations"],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+    found = json.loads(said)["predictions"]
+    expected = run.predict(images, top=10)
+    assert [one["class"] for one in found] == [one.top for one in expected]
+    assert [one["probability"] for one in found] == pytest.approx(
+        [one.probabilities[0] for one in expected]
+    )
+
+
+def answers(port):
+    with contextlib.suppress(urllib.error.URLError, OSError):
+        return (
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=2).status == 200
+        )
+    return False
