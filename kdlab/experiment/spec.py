@@ -120,9 +120,24 @@ def _one_student() -> MethodSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Expected(Spec):
+    """What others had with this recipe; for people, nothing is checked by it.
+
+    source: paper and table, or repository.
+    top1: percent on test of the student.
+    cost: what it takes.
+    """
+
+    source: str
+    top1: Annotated[float, Range(gt=0, le=100)] | None = None
+    cost: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExperimentSpec(Spec):
     """An experiment. `compare` runs it once per named soft-label source.
 
+    expects: what others had with it.
     teacher: one, or several whose probabilities are averaged. A model alone is trained on
         `data` as `train` says.
     features: losses between inner outputs of teacher and student, beside that of their logits.
@@ -133,6 +148,7 @@ class ExperimentSpec(Spec):
     """
 
     about: str = ""
+    expects: Expected | None = None
     method: MethodSpec = field(default_factory=_one_student)
     data: DataSpec
     teacher: TeacherSpec | tuple[TeacherSpec, ...] | None = None

@@ -1,0 +1,29 @@
+"""Published recipes: listed with their sources, and each can be asked for with each loss card."""
+
+import json
+
+import pytest
+
+import kdlab
+from kdlab.config import folders
+from kdlab.run.recipes import recipes
+
+LOSSES = sorted(n for n in folders.names("registry") if n.startswith("losses/"))
+
+
+def test_every_recipe_says_where_its_figures_are_from(kdlab_cli):
+    found = recipes()
+    assert len(found) >= 12
+    assert all(one["source"] and one["about"] and one["cost"] for one in found)
+    code, out, _ = kdlab_cli("recipes")
+    assert code == 0
+    assert all(one["name"] in out for one in found)
+    code, out, _ = kdlab_cli("recipes", "--json")
+    assert json.loads(out.splitlines()[-1])["recipes"] == found
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_pair_takes_every_loss_of_its_protocol(loss):
+    experiment = kdlab.load("recipes/cifar100/resnet32x4_resnet8x4", f"loss={loss}")
+    assert experiment.spec.train.drop_lr_at == (150, 180, 210)
+    assert experiment.spec.loss.soft_weight > 0
