@@ -200,12 +200,12 @@ class Served(SourceSpec):
             "or_value": self.inputs == "auto",
         }
 
-    def loss_faults(self, temperature: float) -> Iterator[Fault]:
-        if self.replies == "sampled" and temperature != 1:
+    def loss_faults(self, against_draws: str) -> Iterator[Fault]:
+        if self.replies == "sampled" and against_draws:
             yield Fault(
                 "replies",
-                f"is sampled and loss.temperature is {temperature:g}; draws are right on average "
-                "at temperature 1 alone. top_k or half serve other temperatures",
+                f"is sampled and {against_draws}; draws are right on average at temperature 1 "
+                "alone, for losses that are linear in them. top_k or half serve others",
             )
 
     def check(self, classes: int) -> None:

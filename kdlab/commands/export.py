@@ -1,6 +1,7 @@
 """`kdlab export RUN`."""
 
 import argparse
+import re
 
 from kdlab.commands.command import json_flag, show
 from kdlab.errors import BadInput
@@ -63,4 +64,5 @@ def _written(arguments: argparse.Namespace) -> int:
 def _facts(made: str) -> dict[str, str]:
     """Its first lines name the training and the file, or the folder and how many are in it."""
     member, written = made.splitlines()[:2]
-    return {"member": member, "written": written.partition(" (")[0], "text": made}
+    written = re.sub(r" \(\d+ networks\)$", "", written)
+    return {"member": member, "written": written, "text": made}

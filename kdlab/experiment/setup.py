@@ -110,13 +110,17 @@ class TrainingSetup:
         """Train the teacher now, where that has not been done yet, and measure it."""
         _ = self.teacher_measure
 
-    def load_teacher(self) -> LoadedTeacher:
-        """The teacher in this process; with `features` its inner outputs behind its logits."""
+    def load_teacher(self, *, logits: bool = False) -> LoadedTeacher:
+        """The teacher in this process; with `features` its inner outputs behind its logits.
+
+        Args:
+            logits: these alone, whatever the experiment compares.
+        """
         device = self.spec.train.chosen_device()
         # Fresh weights are drawn before the file's are loaded; the student's chance must
         # not depend on whether that happened before or after a resume.
         with torch.random.fork_rng():
-            if self.spec.features:
+            if self.spec.features and not logits:
                 _, model, fingerprint = self.tapped()
                 return loaded(model, fingerprint, device)
             return self.teacher.load(self.data, device)

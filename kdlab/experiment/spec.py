@@ -201,29 +201,14 @@ class ExperimentSpec(Spec):
         if taught and not self.teachers() and not self.method.needs_teacher:
             yield Fault("teacher", f"is missing; {taught[0].component} needs one")
         batch = self.method.labelled(self).batch
-        temperature = self.loss.softest
         for fault in (
             *self.soft_labels.batch_faults(batch),
-            *self.soft_labels.loss_faults(temperature),
+            *self.soft_labels.loss_faults(self.loss.against_draws()),
         ):
             yield fault.under("soft_labels")
-        if self.train.schedule == "plateau" and self.method.has_ranks(self):
-            yield Fault(
-                "train.schedule",
-                "is plateau, which asks for validation after each epoch; only a student in one "
-                "process is looked at so. step drops at given epochs",
-            )
+        yield from self._recipe_faults()
         yield from self._feature_faults()
-        if self.soft_labels.gives_hidden:
-            if not self.method.takes_hidden:
-                yield Fault(
-                    "soft_labels.sends", f"is hidden; {self.method.component} takes logits"
-                )
-            if len(self.teachers()) > 1:
-                yield Fault(
-                    "soft_labels.sends",
-                    f"is hidden, and there are {len(self.teachers())} teachers: whose head?",
-                )
+        yield from self._hidden_faults()
         keeping = [m.source for m in self.members() if m.source.keeps_labels]
         if keeping and self.data.sampling.active:
             yield Fault(
@@ -238,6 +223,39 @@ class ExperimentSpec(Spec):
                 "workers",
                 "is set, and one student in one process has no ranks to start there; "
                 "aggregation.type=train/aggregation/all_reduce",
+            )
+
+    def _recipe_faults(self) -> Iterator[Fault]:
+        if self.train.schedule == "plateau" and self.method.has_ranks(self):
+            yield Fault(
+                "train.schedule",
+                "is plateau, which asks for validation after each epoch; only a student in one "
+                "process is looked at so. step drops at given epochs",
+            )
+        norms = getattr(self.aggregation, "batch_norm", "sync")
+        if self.train.ema is not None and norms == "local":
+            yield Fault(
+                "train.ema",
+                "is set and aggregation.batch_norm is local: the mean would have one rank's "
+                "statistics",
+            )
+
+    def _hidden_faults(self) -> Iterator[Fault]:
+        if not self.soft_labels.gives_hidden:
+            return
+        if self.workers is not None:
+            yield Fault(
+                "soft_labels.sends",
+                "is hidden; ranks on workers do not have the teacher",
+            )
+        if not self.method.takes_hidden:
+            yield Fault(
+                "soft_labels.sends", f"is hidden; {self.method.component} takes logits"
+            )
+        if len(self.teachers()) > 1:
+            yield Fault(
+                "soft_labels.sends",
+                f"is hidden, and there are {len(self.teachers())} teachers: whose head?",
             )
 
     def _feature_faults(self) -> Iterator[Fault]:

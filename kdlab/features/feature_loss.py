@@ -11,7 +11,7 @@ from torch.nn.functional import adaptive_avg_pool2d, interpolate
 from kdlab.config.spec import NOT_NEGATIVE, Spec
 
 Shape = tuple[int, ...]
-"""Of one image: (D,) of a vector, (C, H, W) of a map."""
+"""Of one image: (D,) of a vector, (tokens, D), or (C, H, W) of a map, channels first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,25 +45,39 @@ class FeatureLossSpec(Spec, ABC):
 
     def misfit(self, student: Shape, teacher: Shape) -> str:
         """Why outputs of these shapes cannot be compared; empty where they can."""
+        unknown = {len(student), len(teacher)} - {1, 2, 3}
+        if unknown:
+            return (
+                f"{_named(student)} and {_named(teacher)}; vectors, tokens and maps can be"
+            )
         if len(student) != len(teacher):
             return f"{_named(student)} of the student and {_named(teacher)} of the teacher"
         if self.is_spatial and len(student) != 3:
             return f"{_named(student)}, and {self.component} compares maps"
-        if self.needs_width and self.projector == "none" and student[0] != teacher[0]:
-            return f"{student[0]} of the student, {teacher[0]} of the teacher, and no projector"
+        if self.needs_width and len(student) == 2 and student[0] != teacher[0]:
+            return f"{student[0]} tokens of the student, {teacher[0]} of the teacher"
+        own, theirs = _width(student), _width(teacher)
+        if self.needs_width and self.projector == "none" and own != theirs:
+            return f"{own} of the student, {theirs} of the teacher, and no projector"
         return ""
 
     def projection(self, student: Shape, teacher: Shape) -> nn.Module:
         """What brings the student's output to the teacher's width."""
-        if not self.needs_width or student[0] == teacher[0]:
+        own, theirs = _width(student), _width(teacher)
+        if not self.needs_width or own == theirs:
             return nn.Identity()
         if len(student) == 3:
-            return nn.Conv2d(student[0], teacher[0], 1, bias=False)
-        return nn.Linear(student[0], teacher[0])
+            return nn.Conv2d(own, theirs, 1, bias=False)
+        return nn.Linear(own, theirs)
+
+
+def _width(shape: Shape) -> int:
+    """Channels of a map; numbers of a vector, and of each token."""
+    return shape[0] if len(shape) == 3 else shape[-1]
 
 
 def _named(shape: Shape) -> str:
-    kind = {1: "a vector", 3: "a map"}.get(len(shape), "an output")
+    kind = {1: "a vector", 2: "tokens", 3: "a map"}.get(len(shape), "an output")
     return f"{kind} of {'×'.join(map(str, shape))}"
 
 

@@ -25,6 +25,11 @@ class Hinton(LossSpec):
     temperature: Annotated[float, POSITIVE] = 4.0
     standardise: bool = False
 
+    def against_draws(self) -> str:
+        if self.standardise:
+            return "loss.standardise is true"
+        return "" if self.temperature == 1 else f"loss.temperature is {self.temperature:g}"
+
     def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
         if self.standardise:
             same_shape(student, teacher)

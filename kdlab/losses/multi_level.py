@@ -1,5 +1,6 @@
 """Multi-level logit distillation, Jin et al. 2023 (CVPR): instances, batch and classes at once."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -7,6 +8,7 @@ from torch import Tensor, softmax
 
 from kdlab.config import register
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE
+from kdlab.errors import Fault
 from kdlab.losses.hinton import hinton_kd
 from kdlab.losses.soft_loss import LossSpec, same_shape, standardised
 
@@ -31,9 +33,9 @@ class MultiLevel(LossSpec):
     class_weight: Annotated[float, NOT_NEGATIVE] = 1.0
     standardise: bool = False
 
-    @property
-    def softest(self) -> float:
-        return max(self.temperatures)
+    def cross_faults(self) -> Iterator[Fault]:
+        if not self.temperatures:
+            yield Fault("temperatures", "is empty; the paper's are 2, 3, 4, 5, 6")
 
     def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
         if self.standardise:

@@ -23,6 +23,9 @@ class SoftCrossEntropy(LossSpec):
     soft_weight: Annotated[float, NOT_NEGATIVE] = 1.0
     temperature: Annotated[float, POSITIVE] = 1.0
 
+    def against_draws(self) -> str:
+        return "" if self.temperature == 1 else f"loss.temperature is {self.temperature:g}"
+
     def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
         return soft_cross_entropy(student, teacher, self.temperature)
 

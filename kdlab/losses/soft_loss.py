@@ -39,10 +39,12 @@ class LossSpec(Spec, ABC):
         """Whether it, or a part of it, needs the label of every sample."""
         return self.needs_labels
 
-    @property
-    def softest(self) -> float:
-        """The largest temperature that it softens with; 1 where it has none."""
-        return float(getattr(self, "temperature", 1.0))
+    def against_draws(self) -> str:
+        """Why labels that are right on average only do not serve it; empty where they do.
+
+        They serve what is linear in the teacher's probabilities.
+        """
+        return f"{self.component} is not linear in the teacher's probabilities"
 
     @abstractmethod
     def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:

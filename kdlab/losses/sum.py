@@ -31,9 +31,8 @@ class Sum(LossSpec):
     def of_labels(self) -> bool:
         return any(part.of_labels for part in self.parts)
 
-    @property
-    def softest(self) -> float:
-        return max(part.softest for part in self.parts)
+    def against_draws(self) -> str:
+        return next((why for part in self.parts if (why := part.against_draws())), "")
 
     def soft(self, student: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
         total = student.new_zeros(())

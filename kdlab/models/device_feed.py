@@ -4,6 +4,7 @@ Copies from pinned memory go on while kernels run, on a stream of their own; ker
 wait on the device, and the host goes on. On a CPU nothing is copied.
 """
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -94,6 +95,7 @@ def pin(address: int, count: int) -> bool:
     """
     refused = int(torch.cuda.cudart().cudaHostRegister(address, count, 0))
     if refused:
+        _forget_error()
         logging.getLogger("kdlab").warning(
             "%.0f MB of shared memory are not pinned (CUDA error %d): copies to the GPU wait "
             "for each other. `ulimit -l` says how much a process may pin.",
@@ -105,4 +107,12 @@ def pin(address: int, count: int) -> bool:
 
 def unpin(address: int) -> None:
     """Undo `pin`, before the memory goes."""
-    torch.cuda.cudart().cudaHostUnregister(address)
+    if int(torch.cuda.cudart().cudaHostUnregister(address)):
+        _forget_error()
+
+
+def _forget_error() -> None:
+    """CUDA keeps what a call refused, and PyTorch would take it for the next kernel's."""
+    with contextlib.suppress(RuntimeError):
+        torch.ones(1, device="cuda")
+        torch.cuda.synchronize()

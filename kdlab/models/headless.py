@@ -56,12 +56,15 @@ def without_head(whole: nn.Module, head: str) -> nn.Module:
 
 
 @torch.no_grad()
-def last_linear(model: Normalised, views: Tensor) -> str:
+def last_linear(
+    model: Normalised, views: Tensor, asked: str = "soft_labels.sends is hidden"
+) -> str:
     """Name of the linear layer whose output is the network's.
 
     Args:
         model: with its normalisation; the name is that within `model.net`.
         views: (N, C, H, W) uint8; one or two are enough.
+        asked: who wants to know, for the message.
 
     Raises:
         ModelError: its logits come from something else.
@@ -88,8 +91,8 @@ def last_linear(model: Normalised, views: Tensor) -> str:
             hook.remove()
     if id(logits) not in gave:
         raise ModelError(
-            f"soft_labels.sends is hidden, and the logits of {type(model.net).__name__} do not "
-            "come straight from a linear layer: there is no head to put to its hidden state. "
-            "Use soft_labels.sends=logits with replies: half or top_k."
+            f"{asked}, and the logits of {type(model.net).__name__} do not come straight from "
+            "a linear layer: there is no head to put to its hidden state. Logits can be had "
+            "(soft_labels.sends=logits), and features of other modules."
         )
     return gave[id(logits)][0]

@@ -137,8 +137,16 @@ def _per_channel(values: Sequence[float], channels: int) -> list[float]:
     return [sum(values) / len(values)] * channels
 
 
-def load_weights(net: nn.Module, path: Path, sha256: str | None = None) -> None:
+def load_weights(
+    net: nn.Module, path: Path, sha256: str | None = None, *, but: str | None = None
+) -> None:
     """Strictly load a file of plain tensors into a network.
+
+    Args:
+        net: the bare network.
+        path: of the file.
+        sha256: that it must have.
+        but: a module whose tensors stay as they are, whatever the file has.
 
     Raises:
         WeightsError: missing, other hash, unreadable, or names and shapes that differ.
@@ -158,6 +166,10 @@ def load_weights(net: nn.Module, path: Path, sha256: str | None = None) -> None:
             state = torch.load(path, map_location="cpu", weights_only=True)
         state = {k.removeprefix("net."): v for k, v in state.items()}
         state = {k: v for k, v in state.items() if k not in ("mean", "std")}
+        if but is not None:
+            state = {k: v for k, v in state.items() if not k.startswith(f"{but}.")}
+            own = net.state_dict()
+            state |= {k: v for k, v in own.items() if k.startswith(f"{but}.")}
         net.load_state_dict(state)
     except pickle.UnpicklingError as error:
         raise WeightsError(

@@ -25,7 +25,7 @@ def tap_of(model: Normalised, name: str, views: Tensor) -> str:
         ModelError: there is no such module, or no linear layer at the end.
     """
     if name == "penultimate":
-        return last_linear(model, views) + _INPUT
+        return last_linear(model, views, "features ask for penultimate") + _INPUT
     modules = dict(model.net.named_modules())
     if name not in modules or not name:
         raise ModelError(
@@ -46,6 +46,7 @@ class Taps:
     def __init__(self, net: nn.Module, taps: Sequence[str]) -> None:
         self.taps = tuple(taps)
         self._taken: dict[str, Tensor] = {}
+        self._versions: dict[str, tuple[Tensor, int]] = {}
         self._hooks: list[RemovableHandle] = []
         for tap in dict.fromkeys(self.taps):
             name, colon, _ = tap.partition(":")
@@ -64,13 +65,23 @@ class Taps:
     def _behind(self, tap: str) -> Any:
         def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
             self._taken[tap] = output
+            if isinstance(output, Tensor):
+                self._versions[tap] = output, output._version
 
         return hook
 
+    def changed(self) -> list[str]:
+        """Taps whose outputs were written over by what came behind them."""
+        return [tap for tap, (out, then) in self._versions.items() if out._version != then]
+
     def taken(self) -> list[Tensor]:
         """(N, ...) of each tap, in their order; kept no longer."""
+        missing = [tap for tap in self.taps if tap not in self._taken]
+        if missing:
+            raise ModelError(f"The network never asks its module {missing[0]}.")
         found = [self._taken[tap] for tap in self.taps]
         self._taken.clear()
+        self._versions.clear()
         return found
 
     def close(self) -> None:
@@ -90,6 +101,11 @@ def shapes_of(model: Normalised, taps: Sequence[str], views: Tensor) -> list[Sha
     try:
         with evaluating(model):
             model(views)
+        if over := taken.changed():
+            raise ModelError(
+                f"{over[0]} of {type(model.net).__name__} puts out what the next module writes "
+                "over (in place); take the module behind it."
+            )
         found = taken.taken()
     finally:
         taken.close()

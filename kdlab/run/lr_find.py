@@ -82,7 +82,7 @@ def lr_find(
         warmup_epochs=0.0,
         compile=False,
     )
-    own = TrainingSetup(replace(spec, train=train))
+    own = TrainingSetup(_asked_here(replace(spec, train=train)))
     member = own.spec.members()[-1]
     with (
         threads_of(train),
@@ -111,6 +111,16 @@ def lr_find(
     return _found(lrs, losses, taught)
 
 
+def _asked_here(spec: ExperimentSpec) -> ExperimentSpec:
+    """The same, with a teacher that is asked in this process for whatever is more than logits."""
+    if not (spec.features or spec.soft_labels.gives_hidden):
+        return spec
+    known = [prepared(one) for one in spec.teachers()]
+    if None in known or not known:
+        return replace(spec, features=(), soft_labels=NoTeacher(), compare=())
+    return replace(spec, soft_labels=InProcess(), compare=())
+
+
 def _source(
     own: TrainingSetup, folder: Path, samples: PlannedSamples
 ) -> tuple[LocalSource, bool]:
@@ -124,7 +134,11 @@ def _source(
         samples=samples,
         student="lr_find",
         folder=folder,
-        load_teacher=lambda: teacher.load(own.data, own.spec.train.chosen_device()),
+        load_teacher=(
+            own.load_teacher
+            if own.spec.features
+            else lambda: teacher.load(own.data, own.spec.train.chosen_device())
+        ),
     )
     spec = InProcess() if taught else NoTeacher()
     source = spec.build(context)

@@ -32,6 +32,11 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
             f"{data.name} has {len(data.train)} training and {len(data.test)} test images; at "
             "least 2 and 1 are needed."
         )
+    if spec.train.schedule == "plateau" and not len(data.validation):
+        raise DataError(
+            f"train.schedule is plateau, and {data.name} has no validation images to look at. Give "
+            "data.validation_share a share, or take another schedule."
+        )
     if data.unlabelled:
         _refuse_unlabelled(spec, data)
     for source in spec.sources().values():
@@ -45,6 +50,13 @@ def preflight(spec: ExperimentSpec, say: Callable[[str], None]) -> None:
         try:
             student = spec.student.build(len(data.classes), data.shape[0])
             check_fit(student, data.shape, len(data.classes), "the student")
+            if spec.train.layer_decay is not None and not hasattr(
+                student.net, "group_matcher"
+            ):
+                raise ModelError(
+                    f"train.layer_decay is {spec.train.layer_decay:g}, and "
+                    f"{spec.student.component} does not say what its layers are; timm's models do."
+                )
             if spec.features:
                 feature_job(spec.features, network_of(spec, data), student, data)
         except (MemoryError, RuntimeError) as error:  # PyTorch has no memory for it

@@ -31,5 +31,5 @@ def recipes_table(found: list[dict[str, Any]]) -> str:
     table = text_table_left(["recipe", "top-1 %", "cost"], rows)
     return (
         f"{table}\n\nRun one: kdlab run {found[0]['name']}. `kdlab show NAME` says where its "
-        "figures are from; loss=losses/cifar100_dkd takes another loss."
+        "figures are from; loss=losses/cifar100/dkd takes another loss."
     )

@@ -269,8 +269,8 @@ class SourceSpec(Spec, ABC):
         """What is too small for batches of so many samples."""
         yield from ()
 
-    def loss_faults(self, temperature: float) -> Iterator[Fault]:
-        """Why its labels do not serve a loss of this temperature."""
+    def loss_faults(self, against_draws: str) -> Iterator[Fault]:
+        """Why its labels do not serve a loss: one that draws do not serve says why."""
         yield from ()
 
     def feature_faults(self) -> Iterator[Fault]:

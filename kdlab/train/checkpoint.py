@@ -161,8 +161,8 @@ def load_newest(
         if head.spec_hash != spec_hash:
             raise CheckpointError(
                 f"{path} was written for spec {head.spec_hash}, this run has "
-                f"{spec_hash}. A resumed run must have the spec it was started with; "
-                "start a new run for another one."
+                f"{spec_hash}. A resumed run must have the spec it was started with, and a "
+                "version of kdlab whose specs have the same fields; start a new run for another."
             )
         facts = typed(kind, json.loads((path / "state.json").read_text()))
         if fits(facts):

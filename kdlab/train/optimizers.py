@@ -48,7 +48,7 @@ def faults(recipe: "Recipe") -> Iterator[Fault]:
             yield Fault("optimizer", f"is {name!r}.{nearest(name, names)}")
             return
         try:
-            make_optimizer(recipe, nn.Linear(2, 2))
+            _timms(recipe, nn.Linear(2, 2), None)
         except Exception as error:  # whatever timm's optimisers say of their options
             yield Fault("optimizer_options", f"{name} does not take them: {error}")
         return
@@ -60,7 +60,7 @@ def faults(recipe: "Recipe") -> Iterator[Fault]:
 def make_optimizer(recipe: "Recipe", model: nn.Module) -> torch.optim.Optimizer:
     """No weight decay on biases and norms, nor where timm's models ask for none."""
     if recipe.optimizer.startswith("timm/"):
-        return _timms(recipe, model)
+        return _timms(recipe, model, recipe.layer_decay)
     decayed = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
     plain = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
     groups = [
@@ -75,7 +75,9 @@ def make_optimizer(recipe: "Recipe", model: nn.Module) -> torch.optim.Optimizer:
     )
 
 
-def _timms(recipe: "Recipe", model: nn.Module) -> torch.optim.Optimizer:
+def _timms(
+    recipe: "Recipe", model: nn.Module, layer_decay: float | None
+) -> torch.optim.Optimizer:
     from timm.optim import create_optimizer_v2
 
     network = getattr(
@@ -87,7 +89,7 @@ def _timms(recipe: "Recipe", model: nn.Module) -> torch.optim.Optimizer:
         lr=recipe.lr,
         weight_decay=recipe.weight_decay,
         momentum=recipe.momentum,
-        layer_decay=recipe.layer_decay,
+        layer_decay=layer_decay,
         **{
             k: tuple(v) if isinstance(v, list) else v
             for k, v in recipe.optimizer_options.items()

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _OWN = ("constant", "cosine", "step", "plateau")
 _TIMMS = ("timm/cosine", "timm/tanh", "timm/poly", "timm/step", "timm/multistep")
+_NEEDED = {"timm/step": "decay_epochs", "timm/multistep": "decay_milestones"}
 # Sets of them stand in kdlab's own fields, and all of this is counted in steps.
 _GIVEN = ("num_epochs", "warmup_epochs", "warmup_lr", "warmup_prefix", "step_on_epochs",
           "updates_per_epoch", "plateau_mode", "patience_epochs")  # fmt: skip
@@ -44,9 +45,13 @@ def faults(recipe: "Recipe") -> Iterator[Fault]:
         if given:
             yield Fault(f"schedule_options.{given[0]}", "is set by kdlab")
             return
+        needed = _NEEDED.get(name)
+        if needed is not None and needed not in recipe.schedule_options:
+            yield Fault("schedule_options", f"lacks {needed}, in epochs; {name} needs it")
+            return
         try:
             lr_at(recipe, 0.0, 1)
-        except (TypeError, ValueError, AssertionError) as error:
+        except (TypeError, ValueError, ArithmeticError, AssertionError) as error:
             yield Fault("schedule_options", f"{name} does not take them: {error}")
 
 
@@ -69,7 +74,11 @@ def lr_at(recipe: "Recipe", epoch: float, steps_per_epoch: int, drops: int = 0) 
     elif recipe.schedule == "plateau":
         lr *= recipe.drop_lr_factor**drops
     elif recipe.schedule in _TIMMS:
-        lr = _timms(recipe, steps_per_epoch)(round(epoch * steps_per_epoch))
+        done = math.floor(
+            epoch * steps_per_epoch + 1e-6
+        )  # the rest of an epoch is a step, too
+        last = recipe.epochs * steps_per_epoch - 1
+        lr = _timms(recipe, steps_per_epoch)(min(done, last))
     if epoch < recipe.warmup_epochs:
         # Step 0 trains too: it gets the first of equal rises, not zero.
         lr *= (epoch * steps_per_epoch + 1) / math.ceil(
@@ -104,7 +113,7 @@ class _TimmSchedule:
         self._scheduler, _ = create_scheduler_v2(
             self._optimizer,
             sched=name.removeprefix("timm/"),
-            num_epochs=epochs,
+            num_epochs=_first_cycle(epochs, options),
             warmup_epochs=0,
             step_on_epochs=False,
             updates_per_epoch=steps,
@@ -114,6 +123,15 @@ class _TimmSchedule:
     def __call__(self, step: int) -> float:
         self._scheduler.step_update(step)
         return float(self._optimizer.param_groups[0]["lr"])
+
+
+def _first_cycle(epochs: int, options: Mapping[str, Any]) -> float:
+    """Epochs until the first restart, so that all cycles together are the training."""
+    cycles, longer = (
+        int(options.get("cycle_limit", 1)),
+        float(options.get("cycle_mul", 1.0)),
+    )
+    return epochs / sum(longer**k for k in range(max(1, cycles)))
 
 
 def _timms(recipe: "Recipe", steps: int) -> _TimmSchedule:

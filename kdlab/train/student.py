@@ -273,7 +273,7 @@ class StudentLoop(PlanLoop):
     # Reporting and saving
 
     def _log(self) -> None:
-        loss, lr = self._refuse_bad_loss(), self.descent.optimizer.param_groups[0]["lr"]
+        loss, lr = self._refuse_bad_loss(), self.step.lr
         assert self.source is not None
         figures = self.source.figures() if self.is_master else {}
         self._log_step(loss, lr, figures=figures)
@@ -289,7 +289,7 @@ class StudentLoop(PlanLoop):
             return self._last_loss
         loss = self._last_loss = float(torch.stack(since).mean())
         if not math.isfinite(loss):
-            lr = self.descent.optimizer.param_groups[0]["lr"]
+            lr = self.step.lr
             raise KdlabError(
                 f"The loss is {loss} near step {self.position.step} (epoch "
                 f"{self.position.epoch}, lr {lr:g}). Training cannot go on from here. The "

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from kdlab.data.splits import NO_LABEL
 from kdlab.models.device_feed import DeviceFeed
+from kdlab.papers.shares import shared_rows
 from kdlab.soft_labels.source import Batch, MixedLabels
 from kdlab.train.feature_teaching import FeatureTeaching
 from kdlab.train.schedules import lr_at
@@ -29,6 +30,9 @@ class BatchStep:
         if job.features is not None:
             self.features = FeatureTeaching(job.features, descent.model, job.seed)
             descent.add(self.features.projectors)
+        self.lr = (
+            job.recipe.lr
+        )  # of the last step; groups of parameters may have shares of it
         self.drops = 0  # of the learning rate, by the plateau schedule
         self.loss = job.loss  # with the weights and the temperature that it has now
 
@@ -45,7 +49,7 @@ class BatchStep:
         moved = self.feed.moved(*given, *([] if batch.soft is None else [batch.soft]))
         rows, total = len(batch.ids), torch.zeros((), device=self.descent.device)
         self.descent.begin()
-        parts = list(self._parts(moved, batch.mixed))
+        parts = list(self._parts(moved, batch.mixed, self._count_of_parts(of_rows)))
         for number, (views, labels, soft, mixed) in enumerate(parts):
             with self._alone(last=number == len(parts) - 1):
                 scores = self.descent.scores(views)
@@ -53,20 +57,34 @@ class BatchStep:
                 self.descent.backward(ranks.weigh(loss, rows, of_rows))
             total += loss.detach()
         batches = self.job.samples.plan.batches
-        lr = lr_factor * ranks.lr_scale * lr_at(recipe, epoch, batches, self.drops)
-        self.descent.update(lr)
+        self.lr = lr_factor * ranks.lr_scale * lr_at(recipe, epoch, batches, self.drops)
+        self.descent.update(self.lr)
         self.feed.wait()  # the source may overwrite the batch from now on
         return total
 
+    def _count_of_parts(self, of_rows: int) -> int:
+        """Parts of a batch: the same on all ranks, whose norms meet in each; two rows at least."""
+        wanted = self.job.recipe.accumulate
+        if wanted == 1:
+            return 1
+        least = min(shared_rows(of_rows, self.job.samples.part.shares))
+        return max(1, min(wanted, least // 2))
+
     def _parts(
-        self, moved: Sequence[Tensor], mixed: MixedLabels | None
+        self, moved: Sequence[Tensor], mixed: MixedLabels | None, count: int
     ) -> Iterator[tuple[Tensor, Tensor, Tensor | None, MixedLabels | None]]:
         """Views, labels, soft labels and what is mixed in, of each part of a batch."""
-        size = -(-len(moved[0]) // self.job.recipe.accumulate)
-        for at in range(0, len(moved[0]), size):
-            own = slice(at, at + size)
-            views, labels, *soft = (tensor[own] for tensor in moved)
-            part = mixed and MixedLabels(mixed.others[own], mixed.share[own])
+        cut = [tensor.tensor_split(count) for tensor in moved]
+        others = share = None
+        if mixed is not None:
+            others, share = (
+                mixed.others.tensor_split(count),
+                mixed.share.tensor_split(count),
+            )
+        for number, (views, labels, *soft) in enumerate(zip(*cut, strict=True)):
+            part = None
+            if others is not None and share is not None:
+                part = MixedLabels(others[number], share[number])
             yield views, labels, soft[0] if soft else None, part
 
     def _alone(self, *, last: bool) -> AbstractContextManager[object]:

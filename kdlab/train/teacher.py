@@ -6,7 +6,8 @@ same share one file, and a changed recipe is another teacher.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -15,21 +16,25 @@ import torch
 from torch import Tensor, nn
 
 from kdlab.config import Range, register, registry
+from kdlab.config.folders import located
 from kdlab.config.home import home, locked, write_json
 from kdlab.config.registry import component_names
 from kdlab.config.seal import file_sha256
 from kdlab.config.spec import POSITIVE, Spec
 from kdlab.data.images import DataSpec, ImageData
 from kdlab.data.samples import planned
-from kdlab.errors import ModelError, RunStopped, TeacherRefused
+from kdlab.errors import Fault, ModelError, RunStopped, TeacherRefused
 from kdlab.events.event import Emit
 from kdlab.events.general import Note
 from kdlab.events.runs import TeacherReady, TeacherTraining
 from kdlab.models.ensemble import combined
-from kdlab.models.model import ModelSpec, Normalised, check_fit, load_weights
+from kdlab.models.headless import last_linear
+from kdlab.models.model import ModelSpec, Normalised, check_fit, export, load_weights
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.soft_labels.source import LoadedTeacher
+from kdlab.train.evaluate import evaluate
+from kdlab.train.linear_probe import fit_last_layer
 from kdlab.train.recipe import Recipe
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
@@ -42,6 +47,10 @@ class TeacherSpec(Spec):
 
     model: with `weights` (and sha256) it is used as it is and nothing is trained.
     data, recipe: needed to train it when it has no weights; null is the experiment's own.
+    backbone: a weights file of the same network with another last layer, where training or
+        probing begins: a foundation model, or one of other classes.
+    probe: only the last layer is learned, by logistic regression on what the rest makes of the
+        training images: seconds. For `pretrained: true`, or a `backbone`.
     min_top1: percent on validation; a teacher that stays below is refused.
     weight: of this teacher's probabilities when it is one of several (an ensemble).
     """
@@ -50,6 +59,8 @@ class TeacherSpec(Spec):
     data: DataSpec | None = None
     recipe: Recipe | None = None
     seed: int = 0
+    backbone: str | None = None
+    probe: bool = False
     min_top1: Annotated[float, Range(ge=0, le=100)] | None = None
     weight: Annotated[float, POSITIVE] = 1.0
 
@@ -69,7 +80,16 @@ class TeacherSpec(Spec):
     @property
     def trainable(self) -> bool:
         """Whether it says how it comes by its weights."""
-        return self.model.weights is not None or None not in (self.data, self.recipe)
+        if self.model.weights is not None:
+            return True
+        return self.data is not None and (self.probe or self.recipe is not None)
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.model.weights is None:
+            return
+        for name in ("backbone", "probe"):
+            if getattr(self, name):
+                yield Fault(name, "is set, and model.weights are taken as they are")
 
     def in_experiment(self, data: DataSpec, recipe: Recipe) -> "TeacherSpec":
         """This teacher; what its training lacks is taken from the experiment's."""
@@ -146,8 +166,10 @@ def frozen(model: M) -> M:
     return model.requires_grad_(requires_grad=False)
 
 
-# Fields that were added to recipes and models, and what they did before.
-_ADDED: Mapping[str, object] = {
+# Fields that were added, and what was done before.
+_ADDED_TO_TEACHERS: Mapping[str, object] = {"backbone": None, "probe": False}
+_ADDED_TO_TIMMS: Mapping[str, object] = {"drop_rate": None, "drop_path_rate": None}
+_ADDED_TO_RECIPES: Mapping[str, object] = {
     "optimizer_options": {},
     "layer_decay": None,
     "schedule_options": {},
@@ -155,9 +177,23 @@ _ADDED: Mapping[str, object] = {
     "hard_loss": "cross_entropy",
     "accumulate": 1,
     "ema": None,
-    "drop_rate": None,
-    "drop_path_rate": None,
 }
+
+
+def _without(block: dict[str, Any], added: Mapping[str, object]) -> None:
+    for name, default in added.items():
+        if name in block and block[name] == default:
+            del block[name]
+
+
+def _without_drops(tree: Any) -> None:
+    """Fields of timm's models, wherever they stand within others."""
+    if not isinstance(tree, dict):
+        return
+    if str(tree.get("type", "")).startswith("timm/"):
+        _without(tree, _ADDED_TO_TIMMS)
+    for inner in tree.values():
+        _without_drops(inner)
 
 
 def recipe_hash(spec: TeacherSpec) -> str:
@@ -166,16 +202,17 @@ def recipe_hash(spec: TeacherSpec) -> str:
     for name in ("min_top1", "weight"):  # they say nothing about the weights
         parts.pop(name)
     recipe = parts["recipe"] or {}
-    for block in (recipe, parts["model"]):
-        for (
-            name,
-            default,
-        ) in _ADDED.items():  # teachers that were trained before stay what they are
-            if name in block and block[name] == default:
-                del block[name]
+    # Teachers that were trained before stay what they are.
+    _without(recipe, _ADDED_TO_RECIPES)
+    _without(parts, _ADDED_TO_TEACHERS)
+    _without_drops(parts["model"])
     for name in list(recipe):
         if name.startswith(("log_", "checkpoint_", "threads", "device")):
             del recipe[name]
+    if spec.backbone is not None:  # the file counts, not where it lies
+        parts["backbone"] = file_sha256(Path(located(spec.backbone)).expanduser())
+    if spec.probe:
+        parts["recipe"] = None
     identity = spec.data.identity() if spec.data else ""
     # A component from a notebook cell is what its text says, not its name alone.
     cells = {name: registry.cell_source(name) for name in sorted(component_names(parts))}
@@ -206,6 +243,18 @@ def check(spec: TeacherSpec, data: ImageData) -> None:
             )
     model = spec.model.build(len(data.classes), data.shape[0])
     check_fit(model, data.shape, len(data.classes), "the teacher")
+    begin_with(spec, model, data)
+
+
+def begin_with(spec: TeacherSpec, model: Normalised, data: ImageData) -> None:
+    """Load the backbone, if there is one, into a model that was just built.
+
+    Raises:
+        WeightsError: missing, damaged, or of another network.
+    """
+    if spec.backbone is not None:
+        head = last_linear(model, torch.from_numpy(data.inputs[data.train[:2]]))
+        load_weights(model.net, Path(located(spec.backbone)).expanduser(), but=head)
 
 
 def prepared(spec: TeacherSpec) -> PreparedTeacher | None:
@@ -263,6 +312,9 @@ def prepare(
 
 def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]) -> None:
     assert spec.data is not None
+    if spec.probe:
+        _probe(spec, folder, emit)
+        return
     assert spec.recipe is not None
     recipe = spec.recipe
     data = spec.data.load(lambda line: emit(Note(message=line)), verify=True)
@@ -273,6 +325,7 @@ def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
     )
     model = spec.model.build(len(data.classes), data.shape[0])
     fit_pixel_mean(model, data.inputs, data.train)
+    begin_with(spec, model, data)
     job = StudentJob(
         recipe=recipe,
         model_spec=spec.model,
@@ -296,5 +349,39 @@ def _train(spec: TeacherSpec, folder: Path, emit: Emit, stop: Callable[[], bool]
         "train_seconds": result.train_seconds,
         "samples_per_second": result.samples_per_second,
         "test": asdict(result.best),
+    }
+    write_json(folder / "facts.json", facts)  # last: its presence means complete
+
+
+def _probe(spec: TeacherSpec, folder: Path, emit: Emit) -> None:
+    """Learn the last layer alone."""
+    assert spec.data is not None
+    recipe = spec.recipe or Recipe()
+    data = spec.data.load(lambda line: emit(Note(message=line)), verify=True)
+    torch.manual_seed(spec.seed)
+    model = spec.model.build(len(data.classes), data.shape[0])
+    fit_pixel_mean(model, data.inputs, data.train)
+    begin_with(spec, model, data)
+    begin, device, batch = (
+        time.perf_counter(),
+        recipe.chosen_device(),
+        recipe.evaluate_batch,
+    )
+    count = fit_last_layer(model, data, device, batch)
+    seconds = time.perf_counter() - begin
+    emit(Note(message=f"the teacher's last layer was fitted to {count:,} images"))
+    validation = evaluate(model, data, data.validation, batch)
+    test = evaluate(model, data, data.test, batch)
+    path = folder / "best.safetensors"
+    folder.mkdir(parents=True, exist_ok=True)
+    export(model.cpu(), spec.model, path, data, test_top1=test.top1)
+    facts = {
+        "validation_top1": validation.top1,
+        "test_top1": test.top1,
+        "test_top5": test.top5,
+        "epoch": 0,
+        "train_seconds": seconds,
+        "samples_per_second": count / max(1e-9, seconds),
+        "test": asdict(test),
     }
     write_json(folder / "facts.json", facts)  # last: its presence means complete

@@ -11,7 +11,7 @@ from kdlab.tuning.spec import SweepSpec
 # What these are decides which teacher a pool serves, and how it is measured.
 _OF_THE_POOL = (
     *("data", "teacher", "teacher_pool", "method"),
-    *("train.batch", "soft_labels.inputs"),
+    *("train.batch", "soft_labels.inputs", "soft_labels.sends", "features"),
 )
 
 

@@ -231,6 +231,13 @@ class Space:
         if other.low is not None and other.low <= 0:
             yield f"is a factor of {dimension.times}, whose low is {other.low:g}, not above 0"
 
+    def _said_of(self, key: str, choice: object) -> Iterator[str]:
+        """What the spec itself finds wrong with a name, such as one of an optimiser."""
+        try:
+            self._built({key: choice})
+        except SpecError as error:
+            yield from (fault.message for fault in error.faults if fault.key == key)
+
     def _choice_faults(
         self, leaf: Leaf, dimension: Dimension, conditions: Mapping[str, object]
     ) -> Iterator[str]:
@@ -238,6 +245,9 @@ class Space:
         for choice in dimension.choices:
             if leaf.choices and choice not in leaf.choices:
                 yield f"{choice!r} is none of {', '.join(map(str, leaf.choices))}"
+                continue
+            if leaf.kinds == (str,) and not leaf.choices:
+                yield from self._said_of(leaf.key, choice)
                 continue
             if not leaf.choices and leaf.limit is not None and _is_number(choice):
                 message = leaf.limit.fault(choice)

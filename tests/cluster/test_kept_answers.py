@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.teachers import inference as inference_module
 from kdlab.cluster.teachers.inference import Inference, Request
 from kdlab.cluster.teachers.kept_answers import KeptAnswers
 from kdlab.cluster.teachers.probe import identity_of
@@ -167,6 +168,28 @@ def test_what_is_begun_is_answered_by_its_own_labels_whatever_begins_meanwhile(t
     for number, ids in enumerate(asked_for):
         assert np.array_equal(got[number], asked(right, 0, ids))
     assert inference.answered == len(asked_for)
+
+
+def test_the_rate_is_of_all_samples_over_all_seconds(teacher):
+    """Two that were ready together took no time in turn: a mean of rates came to millions."""
+    inference = serving(*teacher, share=False)
+    inference.t_t, inference.best_batch = 1000.0, 16
+    pace = inference_module._Pace(16, 0.016)
+    for _ in range(200):
+        pace.add(16, 0.032)
+        inference.t_t = pace.add(16, 0.0)
+    assert inference.t_t == pytest.approx(1000, rel=0.06)
+    for number in range(40):
+        under_way = [
+            one
+            for k in range(2)
+            for one in inference.begun(
+                [Request(number, np.arange(16), None, lambda a: None, inference)]
+            )
+        ]
+        for one in under_way:
+            inference.finish(one)
+    assert inference.t_t < 1e6
 
 
 def test_views_that_take_long_are_begun_for_what_is_missing_on_arrival(kdlab_home):

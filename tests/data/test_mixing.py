@@ -116,7 +116,11 @@ def test_the_hard_label_is_shared(kdlab_digits):
     )
     step = object.__new__(BatchStep)
     step.unlabelled = False
-    step.job = type("Job", (), {"recipe": type("R", (), {"label_smoothing": 0.1})})
+    step.job = type(
+        "Job",
+        (),
+        {"recipe": type("R", (), {"label_smoothing": 0.1, "hard_loss": "cross_entropy"})},
+    )
     hard, counts = step._hard(scores, labels, mixed)
     both = torch.zeros(6, 10)
     for i in range(6):
@@ -134,7 +138,11 @@ def test_images_without_a_label_are_left_to_the_teacher():
     scores, labels = torch.randn(4, 10), torch.tensor([3, -1, 4, -1])
     step = object.__new__(BatchStep)
     step.unlabelled = True
-    step.job = type("Job", (), {"recipe": type("R", (), {"label_smoothing": 0.0})})
+    step.job = type(
+        "Job",
+        (),
+        {"recipe": type("R", (), {"label_smoothing": 0.0, "hard_loss": "cross_entropy"})},
+    )
     hard, _ = step._hard(scores, labels, None)
     assert hard == pytest.approx(
         float(cross_entropy(scores[[0, 2]], labels[[0, 2]])) / 2, 1e-6

@@ -10,6 +10,7 @@ import kdlab
 from kdlab.errors import ModelError, SpecError
 from kdlab.events.log import select
 from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.models.torchvision import TorchvisionModel
 from kdlab.models.with_features import Taps, WithFeatures, shapes_of, tap_of
 
 FEATURES = json.dumps(
@@ -50,6 +51,23 @@ def test_taps_are_what_modules_put_out_and_the_network_stays_what_it_was():
     assert torch.equal(row[:, :10], logits)
     assert torch.equal(row[:, 10 : 10 + maps[0].numel()], maps.flatten(1))
     assert torch.equal(row[:, 10 + maps[0].numel() :], hidden)
+
+
+def test_what_the_next_module_writes_over_is_refused():
+    """torchvision's ReLU works in place: the norm before it puts out something else."""
+    whole = TorchvisionModel(variant="resnet18").build(10, 3)
+    x = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    with pytest.raises(ModelError, match="writes over"):
+        shapes_of(whole, ["bn1"], x)
+    assert shapes_of(whole, ["layer1"], x) == [(64, 16, 16)]
+    assert sum(len(m._forward_hooks) for m in whole.modules()) == 0
+
+
+def test_a_module_that_is_never_asked_is_named():
+    whole = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1)
+    whole.net.unused = torch.nn.Linear(2, 2)
+    with pytest.raises(ModelError, match="never asks its module unused"):
+        shapes_of(whole, ["unused"], views())
 
 
 def test_a_module_that_is_not_there_is_named():

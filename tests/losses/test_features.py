@@ -95,6 +95,10 @@ def test_what_cannot_be_compared_is_said():
     assert "a vector of 8" in Hint().misfit((8,), (4, 2, 2))
     assert "compares maps" in Attention().misfit((8,), (8,))
     assert "no projector" in Hint(projector="none").misfit((8,), (4,))
+    assert "197 tokens" in Hint().misfit((197, 192), (196, 384))
+    assert (
+        Hint().projection((197, 192), (197, 384))(torch.zeros(2, 197, 192)).shape[2] == 384
+    )
     assert not Relation(projector="none").misfit((8,), (4,))
 
 

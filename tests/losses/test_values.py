@@ -142,5 +142,10 @@ def test_a_sum_adds_what_its_parts_weigh():
     expected = sum(p.soft_weight * float(p.soft(*TENSORS, labels)) for p in parts)
     assert float(whole.soft(*TENSORS, labels)) == pytest.approx(expected, rel=1e-10)
     assert whole.of_labels
-    assert whole.softest == 7.0
+    assert "temperature is 4" in whole.against_draws()
+    assert "not linear" in Sum(parts=parts[1:]).against_draws()
+    assert "temperature is 0.5" in Sum(parts=(Hinton(temperature=0.5),)).against_draws()
+    assert not Sum(parts=(Hinton(temperature=1.0),)).against_draws()
+    assert "standardise" in Hinton(temperature=1.0, standardise=True).against_draws()
+    assert "not linear" in Hard().against_draws()
     assert not Sum(parts=parts[:1]).of_labels

@@ -22,7 +22,7 @@ def started():
     return kdlab.load(
         "smoke/served",
         "soft_labels.order=strict",  # the same steps, whoever comes and goes
-        "teacher_pool={type: cluster/local_pool, teachers: 3, chaos: true}",
+        "teacher_pool={type: cluster/local_pool, teachers: 3, chaos: true, engine: eager}",
         "train.epochs=1000000",
         "train.schedule=constant",
         "train.log_every_steps=1",

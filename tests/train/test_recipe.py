@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
@@ -86,11 +88,27 @@ def test_a_schedule_of_timms_is_timms_in_any_order(name):
         assert lr_at(recipe, step / 10, 10) == pytest.approx(expected[step], rel=1e-9)
 
 
-def test_restarts_come_back_to_the_first_rate():
+def test_restarts_come_within_the_training():
     options = {"cycle_limit": 4, "cycle_decay": 0.5}
-    recipe = Recipe(epochs=2, lr=1.0, schedule="timm/cosine", schedule_options=options)
-    found = [lr_at(recipe, epoch, 10) for epoch in (0, 1, 2, 3, 4)]
-    assert found == pytest.approx([1.0, 0.5, 0.5, 0.25, 0.25])
+    recipe = Recipe(epochs=8, lr=1.0, schedule="timm/cosine", schedule_options=options)
+    found = [lr_at(recipe, epoch, 10) for epoch in range(8)]
+    assert found == pytest.approx([1.0, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125, 0.0625])
+    longer = Recipe(
+        epochs=7, lr=1.0, schedule="timm/cosine",
+        schedule_options={"cycle_limit": 3, "cycle_mul": 2.0, "cycle_decay": 1.0},
+    )  # fmt: skip
+    starts = [epoch for epoch in range(7) if lr_at(longer, epoch, 10) > 0.99]
+    assert starts == [0, 1, 3]
+
+
+def test_the_rest_of_an_epoch_does_not_belong_to_the_next():
+    """23 steps of 64 and one of 29 samples: the last step began a cycle anew."""
+    options = {"cycle_limit": 2}
+    recipe = Recipe(epochs=4, lr=1.0, schedule="timm/cosine", schedule_options=options)
+    done = [64 * k / 1437 for k in range(23)]
+    rates = [lr_at(recipe, epoch + part, 23) for epoch in range(4) for part in done]
+    assert all(a >= b for a, b in itertools.pairwise(rates[:46]))
+    assert all(a >= b for a, b in itertools.pairwise(rates[46:]))
 
 
 def test_a_plateau_drops_after_so_many_looks_without_a_best():
@@ -128,6 +146,11 @@ def test_a_plateau_drops_after_so_many_looks_without_a_best():
             "set by kdlab",
         ),
         ({"schedule_options": {"min_lr": 0.1}}, "no effect"),
+        ({"schedule": "timm/step"}, "lacks decay_epochs"),
+        (
+            {"schedule": "timm/step", "schedule_options": {"decay_epochs": 0}},
+            "does not take them",
+        ),
         ({"accumulate": 65}, "more than batch"),
         ({"schedule": "step"}, "drop_lr_at"),
         ({"drop_lr_at": (3,)}, "no effect"),

@@ -1,16 +1,20 @@
 """timm's optimisers and schedules, means of weights, parts of batches: resumed exactly."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from safetensors.torch import load_file
 from student_loops import Recorder, make, source
 from timm.loss import BinaryCrossEntropy
 
+from kdlab.data.samples import RankPart
 from kdlab.data.splits import NO_LABEL
 from kdlab.errors import RunStopped
 from kdlab.models.patch_net import PatchNet
+from kdlab.papers.shares import shared_rows
 from kdlab.train.optimizers import known
-from kdlab.train.student_step import binary_cross_entropy
+from kdlab.train.student_step import BatchStep, binary_cross_entropy
 
 WORDS = [
     {"optimizer": "timm/lamb", "lr": 0.01},
@@ -97,6 +101,37 @@ def test_parts_of_a_batch_have_the_gradient_of_all_of_it(samples, tmp_path):
         assert loss == pytest.approx(ends[0][0], rel=1e-5)
         for one, two in zip(weights, ends[0][1], strict=True):
             assert torch.allclose(one, two, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranks", "wanted", "parts"),
+    [
+        (64, 1, 4, 4),
+        (10, 1, 8, 5),
+        (17, 2, 8, 4),
+        (29, 2, 8, 7),
+        (50, 3, 8, 8),
+        (3, 1, 8, 1),
+    ],
+)
+def test_ranks_cut_their_rows_into_as_many_parts(rows, ranks, wanted, parts):
+    """Their norms meet in each part; with one row there is no variance."""
+    cut = []
+    for rank in range(ranks):
+        own = shared_rows(rows, (1.0,) * ranks)[rank]
+        job = SimpleNamespace(
+            recipe=SimpleNamespace(accumulate=wanted),
+            samples=SimpleNamespace(part=RankPart(rank, (1.0,) * ranks)),
+        )
+        step = SimpleNamespace(job=job)
+        count = BatchStep._count_of_parts(step, rows)
+        moved = [torch.arange(own), torch.arange(own)]
+        found = list(BatchStep._parts(step, moved, None, count))
+        assert [len(f[0]) for f in found] == [len(f[1]) for f in found]
+        assert sum(len(f[0]) for f in found) == own
+        assert min(len(f[0]) for f in found) >= 2 or own < 4
+        cut.append(len(found))
+    assert set(cut) == {parts}
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

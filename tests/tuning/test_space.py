@@ -82,7 +82,8 @@ def test_what_is_enqueued_is_named_as_optuna_names_it():
         ("train.lr", {"low": -1, "high": 1}, r"low is -1, must be > 0"),
         ("train.epochs", {"low": 1.5, "high": 3}, r"whole numbers"),
         ("train.optimizer", {"low": 1, "high": 3}, r"give choices"),
-        ("train.optimizer", {"choices": ["sgd", "sgdd"]}, r"'sgdd' is none of"),
+        ("train.optimizer", {"choices": ["sgd", "sgdd"]}, r"'sgdd'; there is sgd"),
+        ("train.precision", {"choices": ["fp32", "fp33"]}, r"'fp33' is none of"),
         ("train.batch", {"choices": [16, 0]}, r"must be >"),
         ("train.batch", {"choices": ["many"]}, r"'many' is not a whole number"),
         ("loss", {"choices": ["losses/hinton", "losses/hintom"]}, r"losses/hintom"),
@@ -185,7 +186,7 @@ def test_a_leaf_says_what_it_takes():
     base = searched(TRAINED).space.base
     assert leaf_of(base, "train.epochs").kinds == (int,)
     assert leaf_of(base, "train.lr").limit.gt == 0
-    assert "sgd" in leaf_of(base, "train.optimizer").choices
+    assert "bf16" in leaf_of(base, "train.precision").choices
     assert leaf_of(base, "loss").kinds == ()
 
 

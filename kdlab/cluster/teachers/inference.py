@@ -86,6 +86,22 @@ class UnderWay:
         return self.computed is None or self.computed.is_here
 
 
+@dataclass(slots=True)
+class _Pace:
+    """Running means of samples and of the seconds they took; their ratio is the rate.
+
+    Not a mean of rates: what was ready long ago takes no time at all, and its turn before the more.
+    """
+
+    samples: float
+    seconds: float
+
+    def add(self, samples: float, seconds: float) -> float:
+        self.samples += _NEW * (samples - self.samples)
+        self.seconds += _NEW * (seconds - self.seconds)
+        return self.samples / max(self.seconds, 1e-9)
+
+
 class Inbox:
     """Requests that wait for the inference thread."""
 
@@ -145,6 +161,7 @@ class Inference:
             device = f"cuda:{number % torch.cuda.device_count()}"
         self.device, self.deployment, self.weights = device, deployment, weights
         self.feed = DeviceFeed(torch.device(device))
+        self._pace: _Pace | None = None  # begins with what was measured
         self._busy_until = 0.0  # when the last requests were answered
         self.model = self._load(weights)
         self.engines: EnginesOfTeacher | None = None  # None: PyTorch as it is
@@ -194,6 +211,7 @@ class Inference:
 
         def changed(gain: float) -> None:
             self.t_t *= gain
+            self._pace = None
             if self.kept is not None:  # labels of two precisions are not mixed
                 self.kept.clear()
             say(f"computes with {self.engine}")
@@ -340,7 +358,14 @@ class Inference:
         return [UnderWay(requests, found, counts, computed, engine, begin, viewed, extra_s)]
 
     def _each_begun(self, requests: list[Request]) -> list[UnderWay]:
-        return [begun for request in requests for begun in self.begun([request])]
+        left = []
+        for request in requests:
+            for one in self.begun([request]):
+                if one.is_here:
+                    self.finish(one)
+                else:
+                    left.append(one)
+        return left
 
     def finish(self, done: UnderWay) -> None:
         """Answer what was begun; waits for the device."""
@@ -366,7 +391,10 @@ class Inference:
         asked = sum(request.size for request in requests)
         # A rate of what was computed, with its views; a few that were missing say little.
         if count == asked or count >= max(1, self.min_batch):
-            self.t_t += _NEW * (count / max(1e-9, busy_s) - self.t_t)
+            if self._pace is None:
+                size = max(1, self.best_batch)
+                self._pace = _Pace(size, size / max(self.t_t, 1e-9))
+            self.t_t = self._pace.add(count, busy_s)
         start = 0
         for request, (logits, missing), rows in zip(
             requests, done.found, done.counts, strict=True

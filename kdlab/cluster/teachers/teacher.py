@@ -15,6 +15,7 @@ import os
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -354,26 +355,34 @@ class TeacherServer:
                 renewed = now
                 asyncio.run_coroutine_threadsafe(self._renew(), self.loop)
 
-        waiting = list[tuple[Inference, UnderWay]]()  # for a device that is at work on them
+        waiting = deque[
+            tuple[Inference, UnderWay]
+        ]()  # for a device that is at work on them
+
+        def look() -> None:
+            """Between batches, and while views are waited for."""
+            while waiting and waiting[0][1].is_here:
+                inference, one = waiting.popleft()
+                inference.finish(one)
+            renew()
+
         while True:
             taken = self.requests.take(0.0 if waiting else self.renew_s / 2)
-            begun = list[tuple[Inference, UnderWay]]()
+            look()
+            before = len(waiting)
             if taken:
                 asked = taken[0].by
-                asked.alive = renew
-                begun = [(asked, one) for one in asked.begun(taken)]
+                asked.alive = look
+                begun = asked.begun(taken)
+                before = len(waiting)  # some may have been answered meanwhile
+                waiting.extend((asked, one) for one in begun)
             # The device has the next ones by now: it works on while these are answered.
-            for inference, one in waiting:
+            for _ in range(before):
+                inference, one = waiting.popleft()
                 inference.finish(one)
-            waiting = []
-            for inference, one in begun:
-                if one.is_here:
-                    inference.finish(one)
-                else:
-                    waiting.append((inference, one))
+            look()
             if taken is None:
                 return
-            renew()
 
     async def _renew(self) -> None:
         inference = self.inference

@@ -15,7 +15,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from kdlab.models.engines.engine import Asked, Engine, EngineUnusable, Precision
 from kdlab.models.model import Normalised
 
-_NETWORKS_OF_A_PROCESS = 256
+_GRAPHS_OF_A_PROCESS = 256
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -62,14 +62,19 @@ def _folded(
 
 def _compiled(precision: Precision, model: nn.Module, views: Tensor, _: int) -> Asked:
     ready = _in_precision(folded(model, views), precision, torch.channels_last)
-    # All networks share one code object, and past so many of them PyTorch would give up.
-    torch._dynamo.config.recompile_limit = max(
-        torch._dynamo.config.recompile_limit, _NETWORKS_OF_A_PROCESS
-    )
     # Sizes differ from request to request; a graph for each would be compiled again and again.
     # Freezing on CPUs was 5 to 15 % slower than without it (ResNet-18, MobileNetV3; AVX-512).
     # On an H200 `max-autotune` was not ready within 45 s, for ResNet-50 in bf16; this was in 30.
-    return torch.compile(ready, dynamic=True, fullgraph=views.is_cuda)
+    made = torch.compile(ready, dynamic=True, fullgraph=views.is_cuda)
+
+    def ask(given: Tensor) -> Tensor:
+        # All networks share one code object, and past so many graphs of it PyTorch would give up.
+        # The limit is one of the thread that asks.
+        torch._dynamo.config.recompile_limit = _GRAPHS_OF_A_PROCESS
+        scores: Tensor = made(given)
+        return scores
+
+    return ask
 
 
 def _in_precision(

@@ -116,11 +116,17 @@ class EngineInUse:
     def _answer(self, views: Tensor) -> Tensor:
         self.extra_s = 0.0
         rival = self._next_rival()
+        held = self.chosen.engine == "eager" or self._tally.samples >= _HELD_TO
+        if held:
+            self._others = []  # copies of the weights that nobody will ask for
+        timed = rival is not None or not held
+        if timed:
+            _finish(views)  # what was under way before
         begin = time.perf_counter()
         try:
             answer = self._ask(views)
-            if rival is not None:
-                _finish(views)  # its time is compared
+            if timed:
+                _finish(views)
         except Exception as error:
             if self.chosen.engine == "eager":
                 raise
@@ -128,7 +134,6 @@ class EngineInUse:
             self._refuse(said(error))
             return self._model(views).float()
         seconds = time.perf_counter() - begin
-        held = self.chosen.engine == "eager" or self._tally.samples >= _HELD_TO
         if held and rival is None:
             return answer
         begin = time.perf_counter()

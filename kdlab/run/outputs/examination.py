@@ -338,9 +338,8 @@ def examine(
     batches = in_batches(ids)
     answers: dict[str, Probabilities] = {}
     if was_taught(run):
-        answers[TEACHER] = probabilities(
-            own.load_teacher().infer, data.shown_ahead(batches)
-        )
+        infer = own.load_teacher(logits=True).infer
+        answers[TEACHER] = probabilities(infer, data.shown_ahead(batches))
     for member in own.spec.members():
         folder = run.member(member.name)
         whole = folder / "whole" / "student.safetensors"

@@ -30,7 +30,7 @@ def show_batch(
     views = data.views(ids, 0)
     lines = [[data.label_name(int(k))] for k in data.rows(ids)]
     if teacher and spec.teachers():
-        answers = probabilities(own.load_teacher().infer, [views])
+        answers = probabilities(own.load_teacher(logits=True).infer, [views])
         for words, row in zip(lines, answers, strict=True):
             words += [f"{data.classes[k]} {row[k]:.0%}" for k in np.argsort(-row)[:3]]
     return Pictures(views, lines)

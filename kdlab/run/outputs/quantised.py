@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.data.images import ImageData
+from kdlab.data.splits import by_class
 from kdlab.errors import BadInput
 from kdlab.models.model import Normalised
 from kdlab.report.table import text_table_left
@@ -85,7 +86,8 @@ def quantise(model: Normalised, data: ImageData, path: Path) -> Quantised:
         raise BadInput(
             f"int8 needs {error.name}, which is not installed: pip install 'kdlab[onnx]'"
         ) from error
-    test = data.test[:_TESTED]
+    test = _some(data, data.test, _TESTED)
+    shown = _some(data, data.train, _SHOWN)
     images: Pixels = data.inputs[test]
     with TemporaryDirectory(dir=path.parent) as folder:
         whole, ready = Path(folder) / "fp32.onnx", Path(folder) / "ready.onnx"
@@ -95,7 +97,7 @@ def quantise(model: Normalised, data: ImageData, path: Path) -> Quantised:
         quantization.quantize_static(
             ready,
             half,
-            _reader(quantization.CalibrationDataReader, data.inputs[data.train[:_SHOWN]]),
+            _reader(quantization.CalibrationDataReader, data.inputs[shown]),
             quant_format=quantization.QuantFormat.QDQ,
             per_channel=True,
             activation_type=quantization.QuantType.QUInt8,
@@ -104,6 +106,11 @@ def quantise(model: Normalised, data: ImageData, path: Path) -> Quantised:
         found = _measured({"fp32": whole, "int8": half}, images, data.labels[test])
         half.replace(path)
     return Quantised(**found, images=len(images))
+
+
+def _some(data: ImageData, rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """All, or so many with each class in its share: rows of class folders lie by class."""
+    return by_class(rows, data.labels, count, 0)[0]
 
 
 def _reader(base: type[Any], images: Pixels) -> Any:
