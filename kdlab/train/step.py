@@ -54,10 +54,28 @@ class Descent:
 
     def scores(self, views: Tensor) -> Tensor:
         """(N, C, H, W) uint8 on the device -> (N, classes) float32."""
+        return self.both_scores(views)[0]
+
+    def both_scores(self, views: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, classes) that learn the true labels, and that learn a teacher's.
+
+        They are one and the same, but for a network with a distillation token in training
+        (DeiT, arXiv:2012.12877, section 4), which has a head for each.
+        """
         kind = _KINDS.get(self.recipe.precision)
         with torch.autocast(self.device.type, dtype=kind) if kind else nullcontext():
-            scores: Tensor = self.run_model(views)
-        return scores.float()
+            scores: Tensor | tuple[Tensor, Tensor] = self.run_model(views)
+        if isinstance(scores, tuple):
+            return scores[0].float(), scores[1].float()
+        found = scores.float()
+        return found, found
+
+    def listen(self, *, taught: bool) -> None:
+        """Have a distillation token learn from the teacher; without one both tokens are one."""
+        net = getattr(self.model, "net", None)
+        switch = getattr(net, "set_distilled_training", None)  # of timm's
+        if switch is not None:
+            switch(taught)
 
     def __call__(self, loss: Tensor, lr: float) -> None:
         """Down the gradient of this loss."""

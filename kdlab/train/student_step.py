@@ -30,9 +30,8 @@ class BatchStep:
         if job.features is not None:
             self.features = FeatureTeaching(job.features, descent.model, job.seed)
             descent.add(self.features.projectors)
-        self.lr = (
-            job.recipe.lr
-        )  # of the last step; groups of parameters may have shares of it
+        # Of the last step; groups of parameters may have shares of it.
+        self.lr = job.recipe.lr
         self.drops = 0  # of the learning rate, by the plateau schedule
         self.loss = job.loss  # with the weights and the temperature that it has now
 
@@ -48,12 +47,13 @@ class BatchStep:
         given = [batch.views, batch.labels]
         moved = self.feed.moved(*given, *([] if batch.soft is None else [batch.soft]))
         rows, total = len(batch.ids), torch.zeros((), device=self.descent.device)
+        self.descent.listen(taught=batch.soft is not None)
         self.descent.begin()
         parts = list(self._parts(moved, batch.mixed, self._count_of_parts(of_rows)))
         for number, (views, labels, soft, mixed) in enumerate(parts):
             with self._alone(last=number == len(parts) - 1):
-                scores = self.descent.scores(views)
-                loss = self._loss(scores, labels, soft, mixed) * (len(labels) / rows)
+                both = self.descent.both_scores(views)
+                loss = self._loss(both, labels, soft, mixed) * (len(labels) / rows)
                 self.descent.backward(ranks.weigh(loss, rows, of_rows))
             total += loss.detach()
         batches = self.job.samples.plan.batches
@@ -96,12 +96,13 @@ class BatchStep:
 
     def _loss(
         self,
-        scores: Tensor,
+        both: tuple[Tensor, Tensor],
         labels: Tensor,
         soft_labels: Tensor | None,
         mixed: MixedLabels | None,
     ) -> Tensor:
         """α φ + β ψ, and what inner outputs add; plain φ without a teacher. In float32."""
+        scores, taught = both
         hard, labels = self._hard(scores, labels, mixed)
         spec = self.loss
         if spec is None or soft_labels is None:
@@ -114,7 +115,7 @@ class BatchStep:
             classes = self.features.job.classes
             teacher, features = teacher[:, :classes], teacher[:, classes:]
             inner = self.features(features)
-        soft = spec.soft(scores, teacher, labels)
+        soft = spec.soft(taught, teacher, labels)
         return torch.add(spec.hard_weight * hard + inner, soft, alpha=spec.soft_weight)
 
     def _hard(
