@@ -25,6 +25,7 @@ from kdlab.train.teacher import TeacherSpec, prepared
 _STARTS_S = 4.0  # of a training: process, first steps, last evaluation
 _POOL_S = 6.0  # until served teachers answer
 _BASE_MB = 350  # of a process with PyTorch
+_ENGINES = 4  # copies of a teacher's weights while its engines are compared
 _KEPT = 2  # checkpoints of a training, beside its exported weights
 _VIEWS_S = 0.5
 _HEAD = ("", "about", "samples/s", "bound by")
@@ -140,12 +141,13 @@ class _Reckoning:
         stages = [s for one in self.spec.teachers() for s in self._taught(one)]
         stages += [self._stage(member) for member in self.spec.members()]
         held = self.spec.data.expected_bytes() / 1e6
-        teachers, pool = 0, self.spec.teacher_pool
+        teachers, pool, copies = 0, self.spec.teacher_pool, 1
         if isinstance(pool, LocalPool) and self._is_served():
             teachers = pool.most or pool.teachers
+            copies = _ENGINES if pool.engine == "auto" else 1
         weights = (self.teacher.parameters if self.teacher else 0) * 4 / 1e6
         memory = psutil.Process().memory_info().rss / 1e6 + self.student.step_mb
-        memory += weights + teachers * (_BASE_MB + weights) + min(held, 4000)
+        memory += weights + teachers * (_BASE_MB + copies * weights) + min(held, 4000)
         return Estimate(
             stages=tuple(stages),
             student=self.student,
@@ -160,8 +162,8 @@ class _Reckoning:
 
     def _taught(self, teacher: TeacherSpec) -> list[StageEstimate]:
         """The training of a teacher that has no weights yet."""
-        if not self.taught or prepared(teacher) is not None:
-            return []
+        if not self.taught or teacher.probe or prepared(teacher) is not None:
+            return []  # a probe takes seconds
         recipe, data = teacher.recipe, teacher.data
         assert recipe is not None
         assert data is not None

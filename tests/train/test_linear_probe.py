@@ -98,3 +98,12 @@ def test_a_layer_without_bias_gets_one():
     _put_into(layer, fitted, np.zeros(3), np.ones(3))
     assert layer.bias is not None
     assert isinstance(Normalised(layer, [0.5], [0.5], 2).net, torch.nn.Linear)
+
+
+def test_an_experiment_with_a_probed_teacher_can_be_estimated(kdlab_home, elsewhere):
+    import kdlab
+
+    probed = "teacher={type: train/teacher, probe: true, model: {type: models/cifar_resnet}}"
+    experiment = kdlab.load("smoke/in_process", probed, "tracking.enabled=false")
+    assert experiment.spec.teachers()[0].data is not None
+    assert experiment.estimate().memory_mb > 100
