@@ -65,7 +65,7 @@ class Taps:
     def _behind(self, tap: str) -> Any:
         def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
             self._taken[tap] = output
-            if isinstance(output, Tensor):
+            if isinstance(output, Tensor) and not output.is_inference():
                 self._versions[tap] = output, output._version
 
         return hook
