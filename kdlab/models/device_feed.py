@@ -73,8 +73,9 @@ class OnItsWay:
             self._done = torch.cuda.Event()
             self._done.record(torch.cuda.current_stream(result.device))
 
-    def __len__(self) -> int:
-        return len(self._here)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._here.shape)
 
     @property
     def is_here(self) -> bool:

@@ -344,9 +344,9 @@ class Inference:
             computed = None
             if wanted := [views for views in inputs if len(views)]:
                 computed = self._asked(wanted, self._ask)
-                if len(computed) != (count := sum(map(len, wanted))):  # whose is whose?
+                if computed.shape[0] != (count := sum(map(len, wanted))):  # whose is whose?
                     raise ValueError(
-                        f"the model answered with {len(computed)} rows for {count} samples"
+                        f"the model answered with shape {computed.shape} for {count} samples"
                     )
         except Exception as error:  # the reader is told, and sends it to somebody else
             if len(requests) == 1:
