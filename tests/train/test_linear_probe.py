@@ -103,7 +103,9 @@ def test_a_layer_without_bias_gets_one():
 def test_an_experiment_with_a_probed_teacher_can_be_estimated(kdlab_home, elsewhere):
     import kdlab
 
-    probed = "teacher={type: train/teacher, probe: true, model: {type: models/cifar_resnet}}"
+    probed = (
+        "teacher={type: train/teacher, probe: true, model: {type: models/cifar_resnet}}"
+    )
     experiment = kdlab.load("smoke/in_process", probed, "tracking.enabled=false")
     assert experiment.spec.teachers()[0].data is not None
     assert experiment.estimate().memory_mb > 100
