@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import prod
 
 import torch
+from torch import Tensor
 
 from kdlab.cluster.teachers.probe import probe_images
 from kdlab.data.images import ImageData
@@ -25,7 +26,7 @@ def feature_job(
     Raises:
         ModelError: a module that is not there, or outputs that cannot be compared.
     """
-    views = torch.from_numpy(probe_images(data.shape))[:2]
+    views = two_images(data)
     device = next(student.parameters()).device
     taps = [tap_of(student, loss.student, views.to(device)) for loss in losses]
     own = shapes_of(student, taps, views.to(device))
@@ -49,11 +50,16 @@ def teacher_taps(
     losses: Sequence[FeatureLossSpec], teacher: Normalised, data: ImageData
 ) -> tuple[str, ...]:
     """Where the teacher's outputs are taken, for each loss."""
-    views = torch.from_numpy(probe_images(data.shape))[:2]
+    views = two_images(data)
     return tuple(tap_of(teacher, loss.teacher, views) for loss in losses)
+
+
+def two_images(data: ImageData) -> Tensor:
+    """(2, C, H, W) uint8 noise, to see what a network does with such images."""
+    return torch.from_numpy(probe_images(data.shape))[:2]
 
 
 def row_of(taps: Sequence[str], teacher: Normalised, data: ImageData) -> int:
     """Numbers of an answer: logits, and the outputs at these taps."""
-    views = torch.from_numpy(probe_images(data.shape))[:2]
+    views = two_images(data)
     return len(data.classes) + sum(map(prod, shapes_of(teacher, taps, views)))

@@ -92,8 +92,7 @@ class Pools:
         spec = Headless(
             model=teacher.spec.model.without_weights(), head=name, classes=len(data.classes)
         )
-        with torch.random.fork_rng():
-            whole = teacher.build(len(data.classes), data.shape[0])
+        whole = self.setup.whole()
         without_head(whole.net, name)
         whole.num_classes = head.in_features
         return self._inner(whole, spec, f"{teacher.fingerprint}-hidden", batch, source)

@@ -13,14 +13,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from kdlab.cluster.teachers.probe import probe_images
 from kdlab.config.load import spec_hash
 from kdlab.data.images import ImageData
 from kdlab.data.samples import PlannedSamples, RankPart, Shard, planned
 from kdlab.data.watched import watched_rows
 from kdlab.events.event import Emit, unheard
 from kdlab.events.general import Note
-from kdlab.experiment.feature_setup import feature_job, row_of, teacher_taps
+from kdlab.experiment.feature_setup import (
+    feature_job,
+    row_of,
+    teacher_taps,
+    two_images,
+)
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.experiment.teacher_check import TeacherMeasure, check_teacher
 from kdlab.models.headless import last_linear
@@ -39,7 +43,7 @@ def head_of(teacher: Normalised, data: ImageData) -> tuple[str, nn.Linear]:
     Raises:
         ModelError: its logits come from something else.
     """
-    name = last_linear(teacher, torch.from_numpy(probe_images(data.shape))[:2])
+    name = last_linear(teacher, two_images(data))
     head = teacher.net.get_submodule(name)
     assert isinstance(head, nn.Linear)
     return name, head.requires_grad_(requires_grad=False)
@@ -128,7 +132,7 @@ class TrainingSetup:
     def tapped(self) -> tuple[WithFeatures, Normalised, str]:
         """The teacher with its inner outputs: its spec, itself, and its fingerprint."""
         (teacher,), data, losses = self.teacher.members, self.data, self.spec.features
-        whole = self._whole()
+        whole = self.whole()
         spec = WithFeatures(
             model=teacher.spec.model.without_weights(),
             taps=teacher_taps(losses, whole, data),
@@ -139,7 +143,8 @@ class TrainingSetup:
         load_weights(model.net, teacher.weights, teacher.sha256)
         return spec, frozen(model), f"{teacher.fingerprint}-{short_hash(spec.taps)}"
 
-    def _whole(self) -> Normalised:
+    def whole(self) -> Normalised:
+        """The only teacher with its weights: no chance of the student's is spent on it."""
         (teacher,), data = self.teacher.members, self.data
         with torch.random.fork_rng():
             return teacher.build(len(data.classes), data.shape[0])
@@ -151,7 +156,7 @@ class TrainingSetup:
         Raises:
             ModelError: its logits come from something else.
         """
-        return head_of(self._whole(), self.data)
+        return head_of(self.whole(), self.data)
 
     def samples(
         self,
@@ -192,7 +197,7 @@ class TrainingSetup:
         if member.source.gives_hidden:
             fields["head"] = self.teacher_head[1]
         if spec.features and taught:
-            whole = self._whole()
+            whole = self.whole()
             fields["features"] = feature_job(spec.features, whole, model, data)
         job = StudentJob(
             model_spec=model_spec,

@@ -355,9 +355,8 @@ class TeacherServer:
                 renewed = now
                 asyncio.run_coroutine_threadsafe(self._renew(), self.loop)
 
-        waiting = deque[
-            tuple[Inference, UnderWay]
-        ]()  # for a device that is at work on them
+        # For a device that is at work on them.
+        waiting = deque[tuple[Inference, UnderWay]]()
 
         def look() -> None:
             """Between batches, and while views are waited for."""
