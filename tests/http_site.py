@@ -46,6 +46,8 @@ class Site:
                     else:
                         self.send_response(200)
                     self.send_header("ETag", site.etag)
+                    for name, value in site.headers.items():
+                        self.send_header(name, value)
                     if site.ranges:
                         self.send_header("Accept-Ranges", "bytes")
                 content = content or b""
@@ -54,7 +56,7 @@ class Site:
                 if body:
                     self.wfile.write(content)
 
-        self.etag = '"1"'
+        self.etag, self.headers = '"1"', {}
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()

@@ -10,7 +10,7 @@ import math
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
@@ -28,6 +28,7 @@ from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.profiling import Paths, feasible_rows, paths_of, profiled
+from kdlab.methods.blockwise.sharing import measured_sharing
 from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.proxyless import draw_paths
@@ -177,12 +178,17 @@ def profile_of(
         max_s=max_s,
         paths=paths,
     )
-    load_s = planning.loading_s(
-        lambda step: loader(step, 0, batch), len(loader.ids), device
-    )
+    load_s = planning.loading_s(lambda step: loader(step, 0, batch), len(loader.ids))
     loader.close()
-    link = planning.measured_link(device)
-    return planning.gathered(blocks, planning.kind_of(device), link, load_s)
+    profile = planning.gathered(blocks, device, load_s)
+    sharing = measured_sharing(
+        StageCosts(profile, batch),
+        config.rank,
+        cutting.pairs,
+        views,
+        lambda block: make_optimizer(of.recipe, block),
+    )
+    return replace(profile, sharing=sharing)
 
 
 def measure(config: BlockRankConfig) -> SliceTimes:
@@ -211,7 +217,7 @@ def measure(config: BlockRankConfig) -> SliceTimes:
     for number in range(config.rounds):
         # Beside the steps it speaks of: a host drifts by tens of percent within minutes.
         beside = profile_of(of, cutting, samples, config, steps=_AGAIN, paths=paths)
-        now = StageCosts(beside, batch)
+        now = StageCosts(beside, batch, lead=config.lead)
         for name in names:
             if name != "ideal":
                 predicted[name].append(predicted_s(programmes[name], now))

@@ -25,7 +25,7 @@ from kdlab.bench.block_rank import VARIANTS, BlockRankConfig, SliceTimes, Varian
 from kdlab.bench.block_workloads import Name
 from kdlab.bench.parts import measured
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
-from kdlab.papers.pipe_bd.hybrid_plan import dynamic
+from kdlab.papers.pipe_bd.hybrid_plan import best_plan
 from kdlab.report.figures import Figure, Report, Say, at, figure, over
 
 T = TypeVar("T")
@@ -180,7 +180,7 @@ def planner() -> list[Figure]:
             link = DeviceLink(bytes_per_s=1e9, overlap=overlap)
             profile = Profile(types={"gpu": blocks}, devices=("gpu",) * 64, link=link)
             begin = time.perf_counter()
-            dynamic(StageCosts(profile, 256))
+            best_plan(StageCosts(profile, 256))
             took.append(time.perf_counter() - begin)
         goal = "<= 1" if label == "64x64" else None
         found.append(figure(f"plan_seconds/{label}", took, "s", goal))

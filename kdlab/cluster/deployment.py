@@ -12,6 +12,7 @@ from kdlab.config.load import from_dict
 from kdlab.data.images import DataSpec, ImageData
 from kdlab.errors import TeacherRefused
 from kdlab.messages import plain, typed
+from kdlab.models.ensemble import Combination
 from kdlab.models.model import ModelSpec
 
 EngineChoice = Literal["eager", "auto"]
@@ -45,8 +46,9 @@ class Deployment:
     engine: how teachers compute: `eager` is PyTorch as it is; with `auto` each measures what its
         machine has, bf16 too, and takes the fastest that agrees (models/engines).
     share_answers: teachers keep what they answered for others who ask for the same views.
-    answers: of several members, the `mean` of their probabilities (as logits), or the
+    answers: of several members, the `mean` (one answer, as `combination` says), or the
         logits of `each` side by side; then num_classes is that of all together.
+    combination: null is the mean of their probabilities by the members' weights.
     components: {name: {"source": text, "sha256": hash}} of components that were defined
         in a notebook cell.
     """
@@ -62,6 +64,7 @@ class Deployment:
     components: dict[str, dict[str, str]]
     reference: tuple[tuple[float, ...], ...] = field(default=())
     answers: Literal["mean", "each"] = "mean"
+    combination: Combination | None = None
     or_value: bool = False
     engine: EngineChoice = "eager"
     share_answers: bool = False
@@ -80,10 +83,11 @@ class Deployment:
             "identity": plain(replace(self.identity, made_by="")),  # that is for people
             "components": self._used_components(),
         }
-        if (
-            self.engine != "eager"
-        ):  # what served before there were engines is still the same
+        # What served before there were engines and combinations is still the same.
+        if self.engine != "eager":
             counted["engine"] = self.engine
+        if self.combination is not None:
+            counted["combination"] = plain(self.combination)
         text = json.dumps(counted, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -32,6 +32,7 @@ def deployment_of(
         ),
         teacher=teachers.fingerprint,
         num_classes=len(data.classes),
+        combination=None if teachers.is_plain else teachers.combination,
         shape=data.shape,
         batch=batch,
         data=data_spec,

@@ -21,6 +21,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 
 from kdlab.control.orders import CONTROL
 from kdlab.control.steering import Steering
@@ -102,18 +104,20 @@ class RankProcess(ABC, Generic[OrderType]):
         return self.stopping or self._stop()
 
     def backend(self, device: torch.device, on_this_machine: int) -> str:
-        """What the group speaks: NCCL when every rank here has a GPU of its own."""
+        """What this rank can speak: NCCL when every rank here has a GPU of its own."""
         enough = torch.cuda.device_count() >= on_this_machine
         return "nccl" if device.type == "cuda" and enough else "gloo"
 
     @contextmanager
     def meeting(self, order: GenerationOrder, device: torch.device) -> Iterator[None]:
         """The default process group is up while the block goes on."""
+        url, rank, world = order.meet_at, order.rank, order.world
+        store, *_ = next(iter(rendezvous(url, rank, world, timeout=PATIENCE)))
         dist.init_process_group(
-            self.backend(device, order.local_world),
-            init_method=order.meet_at,
-            rank=order.rank,
-            world_size=order.world,
+            agreed_backend(store, self.backend(device, order.local_world), rank, world),
+            store=store,
+            rank=rank,
+            world_size=world,
             timeout=PATIENCE,
         )
         try:
@@ -148,6 +152,16 @@ class RankProcess(ABC, Generic[OrderType]):
         """Load what the first generation needs, so that it begins at once."""
         data = self.setup.data
         self.spec.student.build(len(data.classes), data.shape[0])
+
+
+def agreed_backend(store: Store, own: str, rank: int, world: int) -> str:
+    """What all ranks speak: their own where it is the same for all, else gloo.
+
+    Machines may differ, and ranks that begin with different ones would wait for ever.
+    """
+    store.set(f"backend of {rank}", own)
+    every = {store.get(f"backend of {r}").decode() for r in range(world)}
+    return own if len(every) == 1 else "gloo"
 
 
 def is_broken_group(error: Exception) -> bool:

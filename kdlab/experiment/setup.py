@@ -26,7 +26,7 @@ from kdlab.experiment.feature_setup import (
     two_images,
 )
 from kdlab.experiment.spec import ExperimentSpec, Member
-from kdlab.experiment.teacher_check import TeacherMeasure, check_teacher
+from kdlab.experiment.teacher_check import TeacherMeasure, check_teacher, validated
 from kdlab.models.headless import last_linear
 from kdlab.models.model import Normalised, load_weights
 from kdlab.models.pixel_mean import fit_pixel_mean
@@ -34,7 +34,7 @@ from kdlab.models.with_features import WithFeatures
 from kdlab.soft_labels.source import LoadedTeacher
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentJob
-from kdlab.train.teacher import PreparedTeachers, frozen, loaded, prepare
+from kdlab.train.teacher import PreparedTeacher, PreparedTeachers, frozen, loaded, prepare
 
 
 def head_of(teacher: Normalised, data: ImageData) -> tuple[str, nn.Linear]:
@@ -92,7 +92,16 @@ class TrainingSetup:
         specs = self.spec.teachers()
         made = [prepare(spec, self._emit_teacher, self.stop) for spec in specs]
         torch.set_num_threads(threads)  # their recipes may have had another number
-        return PreparedTeachers(tuple(made))
+        return self.together(tuple(made))
+
+    def together(self, members: tuple[PreparedTeacher, ...]) -> PreparedTeachers:
+        """These teachers as one, as the experiment combines them."""
+        combine, train = self.spec.combine, self.spec.train
+        teachers = PreparedTeachers(members, combine.by)
+        if len(members) == 1 or combine.weigh == "cards":
+            return teachers
+        device = train.chosen_device()
+        return validated(teachers, self.data, device, train.evaluate_batch)
 
     @cached_property
     def teacher_measure(self) -> TeacherMeasure:

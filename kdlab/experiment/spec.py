@@ -21,6 +21,7 @@ from kdlab.experiment.method import MethodSpec
 from kdlab.features.feature_loss import FeatureLossSpec
 from kdlab.losses.hinton import Hinton
 from kdlab.losses.soft_loss import LossSpec
+from kdlab.models.ensemble import CombinedBy
 from kdlab.models.model import ModelSpec
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import SourceSpec
@@ -134,11 +135,33 @@ class Expected(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeacherCombination(Spec):
+    """How several teachers become one.
+
+    by: the mean of their `probabilities`, or of their `logits`; or for each image the answer of
+        the one that is `best` at what all together take it for.
+    weigh: `cards`: by each teacher's own `weight`; `validation`: class by class, by how often it
+        is right about validation images of the class.
+    """
+
+    by: CombinedBy = "probabilities"
+    weigh: Literal["cards", "validation"] = "cards"
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.by == "best" and self.weigh == "cards":
+            yield Fault(
+                "weigh",
+                "is cards, and by is best: the teacher of the largest weight would answer all. "
+                "validation weighs class by class",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExperimentSpec(Spec):
     """An experiment. `compare` runs it once per named soft-label source.
 
     expects: what others had with it.
-    teacher: one, or several whose probabilities are averaged. A model alone is trained on
+    teacher: one, or several that `combine` makes one. A model alone is trained on
         `data` as `train` says.
     features: losses between inner outputs of teacher and student, beside that of their logits.
     soft_labels: where nothing is said, a teacher that is named is asked in the student's process.
@@ -152,6 +175,7 @@ class ExperimentSpec(Spec):
     method: MethodSpec = field(default_factory=_one_student)
     data: DataSpec
     teacher: TeacherSpec | tuple[TeacherSpec, ...] | None = None
+    combine: TeacherCombination = field(default_factory=TeacherCombination)
     teacher_pool: PoolSpec | None = None
     student: ModelSpec
     loss: LossSpec = field(default_factory=Hinton)
@@ -200,6 +224,10 @@ class ExperimentSpec(Spec):
         taught = [m.source for m in self.members() if m.source.needs_teacher != "none"]
         if taught and not self.teachers() and not self.method.needs_teacher:
             yield Fault("teacher", f"is missing; {taught[0].component} needs one")
+        if self.combine != TeacherCombination() and len(self.teachers()) < 2:
+            yield Fault(
+                "combine", f"is of several teachers, and there are {len(self.teachers())}"
+            )
         batch = self.method.labelled(self).batch
         for fault in (
             *self.soft_labels.batch_faults(batch),
@@ -265,10 +293,7 @@ class ExperimentSpec(Spec):
         for is_wrong, why in (
             (not taught, "nobody has a teacher here"),
             (not self.method.takes_hidden, f"{self.method.component} takes logits alone"),
-            (
-                self.method.has_ranks(self),
-                "a student of several ranks has no projectors yet",
-            ),
+            (self.workers is not None, "ranks on workers do not have the teacher"),
             (self.train.compile, "train.compile leaves no way to inner outputs"),
             (
                 len(self.teachers()) > 1,

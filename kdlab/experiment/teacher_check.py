@@ -8,7 +8,7 @@ that learns nonsense. So every teacher is asked about images with known labels f
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +48,8 @@ class TeacherMeasure:
     confidence: float  # mean of the largest probability
     per_class: dict[str, float]  # top-1 of each class that has images
     validation_top1: float | None  # None: there are no validation images
+    # Top-1 on validation of each class that has images there
+    validated_per_class: dict[str, float]
     # Answers that fit another class each, where that explains what it says
     renamed: dict[str, str]
     said: list[str]  # likeliest class of each image that is watched
@@ -109,12 +111,12 @@ def _measure(
     order = np.argsort(-found, axis=1)[:, : min(5, len(data.classes))]
     right = order == labels[:, None]
     counts = np.bincount(labels, minlength=len(data.classes))
-    hits = np.bincount(labels[right[:, 0]], minlength=len(data.classes))
-    validated = None
+    validation_top1, validated = None, dict[str, float]()
     if validation:
         said = probabilities(infer, data.shown_ahead(validation)).argmax(1)
         known = data.labels[np.concatenate(validation)]
-        validated = 100 * float((said == known).mean())
+        validation_top1 = 100 * float((said == known).mean())
+        validated = _by_class(said == known, known, data.classes)
     few = answers(infer, data, watched_rows(data))
     return TeacherMeasure(
         split="test",
@@ -124,16 +126,53 @@ def _measure(
         guessing=100 * float(counts.max() / len(labels)),
         calibration_error=expected_calibration_error(found, labels),
         confidence=100 * float(found.max(1).mean()),
-        per_class={
-            name: 100 * float(hits[k] / counts[k])
-            for k, name in enumerate(data.classes)
-            if counts[k]
-        },
-        validation_top1=validated,
+        per_class=_by_class(right[:, 0], labels, data.classes),
+        validation_top1=validation_top1,
+        validated_per_class=validated,
         renamed=_renamed(order[:, 0], labels, data.classes),
         said=few.said,
         shares=few.shares,
     )
+
+
+def _by_class(
+    right: NDArray[np.bool_], labels: NDArray[np.int64], classes: tuple[str, ...]
+) -> dict[str, float]:
+    """Percent that is right, of each class that has images."""
+    counts = np.bincount(labels, minlength=len(classes))
+    hits = np.bincount(labels[right], minlength=len(classes))
+    return {
+        name: 100 * float(hits[k] / counts[k])
+        for k, name in enumerate(classes)
+        if counts[k]
+    }
+
+
+def validated(
+    teachers: PreparedTeachers, data: ImageData, device: str, batch: int
+) -> PreparedTeachers:
+    """The same teachers, weighed class by class by how often each is right on validation.
+
+    A class that a teacher never knows, or that has no images there, counts one percent: no
+    weight is 0.
+
+    Raises:
+        TeacherRefused: the data has no validation images.
+    """
+    if not len(data.validation):
+        raise TeacherRefused(
+            f"combine.weigh is validation, and {data.name} has no validation images. Set aside "
+            "some (data.validation_share), or take combine.weigh=cards."
+        )
+    each = [
+        measured(replace(teachers, members=(member,)), data, device, batch)
+        for member in teachers.members
+    ]
+    weights = tuple(
+        tuple(max(1.0, one.validated_per_class.get(name, 0.0)) for name in data.classes)
+        for one in each
+    )
+    return replace(teachers, validated=weights)
 
 
 def _renamed(

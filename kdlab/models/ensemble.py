@@ -1,6 +1,8 @@
 """Several teachers as one (EDL-Dist, section 1: "an ensemble of separately trained models")."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -8,27 +10,54 @@ from torch.nn.functional import log_softmax
 
 from kdlab.models.model import Normalised
 
+CombinedBy = Literal["probabilities", "logits", "best"]
 
-class EnsembleModel(nn.Module):
-    """Answers with the log of the members' mean probabilities, by weight.
 
-    Log-probabilities are logits: their softmax is the mean itself, and a temperature works
-    on them as on the logits of one model.
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """How the answers of several models become one.
+
+    by: `probabilities` or `logits`: their mean by weight. `best`: the whole answer of the model
+        with the largest weight for the class that the mean probabilities take the image for.
+    weights: of each model one number, or one for each class; positive.
     """
 
-    log_weights: Tensor
+    weights: tuple[tuple[float, ...], ...]
+    by: CombinedBy = "probabilities"
 
-    def __init__(self, members: Sequence[Normalised], weights: Sequence[float]) -> None:
+    @classmethod
+    def of(cls, weights: Sequence[float]) -> "Combination":
+        """The mean probabilities by one weight for each model."""
+        return cls(tuple((float(weight),) for weight in weights))
+
+
+class EnsembleModel(nn.Module):
+    """Answers with logits that are made of all members'.
+
+    Of mean probabilities it answers with the log: their softmax is the mean itself, and a
+    temperature works on them as on the logits of one model.
+    """
+
+    shares: Tensor  # (members, 1, classes or 1); the members' sum to 1
+
+    def __init__(self, members: Sequence[Normalised], combination: Combination) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
-        shares = torch.tensor(weights, dtype=torch.float32)
-        self.register_buffer("log_weights", (shares / shares.sum()).log())
+        weights = torch.tensor(combination.weights, dtype=torch.float32)
+        self.by = combination.by
+        self.register_buffer("shares", (weights / weights.sum(0))[:, None])
 
     def forward(self, views: Tensor) -> Tensor:
         """(N, C, H, W) uint8 -> (N, classes) logits."""
-        each = [log_softmax(member(views).float(), dim=1) for member in self.members]
-        weighted = torch.stack(each) + self.log_weights[:, None, None]
-        return weighted.logsumexp(dim=0)
+        each = torch.stack([member(views).float() for member in self.members])
+        if self.by == "logits":
+            return (each * self.shares).sum(0)
+        mean = (log_softmax(each, dim=2) + self.shares.log()).logsumexp(dim=0)
+        if self.by == "probabilities":
+            return mean
+        taken_for = mean.argmax(1)  # (N,)
+        best = self.shares[:, 0, taken_for].argmax(0)
+        return each[best, torch.arange(len(best), device=best.device)]
 
 
 class SideBySide(nn.Module):
@@ -43,6 +72,6 @@ class SideBySide(nn.Module):
         return torch.cat([member(views).float() for member in self.members], dim=1)
 
 
-def combined(members: Sequence[Normalised], weights: Sequence[float]) -> nn.Module:
+def combined(members: Sequence[Normalised], combination: Combination) -> nn.Module:
     """The only member itself, or the ensemble of all."""
-    return members[0] if len(members) == 1 else EnsembleModel(members, weights)
+    return members[0] if len(members) == 1 else EnsembleModel(members, combination)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -95,7 +95,7 @@ class ModelSpec(Spec, ABC):
         """Share of an image's shorter side that is shown in a test, and how it is resized."""
         return 1.0, "bilinear"
 
-    def without_weights(self) -> Self:
+    def without_weights(self) -> "ModelSpec":
         """The same network with fresh weights: nothing is read and nothing fetched."""
         values = self.fields() | {"weights": None, "sha256": None}
         if "pretrained" in values:
@@ -228,7 +228,7 @@ def export(
     card = {
         "num_classes": model.num_classes,
         "in_chans": model.mean.shape[1],
-        "model": spec.to_dict() | {"weights": None, "sha256": None},
+        "model": spec.without_weights().to_dict(),
         "mean": (model.mean.flatten() / 255).tolist(),
         "std": (model.std.flatten() / 255).tolist(),
         "input": data.shown_how(),

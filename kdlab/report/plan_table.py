@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kdlab.papers.pipe_bd.block_cost import StageCosts
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, memory_bytes
-from kdlab.papers.pipe_bd.stages import Stage
+from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.report.table import text_table
 
 _HEAD = (
@@ -24,9 +24,7 @@ def plan_table(made: ExecutionPlan, costs: StageCosts, cuts: Sequence[str] = ())
     """One line for each stage, then the whole; `cuts` are the ends of the student's blocks."""
     memory = memory_bytes(made, costs)
     rows = [
-        _row(stage, costs, memory, is_task=stage.first > 0 and stage.from_data)
-        for plan in made.plans
-        for stage in plan.stages
+        _row(stage, costs, memory, plan) for plan in made.plans for stage in plan.stages
     ]
     ideal = 1e3 * costs.ideal_s()
     ends = ", ".join(cuts) or "none"
@@ -38,13 +36,13 @@ def plan_table(made: ExecutionPlan, costs: StageCosts, cuts: Sequence[str] = ())
     )
 
 
-def _row(
-    stage: Stage, costs: StageCosts, memory: list[float], *, is_task: bool
-) -> list[str]:
+def _row(stage: Stage, costs: StageCosts, memory: list[float], plan: Plan) -> list[str]:
     last = stage.stop - 1
     blocks = str(stage.first) if last == stage.first else f"{stage.first} to {last}"
     head = [blocks, ", ".join(map(str, stage.devices)), ", ".join(map(str, stage.rows))]
     held = max(memory[device] for device in stage.devices) / 1e6
-    cost = costs.of_task(stage) if is_task else costs.of_stage(stage)
+    cost = costs.of_stage(stage, decoupled=plan.decoupled)
+    if stage.first and stage.from_data:  # a baseline's
+        cost = costs.of_task(stage)
     parts = [cost.teacher, cost.student, cost.all_reduce, cost.exposed, cost.seconds]
     return [*head, *(f"{1e3 * seconds:.2f}" for seconds in parts), f"{held:.0f}"]

@@ -48,7 +48,8 @@ class CostTotals:
     relabel_s: float = 0.0  # the slowest worker's, of each round
     compress_s: float = 0.0
     train_s: float = 0.0
-    fetched_bytes: int = 0
+    fetched_bytes: int = 0  # of models, by all workers of this engine
+    exchanged_bytes: int = 0  # that each worker's port takes in, by the best known exchange
     samples: int = 0
     steps: int = 0
     iterations: int = 0  # local ones of each worker: t

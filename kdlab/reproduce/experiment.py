@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any, Literal
 
 from kdlab.config import Fault, register
@@ -33,7 +34,8 @@ class Trained(MeasurementSpec):
     """A row takes `top1/SOURCE`, `best/`, `top5/`, `ece/`, or `top1/SOURCE-OTHER`.
 
     top1 and top5 are of the last epoch on test images, best of the epoch that was best on
-    validation, ece the calibration error; a difference is taken seed by seed.
+    validation, ece the calibration error; a difference is taken seed by seed, and
+    `beyond/SOURCE-OTHER` is that of the means, less the sum of both standard deviations.
     `cost/student/latency_ms` and the like is what a model costs, `smaller/latency_ms` the
     teacher's over the student's; `apart/onnx` how far the scores of an export are from the
     student's on real images, `same_top1/onnx` on how many its top-1 is the same, in percent.
@@ -167,7 +169,7 @@ class Trained(MeasurementSpec):
             own["teacher"] = [
                 one | {"data": self._of_images(one["data"])} for one in teacher
             ]
-        elif teacher is not None:
+        elif teacher is not None and teacher["data"] is not None:  # else it has its weights
             own["teacher.data"] = self._of_images(teacher["data"])
         return self.experiment, own
 
@@ -200,7 +202,7 @@ def _costs(costs: CostOfEach) -> dict[str, list[float]]:
 
 
 def _differences(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """`top1/served-none`: of each seed."""
+    """`top1/served-none`: of each seed; `beyond/served-none`: of the means, beyond both spreads."""
     names = [n.removeprefix("top1/") for n in values if n.startswith("top1/")]
     found = {}
     for one in names:
@@ -208,6 +210,9 @@ def _differences(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]
             a, b = values[f"top1/{one}"], values[f"top1/{other}"]
             if one != other and len(a) == len(b):
                 found[f"top1/{one}-{other}"] = [x - y for x, y in zip(a, b, strict=True)]
+                if len(a) > 1:
+                    beyond = mean(a) - mean(b) - stdev(a) - stdev(b)
+                    found[f"beyond/{one}-{other}"] = [beyond]
     return found
 
 

@@ -23,7 +23,7 @@ from kdlab.run.rates import threads_of
 from kdlab.soft_labels.in_process import InProcess
 from kdlab.soft_labels.none import NoTeacher
 from kdlab.soft_labels.source import Batch, LocalSource, SourceContext
-from kdlab.train.teacher import PreparedTeachers, prepared
+from kdlab.train.teacher import prepared
 
 _SMOOTH = 0.9  # of the mean of losses
 _BLOWN_UP = 4.0  # times the least loss: the rest says nothing
@@ -129,7 +129,6 @@ def _source(
     ready = [one for one in known if one is not None]
     wanted = any(m.source.needs_teacher != "none" for m in own.spec.members())
     taught = wanted and bool(ready) and len(ready) == len(known)
-    teacher = PreparedTeachers(tuple(ready))
     context = SourceContext(
         samples=samples,
         student="lr_find",
@@ -137,7 +136,9 @@ def _source(
         load_teacher=(
             own.load_teacher
             if own.spec.features
-            else lambda: teacher.load(own.data, own.spec.train.chosen_device())
+            else lambda: own.together(tuple(ready)).load(
+                own.data, own.spec.train.chosen_device()
+            )
         ),
     )
     spec = InProcess() if taught else NoTeacher()

@@ -6,17 +6,18 @@ more devices than there are, or for other ones (Figs 4 to 6, Table II).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Spec
 from kdlab.papers.pipe_bd import relay
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts, at
-from kdlab.papers.pipe_bd.hybrid_plan import PlanFound, relaying, search_for
+from kdlab.papers.pipe_bd.execution_plan import all_on_all
+from kdlab.papers.pipe_bd.hybrid_plan import best_plan, relaying
 from kdlab.papers.pipe_bd.layerwise import packed
 from kdlab.papers.pipe_bd.relay import Span, Transfer, edges, instructions
-from kdlab.papers.pipe_bd.stages import Plan, Stage, internal_relaying
+from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.simulate.kind import SimulationSpec
 
 _POSITIVE = Range(ge=1)
@@ -29,7 +30,10 @@ class _Device:
     programme: Iterator[relay.Instruction]
     now: float = 0.0
     next: relay.Instruction | None = None
-    link_free: float = 0.0
+    # When its port can send, and receive, the next thing; when its next batch is loaded.
+    sends_from: float = 0.0
+    receives_from: float = 0.0
+    loaded_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -45,23 +49,23 @@ class Relay:
     _arrived: dict[tuple[Transfer, int], float] = field(default_factory=dict)
     _met: dict[tuple[str, int, int], dict[int, float]] = field(default_factory=dict)
     _edges: list[Transfer] = field(init=False)
+    _devices: dict[int, _Device] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._edges = edges(self.plan)
 
     def run(self) -> "Relay":
-        devices = []
         for number in self.plan.devices:
             programme = instructions(self.plan, number, self.steps)
-            devices.append(_Device(number, programme, next=next(programme, None)))
+            self._devices[number] = _Device(number, programme, next=next(programme, None))
         moved = True
         while moved:
             moved = False
-            for device in devices:
+            for device in self._devices.values():
                 while device.next is not None and self._does(device, device.next):
                     device.next = next(device.programme, None)
                     moved = True
-        if any(device.next is not None for device in devices):
+        if any(device.next is not None for device in self._devices.values()):
             raise RuntimeError(
                 "devices wait for each other for ever: a defect of the relay"
             )
@@ -103,7 +107,7 @@ class Relay:
         _, own, rows = self._place(device.number)
         match instruction:
             case relay.Load():
-                device.now += self.costs.profile.load_s * rows / self.plan.batch
+                self._loads(device, self.costs.profile.load_s * rows / self.plan.batch)
             case relay.TeacherForward():
                 device.now += sum(at(b.teacher_s, rows) for b in own)
             case relay.SendOutput(step):
@@ -120,27 +124,44 @@ class Relay:
         rows = stage.rows[stage.devices.index(device)]
         return stage, blocks[stage.first : stage.stop], rows
 
+    def _loads(self, device: _Device, takes: float) -> None:
+        """What goes on beside the computing is begun when the batch before was handed over."""
+        overlap = self.costs.profile.load_overlap
+        device.now = max(device.now, device.loaded_at)
+        device.now += (1 - overlap) * takes
+        device.loaded_at = device.now + overlap * takes
+
+    def _link(self, device: int) -> DeviceLink:
+        return self.costs.profile.link_of(self.costs.profile.devices[device])
+
     def _sends(self, device: _Device, step: int, row_bytes: float) -> None:
-        link = self.costs.profile.link
-        for t in self._edges:
-            if t.sender == device.number:
-                takes = link.transfer_s((t.stop - t.start) * row_bytes)
-                device.now += (1 - link.overlap) * takes
-                begin = max(device.now, device.link_free)
-                device.link_free = begin + link.overlap * takes
-                self._arrived[t, step] = device.link_free
+        """Each transfer takes the port of either end as long as its own link says."""
+        link = self._link(device.number)
+        mine = [t for t in self._edges if t.sender == device.number]
+        rows = sum(t.stop - t.start for t in mine)
+        for t in mine:
+            other = self._devices[t.receiver]
+            size, there = (t.stop - t.start) * row_bytes, self._link(t.receiver)
+            # The latency is one of the whole output's, whoever gets how much of it.
+            takes = link.transfer_s(rows * row_bytes) * (t.stop - t.start) / rows
+            device.now += (1 - link.overlap) * takes
+            begin = max(device.now, device.sends_from)
+            device.sends_from = begin + link.overlap * takes
+            came = there.overlap * size / there.bytes_per_s
+            other.receives_from = max(other.receives_from + came, device.sends_from)
+            self._arrived[t, step] = other.receives_from
 
     def _receives(self, device: _Device, step: int) -> bool:
-        link, copied = self.costs.profile.link, 0.0
+        link = self._link(device.number)
         mine = [t for t in self._edges if t.receiver == device.number]
         if any((t, step) not in self._arrived for t in mine):
             return False
         stage = self.plan.stages[self.plan.stage_of(device.number)]
         before = self.costs.profile.types[self.costs.profile.devices[device.number]]
         size = before[stage.first - 1].output_bytes
-        for t in mine:
-            device.now = max(device.now, self._arrived[t, step])
-            copied += (1 - link.overlap) * link.transfer_s((t.stop - t.start) * size)
+        rows = sum(t.stop - t.start for t in mine)
+        device.now = max(device.now, *(self._arrived[t, step] for t in mine))
+        copied = (1 - link.overlap) * link.transfer_s(rows * size)
         device.now += copied
         return True
 
@@ -158,7 +179,7 @@ class Relay:
         self, device: _Device, instruction: relay.ReduceGradients | relay.Barrier
     ) -> bool:
         """All of a stage for its gradients, all of the plan at a barrier."""
-        stage, own, _ = self._place(device.number)
+        stage, _, _ = self._place(device.number)
         shares = isinstance(instruction, relay.ReduceGradients)
         all_of = stage.devices if shares else self.plan.devices
         place = type(instruction).__name__, stage.first if shares else 0, instruction.step
@@ -168,9 +189,8 @@ class Relay:
             return False
         device.now = max(there.values())
         if shares:
-            link, size = self.costs.profile.link, sum(b.gradient_bytes for b in own)
-            device.now += link.all_reduce_s(size, len(all_of))
-            device.now += sum(b.norms for b in own) * link.norm_s(len(all_of))
+            kinds = [self.costs.profile.devices[d] for d in all_of]
+            device.now += self.costs.all_reduce_s(stage.first, stage.stop, kinds)
         return True
 
 
@@ -197,7 +217,7 @@ class PipelineCase(Spec):
 
     devices: type of each, in order; `speeds` says how fast a type is beside the first.
     floor: share of a block's time that does not shrink with its rows (utilisation).
-    load_ms: loading a batch, as far as it does not overlap.
+    load_ms: loading a whole batch in one device's process, beside the computing.
     gb_per_s, latency_ms: of the link; overlap: share of a transfer that costs nothing.
     published: epoch times of the paper in seconds, by dp, ls, pipe_bd.
     """
@@ -232,6 +252,7 @@ class PipelineCase(Spec):
                 overlap=self.overlap,
             ),
             load_s=self.load_ms / 1e3,
+            load_overlap=1.0,
         )
 
     def _blocks(self, kind: str) -> list[Block]:
@@ -295,18 +316,16 @@ def simulated(spec: PipeBd, case: PipelineCase) -> PipelineOutcome:
         return None if plan is None else Relay(costs, plan, spec.steps).run().step_s
 
     relayed = relaying(costs).plan
-    found: PlanFound = search_for(costs.blocks, costs.devices)(costs)
+    found = best_plan(costs)
     assert found.plan is not None  # without a memory limit there is always one
-    internal = None
-    if costs.devices <= case.batch:
-        internal = internal_relaying(case.batch, costs.blocks, costs.devices)
-    coupled = None if relayed is None else replace(relayed, decoupled=False)
+    internal = all_on_all(costs) if costs.devices <= case.batch else None
+    coupled = relaying(costs, decoupled=False).plan
     return PipelineOutcome(
         case=case,
         ideal_s=costs.ideal_s(),
         seconds={
             "DP": costs.data_parallel_s(),
-            "LS": packed(costs.blocks, costs.devices, costs.task_s).step_s,
+            "LS": packed(costs.blocks, costs.devices, costs.own_s, costs.task_s).step_s,
             "TR": piped(coupled),
             "TR+DPU": piped(relayed),
             "TR+DPU+AHD": piped(found.plan),

@@ -5,7 +5,7 @@ replays exactly those. A run that would see other views, another teacher or othe
 is refused, because silently wrong labels cost accuracy that nobody can explain later.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kdlab.config import Range, register
 from kdlab.config.home import locked
-from kdlab.errors import CacheError, RunStopped
+from kdlab.errors import CacheError, Fault, RunStopped
 from kdlab.events.general import Warned
 from kdlab.events.training import CacheStarted, CacheWritten
 from kdlab.soft_labels.compressed import compress, lost_nats
@@ -61,6 +61,10 @@ class Cached(SourceSpec):
     def keeps_labels(self) -> bool:
         return True
 
+    def feature_faults(self) -> Iterator[Fault]:
+        if self.top_k is not None:
+            yield Fault("top_k", f"is {self.top_k}; features are kept whole")
+
     def check(self, classes: int) -> None:
         if self.top_k is not None and self.top_k >= classes:
             raise CacheError(
@@ -88,11 +92,12 @@ class Cached(SourceSpec):
             if not usable(folder, wanted, warn):
                 self._write(folder, wanted, teacher, context)
         known = samples.train_ids()
-        stored = arrays(folder, len(known), samples.classes, read_meta(folder), "r")
+        width = context.outputs or samples.classes
+        stored = arrays(folder, len(known), width, read_meta(folder), "r")
 
         def labels(batch: Batch, view: int) -> Tensor:
             rows = np.searchsorted(known, batch.ids)
-            return torch.from_numpy(read(stored, view, rows, samples.classes))
+            return torch.from_numpy(read(stored, view, rows, width))
 
         return LocalSource(samples, labels, wanted.views)
 
@@ -101,13 +106,14 @@ class Cached(SourceSpec):
     ) -> None:
         samples = context.samples
         count, views = len(samples.train_ids()), meta.views
-        width = samples.classes * 2 if self.top_k is None else self.top_k * 6 + 2
+        outputs = context.outputs or samples.classes
+        width = outputs * 2 if self.top_k is None else self.top_k * 6 + 2
         size = count * views * width
         about: dict[str, Any] = {"folder": str(folder), "megabytes": size / 1e6}
         about |= {"samples": count, "views": views}
         context.report(CacheStarted(**about))
         folder.mkdir(parents=True, exist_ok=True)
-        lost = _fill(folder, meta, samples, teacher, context.stop)
+        lost = _fill(folder, meta, outputs, samples, teacher, context.stop)
         write_meta(folder, meta)
         context.report(CacheWritten(**about, lost_nats=lost))
 
@@ -115,13 +121,17 @@ class Cached(SourceSpec):
 def _fill(
     folder: Path,
     meta: LabelMeta,
+    outputs: int,
     samples: Samples,
     teacher: LoadedTeacher,
     stop: Callable[[], bool],
 ) -> float:
-    """Run the teacher over every view; returns the nats lost by top-k, 0 without it."""
+    """Run the teacher over every view; returns the nats lost by top-k, 0 without it.
+
+    So many `outputs` are kept of each view: logits, and inner outputs behind them.
+    """
     ids, k = samples.train_ids(), meta.top_k
-    made = arrays(folder, len(ids), samples.classes, meta, "w+")
+    made = arrays(folder, len(ids), outputs, meta, "w+")
     lost = []
     for view in range(meta.views):
         parts = [slice(at, at + _WRITE_BATCH) for at in range(0, len(ids), _WRITE_BATCH)]

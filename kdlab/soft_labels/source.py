@@ -275,10 +275,7 @@ class SourceSpec(Spec, ABC):
 
     def feature_faults(self) -> Iterator[Fault]:
         """Why it cannot give inner outputs of a teacher beside its logits."""
-        if self.keeps_labels:
-            yield Fault(
-                "", f"is {self.component}, which keeps logits alone; features are set"
-            )
+        yield from ()
 
     def output_faults(self) -> Iterator[Fault]:
         """Why it cannot fetch outputs that are no soft labels, and change while it trains."""

@@ -3,22 +3,53 @@
 import torch
 from torch import Tensor
 
-from kdlab.train.aggregation.model_average import ModelAverage
+from kdlab.train.aggregation.weights import Merging, WeightAggregation
 
 _WORKERS = 4
+_TRAINED = frozenset(("0.weight", "0.bias", "1.weight", "1.bias"))
 
 
-def check_aggregation(aggregation: ModelAverage) -> None:
+def check_aggregation(aggregation: WeightAggregation) -> None:
     """Raises AssertionError with the property that does not hold."""
     states = [_state(seed) for seed in range(_WORKERS)]
     kept = [{k: v.clone() for k, v in state.items()} for state in states]
-    merged = aggregation.merged(states)
-    assert _same(states, kept), "the local models' own weights were changed"
-    _fits(merged, states[0])
-    _same_in_any_order(aggregation, states, merged)
+    memory: dict[str, Tensor] = aggregation.memory(states[0], _TRAINED)
+    for number in range(3):  # the later ones remember something
+        merged, after = _whole(aggregation, states, memory, number)
+        assert _same(states, kept), "the local models' own weights were changed"
+        _fits(merged, states[0])
+        other, _ = _whole(aggregation, states[::-1], memory, number, own=states[0])
+        assert _close(other, merged), "it depends on the order of the workers"
+        memory = after
     for number in (1, _WORKERS):
-        alike = aggregation.merged([states[0]] * number)
+        begun = aggregation.memory(states[0], _TRAINED)
+        alike, _ = _whole(aggregation, [states[0]] * number, begun, 0)
         assert _close(alike, states[0]), f"{number} equal models do not give that model"
+
+
+def _whole(
+    aggregation: WeightAggregation,
+    states: list[dict[str, Tensor]],
+    memory: dict[str, Tensor],
+    number: int,
+    own: dict[str, Tensor] | None = None,
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The global model after one communication, and what is remembered."""
+    before = {name: tensor.clone() for name, tensor in memory.items()}
+    made = aggregation.merge(
+        Merging(
+            states=states,
+            own=own or states[0],
+            memory=memory,
+            parameters=_TRAINED,
+            round=number,
+            rounds=3,
+            error=lambda weights: float(weights["0.bias"].double().sum()),
+        )
+    )
+    assert _close(memory, before), "what was remembered was changed in place"
+    _fits(made.weights, states[0])
+    return made.whole or made.weights, made.memory
 
 
 def _state(seed: int) -> dict[str, Tensor]:
@@ -42,14 +73,6 @@ def _fits(merged: dict[str, Tensor], like: dict[str, Tensor]) -> None:
         )
         assert found.dtype == tensor.dtype, f"{name} is {found.dtype}, not {tensor.dtype}"
         assert bool(torch.isfinite(found).all()), f"{name} has numbers that are not finite"
-
-
-def _same_in_any_order(
-    aggregation: ModelAverage, states: list[dict[str, Tensor]], merged: dict[str, Tensor]
-) -> None:
-    """Each worker merges by itself, and all must come to the same."""
-    other = aggregation.merged(states[::-1])
-    assert _close(other, merged), "it depends on the order of the workers"
 
 
 def _close(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:

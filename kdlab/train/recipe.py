@@ -31,6 +31,8 @@ class Recipe(Spec):
     accumulate: parts of a batch that are computed one after the other; their gradients add up.
     ema: decay of a running mean of the weights, which is then validated, kept and exported.
     clip_grad_norm: largest 2-norm of all gradients together; null is off.
+    quantise_after: share of the epochs after which the student learns with weights and inputs
+        rounded as int8 will round them (quantisation-aware training); null never.
     precision: fp32, or autocast to bf16 or fp16 (fp16 with a gradient scaler, GPU only).
     channels_last: layout of the weights on a GPU; it has no effect on the CPU.
     threads: of PyTorch on the CPU; null leaves PyTorch's own choice.
@@ -59,6 +61,7 @@ class Recipe(Spec):
     clip_grad_norm: Annotated[float, POSITIVE] | None = None
     accumulate: Annotated[int, _POSITIVE] = 1
     ema: Annotated[float, Range(gt=0, lt=1)] | None = None
+    quantise_after: Annotated[float, SHARE] | None = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     channels_last: bool = False
     compile: bool = False
@@ -77,10 +80,23 @@ class Recipe(Spec):
             yield Fault("precision", "is fp16, which needs a GPU; on the CPU use bf16")
         if self.device == "cuda" and not torch.cuda.is_available():
             yield Fault("device", "is cuda, and PyTorch sees no GPU on this machine")
+        if self.quantise_after is not None:
+            for name in ("compile", "precision"):
+                if getattr(self, name) not in (False, "fp32"):
+                    yield Fault(
+                        "quantise_after",
+                        f"is set, and {name} is {getattr(self, name)}; layers are rounded in "
+                        "fp32, as PyTorch runs them",
+                    )
         if self.accumulate > self.batch:
             yield Fault(
                 "accumulate", f"is {self.accumulate}, more than batch ({self.batch})"
             )
+
+    def rounds_at(self, epoch: float) -> bool:
+        """Whether steps at so many epochs are taken with eight bits."""
+        after = self.quantise_after
+        return after is not None and epoch > after * self.epochs
 
     def chosen_device(self) -> str:
         if self.device != "auto":

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from kdlab.train.optimizers import make_optimizer
 from kdlab.train.recipe import Recipe
+from kdlab.train.rounding import EightBits
 
 _KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -56,14 +57,18 @@ class Descent:
         """(N, C, H, W) uint8 on the device -> (N, classes) float32."""
         return self.both_scores(views)[0]
 
-    def both_scores(self, views: Tensor) -> tuple[Tensor, Tensor]:
+    def both_scores(
+        self, views: Tensor, *, in_eight_bits: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """(N, classes) that learn the true labels, and that learn a teacher's.
 
         They are one and the same, but for a network with a distillation token in training
         (DeiT, arXiv:2012.12877, section 4), which has a head for each.
         """
         kind = _KINDS.get(self.recipe.precision)
-        with torch.autocast(self.device.type, dtype=kind) if kind else nullcontext():
+        rounding = EightBits() if in_eight_bits else nullcontext()
+        cast = torch.autocast(self.device.type, dtype=kind) if kind else nullcontext()
+        with cast, rounding:
             scores: Tensor | tuple[Tensor, Tensor] = self.run_model(views)
         if isinstance(scores, tuple):
             return scores[0].float(), scores[1].float()

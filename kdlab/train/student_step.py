@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from kdlab.data.splits import NO_LABEL
 from kdlab.models.device_feed import DeviceFeed
 from kdlab.papers.shares import shared_rows
 from kdlab.soft_labels.source import Batch, MixedLabels
+from kdlab.train.aggregation.ranks import Ranks
 from kdlab.train.feature_teaching import FeatureTeaching
 from kdlab.train.schedules import lr_at
 from kdlab.train.step import Descent, steps_per_second
@@ -49,13 +51,16 @@ class BatchStep:
         rows, total = len(batch.ids), torch.zeros((), device=self.descent.device)
         self.descent.listen(taught=batch.soft is not None)
         self.descent.begin()
+        rounds = recipe.rounds_at(epoch)
         parts = list(self._parts(moved, batch.mixed, self._count_of_parts(of_rows)))
         for number, (views, labels, soft, mixed) in enumerate(parts):
             with self._alone(last=number == len(parts) - 1):
-                both = self.descent.both_scores(views)
+                both = self.descent.both_scores(views, in_eight_bits=rounds)
                 loss = self._loss(both, labels, soft, mixed) * (len(labels) / rows)
                 self.descent.backward(ranks.weigh(loss, rows, of_rows))
             total += loss.detach()
+        if self.features is not None:
+            ranks.average_gradients(self.features.projectors)
         batches = self.job.samples.plan.batches
         self.lr = lr_factor * ranks.lr_scale * lr_at(recipe, epoch, batches, self.drops)
         self.descent.update(self.lr)
@@ -159,7 +164,8 @@ class BatchStep:
         with torch.random.fork_rng():
             model = leave_alone(copy.deepcopy(self.descent.model)).train()
             own = Descent(self.job.recipe, model, model, self.descent.device)
-            twin = BatchStep(self.job, own)
+            # The others may be measuring nothing now.
+            twin = BatchStep(replace(self.job, ranks=Ranks()), own)
             twin.loss = self.loss
             for _ in range(3):
                 twin(batch, len(ids))

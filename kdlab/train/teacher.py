@@ -27,7 +27,7 @@ from kdlab.errors import Fault, ModelError, RunStopped, TeacherRefused
 from kdlab.events.event import Emit
 from kdlab.events.general import Note
 from kdlab.events.runs import TeacherReady, TeacherTraining
-from kdlab.models.ensemble import combined
+from kdlab.models.ensemble import Combination, CombinedBy, combined
 from kdlab.models.headless import last_linear
 from kdlab.models.model import ModelSpec, Normalised, check_fit, export, load_weights
 from kdlab.models.pixel_mean import fit_pixel_mean
@@ -52,7 +52,7 @@ class TeacherSpec(Spec):
     probe: only the last layer is learned, by logistic regression on what the rest makes of the
         training images: seconds. For `pretrained: true`, or a `backbone`.
     min_top1: percent on validation; a teacher that stays below is refused.
-    weight: of this teacher's probabilities when it is one of several (an ensemble).
+    weight: of this teacher's answers when it is one of several (an ensemble).
     """
 
     model: ModelSpec
@@ -123,10 +123,21 @@ class PreparedTeachers:
     """One teacher or an ensemble, with all weights on disk."""
 
     members: tuple[PreparedTeacher, ...]
+    by: CombinedBy = "probabilities"
+    # Of each member by class, as validation says; None is what their cards say
+    validated: tuple[tuple[float, ...], ...] | None = None
 
     @property
-    def weights(self) -> list[float]:
-        return [member.spec.weight for member in self.members]
+    def combination(self) -> Combination:
+        if self.validated is not None:
+            return Combination(self.validated, self.by)
+        return replace(Combination.of([m.spec.weight for m in self.members]), by=self.by)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one teacher, or the mean of probabilities by the cards' weights."""
+        plainly = self.by == "probabilities" and self.validated is None
+        return plainly or len(self.members) == 1
 
     @property
     def fingerprint(self) -> str:
@@ -134,12 +145,14 @@ class PreparedTeachers:
         if len(self.members) == 1:
             return self.members[0].fingerprint
         parts = [f"{m.sha256}*{m.spec.weight:g}" for m in self.members]
+        if not self.is_plain:
+            parts.append(repr(self.combination))
         return hashlib.sha256("+".join(parts).encode()).hexdigest()[:16]
 
     def build(self, num_classes: int, in_chans: int) -> nn.Module:
         """The frozen model in eval mode, on the CPU."""
         made = [member.build(num_classes, in_chans) for member in self.members]
-        return frozen(combined(made, self.weights))
+        return frozen(combined(made, self.combination))
 
     def load(self, data: ImageData, device: str) -> LoadedTeacher:
         model = self.build(len(data.classes), data.shape[0])
@@ -177,6 +190,7 @@ _ADDED_TO_RECIPES: Mapping[str, object] = {
     "hard_loss": "cross_entropy",
     "accumulate": 1,
     "ema": None,
+    "quantise_after": None,
 }
 
 

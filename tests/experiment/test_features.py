@@ -80,13 +80,17 @@ def test_a_module_that_is_not_there_is_named():
     ("words", "said"),
     [
         (("smoke/none",), "nobody has a teacher"),
-        (("smoke/cached",), "keeps logits alone"),
+        (("smoke/cached", "soft_labels.top_k=3"), "kept whole"),
         (("smoke/served", "soft_labels.replies=top_k"), "need full or half"),
         (("smoke/served", "soft_labels.sends=hidden"), "sends is hidden"),
         (("smoke/served", "train.compile=true"), "train.compile"),
         (
-            ("smoke/served", "aggregation={type: train/aggregation/all_reduce, ranks: 2}"),
-            "several ranks",
+            (
+                "smoke/served",
+                "aggregation={type: train/aggregation/all_reduce, ranks: 2}",
+                "workers={address: tcp://127.0.0.1:1, insecure: true}",
+            ),
+            "ranks on workers do not have the teacher",
         ),
     ],
 )
@@ -135,6 +139,67 @@ def test_features_served_are_features_online_to_the_bit(kdlab_home, elsewhere):
     without = plain.start(lambda line: None).wait(timeout_s=600)
     first = losses_of(without, "in_process")[0]
     assert losses[0][0] > first  # the inner losses were added
+
+
+HINT = json.dumps([{"type": "features/hint", "teacher": "blocks.2", "student": "blocks.2"}])
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_two_ranks_learn_from_features_what_one_learns(kdlab_home, elsewhere):
+    """Of a hint, which is a mean over samples: the rows of both ranks make the same gradient.
+
+    The student is narrower than its teacher, so there is a projector, whose gradient is averaged
+    too: its weights go into the losses from the second step on.
+    """
+
+    def run(*more):
+        one = kdlab.load(
+            "smoke/served", f"features={HINT}", "tracking.enabled=false", "train.epochs=1",
+            "train.log_every_steps=1", "soft_labels.order=strict",
+            "train.checkpoint_every_steps=3", *more,
+        )  # fmt: skip
+        return one.start(lambda line: None).wait(timeout_s=600)
+
+    alone = run()
+    both = run("aggregation={type: train/aggregation/all_reduce, ranks: 2}")
+    assert both.result["samples_lost"] == both.result["samples_repeated"] == 0
+    first, second = losses_of(alone, "served"), losses_of(both, "served")
+    assert len(first) == len(second) > 3
+    assert second == pytest.approx(first, rel=1e-3)
+    kept = max((both.path / "members/served/seed0/checkpoints").glob("step_*"))
+    names = load_file(kept / "state.safetensors")
+    assert any(name.startswith("projectors.0") for name in names)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("smoke/cached",),
+        ("smoke/served", "soft_labels.order=strict", "soft_labels.cache_views=1"),
+    ],
+)
+def test_features_are_kept_as_soft_labels_are(kdlab_home, elsewhere, words):
+    """Written once in two bytes and read back: near to what a teacher beside it says."""
+
+    def run(*words):
+        one = kdlab.load(
+            *words, f"features={HINT}", "tracking.enabled=false", "train.log_every_steps=1"
+        )
+        return one.start(lambda line: None).wait(timeout_s=600)
+
+    kept = run(*words)
+    again = run(*words)
+    online = run("smoke/in_process")
+    member = words[0].removeprefix("smoke/")
+    first, second = losses_of(kept, member), losses_of(again, member)
+    assert first[0] == pytest.approx(losses_of(online, "in_process")[0], rel=1e-2)
+    assert second == pytest.approx(first, rel=1e-2)
+    plain = kdlab.load("smoke/cached", "tracking.enabled=false", "train.log_every_steps=1")
+    without = plain.start(lambda line: None).wait(timeout_s=600)
+    assert first[0] > losses_of(without, "cached")[0]
 
 
 def losses_of(run, member):

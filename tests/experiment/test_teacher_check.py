@@ -1,6 +1,7 @@
 """A teacher is measured before it teaches: one that knows nothing, or other classes, is found."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from kdlab.data.watched import watched_rows
 from kdlab.errors import TeacherRefused
 from kdlab.events.general import Warned
 from kdlab.events.runs import TeacherMeasured
-from kdlab.experiment.teacher_check import check_teacher, measured
+from kdlab.experiment.teacher_check import check_teacher, measured, validated
 from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.train.teacher import PreparedTeacher, PreparedTeachers, TeacherSpec, prepared
 
@@ -129,3 +130,27 @@ def test_a_teacher_of_other_classes_is_found_by_what_it_says(elsewhere):
     assert run.wait().state == "finished", run.status.error
     (warning,) = [e for e in run.events() if isinstance(e, Warned)]
     assert "no more of this data than a guess" in warning.message
+
+
+def test_teachers_are_weighed_class_by_class_by_what_validation_says(
+    tmp_path, clothes, bundled
+):
+    """One of two knows nothing: its weight is small wherever the other one is right."""
+    fresh = CifarResNet(depth=14, width=(16, 32, 64, 96)).architecture(10, 3)
+    (other,) = foreign(tmp_path / "w.safetensors", fresh.state_dict(), bundled).members
+    plain = PreparedTeachers((bundled, other))
+    weighed = validated(plain, clothes, "cpu", 256)
+    known, unknown = weighed.combination.weights
+    own = measured(PreparedTeachers((bundled,)), clothes, "cpu", 256).validated_per_class
+    assert known == tuple(own[name] for name in clothes.classes)
+    assert sum(known) > 4 * sum(unknown)
+    assert min(unknown) >= 1
+    assert weighed.fingerprint != plain.fingerprint
+    both, alone = (measured(t, clothes, "cpu", 256).top1 for t in (weighed, plain))
+    assert both >= alone
+
+
+def test_weighing_by_validation_needs_validation_images(clothes, bundled):
+    none = replace(clothes, validation=clothes.validation[:0])
+    with pytest.raises(TeacherRefused, match="has no validation images"):
+        validated(PreparedTeachers((bundled, bundled)), none, "cpu", 256)

@@ -24,6 +24,7 @@ WORDS = [
     {"schedule": "plateau", "patience": 0, "drop_lr_factor": 0.5},
     {"ema": 0.9, "hard_loss": "bce", "label_smoothing": 0.1},
     {"accumulate": 3, "optimizer": "timm/adamw", "lr": 1e-3},
+    {"quantise_after": 0.4},
 ]
 
 

@@ -30,7 +30,7 @@ from kdlab.data.images import ImageData
 from kdlab.errors import DataError, TeacherRefused
 from kdlab.models.device_feed import DeviceFeed, OnItsWay
 from kdlab.models.engines import Asked
-from kdlab.models.ensemble import SideBySide, combined
+from kdlab.models.ensemble import Combination, SideBySide, combined
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import check_fit, load_weights
 
@@ -184,8 +184,10 @@ class Inference:
             member = spec.build(classes, deployment.shape[0])
             load_weights(member.net, path, known.sha256)
             members.append(member)
-        weights_of = [m.weight for m in deployment.members]
-        model = SideBySide(members) if each else combined(members, weights_of)
+        how = deployment.combination or Combination.of(
+            [m.weight for m in deployment.members]
+        )
+        model = SideBySide(members) if each else combined(members, how)
         check_fit(model, deployment.shape, deployment.num_classes, "the teacher")
         model.eval()
         return model.requires_grad_(requires_grad=False).to(self.device)

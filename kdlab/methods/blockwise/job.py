@@ -11,6 +11,7 @@ from kdlab.methods.blockwise.search import ArchitectureSearch
 from kdlab.methods.blockwise.served_prefix import Open
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
 from kdlab.papers.pipe_bd.relay import Span
+from kdlab.papers.pipe_bd.replanning import DeviceTook
 from kdlab.train.checkpoint import OptimizerFacts
 from kdlab.train.job import LoopJob
 from kdlab.train.position import Standing
@@ -32,6 +33,9 @@ class BlockwiseJob(LoopJob):
     opened: Open | None = None
     # Told by the master what all devices did in an epoch's last steps
     on_trace: Callable[[list[Span]], None] = lambda spans: None
+    # Asked by the master after an epoch, with what each device took and the seconds of a step,
+    # for another plan; None is to go on
+    replan: Callable[[list[DeviceTook], float], ExecutionPlan | None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,11 +26,22 @@ from kdlab.methods.blockwise.consensus import StepConsensus, from_all, of_all
 from kdlab.methods.blockwise.device_stages import DeviceStages
 from kdlab.methods.blockwise.gathering import Gathering
 from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
+from kdlab.papers.pipe_bd.replanning import DeviceTook, device_took
 from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds, agreed_by_all
 from kdlab.train.evaluate import Accuracy
 from kdlab.train.plan_loop import PlanLoop
 from kdlab.train.result import StudentResult
+
+
+class PlanReplaced(Exception):
+    """All devices have saved, and go on with this plan."""
+
+    def __init__(self, plan: ExecutionPlan) -> None:
+        super().__init__(plan.why)
+        self.plan = plan
+
 
 _NOTHING = ControlRequest(settings=(0.0,))
 _TRACED = 12  # steps at the end of each epoch
@@ -211,20 +222,47 @@ class BlockwiseLoop(PlanLoop):
         seen: Accuracy | None = None
         if self.is_master and self._is_looked_at():
             seen = self._validated()
-        self._share_trace()
+        took = self._share_trace()
         self._next_epoch(seen)
         self._save(collected=True)
+        self._replan(took)
 
-    def _share_trace(self) -> None:
-        """The epoch's last steps of all devices, to the master."""
+    def _replan(self, took: list[DeviceTook]) -> None:
+        """Whether another plan is better by what the steps of this one took.
+
+        Raises:
+            PlanReplaced: on all devices, whose state is saved.
+        """
+        job = self.job
+        if job.replan is None or not took or not self.step_s or self._is_over():
+            return
+        other = job.replan(took, self.step_s[-1]) if job.rank == 0 else None
+        (other,) = from_all(other, self.talk)[:1]
+        if other is not None:
+            raise PlanReplaced(other)
+
+    def _is_over(self) -> bool:
+        return self.position.epoch >= self.job.recipe.epochs
+
+    def _share_trace(self) -> list[DeviceTook]:
+        """The epoch's last steps of all devices, to the master; what each took in a step."""
         own = [span for worker in self.stages.workers for span in worker.spans]
         for worker in self.stages.workers:
             worker.spans.clear()
         newest = max((span.step for span in own), default=0)
-        own = [span for span in own if span.step > newest - _TRACED]
-        spans = [span for spans in from_all(own, self.talk) for span in spans]
+        last = [span for span in own if span.step > newest - _TRACED]
+        # Of a GPU only those are exact, and these in the first epoch alone.
+        on_gpu = self.job.device.type == "cuda"
+        counted = last if on_gpu else [span for span in own if span.step > 1]
+        took = None
+        if counted and not (on_gpu and self.position.epoch):
+            took = device_took(self.job.rank, counted)
+        everyone = from_all((last, took), self.talk)
+        spans = [span for spans, _ in everyone for span in spans]
         if self.job.rank == 0 and spans:
             self.job.on_trace(spans)
+        found = [one for _, one in everyone if one is not None]
+        return found if len(found) == len(everyone) else []
 
     def _save(self, *, collected: bool = False) -> None:
         """All take part; the master writes."""

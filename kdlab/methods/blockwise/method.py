@@ -40,6 +40,7 @@ _NOT_BLOCKWISE = (
     "hard_loss",
     "accumulate",
     "ema",
+    "quantise_after",
 )
 
 
@@ -51,6 +52,7 @@ class Blockwise(MethodSpec):
     plan: `ahd` searches the best pipeline, `tr` gives each stage one device, `ir` has every
         device train all blocks; `dp` and `ls` are the baselines.
     compare: the same training once for each of these plans.
+    replan: after an epoch `ahd` takes another plan where that is better by what steps took.
     decoupled: DPU; false waits for all devices before each update.
     lead: steps a stage may be ahead of the next; each costs the memory of what is relayed.
     devices: ranks, each a process.
@@ -79,6 +81,7 @@ class Blockwise(MethodSpec):
 
     plan: PlanName = "ahd"
     compare: tuple[PlanName, ...] = ()
+    replan: bool = True
     decoupled: bool = True
     lead: Annotated[int, Range(ge=1, le=64)] = LEAD
     devices: Annotated[int, Range(ge=1, le=64)] = 2

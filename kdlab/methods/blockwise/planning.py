@@ -2,17 +2,20 @@
 
 Each rank measures every block while the others do, as in training: a neighbour that
 computes slows a core, and memory is shared. Ranks on the same type of device are one type
-and give one median. The link is measured between the first two ranks.
+and give one median. Each type has its own link, the slowest way that its devices have to others.
 
-A profile can be kept and used again. It says which machine and which blocks it is of; a
+A profile can be kept and used again. It says which machines and which blocks it is of; a
 plan from another one's profile would be a guess, so that is refused.
 """
 
+import hashlib
 import json
+import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -33,9 +36,17 @@ _LINK_TRIES = 9
 class Identity:
     """Identifies what a profile was measured on, and with."""
 
-    machine: str  # processors, devices, PyTorch
+    machine: str  # processors, devices, PyTorch; of all ranks where these differ
     model: str  # both networks, their cuts, and the shape of an image
     batch: int  # rows
+
+
+def of_machines(own: Identity, machines: Sequence[str]) -> Identity:
+    """The identity of a profile that ranks on these machines make together."""
+    if len(set(machines)) == 1:
+        return own
+    joined = hashlib.sha256(" ".join(machines).encode()).hexdigest()[:16]
+    return replace(own, machine=joined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +56,26 @@ class _KeptProfile:
     identity: Identity
     types: Mapping[str, Sequence[Block]]
     devices: tuple[str, ...]
-    link: DeviceLink
     load_s: float
+    link: DeviceLink = field(
+        default_factory=DeviceLink
+    )  # of types that are not among `links`
+    links: Mapping[str, DeviceLink] = field(default_factory=dict)
+    load_overlap: float = 0.0
+    sharing: float = 1.0
 
 
 def write_profile(profile: Profile, of: Identity, path: Path) -> None:
     """As JSON, for people and for `method.profile`."""
     kept = _KeptProfile(
-        of, profile.types, tuple(profile.devices), profile.link, profile.load_s
+        of,
+        profile.types,
+        tuple(profile.devices),
+        profile.load_s,
+        profile.link,
+        profile.links,
+        profile.load_overlap,
+        profile.sharing,
     )
     path.write_text(json.dumps(asdict(kept), indent=1), encoding="utf-8")
 
@@ -81,20 +104,31 @@ def read_profile(path: Path, of: Identity, *, any_machine: bool = False) -> Prof
                 "nothing for this run. Set method.profile to null to measure again."
             )
     return Profile(
-        types=kept.types, devices=kept.devices, link=kept.link, load_s=kept.load_s
+        types=kept.types,
+        devices=kept.devices,
+        link=kept.link,
+        links=kept.links,
+        load_s=kept.load_s,
+        load_overlap=kept.load_overlap,
+        sharing=kept.sharing,
     )
 
 
-def gathered(own: Sequence[Block], kind: str, link: DeviceLink, load_s: float) -> Profile:
+def gathered(own: Sequence[Block], device: torch.device, load_s: float) -> Profile:
     """The profile of all ranks of the default group; every rank must call this."""
-    everyone = from_all((kind, list(own), load_s))
+    everyone = from_all((kind_of(device), list(own), load_s))
     kinds = [kind for kind, _, _ in everyone]
     types = {
         name: _middle([blocks for k, blocks, _ in everyone if k == name])
         for name in dict.fromkeys(kinds)
     }
     return Profile(
-        types=types, devices=tuple(kinds), link=link, load_s=median(s for *_, s in everyone)
+        types=types,
+        devices=tuple(kinds),
+        links=measured_links(device),
+        load_s=median(s for *_, s in everyone),
+        # A CPU loads with the processor that computes.
+        load_overlap=0.0 if device.type == "cpu" else 1.0,
     )
 
 
@@ -118,33 +152,57 @@ def _middle(measured: Sequence[Sequence[Block]]) -> list[Block]:
     ]
 
 
-def measured_link(device: torch.device) -> DeviceLink:
-    """Between ranks 0 and 1, there and back; every rank must call this.
+def measured_links(device: torch.device) -> dict[str, DeviceLink]:
+    """The link of each type of device, there and back between two ranks; all must call this.
 
-    On CPUs a transfer is copied by the processors that compute, so nothing of it overlaps.
+    Where a type is on several machines, between two of these. On CPUs a transfer is copied by the
+    processors that compute, so nothing of it overlaps.
     """
-    overlap = 0.0 if device.type == "cpu" else 1.0
-    if dist.get_world_size() == 1:
-        return DeviceLink(overlap=overlap)
-    small, large = (_there_and_back(size, device) for size in _LINK_BYTES)
-    little = torch.zeros(64, device=device)  # all ranks meet for next to nothing
+    kinds, hosts = zip(*from_all((kind_of(device), platform.node())), strict=True)
+    overlaps = from_all(0.0 if device.type == "cpu" else 1.0)
+    if len(kinds) == 1:
+        return {kinds[0]: DeviceLink(overlap=overlaps[0])}
+    meet_s = _meeting_s(device)
+    found = {}
+    for kind in dict.fromkeys(kinds):
+        first = kinds.index(kind)
+        pair = first, partner_of(first, kinds, hosts)
+        small, large = (_there_and_back(size, device, pair) for size in _LINK_BYTES)
+        small, large = from_all((small, large))[first]
+        rate = (_LINK_BYTES[1] - _LINK_BYTES[0]) / max(1e-9, large - small)
+        found[kind] = DeviceLink(
+            bytes_per_s=rate,
+            latency_s=max(0.0, small - _LINK_BYTES[0] / rate),
+            overlap=overlaps[first],
+            meet_s=meet_s,
+        )
+    return found
+
+
+def partner_of(first: int, kinds: Sequence[str], hosts: Sequence[str]) -> int:
+    """The rank that another one's link is measured with: of its type, on another machine."""
+    others = [rank for rank in range(len(kinds)) if rank != first]
+    return min(
+        others, key=lambda r: (kinds[r] != kinds[first], hosts[r] == hosts[first], r)
+    )
+
+
+def _meeting_s(device: torch.device) -> float:
+    """Seconds in which all ranks meet for next to nothing."""
+    little = torch.zeros(64, device=device)
 
     def meet() -> None:
         dist.all_reduce(little)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    meet_s = _median_s(meet)
-    rate = (_LINK_BYTES[1] - _LINK_BYTES[0]) / max(1e-9, large - small)
-    latency = max(0.0, small - _LINK_BYTES[0] / rate)
-    return from_first(
-        DeviceLink(bytes_per_s=rate, latency_s=latency, overlap=overlap, meet_s=meet_s)
-    )
+    return from_first(_median_s(meet))
 
 
-def _there_and_back(size: int, device: torch.device) -> float:
-    """Seconds one way: half the median of some round trips."""
+def _there_and_back(size: int, device: torch.device, pair: tuple[int, int]) -> float:
+    """Seconds one way between two ranks: half the median of some round trips."""
     data, rank = torch.zeros(size, dtype=torch.uint8, device=device), dist.get_rank()
+    one, other = pair
     wire = wire_of(device)
     buffer = torch.empty_like(data, device=wire)
 
@@ -158,12 +216,12 @@ def _there_and_back(size: int, device: torch.device) -> float:
             torch.cuda.synchronize(device)
 
     def turn() -> None:
-        if rank == 0:
-            send(1)
-            receive(1)
-        elif rank == 1:
-            receive(0)
-            send(0)
+        if rank == one:
+            send(other)
+            receive(other)
+        elif rank == other:
+            receive(one)
+            send(one)
 
     return _median_s(turn) / 2
 
@@ -182,12 +240,9 @@ def _median_s(work: Callable[[], object], times: int = _LINK_TRIES) -> float:
     return median(taken)
 
 
-def loading_s(load: Callable[[int], Tensor], batches: int, device: torch.device) -> float:
-    """Seconds of loading a whole batch that do not overlap with computing.
-
-    A CPU that computes loads as well, in its own time; a GPU does not wait for the thread.
-    """
-    if device.type != "cpu" or not batches:
+def loading_s(load: Callable[[int], Tensor], batches: int) -> float:
+    """Seconds of loading a whole batch in this process, while all others do."""
+    if not batches:
         return 0.0
     times, steps = min(_LINK_TRIES, batches), iter(range(batches))
     return _median_s(lambda: load(next(steps)), times)
@@ -197,4 +252,17 @@ def kind_of(device: torch.device) -> str:
     """Name of a type of device: those of one name are taken to be alike."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"cpu/{platform.machine()}"
+    return f"{_processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+
+
+@cache
+def _processor() -> str:
+    """Its model where the system says it (Linux), else its instruction set."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    named = [
+        line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+    ]
+    return named[0] if named else platform.machine()

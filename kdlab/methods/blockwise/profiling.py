@@ -86,7 +86,7 @@ def profiled(
                 for r, s in student.items()
             },
         }
-        found.append(_sized(pair, views, output, **times))
+        found.append(_sized(pair, views, output, paths, **times))
         views = output
     return found
 
@@ -136,25 +136,29 @@ def _numbers(steps: int, max_s: float, turn: int) -> Iterator[int]:
 
 
 def unmeasured(
-    pairs: Sequence[BlockPair], shapes: Sequence[Sequence[int]], batch: int
+    pairs: Sequence[BlockPair],
+    shapes: Sequence[Sequence[int]],
+    batch: int,
+    paths: Paths | None = None,
 ) -> list[Block]:
     """Blocks with their sizes and made-up times: enough to see whether plans fit.
 
     `shapes` are of one row of each pair's input.
     """
-    found = []
+    found, paths = [], paths or Paths(lambda step: None)
     for pair, shape in zip(pairs, shapes, strict=True):
         reference = next(pair.teacher.parameters(), torch.zeros(1))
         views = torch.zeros((1, *shape), dtype=reference.dtype, device=reference.device)
         with torch.no_grad():
             output = pair.teacher(views)
         alike = {batch: 1.0}
-        found.append(_sized(pair, views, output, teacher_s=alike, student_s=alike))
+        times = {"teacher_s": alike, "student_s": alike}
+        found.append(_sized(pair, views, output, paths, **times))
     return found
 
 
 def _sized(
-    pair: BlockPair, views: Tensor, output: Tensor, **times: dict[int, float]
+    pair: BlockPair, views: Tensor, output: Tensor, paths: Paths, **times: dict[int, float]
 ) -> Block:
     student, teacher = pair.student, pair.teacher
     parameters = sum(p.numel() * p.element_size() for p in student.parameters())
@@ -164,7 +168,7 @@ def _sized(
         output_bytes=output[0].numel() * output.element_size(),
         gradient_bytes=parameters,
         fixed_bytes=frozen + _COPIES * parameters,
-        row_bytes=_activation_bytes(pair, views[:1]),
+        row_bytes=_row_bytes(pair, views[:1], paths),
         norms=_norms(student, views[:1]),
     )
 
@@ -206,6 +210,18 @@ def _norms(student: nn.Module, views: Tensor) -> int:
     for handle in handles:
         handle.remove()
     return len(passed)
+
+
+def _row_bytes(pair: BlockPair, views: Tensor, paths: Paths) -> float:
+    """Bytes of one row; of a supernet those of the two largest candidates of each place.
+
+    A step of the weights takes one path, one of the architecture two.
+    """
+    sizes = []
+    for number in range(paths.turn):
+        paths.choose(number)
+        sizes.append(_activation_bytes(pair, views))
+    return sum(sorted(sizes)[-2:])
 
 
 def _activation_bytes(pair: BlockPair, views: Tensor) -> float:

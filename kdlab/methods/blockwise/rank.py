@@ -30,7 +30,7 @@ from kdlab.methods.blockwise.consensus import from_all, from_first
 from kdlab.methods.blockwise.cutting import Cutting
 from kdlab.methods.blockwise.job import BlockwiseFacts, BlockwiseJob
 from kdlab.methods.blockwise.loader import Loader
-from kdlab.methods.blockwise.loop import BlockwiseLoop
+from kdlab.methods.blockwise.loop import BlockwiseLoop, PlanReplaced
 from kdlab.methods.blockwise.method import Blockwise
 from kdlab.methods.blockwise.profiling import feasible_rows, paths_of, profiled
 from kdlab.methods.blockwise.served_prefix import (
@@ -46,11 +46,13 @@ from kdlab.methods.blockwise.setup import (
     smallest_batch,
     write_architecture,
 )
+from kdlab.methods.blockwise.sharing import measured_sharing
 from kdlab.models.model import parameters
 from kdlab.models.proxyless import derived
 from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts, at
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, PlanName, programme
 from kdlab.papers.pipe_bd.relay import Span
+from kdlab.papers.pipe_bd.replanning import DeviceTook, Replanning
 from kdlab.papers.pipe_bd.served_prefix import PoolSupply, served_profile, with_supply
 from kdlab.report import trace
 from kdlab.report.plan_table import plan_table
@@ -77,6 +79,8 @@ class BlockRank(RankProcess[GenerationOrder]):
         return method
 
     _trained = (0, 0.0)  # last step, and when
+    # Of the rank that plans for all: what it has seen of its plans, and the costs of the newest
+    _replanning: tuple[Replanning, StageCosts] | None = None
 
     def generation(self, order: GenerationOrder) -> MemberResult | None:
         self.saving = False
@@ -90,10 +94,23 @@ class BlockRank(RankProcess[GenerationOrder]):
             self.method.cuts, self.spec, teacher, data, self.member.seed, device
         )
         with self.meeting(order, device):
-            return self._train(order, cutting, device)
+            chosen = self._programme(order, cutting, device)
+            while True:
+                try:
+                    return self._train(order, cutting, device, chosen)
+                except PlanReplaced as changed:
+                    chosen = changed.plan
+                # Students whose norms met in other groups are made anew.
+                cutting = cutting_of(
+                    self.method.cuts, self.spec, teacher, data, self.member.seed, device
+                )
 
     def _train(
-        self, order: GenerationOrder, cutting: Cutting, device: torch.device
+        self,
+        order: GenerationOrder,
+        cutting: Cutting,
+        device: torch.device,
+        chosen: ExecutionPlan,
     ) -> MemberResult | None:
         number, rank = order.generation, order.rank
         self.beat(number, 0)
@@ -101,7 +118,6 @@ class BlockRank(RankProcess[GenerationOrder]):
         found = checkpoint.load_newest(
             self.folder / "checkpoints", self.hash, BlockwiseFacts
         )
-        chosen = self._programme(order, cutting, device)
         samples = self.setup.samples(self.member, smallest=smallest_batch(chosen))
         loop = BlockwiseLoop(
             BlockwiseJob(
@@ -127,6 +143,9 @@ class BlockRank(RankProcess[GenerationOrder]):
                     order, own, start, len(own.batches(0)[0]) / chosen.predicted_s, cutting
                 ),
                 on_trace=self._write_trace,
+                replan=partial(self._replanned, chosen, cutting)
+                if self.method.replan and chosen.name == "ahd"
+                else None,
             )
         )
         loop.go_to(found)
@@ -198,12 +217,38 @@ class BlockRank(RankProcess[GenerationOrder]):
             return error
         if chosen.served and supply is not None:
             costs = costs_of(served_profile(profile, supply))
+        else:
+            self._replanning = Replanning(profile, decoupled=decoupled), costs
+        self._tell(chosen, costs, cutting)
+        return chosen
+
+    def _tell(self, chosen: ExecutionPlan, costs: StageCosts, cutting: Cutting) -> None:
+        """Keep the plan, and say it."""
         table = plan_table(chosen, costs, cutting.student_cuts)
         ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
         plan = PlanChosen(programme=plain(chosen), table=table, ideal_s=ideal)
-        write_json(path, {k: plan[k] for k in ("programme", "table", "ideal_s")})
+        kept = {k: plan[k] for k in ("programme", "table", "ideal_s")}
+        write_json(self.folder / "plan.json", kept)
         self.log.emit(plan)
-        return chosen
+
+    def _replanned(
+        self,
+        chosen: ExecutionPlan,
+        cutting: Cutting,
+        took: list[DeviceTook],
+        step_s: float,
+    ) -> ExecutionPlan | None:
+        """A better plan than this one, by what its steps took; only the planning rank is asked."""
+        if self._replanning is None:  # it goes on with a plan of a session before
+            return None
+        replanning, costs = self._replanning
+        found = replanning.after_epoch(chosen, costs, took, step_s)
+        if found is None:
+            return None
+        other, now = found
+        self._replanning = replanning, now
+        self._tell(other, now, cutting)
+        return other
 
     @property
     def plan(self) -> PlanName:
@@ -214,15 +259,29 @@ class BlockRank(RankProcess[GenerationOrder]):
     ) -> Profile:
         """The given one, that of this run, or what all ranks measure now."""
         of = identity_of(self.spec, cutting, self.setup.data)
-        own, given = self.run.path / "profile.json", self.method.profile
-        if given is not None:
-            return planning.read_profile(Path(given), of)
-        if own.is_file():
-            return planning.read_profile(own, of)
+        of = planning.of_machines(of, from_all(of.machine))
+        kept: Profile | str | None = None
+        if order.rank == 0:  # it reads for all: their machines may be unlike
+            kept = self._kept_profile(of)
+        kept = from_first(kept)
+        if isinstance(kept, str):
+            raise BadInput(kept)
+        if kept is not None:
+            return kept
         profile = self._measured(order, cutting, device)
         if order.rank == 0:
-            planning.write_profile(profile, of, own)
+            planning.write_profile(profile, of, self.run.path / "profile.json")
         return profile
+
+    def _kept_profile(self, of: planning.Identity) -> Profile | str | None:
+        """One that need not be measured, or why it cannot be taken."""
+        own, given = self.run.path / "profile.json", self.method.profile
+        try:
+            if given is not None:
+                return planning.read_profile(Path(given), of)
+            return planning.read_profile(own, of) if own.is_file() else None
+        except BadInput as error:
+            return str(error)
 
     def _measured(
         self, order: GenerationOrder, cutting: Cutting, device: torch.device
@@ -247,11 +306,19 @@ class BlockRank(RankProcess[GenerationOrder]):
             paths=paths_of(cutting.student),
         )
         load_s = planning.loading_s(
-            lambda step: loader(step, 0, len(loader.ids[step])), len(loader.ids), device
+            lambda step: loader(step, 0, len(loader.ids[step])), len(loader.ids)
         )
         loader.close()
-        link = planning.measured_link(device)
-        return planning.gathered(blocks, planning.kind_of(device), link, load_s)
+        profile = planning.gathered(blocks, device, load_s)
+        sharing = measured_sharing(
+            StageCosts(profile, rows, sync_norms=self.method.bn == "sync"),
+            order.rank,
+            cutting.pairs,
+            views,
+            lambda block: make_optimizer(recipe, block),
+            lambda: self.beat(order.generation, 0),
+        )
+        return replace(profile, sharing=sharing)
 
     # The teacher's first blocks from a pool
 

@@ -16,7 +16,7 @@ from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cuts, Cutting, cut_both
-from kdlab.methods.blockwise.profiling import unmeasured
+from kdlab.methods.blockwise.profiling import paths_of, unmeasured
 from kdlab.methods.blockwise.served_prefix import ServedPrefix, width_of
 from kdlab.models.model import Normalised
 from kdlab.models.pixel_mean import fit_pixel_mean
@@ -76,7 +76,9 @@ def memory_of(allowed_gb: float | None, device: torch.device, devices: int) -> f
     if allowed_gb is not None:
         return 1e9 * allowed_gb
     if device.type == "cuda":
-        return float(torch.cuda.get_device_properties(device).total_memory)
+        # Of several ranks on one GPU each has its share.
+        sharing = -(-devices // torch.cuda.device_count())
+        return float(torch.cuda.get_device_properties(device).total_memory) / sharing
     return psutil.virtual_memory().available / devices
 
 
@@ -114,7 +116,8 @@ def check(method: "Blockwise", setup: TrainingSetup) -> None:
             )
     if method.prefix is not None:
         _check_prefix(method.prefix, width_of(cutting.outputs[: method.prefix.blocks]))
-    blocks = unmeasured(cutting.pairs, cutting.shapes, spec.train.batch)
+    paths = paths_of(cutting.student)
+    blocks = unmeasured(cutting.pairs, cutting.shapes, spec.train.batch, paths)
     profile = Profile(
         types={"any": blocks},
         devices=("any",) * method.devices,

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -251,9 +251,10 @@ class Worker:
 
     def _update(self) -> None:
         """Line 16, for each of its blocks."""
-        for student, optimizer in zip(self.students, self.job.optimizers, strict=True):
+        for optimizer in self.job.optimizers:
             if self.job.clip_norm is not None:
-                nn.utils.clip_grad_norm_(student.parameters(), self.job.clip_norm)
+                # Of the weights: those that choose an architecture are no part of the norm.
+                nn.utils.clip_grad_norm_(_learning(optimizer), self.job.clip_norm)
             optimizer.step()
 
     def average_statistics(self) -> None:
@@ -278,6 +279,14 @@ class Worker:
         for gradient in gradients:
             gradient.copy_(flat[at : at + gradient.numel()].view_as(gradient))
             at += gradient.numel()
+
+
+def _learning(optimizer: Stepper) -> list[Tensor]:
+    return [
+        parameter
+        for group in optimizer.param_groups
+        for parameter in cast(list[Tensor], group["params"])
+    ]
 
 
 def stage_groups(plans: Sequence[Plan]) -> Groups:

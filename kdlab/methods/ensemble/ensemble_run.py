@@ -19,12 +19,12 @@ from kdlab.events.general import Warned
 from kdlab.events.teachers import TeacherLost, TeachersGone
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, Member
-from kdlab.methods.ensemble.exchange import ModelFile
+from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch
 from kdlab.methods.ensemble.local_job import LocalJob, Opened
 from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
 from kdlab.methods.ensemble.variant import Variant, combining_of, relabel_of, timetable_of
 from kdlab.methods.ensemble.worker import LocalWorker
-from kdlab.models.ensemble import combined
+from kdlab.models.ensemble import Combination, combined
 from kdlab.models.model import ModelSpec, Normalised, export, load_weights, parameters
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.papers.ec_dnn.parallel import Network
@@ -37,7 +37,7 @@ from kdlab.soft_labels.source import (
     TeacherPool,
 )
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
-from kdlab.train.aggregation.model_average import ModelAverage
+from kdlab.train.aggregation.weights import WeightAggregation
 from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.position import Start
 from kdlab.train.recipe import Recipe
@@ -114,7 +114,7 @@ class EnsembleRun:
 
     def fresh(self, worker: int) -> Normalised:
         """A worker's model with its first weights."""
-        averaged = isinstance(self.variant.aggregation, ModelAverage)
+        averaged = isinstance(self.variant.aggregation, WeightAggregation)
         equal = (self.method.start or ("equal" if averaged else "own")) == "equal"
         data = self.setup.data
         with torch.random.fork_rng():
@@ -320,8 +320,10 @@ class EnsembleRun:
 
     def _global(self, models: list[ModelFile], folder: Path) -> torch.nn.Module:
         """The global model: exported as one network, or as a list of teachers."""
-        if isinstance(self.variant.aggregation, ModelAverage):
-            only = self.loaded(models[0])  # after the last average all are the same
+        if isinstance(self.variant.aggregation, WeightAggregation):
+            only = self.loaded(models[0])  # after the last average all know it
+            if other := fetch(models[0], WHOLE):
+                only.net.load_state_dict(other)
             path = folder / "global.safetensors"
             export(only, self.model_spec(0), path, self.setup.data)
             return only
@@ -335,7 +337,8 @@ class EnsembleRun:
             members.append({"model": known | {"weights": str(path)}})
         card = {"teacher": members}
         (folder / "ensemble.yaml").write_text(yaml.safe_dump(card, sort_keys=False))
-        whole = combined([self.loaded(file) for file in models], [1.0] * len(models))
+        equal = Combination.of([1.0] * len(models))
+        whole = combined([self.loaded(file) for file in models], equal)
         return whole.to(self.recipe.chosen_device()).eval()
 
 

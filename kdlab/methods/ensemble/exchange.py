@@ -4,6 +4,7 @@ Only the name travels with the orders; whoever needs a model reads it from where
 wrote it. A file that changed on the way is not used.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +17,9 @@ from kdlab.config.home import write_whole
 from kdlab.config.seal import file_sha256
 from kdlab.errors import WeightsError
 
+# Beside a model: what its aggregation remembers, and the global model where it is another.
+MEMORY, WHOLE = "memory//", "whole//"
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
@@ -27,16 +31,20 @@ class ModelFile:
     bytes: int
 
 
-def publish(net: nn.Module, worker: int, path: Path) -> ModelFile:
-    """Write weights and buffers, whole or not at all."""
+def publish(
+    net: nn.Module, worker: int, path: Path, beside: Mapping[str, Tensor] | None = None
+) -> ModelFile:
+    """Write weights and buffers, whole or not at all; with others `beside`, by their names."""
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {k: v.detach().contiguous().cpu() for k, v in net.state_dict().items()}
+    # Copies: what is remembered may be the same tensor as what is global.
+    state |= {k: v.detach().cpu().clone() for k, v in (beside or {}).items()}
     write_whole(path, lambda temporary: save_file(state, temporary))
     return ModelFile(worker, str(path), file_sha256(path), path.stat().st_size)
 
 
-def fetch(file: ModelFile) -> dict[str, Tensor]:
-    """The tensors, on the CPU.
+def fetch(file: ModelFile, beside: str | None = None) -> dict[str, Tensor]:
+    """The tensors of the model, on the CPU; or those `beside` it under this name.
 
     Raises:
         WeightsError: the file is gone, or is not what was published.
@@ -49,10 +57,13 @@ def fetch(file: ModelFile) -> dict[str, Tensor]:
             f"The model of worker {file.worker} cannot be read at {path}: {error.strerror}. "
             "All workers need the run folder at the same path."
         ) from error
-    found = sha256(content).hexdigest()
-    if found != file.sha256:
+    digest = sha256(content).hexdigest()
+    if digest != file.sha256:
         raise WeightsError(
-            f"The model of worker {file.worker} at {path} has sha256 {found[:16]}, it was "
+            f"The model of worker {file.worker} at {path} has sha256 {digest[:16]}, it was "
             f"published with {file.sha256[:16]}. It was not used."
         )
-    return from_bytes(content)
+    found = from_bytes(content)
+    if beside is None:
+        return {k: v for k, v in found.items() if not k.startswith((MEMORY, WHOLE))}
+    return {k.removeprefix(beside): v for k, v in found.items() if k.startswith(beside)}

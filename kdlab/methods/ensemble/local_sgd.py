@@ -21,6 +21,7 @@ from kdlab.events.training import CheckpointSaved
 from kdlab.losses.local import log_loss
 from kdlab.methods.ensemble.local_job import LocalJob
 from kdlab.methods.ensemble.relabel import probabilities
+from kdlab.models.model import Normalised
 from kdlab.soft_labels.source import Batch
 from kdlab.train.job import begin_process
 from kdlab.train.schedules import lr_at
@@ -159,12 +160,18 @@ class LocalSgd:
     # What the model says
 
     @torch.inference_mode()
-    def probabilities(self, inputs: NDArray[np.uint8]) -> Tensor:
-        """(n, C) of unaugmented images, for everybody who wants to know how good it is."""
-        self.model.eval()
+    def probabilities(
+        self, inputs: NDArray[np.uint8], model: Normalised | None = None
+    ) -> Tensor:
+        """(n, C) of unaugmented images, by its own model or by another one.
+
+        For everybody who wants to know how good it is.
+        """
+        model = self.model if model is None else model
+        model.eval()
         rows = self.job.recipe.evaluate_batch
         pieces = (inputs[at : at + rows] for at in range(0, len(inputs), rows))
-        return probabilities(self.model, pieces, lambda: self.job.pulse(self.steps))
+        return probabilities(model, pieces, lambda: self.job.pulse(self.steps))
 
     def train_loss(self, most: int = 5000) -> float:
         """Mean cross entropy on its local data, unaugmented; of so many images at most."""

@@ -28,10 +28,11 @@ from kdlab.report.local_curves import local_curves
 from kdlab.report.methods import ErrorCurve, markdown, picture, rows
 from kdlab.report.table import METHODS
 from kdlab.soft_labels.source import SourceSpec
+from kdlab.train.aggregation.codistillation import Codistillation
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
-from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
+from kdlab.train.aggregation.weights import WeightAggregation
 from kdlab.train.evaluate import answers
 from kdlab.train.result import MemberResult
 
@@ -39,8 +40,11 @@ _POSITIVE = Range(ge=1)
 # A worker's step is in float32 or bfloat16, and it saves itself at each reset point.
 _NOT_LOCAL = (
     *("compile", "channels_last", "label_smoothing", "checkpoint_every_steps"),
-    *("layer_decay", "hard_loss", "accumulate", "ema"),
+    *("layer_decay", "hard_loss", "accumulate", "ema", "quantise_after"),
 )
+
+
+_LOCAL = NoAggregation | WeightAggregation | EnsembleAggregation | Codistillation
 
 
 @register("methods/ensemble")
@@ -94,14 +98,20 @@ class Ensemble(MethodSpec):
 
     def faults_of(self, variant: Variant, at: str = "") -> Iterator[Fault]:
         aggregation = variant.aggregation
-        if not isinstance(aggregation, NoAggregation | ModelAverage | EnsembleAggregation):
+        if not isinstance(aggregation, _LOCAL):
             yield Fault(
                 f"{at}aggregation",
                 f"is {aggregation.component}; local models are averaged "
-                "(train/aggregation/model_average), made an ensemble of "
-                "(train/aggregation/ensemble), or left alone (train/aggregation/none)",
+                "(train/aggregation/model_average, diloco, papa and others), made an ensemble of "
+                "(train/aggregation/ensemble), each other's teachers "
+                "(train/aggregation/codistillation), or left alone (train/aggregation/none)",
             )
-        if isinstance(aggregation, ModelAverage) and len(set(self.models)) > 1:
+        if (
+            isinstance(aggregation, Codistillation)
+            and (variant.workers or self.workers) < 2
+        ):
+            yield Fault(f"{at}workers", "is 1, and codistillation needs a neighbour")
+        if isinstance(aggregation, WeightAggregation) and len(set(self.models)) > 1:
             unlike = ", ".join(dict.fromkeys(str(m.component) for m in self.models))
             yield Fault(
                 f"{at}aggregation",

@@ -17,6 +17,7 @@ from kdlab.data.images import ImageData
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.local_job import RoundWork
 from kdlab.methods.ensemble.worker import LocalWorker
+from kdlab.models.model import Normalised
 from kdlab.papers.ec_dnn.round_schedule import Round
 from kdlab.soft_labels.source import PoolAddress, SoftLabelSource
 
@@ -86,15 +87,16 @@ def execute(worker: LocalWorker, order: RoundOrder, source: SoftLabelSource) -> 
     else:
         done = worker.combine(order.round, order.models, order.keep, order.pool)
     if order.look is not None:
-        look(worker, Path(order.look))
+        model = worker.global_model() if order.what == "combine" else worker.model
+        look(worker, model, Path(order.look))
     loss = worker.sgd.train_loss() if order.final else None
     return RoundReport(order.worker, order.what, done, loss)
 
 
-def look(worker: LocalWorker, path: Path) -> None:
-    """Write what its model says of all images that are looked at."""
+def look(worker: LocalWorker, model: Normalised, path: Path) -> None:
+    """Write what a worker's model says of all images that are looked at."""
     data = worker.job.samples.data
-    said = worker.sgd.probabilities(data.inputs[looked_at(data)]).numpy()
+    said = worker.sgd.probabilities(data.inputs[looked_at(data)], model).numpy()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".half")
     with temporary.open("wb") as file:

@@ -36,7 +36,7 @@ from kdlab.methods.ensemble.model_workers import (
 )
 from kdlab.methods.ensemble.round_errors import Looks, RoundReports
 from kdlab.papers.ec_dnn.parallel import Busy, Combining, Network, round_s
-from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
+from kdlab.papers.ec_dnn.round_schedule import Round, RoundSchedule
 from kdlab.papers.ec_dnn.rounds import (
     Combine,
     Communicated,
@@ -263,7 +263,7 @@ class RoundDriver:
             return
         number = following - 1
         round_ = self.timetable.rounds[number]
-        seconds = self._time(own, round_.communicates)
+        seconds = self._time(own, round_)
         self.account.iterations += round_.train_steps
         made = own.combined or own.trained
         self.latest = {k: did.done.model for k, did in made.items()}
@@ -284,7 +284,7 @@ class RoundDriver:
         if number in self._keeps or not round_.combines:
             self._keep(following)
 
-    def _time(self, own: RoundReports, communicates: bool) -> float:
+    def _time(self, own: RoundReports, round_: Round) -> float:
         """Seconds of this round, on machines side by side."""
         busy = []
         for worker, did in own.trained.items():
@@ -297,14 +297,16 @@ class RoundDriver:
                 )
             )
         size = max(did.done.model.bytes for did in own.trained.values())
-        over = 0.0
-        if communicates:
-            over = self.training.network.communication_s(
-                self.training.combining, len(own.members), size
-            )
-            if any(did.done.fetched_bytes for did in own.trained.values()):  # z-bar
-                over *= 2
-        account = self.account
+        over, account = 0.0, self.account
+        if round_.communicates:
+            network, combining = self.training.network, self.training.combining
+            models, sent = len(own.members), round(round_.exchanged * size)
+            again = any(did.done.fetched_bytes for did in own.trained.values())
+            times = (
+                2 if again and round_.combines else 1
+            )  # z-bar, of other models than these
+            over = times * network.communication_s(combining, models, sent)
+            account.exchanged_bytes += times * network.taken_in(combining, models, sent)
         account.communication_s += over
         account.train_s += max(did.done.train_s for did in own.trained.values())
         account.relabel_s += own.serve_s + max(b.relabel for b in busy)

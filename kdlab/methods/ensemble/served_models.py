@@ -85,6 +85,7 @@ class ServedModels:
         data, spec = self.ensemble_run.setup.data, self.ensemble_run.spec
         named = json.loads((self.run.path / "components.json").read_text())
         together = hashlib.sha256("+".join(f.sha256 for f in models).encode())
+        ways = self.source.ways()
         return Deployment(
             members=tuple(
                 DeployedModel(
@@ -102,7 +103,8 @@ class ServedModels:
             batch=spec.train.batch,
             data=spec.data.to_dict(),
             identity=identity_of(data),
-            **self.source.ways(),
+            by_reference=ways["by_reference"],
+            or_value=ways["or_value"],
             components=notebook_components.pack(set(named)),
             reference=tuple(map(tuple, proof_of(self._answers(models)))),
             answers="each",

@@ -9,9 +9,11 @@ from kdlab.config.spec import Spec
 from kdlab.papers.ec_dnn.parallel import Combining
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.soft_labels.source import SourceSpec
+from kdlab.train.aggregation.codistillation import Codistillation
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.model_average import ModelAverage
+from kdlab.train.aggregation.weights import WeightAggregation
 from kdlab.train.compression.kind import CompressionSpec
 
 _POSITIVE = Range(ge=1)
@@ -44,6 +46,8 @@ def name_of(variant: Variant, workers: int) -> str:
     match variant.aggregation:
         case ModelAverage():
             return "ma_dnn"
+        case WeightAggregation() | Codistillation():
+            return str(variant.aggregation.component).rpartition("/")[2]
         case EnsembleAggregation(compression=None):
             return "e_dnn"
         case EnsembleAggregation():
@@ -54,9 +58,9 @@ def name_of(variant: Variant, workers: int) -> str:
 def combining_of(aggregation: AggregationSpec) -> Combining:
     """How models are made one, of one's own aggregations too."""
     match aggregation:
-        case ModelAverage():
+        case WeightAggregation():
             return "model_average"
-        case EnsembleAggregation():
+        case EnsembleAggregation() | Codistillation():
             return "ensemble"
     return "none"
 
@@ -65,8 +69,18 @@ def timetable_of(
     aggregation: AggregationSpec, iterations: int, looks: int
 ) -> RoundSchedule:
     """The schedule of so many local iterations."""
-    if isinstance(aggregation, ModelAverage):
-        return RoundSchedule(iterations=iterations, tau=aggregation.tau, averages=True)
+    if isinstance(aggregation, WeightAggregation):
+        tau = min(iterations, max(1, aggregation.tau // aggregation.parts))
+        return RoundSchedule(
+            iterations=iterations, tau=tau, averages=True, parts=aggregation.parts
+        )
+    if isinstance(aggregation, Codistillation):
+        return RoundSchedule(
+            iterations=iterations,
+            tau=aggregation.tau,
+            diversity_weight=aggregation.weight,
+            begins=aggregation.begins,
+        )
     if not isinstance(aggregation, EnsembleAggregation):
         return RoundSchedule(iterations=iterations, tau=None, looks=looks)
     spec: CompressionSpec | None = aggregation.compression

@@ -17,12 +17,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from kdlab.control.cadence import Cadence
 from kdlab.events.ensemble import WorkerResumed
 from kdlab.events.general import Warned
 from kdlab.events.training import CheckpointSaved
-from kdlab.losses.local import diversity_regularised
+from kdlab.losses.local import accelerated_compression, diversity_regularised
 from kdlab.methods.ensemble.compression import (
     MeanOutputs,
     compress,
@@ -30,14 +31,16 @@ from kdlab.methods.ensemble.compression import (
     mean_outputs,
     others_bytes,
 )
-from kdlab.methods.ensemble.exchange import ModelFile, fetch, publish
+from kdlab.methods.ensemble.exchange import MEMORY, WHOLE, ModelFile, fetch, publish
 from kdlab.methods.ensemble.local_job import LocalFacts, LocalJob, RoundWork, WorkParts
 from kdlab.methods.ensemble.local_sgd import LocalSgd
 from kdlab.methods.ensemble.stream import Stream
+from kdlab.models.model import Normalised
 from kdlab.papers.ec_dnn.round_schedule import Round
 from kdlab.soft_labels.source import Batch, SoftLabelSource, TeacherPool
 from kdlab.train import checkpoint
-from kdlab.train.aggregation.model_average import ModelAverage
+from kdlab.train.aggregation.codistillation import Codistillation
+from kdlab.train.aggregation.weights import Merging, WeightAggregation, Weights
 from kdlab.train.step import Descent, steps_per_second
 
 
@@ -52,6 +55,11 @@ class LocalWorker:
         self._keeps = True  # the reset point of this round, on disk
         self._kept_round = 0  # whose beginning is kept
         self.saves = Cadence(job.recipe.checkpoint_every_s)
+        self.memory = dict[str, Tensor]()  # of an aggregation of weights
+        self.whole: dict[str, Tensor] | None = None  # global weights, where it has others
+        if isinstance(job.aggregation, WeightAggregation):
+            start = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
+            self.memory = job.aggregation.memory(start, self._trained_names())
 
     # Start and resume
 
@@ -75,6 +83,12 @@ class LocalWorker:
             return
         facts, sgd = found.facts, self.sgd
         checkpoint.unpack(found.tensors, facts, self.model, sgd.descent.optimizer, rank=-1)
+        remembered = {
+            k.removeprefix(MEMORY): v
+            for k, v in found.tensors.items()
+            if k.startswith(MEMORY)
+        }
+        self.memory = remembered or self.memory
         self.stream = Stream(self.job.samples, facts.taken)
         sgd.steps, self.round = facts.steps, facts.round
         self.round_steps, self.round_samples = facts.round_steps, facts.round_samples
@@ -87,6 +101,7 @@ class LocalWorker:
     def _save(self) -> None:
         self.sgd.refuse_bad_loss()
         tensors, own = checkpoint.pack(self.model, self.sgd.descent.optimizer)
+        tensors |= {MEMORY + k: v for k, v in self.memory.items()}
         facts = LocalFacts(
             optimizer_plain=own.optimizer_plain,
             param_groups=own.param_groups,
@@ -137,12 +152,15 @@ class LocalWorker:
         """
         if self.round != round_.number:  # it was away for some rounds
             self._at_the_start_of(round_.number)
-            if latest and isinstance(self.job.aggregation, ModelAverage):
-                self.model.net.load_state_dict(fetch(latest[0]))  # all begin alike
+            if latest and isinstance(self.job.aggregation, WeightAggregation):
+                self.model.net.load_state_dict(fetch(latest[0]))  # it begins as another did
+                self.memory = fetch(latest[0], MEMORY) or self.memory
         sgd = self.sgd
         begin, sgd.source = sgd.clock(), source
         steps = round_.train_steps - self.round_steps
         away: MeanOutputs | None = None
+        if isinstance(self.job.aggregation, Codistillation):
+            latest = [file for file in latest if file.worker != self.job.worker]
         if round_.diversity_weight and latest and steps:
             places = self.stream.ahead(steps)
             away = mean_outputs(sgd, places, self.job.samples, latest, pool)
@@ -194,7 +212,15 @@ class LocalWorker:
     ) -> Tensor:
         """Eq. 5, and the soft loss of a teacher where there is one."""
         own = None if z is None else z.to(self.sgd.device)
-        loss = diversity_regularised(scores, labels, own, round_.diversity_weight)
+        if isinstance(self.job.aggregation, Codistillation):
+            weight = round_.diversity_weight
+            loss = (
+                accelerated_compression(scores, labels, own, weight)
+                if own is not None
+                else (cross_entropy(scores, labels))
+            )
+        else:
+            loss = diversity_regularised(scores, labels, own, round_.diversity_weight)
         spec = self.sgd.loss
         if spec is None or batch.soft is None:
             return loss
@@ -224,7 +250,7 @@ class LocalWorker:
         self._keeps = keep
         if (self.round, self.round_steps) != (round_.number, round_.train_steps):
             self._catch_up(round_, models)
-        if isinstance(self.job.aggregation, ModelAverage):
+        if isinstance(self.job.aggregation, WeightAggregation):
             return self._average(round_, models)
         begin = self.sgd.clock()
         parts = compress(self.sgd, self.stream, round_, models, pool)
@@ -240,16 +266,48 @@ class LocalWorker:
         self.round_steps = round_.train_steps
 
     def _average(self, round_: Round, models: Sequence[ModelFile]) -> RoundWork:
-        """MA-DNN: the weights of all, averaged."""
+        """The weights of all, made one as the aggregation does it."""
         begin = self.sgd.clock()
         aggregation = self.job.aggregation
-        assert isinstance(aggregation, ModelAverage)
-        merged = aggregation.merged([fetch(file) for file in models])
-        self.model.net.load_state_dict(merged)
+        assert isinstance(aggregation, WeightAggregation)
+        own = {k: v.detach().cpu() for k, v in self.model.net.state_dict().items()}
+        merged = aggregation.merge(
+            Merging(
+                states=[fetch(file) for file in models],
+                own=own,
+                memory=self.memory,
+                parameters=self._trained_names(),
+                round=round_.number,
+                rounds=len(self.job.timetable.rounds),
+                error=self._error,
+            )
+        )
+        self.model.net.load_state_dict(merged.weights)
+        self.memory, self.whole = merged.memory, merged.whole
         if aggregation.optimizer == "reset":
             self.sgd.forget_momentum()
-        parts = WorkParts(fetched_bytes=others_bytes(self.job, models))
-        return self._reset(round_, begin, parts)
+        fetched = round(round_.exchanged * others_bytes(self.job, models))
+        return self._reset(round_, begin, WorkParts(fetched_bytes=fetched))
+
+    def _trained_names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.model.net.named_parameters())
+
+    def _error(self, weights: Weights) -> float:
+        """Percent of the validation images that a network with these weights takes for others."""
+        data = self.job.samples.data
+        scratch = self.job.scratch(self.job.worker)
+        scratch.net.load_state_dict(dict(weights))
+        said = self.sgd.probabilities(data.inputs[data.validation], scratch)
+        wrong = said.argmax(1).numpy() != data.labels[data.validation]
+        return 100 * float(wrong.mean())
+
+    def global_model(self) -> Normalised:
+        """What it has of the global model after a combination."""
+        if self.whole is None:
+            return self.model
+        scratch = self.job.scratch(self.job.worker)
+        scratch.net.load_state_dict(self.whole)
+        return scratch
 
     def _reset(self, round_: Round, begin: float, parts: WorkParts) -> RoundWork:
         """The new starting point: kept, and published for z-bar."""
@@ -257,7 +315,13 @@ class LocalWorker:
         self._begins(round_.number + 1, keep=self._keeps)
         return RoundWork(
             round=round_.number,
-            model=publish(self.model.net, self.job.worker, self._path(round_, "reset")),
+            model=publish(
+                self.model.net,
+                self.job.worker,
+                self._path(round_, "reset"),
+                {MEMORY + k: v for k, v in self.memory.items()}
+                | {WHOLE + k: v for k, v in (self.whole or {}).items()},
+            ),
             loss=loss,
             steps=round_.compress_steps,
             wall_s=self.sgd.clock() - begin,

@@ -29,10 +29,17 @@ class Network:
         """
         if combining == "none" or workers < 2:
             return 0.0
+        turns = 2 * (workers - 1) if combining == "model_average" else workers - 1
+        size = self.taken_in(combining, workers, model_bytes)
+        return turns * self.latency_s + size / self.bytes_per_s
+
+    def taken_in(self, combining: Combining, workers: int, model_bytes: int) -> int:
+        """Bytes that each worker's port takes in in one round."""
+        if combining == "none" or workers < 2:
+            return 0
         if combining == "model_average":
-            turns = 2 * (workers - 1)
-            return turns * (self.latency_s + model_bytes / workers / self.bytes_per_s)
-        return (workers - 1) * (self.latency_s + model_bytes / self.bytes_per_s)
+            return 2 * (workers - 1) * model_bytes // workers
+        return (workers - 1) * model_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class Round:
     diversity_weight: float = 0.0
     communicates: bool = True  # models are exchanged after it
     combines: bool = True  # each local model is reset to something after it
+    exchanged: float = 1.0  # share of the weights that travel in its communication
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,9 @@ class RoundSchedule:
     averages: bool = False
     # Without a communication, as many rounds as this, to be looked at between
     looks: int = 1
+    parts: int = 1  # of the weights that take turns, one in each communication
+    # Share of the iterations before the diversity weight, or what stands in its place, counts
+    begins: float = 0.0
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
@@ -83,9 +87,12 @@ class RoundSchedule:
                     compression_weight=self.compression_weight.at(r, compressions)
                     if compresses
                     else 0.0,
-                    diversity_weight=self.diversity_weight if r else 0.0,
+                    diversity_weight=self.diversity_weight
+                    if r and r * tau >= self.begins * self.iterations
+                    else 0.0,
                     communicates=self.tau is not None or r == number - 1,
                     combines=compresses or self.averages,
+                    exchanged=1 / self.parts,
                 )
             )
         return tuple(found)

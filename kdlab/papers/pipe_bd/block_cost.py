@@ -1,27 +1,26 @@
 """What a step costs: the profile of the blocks, and the time and memory of a stage.
 
 The paper profiles each block at each feasible batch size (section IV-C) and does not print
-its cost model. Here one step of a stage on one of its devices takes
+its cost model. Here one step of a stage is that of its slowest device, and of a device
 
-    teacher + student + all-reduce + exposed transfer
+    teacher + student + what of its transfers and its loading its own processor does
 
-with the rows the device has. A transfer is exposed as far as the student's work does not
-cover it; of a device that copies with its own processor (`overlap` below 1) the rest is
-exposed too, at both ends. So it depends on the block boundary and on the device's rows,
-not on how wide the neighbouring stage is.
+with the rows that the device has; then the all-reduce of the stage. Whatever goes on beside the
+computing (a link that copies by itself, a loading thread of its own) only counts where it takes
+longer than all of that: it is a resource of its own, and a step is as long as the busiest one.
+Devices are unlike in three ways: in how fast they compute, in their link, and in their memory.
 
-A pipeline's step is that of its slowest stage with DPU (Fig. 3c). With a barrier every
-step waits for the relay from the first device on (Fig. 3b): the teachers before stand in
-the way of each student, and the step is that of the latest.
+A pipeline's step is that of its slowest stage with DPU (Fig. 3c). With a barrier every step
+waits for the relay from the first device on (Fig. 3b): the teachers before stand in the way of
+each student, and the step is that of the latest.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
-from typing import Any
+from typing import NamedTuple
 
 from kdlab.papers.pipe_bd.stages import LEAD, Plan, Stage
 from kdlab.papers.shares import shared_rows
@@ -44,11 +43,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLink:
-    """Between any two devices."""
+    """A device's way to all others: it sends at this rate and receives at this rate."""
 
     bytes_per_s: float = inf
     latency_s: float = 0.0
-    overlap: float = 1.0  # share of a transfer that costs the devices' processors nothing
+    overlap: float = 1.0  # share of a transfer that costs the device's processor nothing
     # Seconds of an all-reduce of next to nothing; None is what the latency says.
     meet_s: float | None = None
 
@@ -75,37 +74,41 @@ class Profile:
 
     # Blocks by type of device; the same number for each
     types: Mapping[str, Sequence[Block]]
-    devices: Sequence[str]  # type of each device; groups are neighbours in this order
-    link: DeviceLink = DeviceLink()  # between devices
-    load_s: float = 0.0  # seconds to load a whole batch, where that does not overlap
+    devices: Sequence[str]  # type of each device
+    link: DeviceLink = DeviceLink()  # of a type that `links` does not name
+    links: Mapping[str, DeviceLink] = field(default_factory=dict)  # by type of device
+    load_s: float = 0.0  # seconds to load a whole batch in one device's process
+    # Share of loading that goes on beside the computing: 0 where one core does both
+    load_overlap: float = 0.0
     memory_bytes: Sequence[float] | None = None  # of each device; None is no limit
+    # What the meetings of a shared stage were seen to take, over what the links say
+    sharing: float = 1.0
 
     @property
     def blocks(self) -> int:
         return len(self.types[self.devices[0]])
 
-    @cached_property
-    def speeds(self) -> dict[str, float]:
-        """Rows per second of each type through all blocks, at the most rows profiled."""
-        found = {}
-        for name, blocks in self.types.items():
-            rows = max(blocks[0].teacher_s)
-            busy = sum(at(b.teacher_s, rows) + at(b.student_s, rows) for b in blocks)
-            found[name] = rows / max(busy, 1e-12)
-        return found
+    def link_of(self, kind: str) -> DeviceLink:
+        return self.links.get(kind, self.link)
 
 
 def at(by_rows: Mapping[int, float], rows: int) -> float:
-    """Seconds for so many rows, between and beyond the profiled ones along a line."""
-    if rows in by_rows:
-        return by_rows[rows]
+    """Seconds for so many rows, between and beyond the profiled ones along a line.
+
+    More rows never take less time, however noisy the profile: a device may leave its time unused.
+    Below the fewest rows it is at least their part of the time of these.
+    """
     known = sorted(by_rows)
+    times = list(accumulate((by_rows[r] for r in known), max))
+    if rows in by_rows:
+        return times[known.index(rows)]
     if len(known) == 1:
-        return by_rows[known[0]] * rows / known[0]
+        return times[0] * rows / known[0]
     right = min(max(1, bisect_left(known, rows)), len(known) - 1)
     a, b = known[right - 1], known[right]
-    slope = (by_rows[b] - by_rows[a]) / (b - a)
-    return max(0.0, by_rows[a] + slope * (rows - a))
+    slope = (times[right] - times[right - 1]) / (b - a)
+    seconds = times[right - 1] + slope * (rows - a)
+    return max(seconds, times[0] * min(1.0, rows / known[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,8 @@ class StageCost:
     teacher: float
     student: float
     all_reduce: float
+    # Loading and transfers: what the device's processor does, and what takes longer than all of
+    # the computing
     exposed: float
 
     @property
@@ -122,30 +127,11 @@ class StageCost:
         return self.teacher + self.student + self.all_reduce + self.exposed
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """Devices of a group that are alike; sums stand over the blocks before a boundary."""
+class Kind(NamedTuple):
+    """Devices that are alike in all that counts."""
 
-    rows: int
-    teacher: list[float]
-    student: list[float]
-    work: list[float]  # both
-    row_bytes: list[float]
-    copied: list[float]  # of a transfer over each boundary: what the processor does
-    covered: list[float]  # of it: what can go on under the student's work
-    load_s: float
-    memory: float
-
-    def exposed(self, first: int, stop: int) -> float:
-        under = self.covered[stop] - (self.student[stop] - self.student[first])
-        return self.copied[first] + self.copied[stop] + max(0.0, under)
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    devices: tuple[int, ...]
-    rows: tuple[int, ...]
-    members: tuple[_Member, ...]
+    type: str
+    memory: float  # bytes; infinite is no limit
 
 
 class StageCosts:
@@ -161,145 +147,154 @@ class StageCosts:
         self.profile, self.batch = profile, batch
         self.sync_norms, self.lead = sync_norms, lead
         self.blocks, self.devices = profile.blocks, len(profile.devices)
+        limits = profile.memory_bytes or [inf] * self.devices
+        # Of each device, in their order
+        self.kinds = [
+            Kind(t, _floored(m)) for t, m in zip(profile.devices, limits, strict=True)
+        ]
         blocks = profile.types[profile.devices[0]]
         # What crosses the boundary before each block; nothing at both ends.
-        self._output = [0.0, *(b.output_bytes for b in blocks[:-1]), 0.0]
-        self._gradient = _sums([b.gradient_bytes for b in blocks])
-        self._fixed = _sums([b.fixed_bytes for b in blocks])
-        self._norms = _sums([b.norms if sync_norms else 0 for b in blocks])
-        self._groups: dict[tuple[int, int], _Group] = {}
-        self._alike: dict[tuple[Any, ...], tuple[tuple[int, ...], tuple[_Member, ...]]] = {}
+        self.crossing = [0.0, *(b.output_bytes for b in blocks[:-1]), 0.0]
+        self._gradient = sums([b.gradient_bytes for b in blocks])
+        self._fixed = sums([b.fixed_bytes for b in blocks])
+        self._row = sums([b.row_bytes for b in blocks])
+        self._norms = sums([b.norms if sync_norms else 0 for b in blocks])
+        self._teacher: dict[tuple[str, int], list[float]] = {}
+        self._student: dict[tuple[str, int], list[float]] = {}
 
-    def group(self, start: int, end: int) -> _Group | None:
-        """Devices [start, end) and their rows; None when the batch has not enough."""
-        if self.batch < end - start:
-            return None
-        if (start, end) in self._groups:
-            return self._groups[start, end]
-        names = tuple(self.profile.devices[start:end])
-        limits: tuple[float, ...] = ()
-        if self.profile.memory_bytes is not None:
-            limits = tuple(self.profile.memory_bytes[start:end])
-        if (names, limits) not in self._alike:
-            self._alike[names, limits] = self._members(names, limits)
-        group = _Group(tuple(range(start, end)), *self._alike[names, limits])
-        return self._groups.setdefault((start, end), group)
+    # One device
 
-    def _members(
-        self, names: tuple[str, ...], limits: tuple[float, ...]
-    ) -> tuple[tuple[int, ...], tuple[_Member, ...]]:
-        profile, link = self.profile, self.profile.link
-        rows = shared_rows(self.batch, [profile.speeds[name] for name in names])
-        members: dict[tuple[str, int], _Member] = {}
-        for name, own, limit in zip(names, rows, limits or [inf] * len(rows), strict=True):
-            before = members.get((name, own))
-            if before is not None and before.memory <= limit:
-                continue
-            blocks = profile.types[name]
-            teacher = _sums([at(b.teacher_s, own) for b in blocks])
-            student = _sums([at(b.student_s, own) for b in blocks])
-            over = [
-                0.0 if not size else link.transfer_s(own * size) for size in self._output
-            ]
-            members[name, own] = _Member(
-                rows=own,
-                teacher=teacher,
-                student=student,
-                work=[t + s for t, s in zip(teacher, student, strict=True)],
-                row_bytes=_sums([b.row_bytes for b in blocks]),
-                copied=[(1 - link.overlap) * seconds for seconds in over],
-                covered=[link.overlap * seconds for seconds in over],
-                load_s=profile.load_s * own / self.batch,
-                memory=limit,
-            )
-        return rows, tuple(members.values())
+    def teacher_s(self, kind: str, rows: int) -> list[float]:
+        """Seconds of the teacher's blocks before each boundary, on this type of device."""
+        found = self._teacher.get((kind, rows))
+        if found is None:
+            blocks = self.profile.types[kind]
+            found = sums([at(b.teacher_s, rows) for b in blocks])
+            self._teacher[kind, rows] = found
+        return found
 
-    def work(self, first: int, stop: int, group: _Group) -> float:
-        """Seconds of computing alone: grows with every block, a bound for `seconds`."""
-        if len(group.members) == 1:  # asked very often
-            work = group.members[0].work
-            return work[stop] - work[first]
-        return max(m.work[stop] - m.work[first] for m in group.members)
+    def student_s(self, kind: str, rows: int) -> list[float]:
+        """Seconds of the student's blocks before each boundary, on this type of device."""
+        found = self._student.get((kind, rows))
+        if found is None:
+            blocks = self.profile.types[kind]
+            found = sums([at(b.student_s, rows) for b in blocks])
+            self._student[kind, rows] = found
+        return found
 
-    def fits(self, first: int, stop: int, group: _Group) -> bool:
-        if self.profile.memory_bytes is None:
-            return True
-        fixed = self._fixed[stop] - self._fixed[first]
-        sent = self.lead * self._output[stop]
-        return all(
-            fixed + m.rows * (m.row_bytes[stop] - m.row_bytes[first] + sent) <= m.memory
-            for m in group.members
+    def work_s(self, first: int, stop: int, kind: str, rows: int) -> float:
+        """Seconds of computing alone: grows with every block, a bound for `device_s`."""
+        teacher, student = self.teacher_s(kind, rows), self.student_s(kind, rows)
+        return teacher[stop] - teacher[first] + student[stop] - student[first]
+
+    def device_s(
+        self, first: int, stop: int, kind: str, rows: int, *, decoupled: bool = True
+    ) -> float:
+        """Seconds of a step of blocks [first, stop) with so many rows, without the all-reduce.
+
+        With a barrier (not decoupled) they count from when its input has come.
+        """
+        teacher, student = self.teacher_s(kind, rows), self.student_s(kind, rows)
+        learning = student[stop] - student[first]
+        link = self.profile.link_of(kind)
+        came, left = self._transfers(first, stop, link, rows)
+        loads = self.profile.load_s * rows / self.batch if not first else 0.0
+        busy = (
+            teacher[stop]
+            - teacher[first]
+            + learning
+            + (1 - link.overlap) * (came + left)
+            + (1 - self.profile.load_overlap) * loads
+        )
+        if not decoupled:
+            return max(busy, loads)
+        left *= link.overlap
+        # Of a lead of one step the next one waits until the last has left.
+        behind = busy + max(0.0, left - learning) if self.lead == 1 else busy
+        return max(behind, loads, link.overlap * came, left)
+
+    def relay_s(self, first: int, stop: int, kind: str, rows: int) -> float:
+        """Seconds from its input until the next stage has its output, with a barrier."""
+        teacher = self.teacher_s(kind, rows)
+        link = self.profile.link_of(kind)
+        came, left = self._transfers(first, stop, link, rows)
+        loads = self.profile.load_s * rows / self.batch if not first else 0.0
+        return (
+            teacher[stop]
+            - teacher[first]
+            + (1 - link.overlap) * came
+            + left
+            + (1 - self.profile.load_overlap) * loads
         )
 
-    def seconds(self, first: int, stop: int, group: _Group) -> float:
-        """Seconds of one step of blocks [first, stop) on the slowest device of a group."""
-        slowest = 0.0
-        for m in group.members:
-            busy = m.work[stop] - m.work[first] + m.exposed(first, stop)
-            slowest = max(slowest, busy if first else busy + m.load_s)
-        return slowest + self._all_reduce(first, stop, group)
+    def _transfers(
+        self, first: int, stop: int, link: DeviceLink, rows: int
+    ) -> tuple[float, float]:
+        """Seconds of this device's input and output on its link."""
+        came, left = self.crossing[first], self.crossing[stop]
+        return (
+            link.transfer_s(rows * came) if came else 0.0,
+            link.transfer_s(rows * left) if left else 0.0,
+        )
 
-    def _all_reduce(self, first: int, stop: int, group: _Group) -> float:
+    def most_rows(self, first: int, stop: int, memory: float) -> int:
+        """Rows that fit into so much memory, the batch at most; 0 where the weights do not."""
+        if memory == inf:
+            return self.batch
+        left = memory - (self._fixed[stop] - self._fixed[first])
+        of_row = self._row[stop] - self._row[first] + self.lead * self.crossing[stop]
+        if left < 0:
+            return 0
+        return self.batch if of_row * self.batch <= left else int(left / of_row)
+
+    # A stage
+
+    def all_reduce_s(self, first: int, stop: int, kinds: Sequence[str]) -> float:
+        """Seconds of sharing gradients and norms among devices of these types."""
+        devices = len(kinds)
+        if devices == 1:
+            return 0.0
         shared = self._gradient[stop] - self._gradient[first]
-        link, devices = self.profile.link, len(group.devices)
         norms = self._norms[stop] - self._norms[first]
-        return link.all_reduce_s(shared, devices) + norms * link.norm_s(devices)
+        links = [self.profile.link_of(kind) for kind in set(kinds)]
+        slowest = max(link.all_reduce_s(shared, devices) for link in links)
+        norm_s = max(link.norm_s(devices) for link in links)
+        return self.profile.sharing * (slowest + norms * norm_s)
 
-    def parts(
-        self, first: int, stop: int, group: _Group, *, alone: bool = False
-    ) -> StageCost:
-        """What `seconds` is made of.
+    def of_stage(self, stage: Stage, *, decoupled: bool = True) -> StageCost:
+        """What a step of a stage takes with the rows that its devices have."""
+        return self._slowest(stage, stage.first, decoupled=decoupled)
 
-        `alone`: of a baseline's task, which runs the teacher from the images and relays nothing.
-        """
-        all_reduce, begin = self._all_reduce(first, stop, group), 0 if alone else first
-        costs = [
-            StageCost(
-                m.teacher[stop] - m.teacher[begin] + (0.0 if begin else m.load_s),
-                m.student[stop] - m.student[first],
-                all_reduce,
-                0.0 if alone else m.exposed(first, stop),
-            )
-            for m in group.members
-        ]
+    def of_task(self, stage: Stage) -> StageCost:
+        """Cost of a baseline's task, which runs the teacher's blocks before it again."""
+        return self._slowest(stage, 0, decoupled=True)
+
+    def _slowest(self, stage: Stage, begin: int, *, decoupled: bool) -> StageCost:
+        """The teacher's blocks from `begin` on; a task of a baseline relays nothing."""
+        kinds = [self.profile.devices[d] for d in stage.devices]
+        shared = self.all_reduce_s(stage.first, stage.stop, kinds)
+        costs = []
+        for kind, rows in {*zip(kinds, stage.rows, strict=True)}:
+            teacher = self.teacher_s(kind, rows)
+            student = self.student_s(kind, rows)
+            taught = teacher[stage.stop] - teacher[begin]
+            learned = student[stage.stop] - student[stage.first]
+            if stage.from_data and stage.first:
+                loads = self.profile.load_s * rows / self.batch
+                own = taught + learned + (1 - self.profile.load_overlap) * loads
+                seconds = max(own, loads)
+            else:
+                seconds = self.device_s(
+                    stage.first, stage.stop, kind, rows, decoupled=decoupled
+                )
+            costs.append(StageCost(taught, learned, shared, seconds - taught - learned))
         return max(costs, key=lambda cost: cost.seconds)
-
-    def of_stage(self, stage: Stage) -> StageCost:
-        """Cost of a stage whose devices and rows are those of `group`."""
-        group = self.group(stage.devices[0], stage.devices[-1] + 1)
-        assert group is not None
-        return self.parts(stage.first, stage.stop, group)
-
-    # Bounds for a search
-
-    @cached_property
-    def _device_seconds(self) -> list[float]:
-        """The least that the blocks before each boundary take of all devices together."""
-        groups = {
-            id(group.members): group
-            for start in range(self.devices)
-            for end in range(start + 1, self.devices + 1)
-            if (group := self.group(start, end)) is not None
-        }
-        least = [
-            min(
-                len(g.devices) * min(m.work[b + 1] - m.work[b] for m in g.members)
-                for g in groups.values()
-            )
-            for b in range(self.blocks)
-        ]
-        return _sums(least)
-
-    def min_stop(self, device_seconds: float) -> int:
-        """The fewest blocks that must be done when only so much time is left for the rest."""
-        total = self._device_seconds[-1]
-        return bisect_left(self._device_seconds, total - device_seconds * (1 + 1e-9))
 
     # Whole plans
 
     def step_s(self, plan: Plan) -> float:
         """Seconds of a step once the pipeline is full."""
-        costs = [self.of_stage(stage) for stage in plan.stages]
+        costs = [self.of_stage(s, decoupled=plan.decoupled) for s in plan.stages]
         if plan.decoupled:
             return max(cost.seconds for cost in costs)
         return max(self._latest(plan, costs))
@@ -308,43 +303,65 @@ class StageCosts:
         """When each stage is done, counted from the barrier."""
         relayed = 0.0
         for stage, cost in zip(plan.stages, costs, strict=True):
-            relayed += cost.teacher
-            yield relayed + cost.student + cost.all_reduce + cost.exposed
-            if stage.stop < self.blocks:
-                rows = max(stage.rows)
-                relayed += self.profile.link.transfer_s(rows * self._output[stage.stop])
+            yield relayed + cost.seconds
+            relayed += max(
+                self.relay_s(stage.first, stage.stop, self.profile.devices[d], rows)
+                for d, rows in zip(stage.devices, stage.rows, strict=True)
+            )
 
     def ideal_s(self) -> float:
         """Each part alone on one device with the whole batch, shared by all (Fig. 2)."""
-        speed = 0.0
-        for name in self.profile.devices:
-            blocks = self.profile.types[name]
-            alone = sum(
-                at(b.teacher_s, self.batch) + at(b.student_s, self.batch) for b in blocks
-            )
-            speed += 1 / (alone + self.profile.load_s)
+        speed = sum(1 / self._alone_s(kind) for kind in self.profile.devices)
         return 1 / speed
+
+    def _alone_s(self, kind: str) -> float:
+        load_s, beside = self.profile.load_s, self.profile.load_overlap
+        busy = self.work_s(0, self.blocks, kind, self.batch) + (1 - beside) * load_s
+        return max(busy, load_s)
+
+    # Baselines
+
+    def task_rows(self, block: int, devices: Sequence[int]) -> tuple[int, ...]:
+        """Rows of a baseline's task for each device: in proportion to their speed at it."""
+        speeds = []
+        for device in devices:
+            kind = self.profile.devices[device]
+            busy = self.teacher_s(kind, self.batch)[block + 1]
+            student = self.student_s(kind, self.batch)
+            speeds.append(1 / max(1e-12, busy + student[block + 1] - student[block]))
+        return shared_rows(self.batch, speeds)
+
+    def task(self, block: int, devices: Sequence[int]) -> Stage:
+        """A baseline's task: one student block, behind the teacher's blocks up to it."""
+        own = tuple(devices)
+        rows = self.task_rows(block, own)
+        return Stage(block, block + 1, own, rows, from_data=True)
 
     def data_parallel_s(self) -> float:
         """DP: one step of each block, block after block, teachers before it run again."""
-        if self.group(0, self.devices) is None:
+        if self.devices > self.batch:
             return inf
-        return sum(self._task(b, 0, self.devices).seconds for b in range(self.blocks))
+        everyone = range(self.devices)
+        return sum(self.of_task(self.task(b, everyone)).seconds for b in range(self.blocks))
+
+    def own_s(self, block: int, device: int) -> float:
+        """A block's own work on a device, the teacher's blocks before it left out."""
+        kind = self.profile.devices[device]
+        return self.work_s(block, block + 1, kind, self.batch)
 
     def task_s(self, block: int, device: int) -> float:
         """LS: one step of a block's task on one device, with the whole batch."""
-        return self._task(block, device, device + 1).seconds
-
-    def of_task(self, stage: Stage) -> StageCost:
-        """Cost of a baseline's task, which runs the teacher's blocks before it again."""
-        return self._task(stage.first, stage.devices[0], stage.devices[-1] + 1)
-
-    def _task(self, block: int, start: int, end: int) -> StageCost:
-        group = self.group(start, end)
-        assert group is not None
-        return self.parts(block, block + 1, group, alone=True)
+        return self.of_task(self.task(block, [device])).seconds
 
 
-def _sums(values: Sequence[float]) -> list[float]:
+def _floored(memory: float) -> float:
+    """To two digits, downwards: devices whose free memory differs by next to nothing are alike."""
+    if memory in (0.0, inf):
+        return memory
+    digits = f"{memory:.17e}"
+    return float(f"{digits[:3]}e{digits.partition('e')[2]}")
+
+
+def sums(values: Sequence[float]) -> list[float]:
     """What stands before each boundary: one more than there are values."""
     return list(accumulate(values, initial=0.0))

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kdlab.papers.pipe_bd.block_cost import StageCosts
-from kdlab.papers.pipe_bd.hybrid_plan import count, relaying, search_for
+from kdlab.papers.pipe_bd.group_rows import Groups
+from kdlab.papers.pipe_bd.hybrid_plan import best_plan, count, relaying
 from kdlab.papers.pipe_bd.layerwise import packed
-from kdlab.papers.pipe_bd.stages import Plan, internal_relaying, one_block
+from kdlab.papers.pipe_bd.stages import Plan, Stage, even_rows
 
 PlanName = Literal["tr", "ahd", "ir", "dp", "ls"]
 RELAYED: frozenset[str] = frozenset({"tr", "ahd", "ir"})  # one pipeline of all devices
@@ -63,25 +64,23 @@ def programme(
     blocks, devices, batch = costs.blocks, costs.devices, costs.batch
     _check_sizes(name, blocks, devices, batch)
     if name in ("tr", "ahd"):
-        found = _searched(name, costs)
-        plan = Plan(batch, found[0].stages, decoupled, costs.lead)
-        made = ExecutionPlan(name, (plan,), costs.step_s(plan), found[1])
+        plan, why = _searched(name, costs, decoupled=decoupled)
+        made = ExecutionPlan(name, (plan,), costs.step_s(plan), why)
     elif name == "ir":
-        stages = internal_relaying(batch, blocks, devices).stages
-        plan = Plan(batch, stages, decoupled, costs.lead)
-        made = ExecutionPlan(
-            name, (plan,), costs.step_s(plan), "every block on every device"
-        )
+        plan = all_on_all(costs, decoupled=decoupled)
+        why = "every block on every device"
+        made = ExecutionPlan(name, (plan,), costs.step_s(plan), why)
     elif name == "dp":
         everyone = range(devices)
-        plans = tuple(one_block(batch, b, everyone) for b in range(blocks))
+        tasks = [costs.task(b, everyone) for b in range(blocks)]
         why = "block after block, each on all devices"
+        plans = tuple(Plan(batch, (task,)) for task in tasks)
         made = ExecutionPlan(name, plans, costs.data_parallel_s(), why)
     else:
-        packing = packed(blocks, devices, costs.task_s)
-        tasks = [(b, d) for d, own in enumerate(packing.tasks) for b in own]
-        plans = tuple(one_block(batch, b, [d]) for b, d in tasks)
-        made = ExecutionPlan(name, plans, packing.step_s, "longest task first")
+        packing = packed(blocks, devices, costs.own_s, costs.task_s)
+        own = [costs.task(b, [d]) for d, some in enumerate(packing.tasks) for b in some]
+        plans = tuple(Plan(batch, (task,)) for task in own)
+        made = ExecutionPlan(name, plans, packing.step_s, "the block with most work first")
     _check_memory(made, costs)
     return made
 
@@ -109,16 +108,30 @@ def _check_sizes(name: PlanName, blocks: int, devices: int, batch: int) -> None:
         )
 
 
-def _searched(name: PlanName, costs: StageCosts) -> tuple[Plan, str]:
-    plans = count(costs.blocks, costs.devices)
+def all_on_all(costs: StageCosts, *, decoupled: bool = True) -> Plan:
+    """IR (section VII-A): every device trains every block, on its rows."""
+    kinds = list(dict.fromkeys(costs.kinds))
+    counts = tuple(costs.kinds.count(kind) for kind in kinds)
+    group = Groups(costs, kinds, decoupled=decoupled).of(0, costs.blocks, counts)
+    rows = group.rows_of(costs.kinds, kinds) or even_rows(costs.batch, costs.devices)
+    stage = Stage(0, costs.blocks, tuple(range(costs.devices)), rows, from_data=True)
+    return Plan(costs.batch, (stage,), decoupled, costs.lead)
+
+
+def _searched(name: PlanName, costs: StageCosts, *, decoupled: bool) -> tuple[Plan, str]:
     if name == "tr":
-        found = relaying(costs)
+        found = relaying(costs, decoupled=decoupled)
         why = "best of the plans with one device for each stage"
     else:
-        search = search_for(costs.blocks, costs.devices)
-        found = search(costs)
-        ways = {"exhaustive": "all of them looked at", "dynamic": "by dynamic programming"}
-        why = f"best of {plans} plans, {ways[search.__name__]}"
+        found = best_plan(costs, decoupled=decoupled)
+        kinds = len(set(costs.kinds))
+        of = f" of {count(costs.blocks, costs.devices)}" if kinds == 1 else ""
+        why = f"best{of} plans" if of else f"best of all plans for {kinds} kinds of devices"
+    if found.step_s > found.bound_s * (1 + 1e-9):
+        why = (
+            f"of neighbours among {len(set(costs.kinds))} kinds of devices; no plan is faster "
+            f"than {1e3 * found.bound_s:.1f} ms a step"
+        )
     if found.plan is None:
         limits = costs.profile.memory_bytes or [0.0]
         blocks = costs.profile.types[costs.profile.devices[0]]

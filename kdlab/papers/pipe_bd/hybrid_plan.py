@@ -1,147 +1,265 @@
 """AHD, automatic hybrid distribution: the plan with the shortest step (section IV-C).
 
-A plan cuts the blocks and the devices, both in their order, into as many groups each:
-C(B + N - 2, N - 1) of them for B blocks and N devices. The paper searches all; that is
-`exhaustive`, the oracle. `dynamic` finds a plan that is as good without looking at all:
-the best way to put the first b blocks on the first n devices ends with some stage, and
-what stands before it is the best way for fewer of both.
+A plan cuts the blocks, in their order, into stages, and gives each some of the devices; rows
+are shared out in each stage for itself. Of devices that are alike only the number counts, so a
+stage is blocks [first, stop) and how many devices of each kind it has. The best way to put the
+blocks from `first` on, on the devices that are left, begins with some stage, and what stands
+behind it is the best way for fewer of both:
 
-    best(b, n) = min over (b', n') of max(best(b', n'), cost(b', b, n', n))
+    best(first, left) = min over (stop, taken) of
+        max(seconds(first, stop, taken), relay + best(stop, left - taken))
+
+where `relay` is 0 with DPU, and with a barrier the time until the next stage has its input.
+The paper searches all plans; this finds one that is as good without looking at all. Where kinds
+and devices are so many that it would take long, the kinds are put in an order, stages take
+neighbours, and what is found comes with a bound that no plan can be below.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from math import comb, inf, nextafter
+from itertools import permutations, product
+from math import comb, inf, nextafter, prod
 
-from kdlab.papers.pipe_bd.block_cost import StageCosts
+from kdlab.papers.pipe_bd.block_cost import Kind, StageCosts, sums
+from kdlab.papers.pipe_bd.group_rows import Groups
 from kdlab.papers.pipe_bd.stages import Plan, Stage
+
+_MOST_LOOKS = 300_000  # stages that are looked at: about a second's worth
+_MOST_ORDERS = 24
+
+Counts = tuple[int, ...]  # devices of each kind
 
 
 @dataclass(frozen=True, slots=True)
 class PlanFound:
     plan: Plan | None  # None: nothing fits into the devices' memory
     step_s: float
-    looked_at: int  # stages or plans, for the record
+    bound_s: float  # no plan is faster; the same as step_s where it is the best
+    looked_at: int  # stages, for the record
+
+
+_NOTHING = PlanFound(None, inf, inf, 0)
 
 
 def count(blocks: int, devices: int) -> int:
-    """Plans that use all devices."""
+    """Plans that use all devices, where these are alike: C(B + N - 2, N - 1)."""
     return comb(blocks + devices - 2, devices - 1)
 
 
-def candidates(blocks: int, devices: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Every (ends of the stages' blocks, ends of their devices)."""
-    for stages in range(1, min(blocks, devices) + 1):
-        for cuts in combinations(range(1, blocks), stages - 1):
-            for splits in combinations(range(1, devices), stages - 1):
-                yield [*cuts, blocks], [*splits, devices]
+def best_plan(
+    costs: StageCosts, *, decoupled: bool = True, widest: int | None = None
+) -> PlanFound:
+    """The plan of all devices with the shortest step, of stages of so many devices at most.
+
+    Args:
+        costs: of the blocks on the devices.
+        decoupled: DPU; else all devices wait for each other before they update.
+        widest: devices of a stage at most; None is any number. 1 is TR.
+    """
+    search = _Search(costs, decoupled=decoupled, widest=widest or costs.devices)
+    if len(search.kinds) == 1:
+        return search.in_order([0] * costs.devices)
+    if search.looks() <= _MOST_LOOKS:
+        return search.of_all()
+    best = _NOTHING
+    for order in list(permutations(range(len(search.kinds))))[:_MOST_ORDERS]:
+        found = search.in_order(search.ordered(order), best.step_s)
+        best = min(best, found, key=lambda one: one.step_s)
+    bound = min(_bound_s(costs, search.kinds), best.step_s)
+    return PlanFound(best.plan, best.step_s, bound, search.looked_at)
 
 
-def exhaustive(costs: StageCosts) -> PlanFound:
-    """The paper's search. Of plans that are as fast, the one with fewest stages."""
-    best, best_s, looked_at = None, inf, 0
-    for cuts, splits in candidates(costs.blocks, costs.devices):
-        looked_at += 1
-        seconds = _slowest(costs, cuts, splits)
-        if seconds < best_s:
-            best, best_s = (cuts, splits), seconds
-    return PlanFound(_plan(costs, *best) if best else None, best_s, looked_at)
-
-
-def relaying(costs: StageCosts) -> PlanFound:
-    """TR: one device per stage, balanced as well as its cuts allow; C(B-1, N-1) ways.
+def relaying(costs: StageCosts, *, decoupled: bool = True) -> PlanFound:
+    """TR: one device per stage, balanced as well as its cuts allow.
 
     With more devices than blocks there is no such plan.
     """
-    return _dynamic(costs, inf, {1})
+    return best_plan(costs, decoupled=decoupled, widest=1)
 
 
-def dynamic(costs: StageCosts) -> PlanFound:
-    """As good as `exhaustive`, for any number of blocks and devices.
+class _Search:
+    def __init__(self, costs: StageCosts, *, decoupled: bool, widest: int) -> None:
+        self.costs, self.decoupled, self.widest = costs, decoupled, widest
+        self.kinds: list[Kind] = list(dict.fromkeys(costs.kinds))
+        self.numbers = tuple(costs.kinds.count(kind) for kind in self.kinds)
+        self.groups = Groups(costs, self.kinds, decoupled=decoupled)
+        self.looked_at = 0
+        self._works: dict[tuple[frozenset[str], int], list[float]] = {}
 
-    First among groups of 1, 2, 4 ... devices: what that finds limits the second search,
-    since no part of a better plan takes longer than the whole of a worse one.
-    """
-    devices = costs.devices
-    coarse = {1 << k for k in range(devices.bit_length())} | {devices}
-    limit = nextafter(_dynamic(costs, inf, coarse).step_s, inf)
-    return _dynamic(costs, limit, set(range(1, devices + 1)))
+    def looks(self) -> int:
+        """Stages that `of_all` looks at, at most."""
+        pairs = self.costs.blocks * (self.costs.blocks + 1) // 2
+        return pairs * prod((n + 1) * (n + 2) // 2 for n in self.numbers)
 
+    def ordered(self, order: Sequence[int]) -> list[int]:
+        """Kinds of the devices when they stand in this order of their kinds."""
+        return [kind for kind in order for _ in range(self.numbers[kind])]
 
-def _dynamic(costs: StageCosts, limit: float, widths: set[int]) -> PlanFound:
-    """The best plan below the limit, of stages of these widths."""
-    blocks, devices = costs.blocks, costs.devices
-    best = [[limit] * (blocks + 1) for _ in range(devices + 1)]
-    last: list[list[tuple[int, int]]] = [[(0, 0)] * (blocks + 1) for _ in best]
-    reached = [(0, 0)]  # for so many devices: fewest and most blocks below the limit
-    best[0][0] = 0.0
-    looked_at = 0
-    for end in range(1, devices + 1):
-        row = best[end]
-        # What is left must fit below the limit on the devices that are left.
-        left = limit * (devices - end) if end < devices else 0.0
-        min_stop = max(1, costs.min_stop(left))
-        for start in range(end):
-            group = costs.group(start, end) if end - start in widths else None
-            if group is None:
-                continue
-            before, (fewest, most) = best[start], reached[start]
-            for stop in range(max(min_stop, fewest + 1), blocks + 1):
-                # Stages from the short ones on: once computing alone takes longer than
-                # the best so far, every longer one does too.
-                for first in range(min(stop - 1, most), fewest - 1, -1):
-                    if costs.work(first, stop, group) >= row[stop]:
-                        break
-                    if before[first] >= row[stop]:
+    def of_all(self) -> PlanFound:
+        """Whatever devices a stage has."""
+        blocks, every = self.costs.blocks, [range(n + 1) for n in self.numbers]
+        none = (0,) * len(self.numbers)
+        takes = [t for t in product(*every) if 0 < sum(t) <= self.widest]
+        best: list[dict[Counts, float]] = [{} for _ in range(blocks + 1)]
+        chosen: list[dict[Counts, tuple[int, Counts]]] = [{} for _ in range(blocks)]
+        best[blocks][none] = 0.0
+        for first in range(blocks - 1, -1, -1):
+            for stop in range(first + 1, blocks + 1):
+                for taken in takes:
+                    if not best[stop]:
                         continue
-                    looked_at += 1
-                    if not costs.fits(first, stop, group):
-                        break  # and with more blocks even less
-                    seconds = max(before[first], costs.seconds(first, stop, group))
-                    if seconds < row[stop]:
-                        row[stop], last[end][stop] = seconds, (first, start)
-        below = [stop for stop in range(1, blocks + 1) if row[stop] < limit]
-        reached.append((below[0], below[-1]) if below else (blocks, -1))
-    if best[devices][blocks] >= limit:
-        return PlanFound(None, inf, looked_at)
-    cuts, splits, stop, end = list[int](), list[int](), blocks, devices
-    while stop:
-        cuts.insert(0, stop)
-        splits.insert(0, end)
-        stop, end = last[end][stop]
-    return PlanFound(_plan(costs, cuts, splits), best[devices][blocks], looked_at)
+                    self.looked_at += 1
+                    group = self.groups.of(first, stop, taken)
+                    if group.seconds == inf:
+                        continue
+                    for left, rest in best[stop].items():
+                        before = tuple(map(sum, zip(left, taken, strict=True)))
+                        if any(b > n for b, n in zip(before, self.numbers, strict=True)):
+                            continue
+                        seconds = max(group.seconds, group.relay_s + rest)
+                        if seconds < best[first].get(before, inf):
+                            best[first][before] = seconds
+                            chosen[first][before] = stop, taken
+        step_s = best[0].get(self.numbers, inf)
+        if step_s == inf:
+            return PlanFound(None, inf, inf, self.looked_at)
+        stages, first, left = list[tuple[int, int, Counts]](), 0, self.numbers
+        while first < blocks:
+            stop, taken = chosen[first][left]
+            stages.append((first, stop, taken))
+            left = tuple(a - b for a, b in zip(left, taken, strict=True))
+            first = stop
+        return PlanFound(self._plan(stages), step_s, step_s, self.looked_at)
+
+    def in_order(self, order: Sequence[int], limit: float = inf) -> PlanFound:
+        """Stages of neighbours among devices of these kinds in this order, below the limit.
+
+        First of 1, 2, 4 ... devices: what that finds limits the second search, since no part
+        of a better plan takes longer than the whole of a worse one.
+        """
+        devices = len(order)
+        every = set(range(1, min(self.widest, devices) + 1))
+        coarse = {1 << k for k in range(devices.bit_length())} & every | {max(every)}
+        begun = self._in_order(order, limit, coarse)
+        if coarse == every:
+            return begun
+        found = self._in_order(order, min(limit, nextafter(begun.step_s, inf)), every)
+        return min(found, begun, key=lambda one: one.step_s)
+
+    def _in_order(self, order: Sequence[int], limit: float, widths: set[int]) -> PlanFound:
+        """The best plan below the limit, of stages of so many neighbours."""
+        blocks, devices = self.costs.blocks, len(order)
+        # By the first device and the first block that are left: the time of the best plan.
+        best = [[limit] * (blocks + 1) for _ in range(devices + 1)]
+        chosen = [[(0, 0)] * (blocks + 1) for _ in range(devices + 1)]
+        best[devices][blocks] = 0.0
+        reached = [list[int]() for _ in best]  # blocks from which on there is a plan
+        reached[devices] = [blocks]
+        for start in range(devices - 1, -1, -1):
+            row = best[start]
+            for width in sorted(widths):
+                end = start + width
+                if end > devices or not reached[end]:
+                    continue
+                counts, behind = self._counts(order[start:end]), best[end]
+                work = self._least_work(counts)
+                for first in range(blocks - 1, -1, -1):
+                    # Stages from the short ones on: once computing alone takes longer than
+                    # the best so far, every longer one does too.
+                    for stop in reached[end]:
+                        if stop <= first or behind[stop] >= row[first]:
+                            continue
+                        if work[stop] - work[first] >= row[first]:
+                            break
+                        self.looked_at += 1
+                        group = self.groups.of(first, stop, counts)
+                        seconds = max(group.seconds, group.relay_s + behind[stop])
+                        if seconds < row[first]:
+                            row[first], chosen[start][first] = seconds, (stop, end)
+            reached[start] = [first for first in range(blocks) if row[first] < limit]
+        if best[0][0] >= limit:
+            return PlanFound(None, inf, inf, self.looked_at)
+        stages, first, start = list[tuple[int, int, Counts]](), 0, 0
+        while first < blocks:
+            stop, end = chosen[start][first]
+            stages.append((first, stop, self._counts(order[start:end])))
+            first, start = stop, end
+        return PlanFound(self._plan(stages), best[0][0], best[0][0], self.looked_at)
+
+    def _counts(self, kinds: Sequence[int]) -> Counts:
+        return tuple(kinds.count(k) for k in range(len(self.kinds)))
+
+    def _least_work(self, counts: Counts) -> list[float]:
+        """What a group cannot be below, before each boundary: computing alone.
+
+        Some device has at least as many rows as if all had as many, on each block's best type.
+        """
+        rows = -(-self.costs.batch // sum(counts))
+        key = (
+            frozenset(self.kinds[k].type for k, number in enumerate(counts) if number),
+            rows,
+        )
+        if key not in self._works:
+            each = [
+                [self.costs.work_s(b, b + 1, kind, rows) for b in range(self.costs.blocks)]
+                for kind in key[0]
+            ]
+            # A hair less: sums in another order end in other bits.
+            self._works[key] = sums(
+                [min(own) * (1 - 1e-12) for own in zip(*each, strict=True)]
+            )
+        return self._works[key]
+
+    def _plan(self, stages: Sequence[tuple[int, int, Counts]]) -> Plan:
+        """With the devices of each kind given out from the first on."""
+        free = [
+            iter([d for d, own in enumerate(self.costs.kinds) if own == kind])
+            for kind in self.kinds
+        ]
+        made = []
+        for first, stop, taken in stages:
+            own = sorted(
+                next(free[kind]) for kind, number in enumerate(taken) for _ in range(number)
+            )
+            group = self.groups.of(first, stop, taken)
+            rows = group.rows_of([self.costs.kinds[d] for d in own], self.kinds)
+            made.append(Stage(first, stop, tuple(own), rows, from_data=first == 0))
+        return Plan(self.costs.batch, tuple(made), self.decoupled, self.costs.lead)
 
 
-def _ranges(cuts: list[int], splits: list[int]) -> Iterator[tuple[int, int, int, int]]:
-    """Blocks [first, stop) and devices [start, end) of each stage."""
-    return zip([0, *cuts[:-1]], cuts, [0, *splits[:-1]], splits, strict=True)
+def _bound_s(costs: StageCosts, kinds: Sequence[Kind]) -> float:
+    """No step is shorter, whatever the plan: computing alone, shared without any loss.
+
+    Of two types of devices blocks go in parts to the one that is better at them (a fractional
+    knapsack, which is exact); of more each block counts on the type that is best at it.
+    """
+    types = list(dict.fromkeys(kind.type for kind in kinds))
+    numbers = [list(costs.profile.devices).count(kind) for kind in types]
+    # Device seconds of each block's whole batch, at the rows where that is cheapest
+    needs = [[_cheapest_s(costs, kind, b) for b in range(costs.blocks)] for kind in types]
+    if len(types) != 2:
+        least = [min(own[b] for own in needs) for b in range(costs.blocks)]
+        return sum(least) / sum(numbers)
+    by_gain = sorted(
+        range(costs.blocks), key=lambda b: needs[0][b] / max(needs[1][b], 1e-12)
+    )
+    low, high = 0.0, sum(needs[0]) / numbers[0]
+    for _ in range(60):
+        step = (low + high) / 2
+        room, rest = step * numbers[0], 0.0
+        for block in by_gain:  # what the first type is best at, as far as it goes
+            share = min(1.0, room / max(needs[0][block], 1e-12))
+            room -= share * needs[0][block]
+            rest += (1 - share) * needs[1][block]
+        low, high = (low, step) if rest <= step * numbers[1] else (step, high)
+    return low
 
 
-def _slowest(costs: StageCosts, cuts: list[int], splits: list[int]) -> float:
-    """Seconds of the slowest stage; infinite when one does not fit."""
-    slowest = 0.0
-    for first, stop, start, end in _ranges(cuts, splits):
-        group = costs.group(start, end)
-        if group is None or not costs.fits(first, stop, group):
-            return inf
-        slowest = max(slowest, costs.seconds(first, stop, group))
-    return slowest
-
-
-def _plan(costs: StageCosts, cuts: list[int], splits: list[int]) -> Plan:
-    stages = []
-    for first, stop, start, end in _ranges(cuts, splits):
-        group = costs.group(start, end)
-        assert group is not None
-        stages.append(Stage(first, stop, group.devices, group.rows, from_data=first == 0))
-    return Plan(costs.batch, tuple(stages))
-
-
-Search = Callable[[StageCosts], PlanFound]
-_MAX_PLANS = 20_000  # about a second's worth
-
-
-def search_for(blocks: int, devices: int) -> Search:
-    """The paper's search while it is short, else the dynamic programme."""
-    return exhaustive if count(blocks, devices) <= _MAX_PLANS else dynamic
+def _cheapest_s(costs: StageCosts, kind: str, block: int) -> float:
+    """Device seconds of a block's whole batch, in parts of the rows that suit this type best."""
+    batch, found = costs.batch, inf
+    for rows in sorted({*costs.profile.types[kind][block].teacher_s, batch, 1}):
+        if rows <= batch:
+            seconds = costs.work_s(block, block + 1, kind, rows)
+            found = min(found, seconds * batch / rows)
+    return found

@@ -5,7 +5,7 @@ TR, TR+IR and AHD are plans of the same form (Fig. 3):
     TR      every stage has one device                      -> hybrid_plan.relaying()
     IR      one stage with all blocks and all devices       -> internal_relaying()
     AHD     whatever hybrid_plan.py finds                   -> Stage by Stage
-    DP, LS  one plan for each block, alone                  -> one_block()
+    DP, LS  one plan for each block, alone                  -> block_cost.StageCosts.task()
 
 Inside a stage the rows of every batch are shared out among its devices, and gradients are
 averaged by rows. The batch is what it is: rows that do not divide are shared unevenly (the
@@ -147,13 +147,3 @@ def pipeline(
 def internal_relaying(batch: int, blocks: int, devices: int) -> Plan:
     """IR (section VII-A): every device trains every block, on its rows."""
     return pipeline(batch, [blocks], [devices])
-
-
-def one_block(batch: int, block: int, devices: Sequence[int]) -> Plan:
-    """A task of the baselines: one student block, behind the teacher's blocks up to it.
-
-    DP has one after the other on all devices, LS each on one device.
-    """
-    rows = even_rows(batch, len(devices))
-    stage = Stage(block, block + 1, tuple(devices), rows, from_data=True)
-    return Plan(batch, (stage,))

@@ -52,6 +52,9 @@ class Ranks:
         """A rank's mean loss, so that the averaged gradient is that of the whole batch."""
         return loss
 
+    def average_gradients(self, beside: nn.Module) -> None:
+        """Of what is trained beside the model that `wrap` was given."""
+
     def after_step(self, loss: Tensor, part: float, request: ControlRequest) -> None:
         """Tell the others of this step; `part` is this rank's share of its rows."""
         self._losses.append(loss)
@@ -109,6 +112,19 @@ class Together(Ranks):
     def weigh(self, loss: Tensor, rows: int, of_rows: int) -> Tensor:
         # DDP divides the sum of the gradients by the number of ranks.
         return loss * (self.world * rows / of_rows)
+
+    def average_gradients(self, beside: nn.Module) -> None:
+        gradients = [p.grad for p in beside.parameters() if p.grad is not None]
+        if not gradients:
+            return
+        flat = torch.cat([g.reshape(-1) for g in gradients])
+        dist.all_reduce(flat)
+        for mean, gradient in zip(
+            (flat / self.world).split([g.numel() for g in gradients]),
+            gradients,
+            strict=True,
+        ):
+            gradient.copy_(mean.view_as(gradient))
 
     def after_step(self, loss: Tensor, part: float, request: ControlRequest) -> None:
         rest = _tensor(request).to(loss.device)

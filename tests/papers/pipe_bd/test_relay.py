@@ -16,7 +16,6 @@ from kdlab.papers.pipe_bd.stages import (
     Stage,
     even_rows,
     internal_relaying,
-    one_block,
     pipeline,
 )
 
@@ -139,7 +138,7 @@ def test_special_plans():
     plan = internal_relaying(8, blocks=5, devices=3)
     (stage,) = plan.stages
     assert (stage.first, stage.stop, stage.rows) == (0, 5, (3, 3, 2))
-    task = one_block(8, 2, [0, 1])
+    task = Plan(8, (Stage(2, 3, (0, 1), (4, 4), from_data=True),))
     assert list(task.blocks) == [2]
     assert task.stages[0].from_data
 

@@ -1,6 +1,7 @@
 """When a pool computes the teacher's first blocks, and when it does not pay."""
 
 import dataclasses
+from itertools import combinations, product
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from kdlab import messages
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, programme
-from kdlab.papers.pipe_bd.hybrid_plan import candidates
 from kdlab.papers.pipe_bd.served_prefix import PoolSupply, served_profile, with_supply
+from kdlab.papers.pipe_bd.stages import pipeline
 
 
 def blocks(teacher, student, **rest):
@@ -85,17 +86,10 @@ def test_it_is_the_best_of_all_plans_with_the_prefix_in_the_first_stage(
     served = StageCosts(served_profile(profile, supply), 8)
     assert found.predicted_s == pytest.approx(served.step_s(found.plans[0]))
     every = [
-        max(
-            served.seconds(first, stop, group)
-            for first, stop, group in _stages(served, cuts, splits)
-        )
-        for cuts, splits in candidates(count, devices)
-        if cuts[0] >= supply.blocks
+        served.step_s(pipeline(8, [*cuts, count], widths))
+        for stages in range(1, min(count, devices) + 1)
+        for cuts in combinations(range(1, count), stages - 1)
+        for widths in product(range(1, devices + 1), repeat=stages)
+        if [*cuts, count][0] >= supply.blocks and sum(widths) == devices
     ]
     assert found.predicted_s == pytest.approx(min(every))
-
-
-def _stages(served, cuts, splits):
-    ranges = zip([0, *cuts[:-1]], cuts, [0, *splits[:-1]], splits, strict=True)
-    for first, stop, start, end in ranges:
-        yield first, stop, served.group(start, end)

@@ -1,0 +1,155 @@
+"""The rows of a stage's devices: so many for each that the slowest is done as early as can be.
+
+Devices of one kind get as many rows as each other, one more or less. More rows never take less
+time, so among two kinds the best is where the time of the one meets that of the other, and among
+several the same again (`_least`); it is exact, since nothing lies between two numbers of rows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from kdlab.papers.pipe_bd.block_cost import Kind, StageCosts
+from kdlab.papers.pipe_bd.stages import even_rows
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRows:
+    """Devices for some blocks: of each kind its number and the rows of all of them."""
+
+    seconds: float  # of a step, the all-reduce included; infinite where they do not fit
+    relay_s: float  # until the next stage has the output, where a barrier makes that count
+    rows: tuple[
+        int, ...
+    ]  # of all devices of each kind together; none where they do not fit
+
+    def rows_of(self, devices: Sequence[Kind], kinds: Sequence[Kind]) -> tuple[int, ...]:
+        """Rows of each of these devices, the first ones of a kind at most one more."""
+        if not self.rows:
+            return ()
+        shares = {
+            kind: iter(even_rows(rows, devices.count(kind)))
+            for kind, rows in zip(kinds, self.rows, strict=True)
+            if rows
+        }
+        return tuple(next(shares[kind]) for kind in devices)
+
+
+_Seconds = Callable[[int], float]  # of a device with so many rows
+_NONE = GroupRows(inf, inf, ())
+
+
+class Groups:
+    """The best rows for every group of a profile's devices, each found once."""
+
+    def __init__(
+        self, costs: StageCosts, kinds: Sequence[Kind], *, decoupled: bool
+    ) -> None:
+        self.costs, self.kinds, self.decoupled = costs, kinds, decoupled
+        self._found: dict[tuple[int, int, tuple[int, ...]], GroupRows] = {}
+
+    def of(self, first: int, stop: int, counts: tuple[int, ...]) -> GroupRows:
+        """Blocks [first, stop) on so many devices of each kind."""
+        key = first, stop, counts
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._best(first, stop, counts)
+        return found
+
+    def _best(self, first: int, stop: int, counts: tuple[int, ...]) -> GroupRows:
+        costs, there = self.costs, [k for k, count in enumerate(counts) if count]
+        if sum(counts) > costs.batch:
+            return _NONE
+        numbers = [counts[k] for k in there]
+        most = [costs.most_rows(first, stop, self.kinds[k].memory) for k in there]
+        times = [
+            _capped(self._seconds(first, stop, self.kinds[k].type), cap)
+            for k, cap in zip(there, most, strict=True)
+        ]
+        seconds, rows = _least(numbers, times, costs.batch)
+        if seconds == inf:
+            return _NONE
+        relayed = 0.0
+        if not self.decoupled and stop < costs.blocks:
+            # Of all that are as fast, the rows that let the next stage begin first.
+            caps = [_most_below(f, seconds, costs.batch) for f in times]
+            relays = [
+                _capped(self._relay(first, stop, self.kinds[k].type), cap)
+                for k, cap in zip(there, caps, strict=True)
+            ]
+            relayed, rows = _least(numbers, relays, costs.batch)
+        types = [self.kinds[k].type for k in there for _ in range(counts[k])]
+        shared = costs.all_reduce_s(first, stop, types)
+        own = iter(_exactly(numbers, rows, costs.batch))
+        each = tuple(next(own) if count else 0 for count in counts)
+        return GroupRows(seconds + shared, relayed, each)
+
+    def _seconds(self, first: int, stop: int, kind: str) -> _Seconds:
+        def seconds(rows: int) -> float:
+            return self.costs.device_s(first, stop, kind, rows, decoupled=self.decoupled)
+
+        return seconds
+
+    def _relay(self, first: int, stop: int, kind: str) -> _Seconds:
+        return lambda rows: self.costs.relay_s(first, stop, kind, rows)
+
+
+def _capped(seconds: _Seconds, most: int) -> _Seconds:
+    return lambda rows: seconds(rows) if rows <= most else inf
+
+
+def _least(
+    numbers: Sequence[int], times: Sequence[_Seconds], rows: int
+) -> tuple[float, tuple[int, ...]]:
+    """The shortest time in which so many devices of each kind do so many rows, one each at least.
+
+    Returns:
+        It, and the most rows of a device of each kind in that time.
+    """
+    count, seconds, others = numbers[0], times[0], numbers[1:]
+    rows = max(rows, sum(numbers))
+    if not others:
+        own = -(-rows // count)
+        return seconds(own), (own,)
+    low, high = 1, -(-(rows - sum(others)) // count)
+
+    def rest(own: int) -> tuple[float, tuple[int, ...]]:
+        return _least(others, times[1:], rows - count * own)
+
+    while low < high:  # the fewest rows with which this kind is not done before the others
+        middle = (low + high) // 2
+        if seconds(middle) >= rest(middle)[0]:
+            high = middle
+        else:
+            low = middle + 1
+    best: tuple[float, tuple[int, ...]] = (inf, ())
+    for own in (low, low - 1):
+        if own >= 1:
+            others_s, others_rows = rest(own)
+            found = max(seconds(own), others_s)
+            if found < best[0]:
+                best = found, (own, *others_rows)
+    return best
+
+
+def _most_below(seconds: _Seconds, limit: float, batch: int) -> int:
+    """The most rows that take no longer."""
+    low, high = 0, batch
+    while low < high:
+        middle = (low + high + 1) // 2
+        if seconds(middle) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _exactly(numbers: Sequence[int], rows: Sequence[int], batch: int) -> tuple[int, ...]:
+    """Rows of each kind: the most that its devices may have, less what is too much together."""
+    too_many = sum(n * r for n, r in zip(numbers, rows, strict=True)) - batch
+    found = []
+    for number, each in zip(numbers, rows, strict=True):
+        fewer = min(too_many, number * (each - 1))
+        too_many -= fewer
+        found.append(number * each - fewer)
+    return tuple(found)

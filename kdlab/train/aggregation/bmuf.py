@@ -1,0 +1,60 @@
+"""BMUF: an average that remembers which way the averages went.
+
+Chen and Huo, ICASSP 2016 (blockwise model-update filtering): the update of a block of iterations is
+the mean of the workers minus the global weights; a momentum of such updates moves these. EC-DNN
+names it as a way of averaging that could be combined with (section 2).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from kdlab.config import Range, register
+from kdlab.config.spec import POSITIVE
+from kdlab.train.aggregation.weights import (
+    Merged,
+    Merging,
+    WeightAggregation,
+    Weights,
+    mean_of,
+    under,
+)
+
+
+@register("train/aggregation/bmuf")
+@dataclass(frozen=True, kw_only=True)
+class Bmuf(WeightAggregation):
+    """Averages with a block momentum; workers begin where it leads next (Nesterov).
+
+    tau: local iterations between communications.
+    optimizer: each worker keeps its momentum over a communication, or starts without.
+    block_momentum: null is 1 - 1 / workers, as the authors take it.
+    block_lr: of the update of a block.
+    """
+
+    block_momentum: Annotated[float, Range(ge=0, lt=1)] | None = None
+    block_lr: Annotated[float, POSITIVE] = 1.0
+
+    def build(self) -> "Bmuf":
+        return self
+
+    def memory(self, start: Weights, parameters: frozenset[str]) -> dict[str, Tensor]:
+        return under("global", start, parameters)
+
+    def merge(self, merging: Merging) -> Merged:
+        mean, memory = mean_of(merging.states), dict(merging.memory)
+        eta = self.block_momentum
+        eta = 1 - 1 / len(merging.states) if eta is None else eta
+        weights, whole = dict(mean), dict(mean)
+        for name in sorted(merging.parameters):
+            before = memory[f"global.{name}"]
+            update = self.block_lr * (mean[name] - before)
+            last = memory.get(f"update.{name}")
+            if last is not None:
+                # The workers began ahead of the global weights: their mean is from there.
+                update = eta * last + self.block_lr * (mean[name] - before - eta * last)
+            after = before + update
+            memory[f"global.{name}"], memory[f"update.{name}"] = after, update
+            whole[name], weights[name] = after, after + eta * update
+        return Merged(weights=weights, memory=memory, whole=whole)

@@ -1,0 +1,63 @@
+"""DiLoCo: an optimiser of its own takes what the workers have learned as one gradient.
+
+Douillard et al., arXiv:2311.08105, Algorithm 1: after H local steps the outer gradient is the
+mean of (global weights - a worker's weights), and Nesterov's momentum moves the global weights.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from kdlab.config import Range, register
+from kdlab.config.spec import POSITIVE
+from kdlab.train.aggregation.weights import (
+    Merged,
+    Merging,
+    WeightAggregation,
+    Weights,
+    mean_of,
+    under,
+)
+
+
+@register("train/aggregation/diloco")
+@dataclass(frozen=True, kw_only=True)
+class DiLoCo(WeightAggregation):
+    """Averages through an outer optimiser: SGD with Nesterov's momentum.
+
+    tau: local iterations between communications; hundreds.
+    optimizer: each worker keeps its momentum over a communication (the paper), or starts without.
+    outer_lr: of the outer optimiser; 1 without momentum is a plain average.
+    outer_momentum: of the outer optimiser.
+    """
+
+    tau: Annotated[int, Range(ge=1)] = 500
+    outer_lr: Annotated[float, POSITIVE] = 0.7
+    outer_momentum: Annotated[float, Range(ge=0, lt=1)] = 0.9
+
+    def build(self) -> "DiLoCo":
+        return self
+
+    def memory(self, start: Weights, parameters: frozenset[str]) -> dict[str, Tensor]:
+        return under("global", start, parameters)
+
+    def merge(self, merging: Merging) -> Merged:
+        weights, memory = mean_of(merging.states), dict(merging.memory)
+        self.step(merging.parameters, weights, memory)
+        return Merged(weights=weights, memory=memory)
+
+    def step(
+        self, names: frozenset[str], weights: dict[str, Tensor], memory: dict[str, Tensor]
+    ) -> None:
+        """The outer step for some parameters, from their means in `weights`; both are changed."""
+        for name in sorted(names):
+            before = memory[f"global.{name}"]
+            gradient = before - weights[name]
+            momentum = memory.get(f"momentum.{name}")
+            momentum = (
+                gradient if momentum is None else self.outer_momentum * momentum + gradient
+            )
+            after = before - self.outer_lr * (gradient + self.outer_momentum * momentum)
+            weights[name] = memory[f"global.{name}"] = after
+            memory[f"momentum.{name}"] = momentum

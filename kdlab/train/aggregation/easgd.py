@@ -1,0 +1,54 @@
+"""EASGD: workers are tied by springs to a centre that follows them.
+
+Zhang, Choromanska, LeCun, arXiv:1412.6651, equations 2 and 3 in the synchronous case: each worker
+moves a share of the way to the centre, and the centre by all of these moves the other way. EC-DNN
+names it as a way of averaging that could be combined with (section 2).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from kdlab.config import Range, register
+from kdlab.train.aggregation.weights import (
+    Merged,
+    Merging,
+    WeightAggregation,
+    Weights,
+    mean_of,
+    under,
+)
+
+
+@register("train/aggregation/easgd")
+@dataclass(frozen=True, kw_only=True)
+class Easgd(WeightAggregation):
+    """Elastic averaging; the global model is the centre.
+
+    tau: local iterations between communications.
+    optimizer: each worker keeps its momentum over a communication, or starts without.
+    beta: share of the way that the centre goes to the workers' mean (the paper: 0.9); each worker
+        goes beta / workers of its way to the centre.
+    """
+
+    beta: Annotated[float, Range(gt=0, le=1)] = 0.9
+
+    def build(self) -> "Easgd":
+        return self
+
+    def memory(self, start: Weights, parameters: frozenset[str]) -> dict[str, Tensor]:
+        return under("centre", start, parameters)
+
+    def merge(self, merging: Merging) -> Merged:
+        mean, own, memory = mean_of(merging.states), merging.own, dict(merging.memory)
+        alpha = self.beta / len(merging.states)
+        weights, whole = dict[str, Tensor](), dict[str, Tensor]()
+        for name, tensor in mean.items():
+            if name not in merging.parameters:
+                weights[name] = whole[name] = tensor
+                continue
+            centre = memory[f"centre.{name}"]
+            weights[name] = own[name] - alpha * (own[name] - centre)
+            whole[name] = memory[f"centre.{name}"] = centre + self.beta * (tensor - centre)
+        return Merged(weights=weights, memory=memory, whole=whole)

@@ -1,0 +1,39 @@
+"""PAPA: a population that is pulled together a little, again and again.
+
+Jolicoeur-Martineau et al., arXiv:2304.03094, section 3.1 (PAPA-gradual): every few iterations each
+worker's weights move a share of the way to the mean of all. The population's mean, its soup, is
+the global model.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from kdlab.config import Range, register
+from kdlab.train.aggregation.weights import Merged, Merging, WeightAggregation, mean_of
+
+
+@register("train/aggregation/papa")
+@dataclass(frozen=True, kw_only=True)
+class Papa(WeightAggregation):
+    """Workers stay unlike and near each other.
+
+    tau: local iterations between communications (the paper: 10).
+    optimizer: each worker keeps its momentum over a communication (the paper), or starts without.
+    keep: share of its own weights that a worker keeps each time (the paper: 0.99).
+    """
+
+    tau: Annotated[int, Range(ge=1)] = 10
+    keep: Annotated[float, Range(gt=0, lt=1)] = 0.99
+
+    def build(self) -> "Papa":
+        return self
+
+    def merge(self, merging: Merging) -> Merged:
+        mean, own = mean_of(merging.states), merging.own
+        weights = {
+            name: self.keep * own[name] + (1 - self.keep) * tensor
+            if tensor.is_floating_point()
+            else own[name].clone()
+            for name, tensor in mean.items()
+        }
+        return Merged(weights=weights, whole=mean)

@@ -1,0 +1,101 @@
+"""The base of all aggregations that make one model of the local models' weights.
+
+Every worker does it by itself, from the same models, and all come to the same: there is no server.
+What an aggregation must remember until the next time (the global weights, a momentum) lies with
+each worker, in its checkpoints and beside the weights that it publishes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from torch import Tensor
+
+from kdlab.config import Range
+from kdlab.train.aggregation.kind import AggregationSpec
+
+Weights = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merging:
+    """What there is to be merged; all tensors on the CPU, by name as in `state_dict`."""
+
+    states: Sequence[Weights]  # of each worker that took part
+    own: Weights  # of the worker that is to go on
+    memory: Weights  # what was remembered; at first `WeightAggregation.memory`
+    parameters: frozenset[
+        str
+    ]  # names that are trained; the rest are statistics and counters
+    round: int  # from 0
+    rounds: int
+    error: Callable[[Weights], float]  # percent on validation images; takes a while
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """What comes of it."""
+
+    weights: dict[str, Tensor]  # that the worker goes on with
+    memory: dict[str, Tensor] = field(default_factory=dict)
+    # The global model, where workers go on with something else
+    whole: dict[str, Tensor] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightAggregation(AggregationSpec):
+    """An aggregation of weights.
+
+    tau: local iterations between communications.
+    optimizer: each worker keeps its momentum over an average, or starts without.
+    """
+
+    tau: Annotated[int, Range(ge=1)] = 16
+    optimizer: Literal["keep", "reset"] = "keep"
+
+    @property
+    def parts(self) -> int:
+        """Parts of the weights that take turns: one is exchanged every tau / parts iterations."""
+        return 1
+
+    def memory(self, start: Weights, parameters: frozenset[str]) -> dict[str, Tensor]:
+        """What is remembered before anything was merged, of the weights that all begin with."""
+        return {}
+
+    def merge(self, merging: Merging) -> Merged:
+        """One communication.
+
+        An aggregation of one's own does this, or `merged` where nothing is remembered.
+        """
+        return Merged(weights=self.merged(merging.states))
+
+    def merged(self, states: Sequence[Weights]) -> dict[str, Tensor]:
+        """Weights and buffers of the global model.
+
+        Args:
+            states: of each worker that took part, on the CPU; by name as in `state_dict`.
+
+        Returns:
+            The mean of all weights (EC-DNN, Eq. 1); counters as the first one has them.
+        """
+        return mean_of(states)
+
+
+def mean_of(states: Sequence[Weights]) -> dict[str, Tensor]:
+    """The mean of each tensor of floating point; counters as the first one has them."""
+    first, *others = states
+    found = {}
+    for name, tensor in first.items():
+        if not tensor.is_floating_point():
+            found[name] = tensor
+            continue
+        total = tensor.clone()
+        for other in others:
+            total += other[name]
+        found[name] = total / len(states)
+    return found
+
+
+def under(prefix: str, weights: Weights, names: frozenset[str]) -> dict[str, Tensor]:
+    """Copies of some weights, to be remembered under another name."""
+    return {f"{prefix}.{name}": weights[name].clone() for name in sorted(names)}

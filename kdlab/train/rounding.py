@@ -1,0 +1,58 @@
+"""Quantisation-aware training: a student that learns with the rounding it will be shipped with.
+
+Weights and inputs of convolutions and linear layers are rounded to eight bits as ONNX in int8
+rounds them (`kdlab export --to int8`): weights by output channel to -127..127, inputs by tensor
+to 0..255, of the range that they have in this batch. Gradients pass as if nothing was rounded
+(straight through; Jacob et al., arXiv:1712.05877, section 3). The network itself stays as it is:
+only what its layers are given in a training step is changed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+_LAYERS = frozenset(
+    (torch.conv1d, torch.conv2d, torch.conv3d, functional.linear, torch._C._nn.linear)
+)
+_LEAST = 1e-8  # of a scale: a weight or an input may be all zeros
+
+
+class EightBits(TorchFunctionMode):
+    """Inside it, layers compute with rounded weights and inputs."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func in _LAYERS:
+            inputs, weight, *rest = args
+            args = (rounded_input(inputs), rounded_weight(weight), *rest)
+        return func(*args, **(kwargs or {}))
+
+
+def rounded_weight(weight: Tensor) -> Tensor:
+    """By output channel, its first dimension, to 255 values around 0."""
+    largest = weight.detach().flatten(1).abs().amax(1)
+    scale = (largest / 127).clamp_min(_LEAST)
+    zero = torch.zeros_like(scale, dtype=torch.int32)
+    rounded: Tensor = torch.fake_quantize_per_channel_affine(
+        weight, scale, zero, 0, -127, 127
+    )
+    return rounded
+
+
+def rounded_input(inputs: Tensor) -> Tensor:
+    """As a whole, to 256 values of which one is 0."""
+    low, high = torch.aminmax(inputs.detach())
+    low, high = low.clamp_max(0.0), high.clamp_min(0.0)
+    scale = ((high - low) / 255).clamp_min(_LEAST)
+    zero = (-low / scale).round().clamp(0, 255).to(torch.int32)
+    rounded: Tensor = torch.fake_quantize_per_tensor_affine(inputs, scale, zero, 0, 255)
+    return rounded

@@ -1,0 +1,193 @@
+"""Aggregations of weights, three communications each, against their papers' formulae in NumPy."""
+
+import numpy as np
+import pytest
+import torch
+
+from kdlab.testing import check_aggregation
+from kdlab.train.aggregation.bmuf import Bmuf
+from kdlab.train.aggregation.dart import Dart
+from kdlab.train.aggregation.diloco import DiLoCo
+from kdlab.train.aggregation.easgd import Easgd
+from kdlab.train.aggregation.model_average import ModelAverage
+from kdlab.train.aggregation.papa import Papa
+from kdlab.train.aggregation.soup import Soup
+from kdlab.train.aggregation.streaming_diloco import StreamingDiLoCo
+from kdlab.train.aggregation.weights import Merging
+
+NAMES = ("a", "b", "c", "d", "e")
+WORKERS, ROUNDS = 3, 4
+
+
+def gradients(seed=0):
+    """What each worker adds to its weights in each round: (rounds, workers, names)."""
+    return np.random.default_rng(seed).normal(size=(ROUNDS, WORKERS, len(NAMES)))
+
+
+def as_state(numbers, count=7):
+    state = {n: torch.tensor([v]) for n, v in zip(NAMES, numbers, strict=True)}
+    return state | {"steps": torch.tensor(count)}
+
+
+def numbers(state):
+    return np.array([float(state[name]) for name in NAMES])
+
+
+def played(aggregation, error=lambda weights: 0.0):
+    """Weights of all workers and the global ones, after each round."""
+    begin = np.linspace(-1, 1, len(NAMES))
+    memory = aggregation.memory(as_state(begin), frozenset(NAMES))
+    memories, own = [memory] * WORKERS, [begin] * WORKERS
+    course = []
+    for number in range(ROUNDS):
+        states = [as_state(w + g) for w, g in zip(own, gradients()[number], strict=True)]
+        made = [
+            aggregation.merge(
+                Merging(
+                    states=states, own=states[k], memory=memories[k],
+                    parameters=frozenset(NAMES), round=number, rounds=ROUNDS, error=error,
+                )
+            )
+            for k in range(WORKERS)
+        ]  # fmt: skip
+        memories = [m.memory for m in made]
+        own = [numbers(m.weights) for m in made]
+        whole = [numbers(m.whole or m.weights) for m in made]
+        assert all(np.array_equal(w, whole[0]) for w in whole)  # no server, and all agree
+        assert all(int(m.weights["steps"]) == 7 for m in made)
+        course.append((np.array(own), whole[0]))
+    return course
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.fixture(autouse=True)
+def in_float64():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def test_a_plain_average():
+    w = np.linspace(-1, 1, len(NAMES))
+    for (own, whole), g in zip(played(ModelAverage()), gradients(), strict=True):
+        w = (w + g).mean(0)
+        close(whole, w)
+        close(own, [w] * WORKERS)
+
+
+def test_diloco_is_nesterov_on_what_workers_have_moved():
+    """PyTorch's own SGD as the outer optimiser, as the authors use it."""
+    begin = np.linspace(-1, 1, len(NAMES))
+    outer = torch.nn.Parameter(torch.tensor(begin))
+    sgd = torch.optim.SGD([outer], lr=0.7, momentum=0.9, nesterov=True)
+    for (own, whole), g in zip(played(DiLoCo()), gradients(), strict=True):
+        outer.grad = outer.detach() - torch.tensor((outer.detach().numpy() + g).mean(0))
+        sgd.step()
+        close(whole, outer.detach().numpy())
+        close(own, [whole] * WORKERS)
+
+
+def test_diloco_without_momentum_at_rate_one_is_an_average():
+    plain, outer = played(ModelAverage()), played(DiLoCo(outer_lr=1, outer_momentum=0))
+    for (_, one), (_, two) in zip(plain, outer, strict=True):
+        close(one, two)
+
+
+def test_fragments_take_turns_in_streaming_diloco():
+    fragments, lr, mu = 2, 0.7, 0.9
+    begin = np.linspace(-1, 1, len(NAMES))
+    centre, speed, seen = begin.copy(), np.zeros(5), np.zeros(5, bool)
+    own = np.array([begin] * WORKERS)
+    spec = StreamingDiLoCo(fragments=fragments)
+    assert spec.parts == 2
+    for number, (found, whole) in enumerate(played(spec)):
+        own = own + gradients()[number]
+        turn = np.arange(5) % fragments == number % fragments
+        delta = centre - own.mean(0)
+        speed = np.where(turn, np.where(seen, mu * speed, 0) + delta, speed)
+        moved = centre - lr * (delta + mu * speed)
+        centre = np.where(turn, moved, centre)
+        own = np.where(turn, moved, own)
+        seen |= turn
+        close(whole, centre)
+        close(found, own)
+
+
+def test_papa_pulls_each_a_little_to_the_mean():
+    own = np.array([np.linspace(-1, 1, len(NAMES))] * WORKERS)
+    for (found, whole), g in zip(played(Papa(keep=0.8)), gradients(), strict=True):
+        own = own + g
+        mean = own.mean(0)
+        own = 0.8 * own + 0.2 * mean
+        close(whole, mean)
+        close(found, own)
+        assert np.ptp(found[:, 0]) > 0
+
+
+def test_easgd_ties_workers_to_a_centre():
+    centre = np.linspace(-1, 1, len(NAMES))
+    own = np.array([centre] * WORKERS)
+    alpha = 0.9 / WORKERS
+    for (found, whole), g in zip(played(Easgd()), gradients(), strict=True):
+        own = own + g
+        own, centre = own - alpha * (own - centre), centre + alpha * (own - centre).sum(0)
+        close(whole, centre)
+        close(found, own)
+
+
+def test_bmuf_filters_the_updates_of_blocks():
+    centre, update = np.linspace(-1, 1, len(NAMES)), np.zeros(len(NAMES))
+    eta, zeta = 1 - 1 / WORKERS, 0.8
+    for (own, whole), g in zip(played(Bmuf(block_lr=zeta)), gradients(), strict=True):
+        start = centre + eta * update
+        update = eta * update + zeta * ((start + g).mean(0) - start)
+        centre = centre + update
+        close(whole, centre)
+        close(own, [centre + eta * update] * WORKERS)
+
+
+def test_dart_averages_from_half_of_the_time_on():
+    own = np.array([np.linspace(-1, 1, len(NAMES))] * WORKERS)
+    for number, (found, whole) in enumerate(played(Dart(apart=0.5))):
+        own = own + gradients()[number]
+        close(whole, own.mean(0))
+        if number + 1 > ROUNDS / 2:
+            own = np.array([own.mean(0)] * WORKERS)
+        close(found, own)
+
+
+def test_soups_take_all_or_those_that_help():
+    states = [as_state([v] * 5) for v in (3.0, 1.0, -1.0, 8.0)]
+
+    def soup(recipe):
+        return numbers(
+            Soup(recipe=recipe)
+            .merge(
+                Merging(
+                    states=states, own=states[0], memory={}, parameters=frozenset(NAMES),
+                    round=0, rounds=1, error=lambda w: abs(float(w["a"]) - 0.4),
+                )
+            )
+            .weights
+        )[0]  # fmt: skip
+
+    assert soup("uniform") == (3 + 1 - 1 + 8) / 4
+    # 1 is best; with -1 it is 0, which is better; 3 makes it 1 again, 8 worse still.
+    assert soup("greedy") == 0.0
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ModelAverage(), DiLoCo(), StreamingDiLoCo(), Papa(), Easgd(), Bmuf(), Dart(),
+        Soup(recipe="uniform"), Soup(),
+    ],
+    ids=lambda s: s.component,
+)  # fmt: skip
+def test_each_keeps_what_all_aggregations_must(spec):
+    torch.set_default_dtype(torch.float32)
+    check_aggregation(spec)
