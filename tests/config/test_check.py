@@ -123,7 +123,19 @@ def test_families_keep_their_variant(elsewhere):
 
 LEGAL = {
     "methods/student": {"none", "all_reduce"},
-    "methods/ensemble": {"none", "model_average", "ensemble"},
+    "methods/ensemble": {
+        "none",
+        "model_average",
+        "ensemble",
+        "diloco",
+        "streaming_diloco",
+        "papa",
+        "easgd",
+        "bmuf",
+        "dart",
+        "soup",
+        "codistillation",
+    },
 }
 
 

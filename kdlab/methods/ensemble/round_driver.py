@@ -306,7 +306,8 @@ class RoundDriver:
                 2 if again and round_.combines else 1
             )  # z-bar, of other models than these
             over = times * network.communication_s(combining, models, sent)
-            account.exchanged_bytes += times * network.taken_in(combining, models, sent)
+            taken_in = network.taken_in(combining, models, sent)
+            account.exchanged_bytes += round(times * taken_in)
         account.communication_s += over
         account.train_s += max(did.done.train_s for did in own.trained.values())
         account.relabel_s += own.serve_s + max(b.relabel for b in busy)

@@ -70,9 +70,11 @@ def timetable_of(
 ) -> RoundSchedule:
     """The schedule of so many local iterations."""
     if isinstance(aggregation, WeightAggregation):
-        tau = min(iterations, max(1, aggregation.tau // aggregation.parts))
         return RoundSchedule(
-            iterations=iterations, tau=tau, averages=True, parts=aggregation.parts
+            iterations=iterations,
+            tau=aggregation.interval(iterations),
+            averages=True,
+            parts=aggregation.parts,
         )
     if isinstance(aggregation, Codistillation):
         return RoundSchedule(

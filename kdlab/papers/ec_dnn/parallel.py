@@ -33,12 +33,12 @@ class Network:
         size = self.taken_in(combining, workers, model_bytes)
         return turns * self.latency_s + size / self.bytes_per_s
 
-    def taken_in(self, combining: Combining, workers: int, model_bytes: int) -> int:
+    def taken_in(self, combining: Combining, workers: int, model_bytes: int) -> float:
         """Bytes that each worker's port takes in in one round."""
         if combining == "none" or workers < 2:
-            return 0
+            return 0.0
         if combining == "model_average":
-            return 2 * (workers - 1) * model_bytes // workers
+            return 2 * (workers - 1) * model_bytes / workers
         return (workers - 1) * model_bytes
 
 

@@ -53,7 +53,7 @@ class Ranks:
         return loss
 
     def average_gradients(self, beside: nn.Module) -> None:
-        """Of what is trained beside the model that `wrap` was given."""
+        """Have what is trained beside the wrapped model learn from all rows."""
 
     def after_step(self, loss: Tensor, part: float, request: ControlRequest) -> None:
         """Tell the others of this step; `part` is this rank's share of its rows."""

@@ -6,11 +6,11 @@ soups are for fine-tuning, where trainings end in one basin.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from kdlab.config import Range, register
+from kdlab.config import register
 from kdlab.train.aggregation.weights import (
     Merged,
     Merging,
@@ -25,16 +25,18 @@ from kdlab.train.aggregation.weights import (
 class Soup(WeightAggregation):
     """Averages once, after all iterations.
 
-    tau: it has none: there is one communication.
+    tau: has no effect: there is one communication.
     optimizer: nothing is trained behind it.
     recipe: uniform, or greedy by validation images.
     """
 
-    tau: Annotated[int, Range(ge=1)] = 1_000_000_000
     recipe: Literal["uniform", "greedy"] = "greedy"
 
     def build(self) -> "Soup":
         return self
+
+    def interval(self, iterations: int) -> int:
+        return iterations
 
     def merge(self, merging: Merging) -> Merged:
         if self.recipe == "uniform":

@@ -58,6 +58,10 @@ class WeightAggregation(AggregationSpec):
         """Parts of the weights that take turns: one is exchanged every tau / parts iterations."""
         return 1
 
+    def interval(self, iterations: int) -> int:
+        """Local iterations of a round, in a training of so many."""
+        return max(1, self.tau // self.parts)
+
     def memory(self, start: Weights, parameters: frozenset[str]) -> dict[str, Tensor]:
         """What is remembered before anything was merged, of the weights that all begin with."""
         return {}
