@@ -238,8 +238,15 @@ def _figures(
         own = [result.curve(keys[of]) for result in trained[name]]
         values = [speed(mine, ma) for mine, ma in zip(own, baseline, strict=True)]
         found.append(figure(f"speed/{name}_{of}", values, "times", goal))
-    found.append(_worse("ensemble", [*trained["ec"], *trained["e"]], "<= 0"))
+    ensembles = [*trained["ec"], *trained["e"]]
+    found.append(_worse("ensemble", ensembles, None))
     found.append(_worse("model_average", trained["ma"], None))
+    found.append(_larger_loss("ensemble", ensembles))
+    for name in ("ec", "ma", "e"):
+        each = [fmean(result.differences()) for result in trained[name]]
+        found.append(figure(f"diff_lg/{name}", each, "points"))
+    gains = [_compression_gain(result) for result in trained["ec"]]
+    found.append(figure("diff_lc/ec", gains, "points"))
     for name, case in chosen.items():
         if case.tau is not None:
             found.append(figure(f"tau/{name}", case.tau, "iterations"))
@@ -258,10 +265,22 @@ def _figures(
 
 
 def _worse(name: str, trained: Sequence[ErrorCurve], goal: str | None) -> Figure:
-    """Share of looks whose global model has a larger loss than its models on average."""
+    """Share of looks whose global model is more often wrong than its models on average (Eq. 7)."""
+    shares = [worse_share(result.differences()) for result in trained]
+    return figure(f"worse_than_locals_share/{name}", shares, "share", goal)
+
+
+def _compression_gain(result: ErrorCurve) -> float:
+    """Diff_LC (Eq. 8), the mean over all looks behind a compression."""
+    found = [look.diff_lc for look in result.looks if look.diff_lc is not None]
+    return fmean(found) if found else 0.0
+
+
+def _larger_loss(name: str, trained: Sequence[ErrorCurve]) -> Figure:
+    """The same by the loss, where Eq. 3 allows none for an ensemble."""
     apart = [
         [fmean(look.local_losses) + 1e-5 - look.global_loss for look in result.looks]
         for result in trained
     ]
     shares = list(map(worse_share, apart))
-    return figure(f"worse_than_locals_share/{name}", shares, "share", goal)
+    return figure(f"larger_loss_than_locals_share/{name}", shares, "share", "<= 0")

@@ -1,6 +1,7 @@
-"""A student whose blocks stand between 1×1 convolutions, to speak its teacher's channels.
+"""A student whose blocks stand between adapters, to speak its teacher's channels.
 
-The convolutions belong to the student.
+These are 1×1 convolutions of maps, and linear layers of tokens and of maps with their channels last
+(transformers). They belong to the student.
 """
 
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from kdlab.config import register
 from kdlab.models.blocks import cut
 from kdlab.models.model import ModelSpec, Statistics
 
+CHANNELS_LAST = (0, 0, 1)  # how channels are told that are the last dimension: from, to, 1
+
 
 class Adapted(nn.Module):
-    """A student block between 1×1 convolutions from and to the teacher's channels."""
+    """A student block between adapters from and to the teacher's channels."""
 
     def __init__(self, block: nn.Module, before: nn.Module, after: nn.Module) -> None:
         super().__init__()
@@ -30,7 +33,8 @@ class AdaptedModel(ModelSpec):
 
     student: the network inside.
     cuts: modules its blocks end with; the last block is the rest.
-    before, after: for each block the channels from and to which it is adapted, or empty.
+    before, after: for each block the channels from and to which it is adapted, with a third
+        number where these are the last dimension; or empty.
     """
 
     student: ModelSpec
@@ -49,11 +53,17 @@ class AdaptedModel(ModelSpec):
 
 def adapter(channels: tuple[int, ...]) -> nn.Module:
     """From the first number of channels to the second; nothing when they are the same."""
-    return nn.Conv2d(channels[0], channels[1], 1) if channels else nn.Identity()
+    if not channels:
+        return nn.Identity()
+    if len(channels) == len(CHANNELS_LAST):
+        return nn.Linear(channels[0], channels[1])
+    return nn.Conv2d(channels[0], channels[1], 1)
 
 
 def channels_of(module: nn.Module) -> tuple[int, ...]:
     """The inverse of `adapter`."""
     if isinstance(module, nn.Conv2d):
         return module.in_channels, module.out_channels
+    if isinstance(module, nn.Linear):
+        return module.in_features, module.out_features, *CHANNELS_LAST[2:]
     return ()

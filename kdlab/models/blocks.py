@@ -9,6 +9,7 @@ from: training the blocks trains the network.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from inspect import Parameter, signature
 from itertools import accumulate, pairwise
 
 import torch
@@ -65,7 +66,7 @@ class Cuttable:
                 module.inplace = False  # type: ignore[assignment]  # not a tensor
         tracer = _Tracer()
         try:
-            self.graph = fx.GraphModule(net, tracer.trace(net))
+            self.graph = fx.GraphModule(net, tracer.trace(net, _beside_the_input(net)))
         except (fx.proxy.TraceError, TypeError, RuntimeError) as error:
             raise ModelError(
                 f"{type(net).__name__} cannot be cut into blocks: its path depends on its "
@@ -203,6 +204,12 @@ class Cuttable:
         while found and not any(k > found[-1].at for k in computing):
             found.pop()
         return found
+
+
+def _beside_the_input(net: nn.Module) -> dict[str, object]:
+    """Arguments of its forward that nobody gives, such as a transformer's mask: their defaults."""
+    _, *others = signature(net.forward).parameters.values()
+    return {p.name: p.default for p in others if p.default is not Parameter.empty}
 
 
 @torch.no_grad()

@@ -34,8 +34,10 @@ class Trained(MeasurementSpec):
     """A row takes `top1/SOURCE`, `best/`, `top5/`, `ece/`, or `top1/SOURCE-OTHER`.
 
     top1 and top5 are of the last epoch on test images, best of the epoch that was best on
-    validation, ece the calibration error; a difference is taken seed by seed, and
-    `beyond/SOURCE-OTHER` is that of the means, less the sum of both standard deviations.
+    validation, ece the calibration error; a difference is taken seed by seed. `global/` is that of
+    several local models' global one, `seconds/` and `exchanged_mb/` what they took side by side
+    and each took in from the others. `beyond/SOURCE-OTHER` is the difference of the means, less the
+    sum of both standard deviations.
     `cost/student/latency_ms` and the like is what a model costs, `smaller/latency_ms` the
     teacher's over the student's; `apart/onnx` how far the scores of an export are from the
     student's on real images, `same_top1/onnx` on how many its top-1 is the same, in percent.
@@ -185,6 +187,8 @@ _OF_A_ROW = {
     "best": "student_top1_best",
     "top5": "student_top5",
     "global": "global_top1",
+    "seconds": "train_seconds",
+    "exchanged_mb": "exchanged_mb",
     "samples_per_second": "samples_per_second",
     "lost": "samples_lost",
     "repeated": "samples_repeated",

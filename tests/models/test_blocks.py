@@ -21,6 +21,10 @@ NETWORKS = {
     "timm resnet": lambda: timm.create_model("resnet18", num_classes=10),
     "efficientnet": lambda: timm.create_model("efficientnet_b0", num_classes=10),
     "convnext": lambda: timm.create_model("convnext_atto", num_classes=10),
+    "vit": lambda: timm.create_model("vit_tiny_patch16_224", num_classes=10, img_size=64),
+    "deit": lambda: timm.create_model(
+        "deit_tiny_distilled_patch16_224", num_classes=10, img_size=64
+    ),
 }
 
 

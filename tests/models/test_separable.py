@@ -42,6 +42,27 @@ def test_the_imagenet_workload_is_cut_in_the_same_places():
     assert saved == pytest.approx(12.9e6, rel=0.02)  # nearly all of the convolutions
 
 
+def test_the_students_of_table_2_have_their_sizes():
+    """Parameters and operations (twice the multiplications) that Pipe-BD prints."""
+    spec = Separable(of=CifarVgg(depth=16), only=(2, 3, 8, 9, 11, 12))
+    student = spec.architecture(10, 3).eval()
+    assert sum(p.numel() for p in student.parameters()) == pytest.approx(7.25e6, rel=0.01)
+    work = sum(operations(cut(student, ENDS), torch.randn(1, 3, 32, 32)))
+    assert 2 * work == pytest.approx(0.39e9, rel=0.03)  # with norms and activations
+    large = Separable(of=TorchvisionModel(variant="vgg16_bn"), only=(2, 5))
+    with torch.device("meta"):
+        whole, made = torchvision.models.vgg16_bn(), large.architecture(1000, 3)
+    saved = sum(p.numel() for p in whole.parameters()) - sum(
+        p.numel() for p in made.parameters()
+    )
+    assert saved == pytest.approx(0.28e6, rel=0.05)
+
+
+def test_a_convolution_that_is_not_there_is_named():
+    with pytest.raises(ModelError, match="convolution 14, and models/cifar_vgg has 13"):
+        Separable(of=CifarVgg(depth=16), only=(2, 14)).architecture(10, 3)
+
+
 def test_strides_stay_and_the_beginning_may():
     plain = CifarResNet(depth=8).architecture(10, 3)
     made = Separable(of=CifarResNet(depth=8)).architecture(10, 3)

@@ -26,6 +26,7 @@ class BlockwiseJob(LoopJob):
     norm: Literal["sync", "local"]
     rank: int
     device: torch.device
+    recalibrate: int = 0  # images that the whole student's batch norms are shown
     # Of the architecture, when the student is a supernet
     search: ArchitectureSearch | None = None
     # Opens a source of the first teacher blocks' outputs, where the programme has them

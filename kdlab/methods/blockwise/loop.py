@@ -32,6 +32,7 @@ from kdlab.train import checkpoint
 from kdlab.train.aggregation.ranks import GenerationEnds, agreed_by_all
 from kdlab.train.evaluate import Accuracy
 from kdlab.train.plan_loop import PlanLoop
+from kdlab.train.recalibration import take_statistics_again
 from kdlab.train.result import StudentResult
 
 
@@ -221,6 +222,10 @@ class BlockwiseLoop(PlanLoop):
         self.gathering.collect()
         seen: Accuracy | None = None
         if self.is_master and self._is_looked_at():
+            job, batch = self.job, self.job.recipe.evaluate_batch
+            take_statistics_again(
+                self.results.model, job.samples.data, job.recalibrate, batch
+            )
             seen = self._validated()
         took = self._share_trace()
         self._next_epoch(seen)

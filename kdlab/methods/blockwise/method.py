@@ -61,6 +61,8 @@ class Blockwise(MethodSpec):
     blocks: without cuts, as many blocks as this, of about the same work in the teacher.
     last_loss: of the last block; the others minimise the mean squared error.
     bn: `sync` takes batch statistics over the whole batch of a shared stage.
+    recalibrate: training images that the batch norms of the whole student are shown before it is
+        looked at; what they remember of its blocks alone is of other inputs. 0 leaves it.
     profile: a profile.json of an earlier run; null measures.
     profile_steps: timed for each block and number of rows, fewer when profile_s is over.
     profile_s: seconds for measuring, about.
@@ -90,6 +92,7 @@ class Blockwise(MethodSpec):
     blocks: Annotated[int, _POSITIVE] = 4
     last_loss: Literal["soft_cross_entropy", "mse"] = "soft_cross_entropy"
     bn: Literal["sync", "local"] = "sync"
+    recalibrate: Annotated[int, Range(ge=0)] = 1024
     profile: str | None = None
     profile_steps: Annotated[int, _POSITIVE] = 100
     profile_s: Annotated[float, POSITIVE] = 20.0

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from kdlab.errors import ModelError
-from kdlab.models.adapted import Adapted, AdaptedModel, adapter, channels_of
+from kdlab.models.adapted import CHANNELS_LAST, Adapted, AdaptedModel, adapter, channels_of
 from kdlab.models.model import ModelSpec, evaluating
 
 BlockLoss = Callable[[Tensor, Tensor], Tensor]  # (student's, teacher's) -> mean over rows
@@ -74,13 +74,15 @@ def _between(given: Tensor, wanted: Tensor, what: str, boundary: int) -> tuple[i
     """Channels from and to which is adapted; empty when they are the same."""
     if given.shape == wanted.shape:
         return ()
-    if not (given.dim() == wanted.dim() == 4 and given.shape[2:] == wanted.shape[2:]):
-        raise ModelError(
-            f"{what} {_shape(given)} where the other network has {_shape(wanted)} behind "
-            f"block {boundary}: they cannot meet. Cut both networks where height and width "
-            "are the same; different channels get an adapter."
-        )
-    return given.shape[1], wanted.shape[1]
+    if given.dim() == wanted.dim() == 4 and given.shape[2:] == wanted.shape[2:]:
+        return given.shape[1], wanted.shape[1]
+    if given.dim() == wanted.dim() >= 3 and given.shape[:-1] == wanted.shape[:-1]:
+        return given.shape[-1], wanted.shape[-1], *CHANNELS_LAST[2:]  # tokens, and maps
+    raise ModelError(
+        f"{what} {_shape(given)} where the other network has {_shape(wanted)} behind "
+        f"block {boundary}: they cannot meet. Cut both networks where height and width, or the "
+        "number of tokens, are the same; different channels get an adapter."
+    )
 
 
 def is_adapted(pairs: Sequence[BlockPair]) -> bool:

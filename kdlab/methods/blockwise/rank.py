@@ -127,6 +127,7 @@ class BlockRank(RankProcess[GenerationOrder]):
                 watched=watched_rows(samples.data),
                 programme=chosen,
                 norm=self.method.bn,
+                recalibrate=self.method.recalibrate,
                 seed=self.member.seed,
                 folder=self.folder,
                 spec_hash=self.hash,

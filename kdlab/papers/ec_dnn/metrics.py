@@ -35,8 +35,16 @@ class Point:
 
 
 def time_to(curve: Sequence[Point], error: float) -> float | None:
-    """First time at or below an error; nothing is read between two looks."""
-    return next((p.seconds for p in curve if p.error <= error), None)
+    """First time at or below an error, along a line between two looks; None: never."""
+    before: Point | None = None
+    for point in curve:
+        if point.error <= error:
+            if before is None or point.error == before.error:
+                return point.seconds
+            share = (before.error - error) / (before.error - point.error)
+            return before.seconds + share * (point.seconds - before.seconds)
+        before = point
+    return None
 
 
 def speed(curve: Sequence[Point], baseline: Sequence[Point]) -> float:

@@ -40,6 +40,7 @@ class MemberRow:
     bytes_per_sample: dict[str, float]  # of each way to served teachers that was gone
     student_path: str
     global_top1: float | None
+    exchanged_mb: float | None  # that each of several local models took in from the others
     # Which side a served training waited for: see kdlab/report/bottleneck.py
     bottleneck: str | None
     starved: float | None  # share of its time that the student waited for soft labels
@@ -169,6 +170,9 @@ def row(result: MemberReport) -> MemberRow:
         },
         student_path=result.model_path,
         global_top1=result.global_top1,
+        exchanged_mb=None
+        if (taken_in := result.figures.get("exchanged_bytes")) is None
+        else taken_in / 1e6,
         bottleneck=None if slow is None else slow.side,
         starved=None if slow is None else slow.starved,
         verdict=None if slow is None else slow.sentence(),

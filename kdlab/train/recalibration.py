@@ -1,0 +1,59 @@
+"""Batch-norm statistics taken again, of a network that was put together from parts.
+
+Blocks that were trained apart have seen their teacher's outputs, not each other's. What a batch
+norm remembers of them is of other inputs than it gets in the whole student; with statistics of
+these, the same weights are worth more.
+"""
+
+import torch
+from torch import nn
+
+from kdlab.data.images import ImageData
+from kdlab.data.splits import by_class
+from kdlab.models.model import Normalised, evaluating
+from kdlab.train.sync_norm import GroupBatchNorm
+
+
+@torch.no_grad()
+def take_statistics_again(
+    model: Normalised, data: ImageData, images: int, batch: int
+) -> int:
+    """Replace what its batch norms remember by means over so many training images.
+
+    Args:
+        model: on its device; its weights stay as they are.
+        data: whose training images are shown, each class in its share, without augmentation.
+        images: of them at most; 0 does nothing.
+        batch: images at a time.
+
+    Returns:
+        Norms whose statistics were taken.
+    """
+    norms = [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        and module.track_running_stats
+    ]
+    if not norms or not images:
+        return 0
+    device = next(model.parameters()).device
+    rows = by_class(data.train, data.labels, images, 0)[0]
+    momenta = [norm.momentum for norm in norms]
+    shared = [n for n in norms if isinstance(n, GroupBatchNorm) and not n.alone]
+    with evaluating(model):
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain average over all batches
+            norm.train()
+        for norm in shared:  # the other devices are not asked
+            norm.alone = True
+        for part in range(0, len(rows), batch):
+            views = torch.from_numpy(data.inputs[rows[part : part + batch]])
+            if len(views) > 1:
+                model(views.to(device))
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        for norm in shared:
+            norm.alone = False
+    return len(norms)

@@ -1,0 +1,53 @@
+"""Blocks of networks with other widths meet: maps by 1x1 convolutions, tokens by linear layers."""
+
+import pytest
+import torch
+from torch import nn
+
+from kdlab.errors import ModelError
+from kdlab.methods.blockwise.pairs import as_adapted, is_adapted, pairs_of
+from kdlab.models.blocks import cut
+from kdlab.models.timm import TimmModel
+
+
+@pytest.mark.parametrize(
+    ("teacher", "student", "cuts", "size", "kinds"),
+    [
+        ("vit_small_patch16_224", "vit_tiny_patch16_224", ["blocks.3"], 224, (384, 192, 1)),
+        ("convnext_femto", "convnext_atto", ["stages.0", "stages.1"], 64, (48, 40)),
+    ],
+)
+def test_blocks_of_other_widths_meet_and_are_one_network(
+    teacher, student, cuts, size, kinds
+):
+    torch.manual_seed(0)
+    views = torch.randn(2, 3, size, size)
+    spec = TimmModel(variant=student)
+    large = TimmModel(variant=teacher).architecture(10, 3)
+    own = spec.architecture(10, 3)
+    pairs = pairs_of(cut(large.eval(), cuts), cut(own.eval(), cuts), views)
+    assert is_adapted(pairs)
+    whole, adapted = as_adapted(pairs, spec, cuts)
+    assert adapted.after[0] == (kinds[1], kinds[0], *kinds[2:])
+    assert adapted.before[1] == kinds
+    given = views
+    with torch.no_grad():
+        for pair in pairs:
+            wanted = pair.teacher(given)
+            assert pair.student(given).shape == wanted.shape
+            given = wanted
+    # From its spec the same network is made again, for a file with its weights.
+    again = adapted.architecture(10, 3).eval()
+    again.load_state_dict(whole.state_dict())
+    with torch.no_grad():
+        assert torch.equal(again(views), whole.eval()(views))
+
+
+def test_places_that_cannot_meet_are_named():
+    views = torch.randn(2, 3, 16, 16)
+    teacher = [nn.Conv2d(3, 4, 3, padding=1), nn.Flatten()]
+    student = [nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.Flatten()]
+    with pytest.raises(
+        ModelError, match=r"puts out 4×8×8 where the other network has 4×16×16"
+    ):
+        pairs_of(teacher, student, views)

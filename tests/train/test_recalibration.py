@@ -1,0 +1,57 @@
+"""Statistics of batch norms are those of what they get in the whole network."""
+
+import copy
+
+import pytest
+import torch
+
+from kdlab.config.check import construct
+from kdlab.config.load import compose_card
+from kdlab.data.images import DataSpec
+from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.models.patch_net import PatchNet
+from kdlab.train.recalibration import take_statistics_again
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return construct(DataSpec, compose_card("data/digits_tiny")).load()
+
+
+def test_they_are_plain_means_over_the_images_and_weights_stay(tiny):
+    torch.manual_seed(0)
+    model = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1).train()
+    for name, buffer in model.named_buffers():
+        if "running" in name:
+            buffer.fill_(17.0)
+    before = {k: v.clone() for k, v in model.named_parameters()}
+    assert take_statistics_again(model, tiny, 10**6, 10**6) == 9
+    first = next(m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    seen = []
+    first.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    with torch.no_grad():
+        model.eval()(torch.from_numpy(tiny.inputs[tiny.train]))
+    assert torch.allclose(first.running_mean, seen[0].mean((0, 2, 3)), atol=1e-5)
+    assert torch.allclose(first.running_var, seen[0].var((0, 2, 3)), rtol=1e-3)
+    assert first.momentum == 0.1
+    assert all(torch.equal(v, before[k]) for k, v in model.named_parameters())
+
+
+def test_it_is_the_same_wherever_it_begins(tiny):
+    """So a run that was stopped has the statistics of one that was not."""
+    torch.manual_seed(0)
+    model = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1)
+    other = copy.deepcopy(model)
+    other.train()(torch.from_numpy(tiny.inputs[tiny.test]))
+    for one in (model, other):
+        take_statistics_again(one, tiny, 64, 32)
+    pairs = zip(model.state_dict().values(), other.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_without_norms_or_images_nothing_is_done(tiny):
+    model = CifarResNet(depth=8, width=(4, 4, 8, 8)).build(10, 1)
+    kept = {k: v.clone() for k, v in model.state_dict().items()}
+    assert take_statistics_again(model, tiny, 0, 32) == 0
+    assert all(torch.equal(v, kept[k]) for k, v in model.state_dict().items())
+    assert take_statistics_again(PatchNet(patch=8, width=8).build(10, 1), tiny, 64, 32) == 0
