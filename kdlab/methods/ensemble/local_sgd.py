@@ -15,6 +15,7 @@ from kdlab.control.cadence import logging
 from kdlab.control.loop_control import LoopControl, alone
 from kdlab.control.request import ControlRequest
 from kdlab.control.steering import settings_of, with_settings
+from kdlab.data.splits import by_class
 from kdlab.errors import KdlabError, RunStopped
 from kdlab.events.ensemble import LocalStep
 from kdlab.events.training import CheckpointSaved
@@ -103,8 +104,16 @@ class LocalSgd:
         return time.perf_counter() - self._stood_s
 
     def cpu(self) -> float:
-        """Processor seconds, those in pauses left out."""
-        return time.process_time() - self._stood_cpu_s
+        """Seconds its device has computed, those in pauses left out.
+
+        On a GPU those until it has done what it was told; of several threads that compute together
+        the seconds of one.
+        """
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            return self.clock()
+        busy = time.process_time() - self._stood_cpu_s
+        return busy / max(1, torch.get_num_threads())
 
     def _apply(self, agreed: ControlRequest) -> None:
         """For the next step on, whatever the other local models have come to."""
@@ -174,8 +183,13 @@ class LocalSgd:
         return probabilities(model, pieces, lambda: self.job.pulse(self.steps))
 
     def train_loss(self, most: int = 5000) -> float:
-        """Mean cross entropy on its local data, unaugmented; of so many images at most."""
-        data, ids = self.job.samples.data, self.job.samples.plan.ids[:most]
+        """Mean cross entropy on its local data, unaugmented; of so many images at most.
+
+        Of more each class has its share: local data may lie class by class.
+        """
+        data, ids = self.job.samples.data, self.job.samples.plan.ids
+        if len(ids) > most:
+            ids = by_class(ids, data.labels, most, 0)[0]
         return log_loss(
             self.probabilities(data.inputs[ids]), torch.from_numpy(data.labels[ids])
         )

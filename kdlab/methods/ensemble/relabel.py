@@ -7,6 +7,7 @@ and the sums, whatever their number (section 4.2).
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import accumulate
 
 import numpy as np
@@ -50,22 +51,55 @@ def relabel(
 ) -> Relabelled:
     """The mean of the models' probabilities on the views of these batches.
 
-    `scratch` gives a model on the device for a worker's weights, to be overwritten; `batch`
-    rows are computed together, and `alive` is called between.
+    A view that comes again is computed once. `scratch` gives a model on the device for a worker's
+    weights, to be overwritten; `batch` rows are computed together, and `alive` is called between.
     """
     labels = torch.from_numpy(samples.labels(_ids(places)))
     total = torch.zeros((len(labels), samples.classes))
-    losses = []
+    losses, (chunks, rows) = [], _distinct(places, samples, batch, alive)
     for file in models:
         model = scratch(file.worker)
         model.net.load_state_dict(fetch(file))
         model.eval()
-        views = (samples.views(ids, epoch) for epoch, ids in _chunks(places, batch))
+        views = (samples.views(ids, epoch) for epoch, ids in chunks)
         own = probabilities(model, views, alive)
+        own = own if rows is None else own[rows]
         losses.append(log_loss(own, labels))
         total += own
     total /= max(1, len(models))
     return Relabelled(total, losses, log_loss(total, labels), _starts(places))
+
+
+def _distinct(
+    places: Sequence[BatchPlace],
+    samples: PlannedSamples,
+    batch: int,
+    alive: Callable[[], None],
+) -> tuple[list[tuple[int, NDArray[np.int64]]], Tensor | None]:
+    """What is to be computed, and for each row which of it; None: each its own.
+
+    Where each image is asked about once at most nothing can come again, so nothing is compared.
+    """
+    chunks = _chunks(places, batch)
+    if sum(len(ids) for _, ids in chunks) <= len(samples.plan.ids):
+        return chunks, None
+    first: dict[bytes, int] = {}
+    by_epoch: dict[int, list[int]] = {}
+    rows = []
+    for epoch, ids in chunks:
+        alive()
+        for sample, view in zip(ids, samples.views(ids, epoch), strict=True):
+            digest = blake2b(view.tobytes(), digest_size=16).digest()
+            if digest not in first:
+                first[digest] = len(first)
+                by_epoch.setdefault(epoch, []).append(int(sample))
+            rows.append(first[digest])
+    found = [
+        (epoch, np.asarray(some[at : at + batch]))
+        for epoch, some in by_epoch.items()
+        for at in range(0, len(some), batch)
+    ]
+    return found, torch.tensor(rows)
 
 
 @torch.no_grad()
