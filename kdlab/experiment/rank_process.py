@@ -113,6 +113,7 @@ class RankProcess(ABC, Generic[OrderType]):
         """The default process group is up while the block goes on."""
         url, rank, world = order.meet_at, order.rank, order.world
         store, *_ = next(iter(rendezvous(url, rank, world, timeout=PATIENCE)))
+        store.set_timeout(PATIENCE)  # torch does it for stores of its own making only
         dist.init_process_group(
             agreed_backend(store, self.backend(device, order.local_world), rank, world),
             store=store,

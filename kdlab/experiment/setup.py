@@ -26,7 +26,12 @@ from kdlab.experiment.feature_setup import (
     two_images,
 )
 from kdlab.experiment.spec import ExperimentSpec, Member
-from kdlab.experiment.teacher_check import TeacherMeasure, check_teacher, validated
+from kdlab.experiment.teacher_check import (
+    TeacherMeasure,
+    check_teacher,
+    check_validation,
+    validated,
+)
 from kdlab.models.headless import last_linear
 from kdlab.models.model import Normalised, load_weights
 from kdlab.models.pixel_mean import fit_pixel_mean
@@ -88,6 +93,8 @@ class TrainingSetup:
 
     @cached_property
     def teacher(self) -> PreparedTeachers:
+        if self.spec.combine.weigh == "validation":
+            check_validation(self.data)  # before hours of training
         threads = torch.get_num_threads()
         specs = self.spec.teachers()
         made = [prepare(spec, self._emit_teacher, self.stop) for spec in specs]

@@ -148,6 +148,19 @@ def _by_class(
     }
 
 
+def check_validation(data: ImageData) -> None:
+    """Whether there are images that teachers can be weighed by.
+
+    Raises:
+        TeacherRefused: the data has no validation images.
+    """
+    if not len(data.validation):
+        raise TeacherRefused(
+            f"combine.weigh is validation, and {data.name} has no validation images. Set aside "
+            "some (data.validation_share), or take combine.weigh=cards."
+        )
+
+
 def validated(
     teachers: PreparedTeachers, data: ImageData, device: str, batch: int
 ) -> PreparedTeachers:
@@ -159,11 +172,7 @@ def validated(
     Raises:
         TeacherRefused: the data has no validation images.
     """
-    if not len(data.validation):
-        raise TeacherRefused(
-            f"combine.weigh is validation, and {data.name} has no validation images. Set aside "
-            "some (data.validation_share), or take combine.weigh=cards."
-        )
+    check_validation(data)
     each = [
         measured(replace(teachers, members=(member,)), data, device, batch)
         for member in teachers.members

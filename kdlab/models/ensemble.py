@@ -50,8 +50,9 @@ class EnsembleModel(nn.Module):
     def forward(self, views: Tensor) -> Tensor:
         """(N, C, H, W) uint8 -> (N, classes) logits."""
         each = torch.stack([member(views).float() for member in self.members])
-        if self.by == "logits":
-            return (each * self.shares).sum(0)
+        if self.by == "logits":  # a number added to all of a member's says nothing
+            centred = each - each.mean(dim=2, keepdim=True)
+            return (centred * self.shares).sum(0)
         mean = (log_softmax(each, dim=2) + self.shares.log()).logsumexp(dim=0)
         if self.by == "probabilities":
             return mean

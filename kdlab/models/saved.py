@@ -6,6 +6,7 @@ the same, and a pool's teachers get its weights from the pool: they ask neither 
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from torch import nn
 
 from kdlab.config import credentials, register
 from kdlab.config.home import home, locked
+from kdlab.config.seal import file_sha256
 from kdlab.errors import Fault, WeightsError, short
 from kdlab.models.exported import spec_of
 from kdlab.models.model import ModelSpec, Statistics, read_card
@@ -42,7 +44,7 @@ class SavedModel(ModelSpec):
     """A trained network as it is: nothing is trained, and its architecture is in its files.
 
     place: a folder (what `kdlab export` wrote, or model.safetensors beside config.json as timm
-        and hubs have it); `hf-hub:OWNER/NAME`, with @REVISION; or a model that kdlab logged in
+        and hubs have it); `hf-hub:OWNER/NAME@REVISION`; or a model that kdlab logged in
         MLflow: `models:/NAME/VERSION`, `models:/m-ID`, `runs:/ID/PATH`.
     store: address of the MLflow server; null is what MLFLOW_TRACKING_URI says.
     """
@@ -57,6 +59,16 @@ class SavedModel(ModelSpec):
     def cross_faults(self) -> Iterator[Fault]:
         yield from super().cross_faults()
         yield from credentials.faults("store", self.store)
+        if self.place.startswith(_HUB) and "@" not in self.place and self.sha256 is None:
+            yield Fault(
+                "place",
+                f"is {self.place}, which may be another model tomorrow; name the revision, as in "
+                f"{self.place}@COMMIT, or the sha256 of its weights",
+            )
+        if self.weights not in (None, self.place):
+            yield Fault(
+                "weights", "are those of `place`; name the network itself for others"
+            )
         if self.place.startswith("models:/") and not _FIXED.match(self.place):
             yield Fault(
                 "place",
@@ -73,7 +85,8 @@ class SavedModel(ModelSpec):
         """
         if not self.place.startswith((_HUB, *_OF_MLFLOW)):
             return _checked(Path(self.place).expanduser(), self.place)
-        key = hashlib.sha256(f"{self.store} {self.place}".encode()).hexdigest()[:16]
+        text = f"{credentials.masked(self._server())} {self.place}"
+        key = hashlib.sha256(text.encode()).hexdigest()[:16]
         kept = home() / "models" / key
         with locked(kept.with_suffix(".lock")):
             if not kept.is_dir():
@@ -86,6 +99,16 @@ class SavedModel(ModelSpec):
                 _checked(fresh, self.place)
                 fresh.rename(kept)
         return kept
+
+    def _server(self) -> str:
+        """Whom it is fetched from: two servers may have different models of one name."""
+        if self.place.startswith(_HUB):
+            return os.environ.get("HF_ENDPOINT", "")
+        if self.store is not None:
+            return self.store
+        import mlflow
+
+        return str(mlflow.get_tracking_uri())
 
     def _from_mlflow(self, target: Path) -> None:
         from mlflow import MlflowClient
@@ -100,7 +123,8 @@ class SavedModel(ModelSpec):
         except (MlflowException, OSError) as error:
             where = credentials.masked(self.store or "MLFLOW_TRACKING_URI")
             raise WeightsError(
-                f"MLflow ({where}) did not give {self.place}: {short(str(error), _SAID)}"
+                f"MLflow ({where}) did not give {self.place}: "
+                f"{short(credentials.masked(str(error)), _SAID)}"
             ) from error
         for file in Path(found).rglob("student.*"):
             shutil.move(file, target / file.name)
@@ -114,7 +138,19 @@ class SavedModel(ModelSpec):
         """
         if (self.folder / _OWN).is_file():
             spec, card = spec_of(self.folder / _OWN), read_card(self.folder / _OWN)
-            own = replace(spec, mean=tuple(card["mean"]), std=tuple(card["std"]))
+            if isinstance(spec, SavedModel):
+                raise WeightsError(
+                    f"{self.place} names another place ({spec.place}) instead of a network. "
+                    "Export it again with this version of kdlab."
+                )
+            found = file_sha256(self.folder / _OWN)
+            if card["sha256"] != found:
+                raise WeightsError(
+                    f"{self.place} is two exports in one: its card is of weights with sha256 "
+                    f"{card['sha256'][:16]}, and {_OWN} has {found[:16]}. Export it again."
+                )
+            plain = spec.without_weights()
+            own = replace(plain, mean=tuple(card["mean"]), std=tuple(card["std"]))
         else:
             own = self._of_timm()
         return replace(own, mean=self.mean or own.mean, std=self.std or own.std)
@@ -122,6 +158,11 @@ class SavedModel(ModelSpec):
     def _of_timm(self) -> TimmModel:
         facts = self._facts
         said = set(facts.get("model_args") or {}) - _KNOWN
+        pooling = (facts.get("model_args") or {}).get(
+            "global_pool", facts.get("global_pool")
+        )
+        if pooling not in (None, "avg", "token", "map"):
+            said.add("global_pool")
         if said:
             raise WeightsError(
                 f"{self.place} is {facts['architecture']} with arguments of its own "

@@ -5,9 +5,12 @@ norm remembers of them is of other inputs than it gets in the whole student; wit
 these, the same weights are worth more.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
+from kdlab.data.counter_random import permutation
 from kdlab.data.images import ImageData
 from kdlab.data.splits import by_class
 from kdlab.models.model import Normalised, evaluating
@@ -16,7 +19,11 @@ from kdlab.train.sync_norm import GroupBatchNorm
 
 @torch.no_grad()
 def take_statistics_again(
-    model: Normalised, data: ImageData, images: int, batch: int
+    model: Normalised,
+    data: ImageData,
+    images: int,
+    batch: int,
+    alive: Callable[[], None] = lambda: None,
 ) -> int:
     """Replace what its batch norms remember by means over so many training images.
 
@@ -25,6 +32,7 @@ def take_statistics_again(
         data: whose training images are shown, each class in its share, without augmentation.
         images: of them at most; 0 does nothing.
         batch: images at a time.
+        alive: called between batches.
 
     Returns:
         Norms whose statistics were taken.
@@ -38,7 +46,8 @@ def take_statistics_again(
     if not norms or not images:
         return 0
     device = next(model.parameters()).device
-    rows = by_class(data.train, data.labels, images, 0)[0]
+    # Classes mixed in each batch, however they lie in the data.
+    rows = permutation(0, 0, by_class(data.train, data.labels, images, 0)[0])
     momenta = [norm.momentum for norm in norms]
     shared = [n for n in norms if isinstance(n, GroupBatchNorm) and not n.alone]
     with evaluating(model):
@@ -49,6 +58,7 @@ def take_statistics_again(
         for norm in shared:  # the other devices are not asked
             norm.alone = True
         for part in range(0, len(rows), batch):
+            alive()
             views = torch.from_numpy(data.inputs[rows[part : part + batch]])
             if len(views) > 1:
                 model(views.to(device))

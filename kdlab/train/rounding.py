@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 _LAYERS = frozenset(
     (torch.conv1d, torch.conv2d, torch.conv3d, functional.linear, torch._C._nn.linear)
 )
+_FIRST = ("input", "weight")  # arguments of all of these, by place or by name
 _LEAST = 1e-8  # of a scale: a weight or an input may be all zeros
 
 
@@ -31,10 +32,11 @@ class EightBits(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        named = dict(kwargs or {})
         if func in _LAYERS:
-            inputs, weight, *rest = args
-            args = (rounded_input(inputs), rounded_weight(weight), *rest)
-        return func(*args, **(kwargs or {}))
+            given = [*args, *(named.pop(name) for name in _FIRST[len(args) :])]
+            args = (rounded_input(given[0]), rounded_weight(given[1]), *given[2:])
+        return func(*args, **named)
 
 
 def rounded_weight(weight: Tensor) -> Tensor:

@@ -46,8 +46,16 @@ def test_probabilities_are_averaged_by_weight_of_model_or_class(weights):
 
 @pytest.mark.parametrize("weights", [((4.0,), (1.0,), (1.0,)), BY_CLASS])
 def test_logits_are_averaged_by_weight_of_model_or_class(weights):
-    mean = (LOGITS * shares(weights)).sum(0)
-    np.testing.assert_allclose(said(weights, "logits"), mean, rtol=2e-5, atol=1e-5)
+    centred = LOGITS - LOGITS.mean(-1, keepdims=True)
+    mean = (centred * shares(weights)).sum(0)
+    found = said(weights, "logits")
+    np.testing.assert_allclose(found, mean, rtol=2e-5, atol=1e-5)
+    # A number that is added to all logits of one model says nothing, and changes nothing.
+    moved = [LOGITS[0] - 8, *LOGITS[1:]]
+    model = EnsembleModel([Says(own) for own in moved], Combination(weights, "logits"))
+    np.testing.assert_allclose(
+        model(torch.zeros(6, 1)).numpy(), found, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_the_best_at_what_all_take_it_for_answers_alone():

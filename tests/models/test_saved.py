@@ -102,6 +102,18 @@ def test_a_version_that_moves_is_refused():
     with pytest.raises(SpecError, match="may be another model tomorrow"):
         SavedModel(place="models:/clothes@champion")
     assert SavedModel(place="models:/clothes/3")
+    with pytest.raises(SpecError, match="name the revision"):
+        SavedModel(place="hf-hub:timm/resnet10t")
+    assert SavedModel(place="hf-hub:timm/resnet10t@main")
+
+
+def test_weights_of_another_export_are_not_taken(tmp_path, clothes):
+    exported(OWN, tmp_path / "mine", clothes)
+    card = json.loads((tmp_path / "mine" / "student.json").read_text())
+    card["sha256"] = "0" * 64
+    (tmp_path / "mine" / "student.json").write_text(json.dumps(card))
+    with pytest.raises(WeightsError, match="two exports in one"):
+        SavedModel(place=str(tmp_path / "mine")).build(10, 3)
 
 
 @pytest.mark.slow
@@ -153,12 +165,12 @@ def test_a_model_of_a_hub_is_fetched_once(kdlab_home, tmp_path, clothes, monkeyp
             check=False,
         )
 
-    fetched = fetch("hf-hub:me/mine")
+    fetched = fetch("hf-hub:me/mine@main")
     assert fetched.returncode == 0, fetched.stderr
     asked = len(site.asked)
-    assert_alike(SavedModel(place="hf-hub:me/mine"), model, clothes)
+    assert_alike(SavedModel(place="hf-hub:me/mine@main"), model, clothes)
     assert len(site.asked) == asked
-    missing = fetch("hf-hub:me/absent")
-    assert "The model hub did not give hf-hub:me/absent" in missing.stderr
+    missing = fetch("hf-hub:me/absent@main")
+    assert "The model hub did not give hf-hub:me/absent@main" in missing.stderr
     assert "copy model.safetensors and config.json into a folder" in missing.stderr
     site.close()

@@ -325,3 +325,64 @@ def test_the_result_says_what_it_was(kdlab_home, elsewhere):
     assert kept["workers"] == 3
     assert kept["figures"]["iterations"] == kept["steps"] - 4 * (kept["steps"] // 12)
     assert kept["last"] == kept["best"]  # the student is the best on validation
+
+
+RIVALS = {
+    "diloco": "{type: train/aggregation/diloco, tau: 4}",
+    "streaming_diloco": "{type: train/aggregation/streaming_diloco, tau: 4, fragments: 2}",
+    "papa": "{type: train/aggregation/papa, tau: 4}",
+    "easgd": "{type: train/aggregation/easgd, tau: 4}",
+    "bmuf": "{type: train/aggregation/bmuf, tau: 4}",
+    "dart": "{type: train/aggregation/dart, tau: 4}",
+    "soup": "{type: train/aggregation/soup}",
+    "codistillation": "{type: train/aggregation/codistillation, tau: 4}",
+}
+
+
+def test_every_rival_trains_to_its_end(kdlab_home, elsewhere):
+    """Side by side: a student, a global model and what travelled, of each."""
+    compare = ", ".join(f"{name}: {{aggregation: {spec}}}" for name, spec in RIVALS.items())
+    run = kdlab.load(
+        "smoke/ensemble",
+        f"method.compare={{{compare}}}",
+        "method.processes=false",
+        "train.epochs=3",
+        "tracking.enabled=false",
+    )
+    run = run.start(lambda line: None).wait(timeout_s=600)
+    rows = {row["source"]: row for row in run.result["runs"]}
+    assert set(rows) == set(RIVALS)
+    assert all(row["samples_lost"] == row["samples_repeated"] == 0 for row in rows.values())
+    assert all(row["global_top1"] > 0 for row in rows.values())
+    sent = {name: row["exchanged_mb"] for name, row in rows.items()}
+    assert sent["soup"] < sent["dart"] < sent["diloco"]
+    assert sent["streaming_diloco"] == pytest.approx(sent["diloco"], rel=0.2)
+    for name in RIVALS:
+        folder = run.path / "members" / name / "seed0"
+        assert (folder / "student.safetensors").is_file()
+        kept = "ensemble.yaml" if name == "codistillation" else "global.safetensors"
+        assert (folder / kept).is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("method.start=own", "aggregation={type: train/aggregation/diloco}"),
+            "remembers the weights that all begin with",
+        ),
+        (
+            ("method.workers=1", "aggregation={type: train/aggregation/codistillation}"),
+            "needs a neighbour",
+        ),
+        (
+            (
+                "aggregation={type: train/aggregation/streaming_diloco, tau: 200, fragments: 64}",
+            ),
+            "which 64 fragments do not divide",
+        ),
+    ],
+)
+def test_what_a_rival_cannot_have_is_found_before_the_start(words, said):
+    with pytest.raises(SpecError, match=said):
+        kdlab.load("smoke/ensemble", "method.compare={}", *words)

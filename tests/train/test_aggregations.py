@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from kdlab.errors import SpecError
 from kdlab.testing import check_aggregation
 from kdlab.train.aggregation.bmuf import Bmuf
 from kdlab.train.aggregation.dart import Dart
@@ -102,10 +103,11 @@ def test_fragments_take_turns_in_streaming_diloco():
     begin = np.linspace(-1, 1, len(NAMES))
     centre, speed, seen = begin.copy(), np.zeros(5), np.zeros(5, bool)
     own = np.array([begin] * WORKERS)
-    spec = StreamingDiLoCo(fragments=fragments)
+    spec = StreamingDiLoCo(tau=4, fragments=fragments)
     assert spec.parts == 2
     for number, (found, whole) in enumerate(played(spec)):
         own = own + gradients()[number]
+        # Layers of one number each are dealt out in turn.
         turn = np.arange(5) % fragments == number % fragments
         delta = centre - own.mean(0)
         speed = np.where(turn, np.where(seen, mu * speed, 0) + delta, speed)
@@ -155,7 +157,7 @@ def test_dart_averages_from_half_of_the_time_on():
     for number, (found, whole) in enumerate(played(Dart(apart=0.5))):
         own = own + gradients()[number]
         close(whole, own.mean(0))
-        if number + 1 > ROUNDS / 2:
+        if number + 1 >= ROUNDS / 2:
             own = np.array([own.mean(0)] * WORKERS)
         close(found, own)
 
@@ -183,7 +185,7 @@ def test_soups_take_all_or_those_that_help():
 @pytest.mark.parametrize(
     "spec",
     [
-        ModelAverage(), DiLoCo(), StreamingDiLoCo(), Papa(), Easgd(), Bmuf(), Dart(),
+        ModelAverage(), DiLoCo(), StreamingDiLoCo(tau=4), Papa(), Easgd(), Bmuf(), Dart(),
         Soup(recipe="uniform"), Soup(),
     ],
     ids=lambda s: s.component,
@@ -191,3 +193,23 @@ def test_soups_take_all_or_those_that_help():
 def test_each_keeps_what_all_aggregations_must(spec):
     torch.set_default_dtype(torch.float32)
     check_aggregation(spec)
+
+
+def test_fragments_have_whole_layers_and_about_as_much_each():
+    sizes = {"a.weight": 900, "a.bias": 30, "b.weight": 500, "b.bias": 20, "c.weight": 400}
+    spec = StreamingDiLoCo(tau=4, fragments=2)
+    one, two = (spec.fragment(k, sizes) for k in (0, 1))
+    assert one == {"a.weight", "a.bias"}
+    assert two == {"b.weight", "b.bias", "c.weight"}
+    assert spec.fragment(2, sizes) == one
+
+
+def test_fragments_divide_the_interval():
+    with pytest.raises(SpecError, match="which 4 fragments do not divide"):
+        StreamingDiLoCo(tau=50)
+
+
+def test_what_travels_is_what_is_used():
+    assert [Dart(apart=0.5).exchanged(k, 4) for k in range(4)] == [0, 1, 1, 1]
+    assert StreamingDiLoCo(tau=8, fragments=4).exchanged(0, 9) == 0.25
+    assert ModelAverage().exchanged(0, 9) == 1

@@ -48,6 +48,17 @@ def test_layers_are_rounded_inside_alone_and_gradients_pass():
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())
 
 
+def test_arguments_may_be_named():
+    """timm's transformers of some kinds name them."""
+    x, weight = torch.randn(2, 4), torch.randn(3, 4)
+    with EightBits():
+        named = torch.nn.functional.linear(x, weight=weight)
+        placed = torch.nn.functional.linear(x, weight)
+        both = torch.nn.functional.linear(input=x, weight=weight, bias=None)
+    assert torch.equal(named, placed)
+    assert torch.equal(both, placed)
+
+
 def test_it_begins_after_its_share_of_the_epochs():
     recipe = Recipe(epochs=10, quantise_after=0.5)
     assert [recipe.rounds_at(e) for e in (0.1, 5.0, 5.01, 10.0)] == [

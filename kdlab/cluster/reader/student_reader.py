@@ -380,7 +380,7 @@ def _label_file(config: ReaderConfig, samples: PlannedSamples) -> GrowingLabels 
         Path(config.label_file.folder),
         config.label_file.meta,
         samples.train_ids(),
-        samples.classes,
+        config.classes,  # with inner outputs behind the logits, where these are asked for
     )
 
 

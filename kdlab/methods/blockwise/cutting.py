@@ -123,6 +123,8 @@ def _automatic(
     return chosen, [own[k] for k in found]
 
 
+_OF_TOKENS = 2  # dimensions of a row: tokens and channels
+
 _Place = tuple[tuple[int, ...], float]  # size of the image there, share of the work before
 
 
@@ -149,8 +151,9 @@ def _depths(blocks: Sequence[nn.Module], views: Tensor) -> list[float]:
 
 
 def _sizes(blocks: Sequence[nn.Module], views: Tensor) -> list[tuple[int, ...]]:
-    """Height and width behind each block; empty where there is no image any more."""
-    return [tuple(shape[1:]) for shape in _shapes([*blocks, nn.Identity()], views)][1:]
+    """Height and width behind each block, or number of tokens; empty where nothing has a place."""
+    shapes = _shapes([*blocks, nn.Identity()], views)[1:]
+    return [tuple(shape[:1] if len(shape) == _OF_TOKENS else shape[1:]) for shape in shapes]
 
 
 def _text(size: tuple[int, ...]) -> str:

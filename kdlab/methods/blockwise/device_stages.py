@@ -43,8 +43,8 @@ class DeviceStages:
         self.lr = job.recipe.lr  # of the newest step
         self._losses: dict[int, Tensor] = {}  # sums by block since the last word
         self._reported = 0  # step of the last word
-        groups = stage_groups(job.programme.plans)
-        self.workers = [self._worker(p, groups) for p in job.programme.of(job.rank)]
+        self.groups = stage_groups(job.programme.plans)
+        self.workers = [self._worker(p, self.groups) for p in job.programme.of(job.rank)]
 
     def begin(self, first: int) -> None:
         """An epoch, from its batch `first` on."""

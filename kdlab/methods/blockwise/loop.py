@@ -224,7 +224,11 @@ class BlockwiseLoop(PlanLoop):
         if self.is_master and self._is_looked_at():
             job, batch = self.job, self.job.recipe.evaluate_batch
             take_statistics_again(
-                self.results.model, job.samples.data, job.recalibrate, batch
+                self.results.model,
+                job.samples.data,
+                job.recalibrate,
+                batch,
+                self.results.alive,
             )
             seen = self._validated()
         took = self._share_trace()
@@ -245,6 +249,12 @@ class BlockwiseLoop(PlanLoop):
         (other,) = from_all(other, self.talk)[:1]
         if other is not None:
             raise PlanReplaced(other)
+
+    def give_back(self) -> None:
+        """What another loop of the same ranks makes anew; all must call this."""
+        for group in (*self.stages.groups.values(), self.talk):
+            dist.destroy_process_group(group)
+        self.odometer.close()
 
     def _is_over(self) -> bool:
         return self.position.epoch >= self.job.recipe.epochs

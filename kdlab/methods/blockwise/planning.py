@@ -45,7 +45,7 @@ def of_machines(own: Identity, machines: Sequence[str]) -> Identity:
     """The identity of a profile that ranks on these machines make together."""
     if len(set(machines)) == 1:
         return own
-    joined = hashlib.sha256(" ".join(machines).encode()).hexdigest()[:16]
+    joined = hashlib.sha256(" ".join(sorted(machines)).encode()).hexdigest()[:16]
     return replace(own, machine=joined)
 
 
@@ -127,9 +127,16 @@ def gathered(own: Sequence[Block], device: torch.device, load_s: float) -> Profi
         devices=tuple(kinds),
         links=measured_links(device),
         load_s=median(s for *_, s in everyone),
-        # A CPU loads with the processor that computes.
-        load_overlap=0.0 if device.type == "cpu" else 1.0,
+        # A CPU loads with the processor that computes; where some do, all are taken to.
+        load_overlap=min(from_all(0.0 if device.type == "cpu" else 1.0)),
     )
+
+
+def in_order_of(kinds: Sequence[str], profile: Profile) -> Profile | None:
+    """The profile for devices that stand in this order; None where they are others."""
+    if sorted(kinds) != sorted(profile.devices):
+        return None
+    return replace(profile, devices=tuple(kinds))
 
 
 def _middle(measured: Sequence[Sequence[Block]]) -> list[Block]:

@@ -151,7 +151,11 @@ class BlockRank(RankProcess[GenerationOrder]):
         )
         loop.go_to(found)
         self.beat(number, loop.position.step)
-        loop.train()
+        try:
+            loop.train()
+        except PlanReplaced:
+            loop.give_back()
+            raise
         if rank:
             return None
         self._compare(chosen, loop)
@@ -173,11 +177,16 @@ class BlockRank(RankProcess[GenerationOrder]):
         """The plan of this member: kept, or made from a profile that all measure together."""
         path = self.folder / "plan.json"
         profile = supply = None
-        if not path.is_file():  # else of a generation or a session before
-            profile = self._profile(order, cutting, device)
-            # What each device says it has, or what all are allowed.
+        kinds = from_all(planning.kind_of(device))
+        # Of a generation or a session before, for devices in this order?
+        kept = json.loads(path.read_text()) if path.is_file() else {}
+        if from_first(kept.get("devices", kinds) != kinds or not kept):
             own = memory_of(self.method.memory_gb, device, order.local_world)
-            profile = replace(profile, memory_bytes=tuple(from_all(own)))
+            # What each device says it has, or what all are allowed.
+            memory = tuple(from_all(own))
+            profile = self._profile(order, cutting, device, memory)
+            profile = planning.in_order_of(kinds, profile) or profile
+            profile = replace(profile, memory_bytes=memory)
             if self.method.serves(self.plan):
                 supply = self._supply(order, cutting, profile, device)
         chosen: ExecutionPlan | NoPlan | None = None
@@ -229,7 +238,10 @@ class BlockRank(RankProcess[GenerationOrder]):
         ideal = {part: seconds / costs.devices for part, seconds in _alone(costs)}
         plan = PlanChosen(programme=plain(chosen), table=table, ideal_s=ideal)
         kept = {k: plan[k] for k in ("programme", "table", "ideal_s")}
-        write_json(self.folder / "plan.json", kept)
+        devices = list(
+            costs.profile.devices
+        )  # others, or these in another order, plan anew
+        write_json(self.folder / "plan.json", kept | {"devices": devices})
         self.log.emit(plan)
 
     def _replanned(
@@ -256,7 +268,11 @@ class BlockRank(RankProcess[GenerationOrder]):
         return next(p for p in self.method.plans() if p == self.member.source_name)
 
     def _profile(
-        self, order: GenerationOrder, cutting: Cutting, device: torch.device
+        self,
+        order: GenerationOrder,
+        cutting: Cutting,
+        device: torch.device,
+        memory: tuple[float, ...],
     ) -> Profile:
         """The given one, that of this run, or what all ranks measure now."""
         of = identity_of(self.spec, cutting, self.setup.data)
@@ -269,7 +285,7 @@ class BlockRank(RankProcess[GenerationOrder]):
             raise BadInput(kept)
         if kept is not None:
             return kept
-        profile = self._measured(order, cutting, device)
+        profile = self._measured(order, cutting, device, memory)
         if order.rank == 0:
             planning.write_profile(profile, of, self.run.path / "profile.json")
         return profile
@@ -285,7 +301,11 @@ class BlockRank(RankProcess[GenerationOrder]):
             return str(error)
 
     def _measured(
-        self, order: GenerationOrder, cutting: Cutting, device: torch.device
+        self,
+        order: GenerationOrder,
+        cutting: Cutting,
+        device: torch.device,
+        memory: tuple[float, ...],
     ) -> Profile:
         if order.rank == 0:
             self.log.emit(Note(message="measuring the blocks on all devices"))
@@ -311,8 +331,11 @@ class BlockRank(RankProcess[GenerationOrder]):
         )
         loader.close()
         profile = planning.gathered(blocks, device, load_s)
+        if not set(self.method.plans()) & {"ahd", "ir", "dp"}:
+            return profile  # no stage is shared
+        limited = replace(profile, memory_bytes=memory)
         sharing = measured_sharing(
-            StageCosts(profile, rows, sync_norms=self.method.bn == "sync"),
+            StageCosts(limited, rows, sync_norms=self.method.bn == "sync"),
             order.rank,
             cutting.pairs,
             views,

@@ -63,6 +63,7 @@ def identity_of(
         "cuts": [cutting.teacher_cuts, cutting.student_cuts],
         "shape": data.shape,
         "optimizer": spec.train.optimizer,
+        "norms": getattr(spec.method, "bn", "sync"),  # they meet in what sharing costs
     }
     return planning.Identity(_hash(here), _hash(model), spec.train.batch)
 

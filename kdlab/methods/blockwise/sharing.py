@@ -9,15 +9,17 @@ compared with what the links say.
 
 import copy
 from collections.abc import Callable, Sequence
+from math import inf
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from kdlab.methods.blockwise.consensus import from_all, of_all
+from kdlab.methods.blockwise.consensus import from_all
 from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.profiling import paths_of
 from kdlab.methods.blockwise.stage import StageJob, Worker, stage_groups
 from kdlab.papers.pipe_bd.block_cost import StageCosts
-from kdlab.papers.pipe_bd.execution_plan import all_on_all
+from kdlab.papers.pipe_bd.execution_plan import all_on_all, fits
 from kdlab.papers.pipe_bd.replanning import device_took, sharing_of
 from kdlab.train.recipe import Stepper
 
@@ -44,11 +46,15 @@ def measured_sharing(
         alive: called before each step.
 
     Returns:
-        1 where nothing can be told: a device alone, fewer rows than two for each.
+        1 where nothing can be told: a device alone, fewer rows than two for each, or too little
+        memory for all blocks on each.
     """
     if costs.devices < 2 or costs.batch < 2 * costs.devices or len(views) < costs.batch:
         return 1.0
     plan = all_on_all(costs)
+    if costs.step_s(plan) == inf or not fits(plan, costs):
+        return 1.0  # nobody will share all blocks then
+    groups = stage_groups([plan])
     own = [BlockPair(p.teacher, copy.deepcopy(p.student), p.loss) for p in pairs]
     students = nn.ModuleList([pair.student for pair in own])
     paths = paths_of(students)
@@ -64,11 +70,12 @@ def measured_sharing(
         load=lambda step, start, stop: views[start:stop],
         schedule=before,
         norm="sync" if costs.sync_norms else "local",
-        relay=of_all(),
     )
-    worker = Worker(plan, rank, job, stage_groups([plan]), views.shape[1:])
+    worker = Worker(plan, rank, job, groups, views.shape[1:])
     worker.exact = True
     worker.run(_WARM_UP + max(_STEPS, paths.turn if paths else 1))
     spans = [span for span in worker.spans if span.step >= _WARM_UP]
     took = from_all(device_took(rank, spans))
+    for group in groups.values():
+        dist.destroy_process_group(group)
     return sharing_of(plan.stages[0], costs, took) or 1.0

@@ -97,6 +97,8 @@ class Worker:
         self._input: Tensor | None = None
         self._targets: list[Tensor] = []
         self._losses: list[Tensor] = []
+        # All-reduces of this step's blocks: the sums, and where they go
+        self._shared: list[tuple[dist.Work | None, Tensor, list[Tensor]]] = []
         if job.norm == "sync" and len(self.stage.devices) > 1:
             for pair in job.pairs:
                 pair.student = synchronise(pair.student, self.group)
@@ -245,6 +247,8 @@ class Worker:
             # skips alone has nothing to learn.
             if loss.requires_grad:
                 (loss * share if share < 1 else loss).backward()
+            if self.group is not None:
+                self._share(pair.student)
             now = self._note("backward", step, now)
             self._losses.append(loss.detach())
             source = target
@@ -263,22 +267,22 @@ class Worker:
         for student in self.students:
             average_statistics(student, share, self.group)
 
+    def _share(self, student: nn.Module) -> None:
+        """Begin line 14 for a block: its gradients travel while the next one computes."""
+        gradients = [p.grad for p in student.parameters() if p.grad is not None]
+        if gradients:  # a path of skips alone has none
+            flat = torch.cat([g.reshape(-1) for g in gradients])
+            work = dist.all_reduce(flat, group=self.group, async_op=True)
+            self._shared.append((work, flat, gradients))
+
     def _all_reduce(self) -> None:
-        """Line 14: all gradients of the stage in one go."""
-        gradients = [
-            p.grad
-            for student in self.students
-            for p in student.parameters()
-            if p.grad is not None
-        ]
-        if not gradients:
-            return
-        flat = torch.cat([g.reshape(-1) for g in gradients])
-        dist.all_reduce(flat, group=self.group)
-        at = 0
-        for gradient in gradients:
-            gradient.copy_(flat[at : at + gradient.numel()].view_as(gradient))
-            at += gradient.numel()
+        """Line 14: the gradients of all blocks have come together."""
+        for work, flat, gradients in self._shared:
+            _wait([work])
+            parts = flat.split([g.numel() for g in gradients])
+            for gradient, part in zip(gradients, parts, strict=True):
+                gradient.copy_(part.view_as(gradient))
+        self._shared.clear()
 
 
 def _learning(optimizer: Stepper) -> list[Tensor]:

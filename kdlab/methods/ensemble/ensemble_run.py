@@ -25,7 +25,7 @@ from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
 from kdlab.methods.ensemble.variant import Variant, combining_of, relabel_of, timetable_of
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.ensemble import Combination, combined
-from kdlab.models.model import ModelSpec, Normalised, export, load_weights, parameters
+from kdlab.models.model import ModelSpec, Normalised, export, parameters
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.papers.ec_dnn.parallel import Network
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
@@ -315,7 +315,7 @@ class EnsembleRun:
         data = self.setup.data
         with torch.random.fork_rng():
             model = self.model_spec(file.worker).build(len(data.classes), data.shape[0])
-        load_weights(model.net, Path(file.path), file.sha256)
+        model.net.load_state_dict(fetch(file))
         return model.to(self.recipe.chosen_device()).eval()
 
     def _global(self, models: list[ModelFile], folder: Path) -> torch.nn.Module:
@@ -333,7 +333,8 @@ class EnsembleRun:
             path.parent.mkdir(exist_ok=True)
             model, spec = self.loaded(file), self.model_spec(file.worker)
             export(model, spec, path, self.setup.data, worker=file.worker)
-            known = {k: v for k, v in spec.to_dict().items() if v is not None}
+            own = spec.without_weights().to_dict()
+            known = {k: v for k, v in own.items() if v is not None}
             members.append({"model": known | {"weights": str(path)}})
         card = {"teacher": members}
         (folder / "ensemble.yaml").write_text(yaml.safe_dump(card, sort_keys=False))
@@ -342,12 +343,32 @@ class EnsembleRun:
         return whole.to(self.recipe.chosen_device()).eval()
 
 
+def _check_weights(own: EnsembleRun) -> None:
+    """What an aggregation of weights needs besides weights."""
+    name, aggregation = own.member.source_name, own.variant.aggregation
+    if not isinstance(aggregation, WeightAggregation):
+        return
+    if aggregation.needs_validation and not len(own.setup.data.validation):
+        raise BadInput(
+            f"{name}: {aggregation.component} chooses by validation images, and "
+            f"{own.setup.data.name} has none. Set data.validation_share."
+        )
+    rounds, parts = len(own.timetable.rounds), aggregation.parts
+    if rounds < parts:
+        raise BadInput(
+            f"{name}: {parts} fragments take turns, and {own.timetable.iterations} iterations "
+            f"have {rounds} communications: some would never be exchanged. Lower tau "
+            f"({aggregation.tau}) or fragments, or train longer."
+        )
+
+
 def check(own: EnsembleRun) -> None:
     """All that can be wrong with workers, data and timetable, before a start.
 
     Raises:
         BadInput: what, in one message.
     """
+    _check_weights(own)
     _check_sizes([own.samples(k) for k in range(own.workers)])
     name, table, aggregation = (
         own.member.source_name,

@@ -40,7 +40,9 @@ def publish(
     # Copies: what is remembered may be the same tensor as what is global.
     state |= {k: v.detach().cpu().clone() for k, v in (beside or {}).items()}
     write_whole(path, lambda temporary: save_file(state, temporary))
-    return ModelFile(worker, str(path), file_sha256(path), path.stat().st_size)
+    # What travels for an average is the model; the rest is for whoever comes back.
+    beside_it = sum(v.numel() * v.element_size() for v in (beside or {}).values())
+    return ModelFile(worker, str(path), file_sha256(path), path.stat().st_size - beside_it)
 
 
 def fetch(file: ModelFile, beside: str | None = None) -> dict[str, Tensor]:

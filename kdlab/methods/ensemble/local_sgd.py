@@ -33,6 +33,10 @@ _LOG_EVERY_S = 0.5
 Save = Callable[[], None]
 
 
+def _of_processor() -> float:
+    return max(time.process_time() / torch.get_num_threads(), time.thread_time())
+
+
 class LocalSgd:
     """Steps count in all rounds; their losses are those since the last word."""
 
@@ -106,14 +110,13 @@ class LocalSgd:
     def cpu(self) -> float:
         """Seconds its device has computed, those in pauses left out.
 
-        On a GPU those until it has done what it was told; of several threads that compute together
-        the seconds of one.
+        On a GPU those until it has done what it was told, other workers on it included; on a CPU
+        those of its threads together over their number, and no less than those of this one.
         """
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             return self.clock()
-        busy = time.process_time() - self._stood_cpu_s
-        return busy / max(1, torch.get_num_threads())
+        return _of_processor() - self._stood_cpu_s
 
     def _apply(self, agreed: ControlRequest) -> None:
         """For the next step on, whatever the other local models have come to."""
@@ -131,10 +134,10 @@ class LocalSgd:
             elif now.save:  # when it may
                 self.job.steering.wants_checkpoint = True
 
-        begin, busy = time.perf_counter(), time.process_time()
+        begin, busy = time.perf_counter(), _of_processor()
         self.control.pause(self.source, agree=alone, act=act)
         self._stood_s += time.perf_counter() - begin
-        self._stood_cpu_s += time.process_time() - busy
+        self._stood_cpu_s += _of_processor() - busy
 
     def log(self, round_: int) -> None:
         self.refuse_bad_loss()

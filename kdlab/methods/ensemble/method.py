@@ -107,6 +107,15 @@ class Ensemble(MethodSpec):
                 "(train/aggregation/codistillation), or left alone (train/aggregation/none)",
             )
         if (
+            isinstance(aggregation, WeightAggregation)
+            and aggregation.begins_equal
+            and self.start == "own"
+        ):
+            yield Fault(
+                "start",
+                f"is own, and {aggregation.component} remembers the weights that all begin with",
+            )
+        if (
             isinstance(aggregation, Codistillation)
             and (variant.workers or self.workers) < 2
         ):

@@ -39,7 +39,7 @@ class Looks:
         """Errors of all models in a round; what the workers wrote is gone then."""
         answers = {k: self._said(number, k, "train") for k in own.members}
         after = {k: self._said(number, k, "combine") for k in own.combined}
-        if self.combining == "model_average" and after:
+        if self.combining in ("model_average", "all_models") and after:
             whole = after[min(after)]
         else:
             whole = np.mean(list(answers.values()), axis=0)

@@ -13,6 +13,7 @@ from kdlab.train.aggregation.codistillation import Codistillation
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
 from kdlab.train.aggregation.model_average import ModelAverage
+from kdlab.train.aggregation.soup import Soup
 from kdlab.train.aggregation.weights import WeightAggregation
 from kdlab.train.compression.kind import CompressionSpec
 
@@ -58,6 +59,8 @@ def name_of(variant: Variant, workers: int) -> str:
 def combining_of(aggregation: AggregationSpec) -> Combining:
     """How models are made one, of one's own aggregations too."""
     match aggregation:
+        case Soup(recipe="greedy"):  # each worker must have all of them
+            return "all_models"
         case WeightAggregation():
             return "model_average"
         case EnsembleAggregation() | Codistillation():
@@ -74,7 +77,7 @@ def timetable_of(
             iterations=iterations,
             tau=aggregation.interval(iterations),
             averages=True,
-            parts=aggregation.parts,
+            exchanged=aggregation.exchanged,
         )
     if isinstance(aggregation, Codistillation):
         return RoundSchedule(
@@ -82,6 +85,8 @@ def timetable_of(
             tau=aggregation.tau,
             diversity_weight=aggregation.weight,
             begins=aggregation.begins,
+            # Nobody fetches models before they count.
+            exchanged=lambda number, of: float((number + 1) / of >= aggregation.begins),
         )
     if not isinstance(aggregation, EnsembleAggregation):
         return RoundSchedule(iterations=iterations, tau=None, looks=looks)

@@ -153,8 +153,10 @@ class LocalWorker:
         if self.round != round_.number:  # it was away for some rounds
             self._at_the_start_of(round_.number)
             if latest and isinstance(self.job.aggregation, WeightAggregation):
-                self.model.net.load_state_dict(fetch(latest[0]))  # it begins as another did
-                self.memory = fetch(latest[0], MEMORY) or self.memory
+                # Where it was itself, else as another one begins.
+                own = next((f for f in latest if f.worker == self.job.worker), latest[0])
+                self.model.net.load_state_dict(fetch(own))
+                self.memory = fetch(own, MEMORY) or self.memory
         sgd = self.sgd
         begin, sgd.source = sgd.clock(), source
         steps = round_.train_steps - self.round_steps
@@ -176,7 +178,7 @@ class LocalWorker:
         path = self._path(round_, "local")
         done = RoundWork(
             round=round_.number,
-            model=publish(self.model.net, self.job.worker, path),
+            model=publish(self.model.net, self.job.worker, path, self._remembered()),
             loss=sgd.mean_loss(),
             steps=self.round_steps,
             samples=self.round_samples,
@@ -260,6 +262,7 @@ class LocalWorker:
         """After a restart in between: the local training is done, and was published."""
         own = next((f for f in models if f.worker == self.job.worker), models[0])
         self.model.net.load_state_dict(fetch(own))
+        self.memory = fetch(own, MEMORY) or self.memory
         self._at_the_start_of(round_.number)
         self.sgd.steps += round_.train_steps
         self.stream.taken += round_.train_steps
@@ -288,6 +291,10 @@ class LocalWorker:
             self.sgd.forget_momentum()
         fetched = round(round_.exchanged * others_bytes(self.job, models))
         return self._reset(round_, begin, WorkParts(fetched_bytes=fetched))
+
+    def _remembered(self) -> dict[str, Tensor]:
+        """What its aggregation remembers, for whoever comes back."""
+        return {MEMORY + k: v for k, v in self.memory.items()}
 
     def _trained_names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.model.net.named_parameters())
@@ -319,8 +326,7 @@ class LocalWorker:
                 self.model.net,
                 self.job.worker,
                 self._path(round_, "reset"),
-                {MEMORY + k: v for k, v in self.memory.items()}
-                | {WHOLE + k: v for k, v in (self.whole or {}).items()},
+                self._remembered() | {WHOLE + k: v for k, v in (self.whole or {}).items()},
             ),
             loss=loss,
             steps=round_.compress_steps,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Combining = Literal["none", "model_average", "ensemble"]
+Combining = Literal["none", "model_average", "all_models", "ensemble"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ The paper leaves open (and `p_of` and `StepWeight` say which reading is taken he
   divides t; here it is left out unless asked for, since nothing is trained after it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, floor
@@ -66,7 +67,8 @@ class RoundSchedule:
     averages: bool = False
     # Without a communication, as many rounds as this, to be looked at between
     looks: int = 1
-    parts: int = 1  # of the weights that take turns, one in each communication
+    # Share of the weights that travel in communication number r of so many; None is all
+    exchanged: Callable[[int, int], float] | None = None
     # Share of the iterations before the diversity weight, or what stands in its place, counts
     begins: float = 0.0
 
@@ -79,6 +81,7 @@ class RoundSchedule:
         for r in range(number):
             steps = min(tau, self.iterations - r * tau)
             compresses = r < compressions
+            counts = bool(r) and r * tau >= self.begins * self.iterations
             found.append(
                 Round(
                     r,
@@ -87,12 +90,10 @@ class RoundSchedule:
                     compression_weight=self.compression_weight.at(r, compressions)
                     if compresses
                     else 0.0,
-                    diversity_weight=self.diversity_weight
-                    if r and r * tau >= self.begins * self.iterations
-                    else 0.0,
+                    diversity_weight=self.diversity_weight if counts else 0.0,
                     communicates=self.tau is not None or r == number - 1,
                     combines=compresses or self.averages,
-                    exchanged=1 / self.parts,
+                    exchanged=1.0 if self.exchanged is None else self.exchanged(r, number),
                 )
             )
         return tuple(found)

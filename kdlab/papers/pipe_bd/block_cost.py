@@ -12,7 +12,8 @@ Devices are unlike in three ways: in how fast they compute, in their link, and i
 
 A pipeline's step is that of its slowest stage with DPU (Fig. 3c). With a barrier every step
 waits for the relay from the first device on (Fig. 3b): the teachers before stand in the way of
-each student, and the step is that of the latest.
+each student, and the step is that of the latest. What is left out there: that several devices
+send to fewer, whose ports take longer than theirs.
 """
 
 from bisect import bisect_left
@@ -147,11 +148,6 @@ class StageCosts:
         self.profile, self.batch = profile, batch
         self.sync_norms, self.lead = sync_norms, lead
         self.blocks, self.devices = profile.blocks, len(profile.devices)
-        limits = profile.memory_bytes or [inf] * self.devices
-        # Of each device, in their order
-        self.kinds = [
-            Kind(t, _floored(m)) for t, m in zip(profile.devices, limits, strict=True)
-        ]
         blocks = profile.types[profile.devices[0]]
         # What crosses the boundary before each block; nothing at both ends.
         self.crossing = [0.0, *(b.output_bytes for b in blocks[:-1]), 0.0]
@@ -161,6 +157,22 @@ class StageCosts:
         self._norms = sums([b.norms if sync_norms else 0 for b in blocks])
         self._teacher: dict[tuple[str, int], list[float]] = {}
         self._student: dict[tuple[str, int], list[float]] = {}
+        self.kinds = self._kinds()  # of each device, in their order
+
+    def _kinds(self) -> list[Kind]:
+        """Memory counts where not everything fits; what differs by next to nothing is alike."""
+        limits = self.profile.memory_bytes or [inf] * self.devices
+        # No stage needs more, whatever its blocks and rows.
+        of_row = self._row[-1] + self.lead * max(self.crossing)
+        most = self._fixed[-1] + self.batch * of_row
+        alike: dict[tuple[str, float], float] = {}
+        keys = []
+        for kind, memory in zip(self.profile.devices, limits, strict=True):
+            fits = memory >= most
+            key = kind, inf if fits else _floored(memory)
+            keys.append(key)
+            alike[key] = inf if fits else min(memory, alike.get(key, inf))
+        return [Kind(kind, alike[kind, memory]) for kind, memory in keys]
 
     # One device
 
@@ -188,11 +200,19 @@ class StageCosts:
         return teacher[stop] - teacher[first] + student[stop] - student[first]
 
     def device_s(
-        self, first: int, stop: int, kind: str, rows: int, *, decoupled: bool = True
+        self,
+        first: int,
+        stop: int,
+        kind: str,
+        rows: int,
+        *,
+        shared: float = 0.0,
+        decoupled: bool = True,
     ) -> float:
-        """Seconds of a step of blocks [first, stop) with so many rows, without the all-reduce.
+        """Seconds of a step of blocks [first, stop) with so many rows.
 
-        With a barrier (not decoupled) they count from when its input has come.
+        The all-reduce takes `shared` of them. With a barrier (not decoupled) they count from when
+        its input has come.
         """
         teacher, student = self.teacher_s(kind, rows), self.student_s(kind, rows)
         learning = student[stop] - student[first]
@@ -205,6 +225,7 @@ class StageCosts:
             + learning
             + (1 - link.overlap) * (came + left)
             + (1 - self.profile.load_overlap) * loads
+            + shared
         )
         if not decoupled:
             return max(busy, loads)
@@ -263,31 +284,33 @@ class StageCosts:
 
     def of_stage(self, stage: Stage, *, decoupled: bool = True) -> StageCost:
         """What a step of a stage takes with the rows that its devices have."""
-        return self._slowest(stage, stage.first, decoupled=decoupled)
-
-    def of_task(self, stage: Stage) -> StageCost:
-        """Cost of a baseline's task, which runs the teacher's blocks before it again."""
-        return self._slowest(stage, 0, decoupled=True)
-
-    def _slowest(self, stage: Stage, begin: int, *, decoupled: bool) -> StageCost:
-        """The teacher's blocks from `begin` on; a task of a baseline relays nothing."""
         kinds = [self.profile.devices[d] for d in stage.devices]
-        shared = self.all_reduce_s(stage.first, stage.stop, kinds)
+        first, stop = stage.first, stage.stop
+        shared = self.all_reduce_s(first, stop, kinds)
         costs = []
         for kind, rows in {*zip(kinds, stage.rows, strict=True)}:
-            teacher = self.teacher_s(kind, rows)
+            teacher, student = self.teacher_s(kind, rows), self.student_s(kind, rows)
+            taught, learned = teacher[stop] - teacher[first], student[stop] - student[first]
+            seconds = self.device_s(
+                first, stop, kind, rows, shared=shared, decoupled=decoupled
+            )
+            exposed = seconds - taught - learned - shared
+            costs.append(StageCost(taught, learned, shared, exposed))
+        return max(costs, key=lambda cost: cost.seconds)
+
+    def of_task(self, task: Stage) -> StageCost:
+        """Cost of a baseline's task: it runs the teacher from the images on, and relays nothing."""
+        kinds = [self.profile.devices[d] for d in task.devices]
+        shared = self.all_reduce_s(task.first, task.stop, kinds)
+        costs = []
+        for kind, rows in {*zip(kinds, task.rows, strict=True)}:
             student = self.student_s(kind, rows)
-            taught = teacher[stage.stop] - teacher[begin]
-            learned = student[stage.stop] - student[stage.first]
-            if stage.from_data and stage.first:
-                loads = self.profile.load_s * rows / self.batch
-                own = taught + learned + (1 - self.profile.load_overlap) * loads
-                seconds = max(own, loads)
-            else:
-                seconds = self.device_s(
-                    stage.first, stage.stop, kind, rows, decoupled=decoupled
-                )
-            costs.append(StageCost(taught, learned, shared, seconds - taught - learned))
+            taught = self.teacher_s(kind, rows)[task.stop]
+            learned = student[task.stop] - student[task.first]
+            loads = self.profile.load_s * rows / self.batch
+            own = (1 - self.profile.load_overlap) * loads
+            beside = max(0.0, loads - taught - learned - shared - own)
+            costs.append(StageCost(taught, learned, shared, own + beside))
         return max(costs, key=lambda cost: cost.seconds)
 
     # Whole plans

@@ -78,6 +78,12 @@ def programme(
         made = ExecutionPlan(name, plans, costs.data_parallel_s(), why)
     else:
         packing = packed(blocks, devices, costs.own_s, costs.task_s)
+        if idle := [d for d, some in enumerate(packing.tasks) if not some]:
+            raise NoPlan(
+                f"plan: ls leaves {len(idle)} of {devices} devices without a task (the first is "
+                f"device {idle[0]}): others are so much faster that they do all {blocks} blocks "
+                "sooner. Leave it out, or take plan: ahd."
+            )
         own = [costs.task(b, [d]) for d, some in enumerate(packing.tasks) for b in some]
         plans = tuple(Plan(batch, (task,)) for task in own)
         made = ExecutionPlan(name, plans, packing.step_s, "the block with most work first")
@@ -118,6 +124,16 @@ def all_on_all(costs: StageCosts, *, decoupled: bool = True) -> Plan:
     return Plan(costs.batch, (stage,), decoupled, costs.lead)
 
 
+def fits(plan: Plan, costs: StageCosts) -> bool:
+    """Whether all devices of a pipeline have the memory for their stage."""
+    limits = costs.profile.memory_bytes
+    return limits is None or all(
+        stage.rows[k] <= costs.most_rows(stage.first, stage.stop, limits[device])
+        for stage in plan.stages
+        for k, device in enumerate(stage.devices)
+    )
+
+
 def _searched(name: PlanName, costs: StageCosts, *, decoupled: bool) -> tuple[Plan, str]:
     if name == "tr":
         found = relaying(costs, decoupled=decoupled)
@@ -133,12 +149,15 @@ def _searched(name: PlanName, costs: StageCosts, *, decoupled: bool) -> tuple[Pl
             f"than {1e3 * found.bound_s:.1f} ms a step"
         )
     if found.plan is None:
-        limits = costs.profile.memory_bytes or [0.0]
+        limits = sorted(costs.profile.memory_bytes or [0.0])
+        given = f"{limits[0] / 1e9:.3g} GB"
+        if limits[-1] > limits[0]:
+            given = f"{limits[0] / 1e9:.3g} to {limits[-1] / 1e9:.3g} GB"
         blocks = costs.profile.types[costs.profile.devices[0]]
         alone = sum(b.fixed_bytes + costs.batch * b.row_bytes for b in blocks)
         raise NoPlan(
             f"No plan of {costs.blocks} blocks and {costs.batch} rows fits into the memory of "
-            f"{costs.devices} devices ({min(limits) / 1e9:.3g} GB each). A step of all on "
+            f"{costs.devices} devices ({given} each). A step of all on "
             f"one device needs {alone / 1e9:.3g} GB. Take a smaller batch or "
             "more devices."
         )

@@ -35,6 +35,10 @@ class GroupRows:
         return tuple(next(shares[kind]) for kind in devices)
 
 
+_MOST_NESTED = 2  # kinds of a group for which one search lies in another
+_HALVINGS = 50
+_LONG = 1e18  # seconds: no limit
+
 _Seconds = Callable[[int], float]  # of a device with so many rows
 _NONE = GroupRows(inf, inf, ())
 
@@ -62,8 +66,10 @@ class Groups:
             return _NONE
         numbers = [counts[k] for k in there]
         most = [costs.most_rows(first, stop, self.kinds[k].memory) for k in there]
+        types = [self.kinds[k].type for k in there for _ in range(counts[k])]
+        shared = costs.all_reduce_s(first, stop, types)
         times = [
-            _capped(self._seconds(first, stop, self.kinds[k].type), cap)
+            _capped(self._seconds(first, stop, self.kinds[k].type, shared), cap)
             for k, cap in zip(there, most, strict=True)
         ]
         seconds, rows = _least(numbers, times, costs.batch)
@@ -78,15 +84,15 @@ class Groups:
                 for k, cap in zip(there, caps, strict=True)
             ]
             relayed, rows = _least(numbers, relays, costs.batch)
-        types = [self.kinds[k].type for k in there for _ in range(counts[k])]
-        shared = costs.all_reduce_s(first, stop, types)
         own = iter(_exactly(numbers, rows, costs.batch))
         each = tuple(next(own) if count else 0 for count in counts)
-        return GroupRows(seconds + shared, relayed, each)
+        return GroupRows(seconds, relayed, each)
 
-    def _seconds(self, first: int, stop: int, kind: str) -> _Seconds:
+    def _seconds(self, first: int, stop: int, kind: str, shared: float) -> _Seconds:
         def seconds(rows: int) -> float:
-            return self.costs.device_s(first, stop, kind, rows, decoupled=self.decoupled)
+            return self.costs.device_s(
+                first, stop, kind, rows, shared=shared, decoupled=self.decoupled
+            )
 
         return seconds
 
@@ -106,6 +112,8 @@ def _least(
     Returns:
         It, and the most rows of a device of each kind in that time.
     """
+    if len(numbers) > _MOST_NESTED:
+        return _least_of_many(numbers, times, rows)
     count, seconds, others = numbers[0], times[0], numbers[1:]
     rows = max(rows, sum(numbers))
     if not others:
@@ -130,6 +138,34 @@ def _least(
             if found < best[0]:
                 best = found, (own, *others_rows)
     return best
+
+
+def _least_of_many(
+    numbers: Sequence[int], times: Sequence[_Seconds], rows: int
+) -> tuple[float, tuple[int, ...]]:
+    """The same for more kinds, by halving the time that is allowed."""
+    rows = max(rows, sum(numbers))
+    high = max(seconds(rows) for seconds in times)
+    if high == inf:  # of those that cannot have all rows what they can have
+        finite = [s(few) for s in times if (few := _most_below(s, _LONG, rows))]
+        high = max(finite, default=inf)
+    low = 0.0
+
+    def within(limit: float) -> list[int]:
+        return [_most_below(seconds, limit, rows) for seconds in times]
+
+    def enough(most: Sequence[int]) -> bool:
+        return (
+            min(most) > 0 and sum(n * r for n, r in zip(numbers, most, strict=True)) >= rows
+        )
+
+    if high == inf or not enough(within(high)):
+        return inf, ()
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(within(middle)) else (middle, high)
+    most = within(high)
+    return max(s(r) for s, r in zip(times, most, strict=True)), tuple(most)
 
 
 def _most_below(seconds: _Seconds, limit: float, batch: int) -> int:

@@ -17,7 +17,7 @@ neighbours, and what is found comes with a bound that no plan can be below.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import product
 from math import comb, inf, nextafter, prod
 
 from kdlab.papers.pipe_bd.block_cost import Kind, StageCosts, sums
@@ -25,7 +25,7 @@ from kdlab.papers.pipe_bd.group_rows import Groups
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 
 _MOST_LOOKS = 300_000  # stages that are looked at: about a second's worth
-_MOST_ORDERS = 24
+_MOST_GROUPS = 1_000  # of three kinds and more
 
 Counts = tuple[int, ...]  # devices of each kind
 
@@ -59,10 +59,14 @@ def best_plan(
     search = _Search(costs, decoupled=decoupled, widest=widest or costs.devices)
     if len(search.kinds) == 1:
         return search.in_order([0] * costs.devices)
-    if search.looks() <= _MOST_LOOKS:
-        return search.of_all()
+    if search.looks() <= _MOST_LOOKS and search.groups_there_are() <= _MOST_GROUPS:
+        best = search.of_all()
+        # With a barrier the rows of a stage are those that end it first: others might let the
+        # next one begin earlier.
+        bound = best.step_s if decoupled else _bound_s(costs, search.kinds)
+        return PlanFound(best.plan, best.step_s, min(bound, best.step_s), search.looked_at)
     best = _NOTHING
-    for order in list(permutations(range(len(search.kinds))))[:_MOST_ORDERS]:
+    for order in search.orders():
         found = search.in_order(search.ordered(order), best.step_s)
         best = min(best, found, key=lambda one: one.step_s)
     bound = min(_bound_s(costs, search.kinds), best.step_s)
@@ -90,6 +94,24 @@ class _Search:
         """Stages that `of_all` looks at, at most."""
         pairs = self.costs.blocks * (self.costs.blocks + 1) // 2
         return pairs * prod((n + 1) * (n + 2) // 2 for n in self.numbers)
+
+    def groups_there_are(self) -> int:
+        """Groups whose rows are to be found; of three kinds and more each takes milliseconds."""
+        if len(self.kinds) <= 2:
+            return 0
+        pairs = self.costs.blocks * (self.costs.blocks + 1) // 2
+        return pairs * prod(n + 1 for n in self.numbers)
+
+    def orders(self) -> list[list[int]]:
+        """Orders of the kinds that are tried: both of two; else by speed and as they stand."""
+        own = list(range(len(self.kinds)))
+        rows = -(-self.costs.batch // self.costs.devices)
+        by_speed = sorted(
+            own,
+            key=lambda k: self.costs.work_s(0, self.costs.blocks, self.kinds[k].type, rows),
+        )
+        tried = [own, own[::-1], by_speed, by_speed[::-1]]
+        return [list(order) for order in dict.fromkeys(map(tuple, tried))]
 
     def ordered(self, order: Sequence[int]) -> list[int]:
         """Kinds of the devices when they stand in this order of their kinds."""

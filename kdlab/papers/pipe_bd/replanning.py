@@ -53,8 +53,10 @@ class Replanning:
 
     profile: Profile  # as it was measured before the training
     decoupled: bool
-    # Step times of the plans that were carried out, by their stages
-    known: dict[tuple[object, ...], float] = field(default_factory=dict)
+    # Plans that were carried out, by their stages: with their costs, and what a step took
+    known: dict[tuple[Stage, ...], tuple[ExecutionPlan, StageCosts, float]] = field(
+        default_factory=dict
+    )
     changes: int = 0  # of the plan so far
     sharing: float | None = None  # of meetings, when last seen; None is the profile's
 
@@ -74,8 +76,14 @@ class Replanning:
             step_s: seconds of a step, waiting included.
         """
         (plan,) = carried_out.plans
-        key = plan.stages
-        self.known[key] = min(step_s, self.known.get(key, step_s))
+        self.known[plan.stages] = carried_out, costs, step_s
+        before, own, took_s = min(self.known.values(), key=lambda known: known[2])
+        if took_s < step_s * (1 - GAIN):  # one that was tried is better: back to it
+            why = (
+                f"{before.why}; again, since steps of the plan in between took "
+                f"{1e3 * step_s:.1f} ms"
+            )
+            return replace(before, predicted_s=took_s, why=why), own
         if self.changes >= _MOST_CHANGES:
             return None
         now = StageCosts(
@@ -89,8 +97,9 @@ class Replanning:
         except NoPlan:
             return None
         (other,) = found.plans
-        expected = self.known.get(other.stages, found.predicted_s)
-        if other.stages == key or expected >= step_s * (1 - GAIN):
+        # What a step takes beyond what is known of its parts it will take with any plan.
+        expected = found.predicted_s * max(1.0, step_s / now.step_s(plan))
+        if other.stages in self.known or expected >= step_s * (1 - GAIN):
             return None
         self.changes += 1
         why = (

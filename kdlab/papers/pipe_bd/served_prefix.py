@@ -89,7 +89,8 @@ def served_profile(profile: Profile, supply: PoolSupply) -> Profile:
         ]
         for name, blocks in profile.types.items()
     }
-    return replace(profile, types=types, load_s=supply.take_s)
+    # The thread that trains takes them over.
+    return replace(profile, types=types, load_s=supply.take_s, load_overlap=0.0)
 
 
 def _merged(profile: Profile, supply: PoolSupply) -> Profile:

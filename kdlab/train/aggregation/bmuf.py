@@ -6,7 +6,7 @@ names it as a way of averaging that could be combined with (section 2).
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
@@ -35,6 +35,8 @@ class Bmuf(WeightAggregation):
 
     block_momentum: Annotated[float, Range(ge=0, lt=1)] | None = None
     block_lr: Annotated[float, POSITIVE] = 1.0
+
+    begins_equal: ClassVar[bool] = True
 
     def build(self) -> "Bmuf":
         return self

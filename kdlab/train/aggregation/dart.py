@@ -29,9 +29,16 @@ class Dart(WeightAggregation):
     def build(self) -> "Dart":
         return self
 
+    def is_apart(self, number: int, of: int) -> bool:
+        """Whether nothing is averaged yet after round `number`, from 0, of so many."""
+        return number + 1 < self.apart * of
+
+    def exchanged(self, number: int, of: int) -> float:
+        return 0.0 if self.is_apart(number, of) else 1.0
+
     def merge(self, merging: Merging) -> Merged:
         mean = mean_of(merging.states)
-        if merging.round + 1 <= self.apart * merging.rounds:
+        if self.is_apart(merging.round, merging.rounds):
             own = {name: tensor.clone() for name, tensor in merging.own.items()}
             return Merged(weights=own, whole=mean)
         return Merged(weights=mean)

@@ -5,7 +5,7 @@ mean of (global weights - a worker's weights), and Nesterov's momentum moves the
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
@@ -35,6 +35,8 @@ class DiLoCo(WeightAggregation):
     tau: Annotated[int, Range(ge=1)] = 500
     outer_lr: Annotated[float, POSITIVE] = 0.7
     outer_momentum: Annotated[float, Range(ge=0, lt=1)] = 0.9
+
+    begins_equal: ClassVar[bool] = True
 
     def build(self) -> "DiLoCo":
         return self

@@ -6,7 +6,7 @@ names it as a way of averaging that could be combined with (section 2).
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
@@ -33,6 +33,8 @@ class Easgd(WeightAggregation):
     """
 
     beta: Annotated[float, Range(gt=0, le=1)] = 0.9
+
+    begins_equal: ClassVar[bool] = True
 
     def build(self) -> "Easgd":
         return self

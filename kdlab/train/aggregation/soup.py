@@ -32,6 +32,10 @@ class Soup(WeightAggregation):
 
     recipe: Literal["uniform", "greedy"] = "greedy"
 
+    @property
+    def needs_validation(self) -> bool:
+        return self.recipe == "greedy"
+
     def build(self) -> "Soup":
         return self
 

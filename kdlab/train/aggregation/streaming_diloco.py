@@ -1,15 +1,17 @@
 """Streaming DiLoCo: the weights take turns, so that less travels at a time.
 
 Douillard et al., arXiv:2501.18512: the parameters are in fragments, and each is synchronised every
-tau iterations, one after the other; workers go on with what they have of all others. Here as in the
-paper's strided pattern fragment k has every k-th tensor. Overlap of communication with computing
-and four-bit gradients, the paper's other two parts, change no result of this engine's clock.
+tau iterations, one after the other; workers go on with what they have of all others. The paper's
+fragments are blocks of layers in strides; here whole layers are dealt out, the largest first, each
+to the fragment that has least. Overlap of communication with computing and four-bit gradients, the
+paper's other two parts, are not built.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from kdlab.config import Range, register
+from kdlab.config import Fault, Range, register
 from kdlab.train.aggregation.diloco import DiLoCo
 from kdlab.train.aggregation.weights import Merged, Merging, mean_of
 
@@ -33,10 +35,30 @@ class StreamingDiLoCo(DiLoCo):
     def parts(self) -> int:
         return self.fragments
 
+    def cross_faults(self) -> Iterator[Fault]:
+        yield from super().cross_faults()
+        if self.tau % self.fragments:
+            yield Fault(
+                "tau", f"is {self.tau}, which {self.fragments} fragments do not divide"
+            )
+
+    def fragment(self, number: int, sizes: Mapping[str, int]) -> frozenset[str]:
+        """Parameters whose turn it is: of whole layers, about as many numbers in each fragment."""
+        layers: dict[str, list[str]] = {}
+        for name in sizes:
+            layers.setdefault(name.rpartition(".")[0] or name, []).append(name)
+        weight = {layer: sum(sizes[n] for n in names) for layer, names in layers.items()}
+        held, loads = [set[str]() for _ in range(self.fragments)], [0] * self.fragments
+        for layer in sorted(weight, key=lambda name: (-weight[name], name)):
+            least = loads.index(min(loads))
+            held[least].update(layers[layer])
+            loads[least] += weight[layer]
+        return frozenset(held[number % self.fragments])
+
     def merge(self, merging: Merging) -> Merged:
         every, memory = sorted(merging.parameters), dict(merging.memory)
-        turn = frozenset(every[merging.round % self.fragments :: self.fragments])
         mean = mean_of(merging.states)
+        turn = self.fragment(merging.round, {name: mean[name].numel() for name in every})
         moved = {name: mean[name] for name in turn}
         self.step(turn, moved, memory)
         weights = {name: tensor.clone() for name, tensor in merging.own.items()}

@@ -7,7 +7,7 @@ each worker, in its checkpoints and beside the weights that it publishes.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 
@@ -53,6 +53,15 @@ class WeightAggregation(AggregationSpec):
     tau: Annotated[int, Range(ge=1)] = 16
     optimizer: Literal["keep", "reset"] = "keep"
 
+    begins_equal: ClassVar[bool] = (
+        False  # what it remembers is of weights that all begin with
+    )
+
+    @property
+    def needs_validation(self) -> bool:
+        """Whether it asks how good weights are on validation images."""
+        return False
+
     @property
     def parts(self) -> int:
         """Parts of the weights that take turns: one is exchanged every tau / parts iterations."""
@@ -61,6 +70,10 @@ class WeightAggregation(AggregationSpec):
     def interval(self, iterations: int) -> int:
         """Local iterations of a round, in a training of so many."""
         return max(1, self.tau // self.parts)
+
+    def exchanged(self, number: int, of: int) -> float:
+        """Share of the weights that travel in a communication, of so many in all."""
+        return 1 / self.parts
 
     def memory(self, start: Weights, parameters: frozenset[str]) -> dict[str, Tensor]:
         """What is remembered before anything was merged, of the weights that all begin with."""

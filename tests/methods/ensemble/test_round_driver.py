@@ -13,7 +13,7 @@ from kdlab.data.samples import Shard, planned
 from kdlab.data.shards import Shards
 from kdlab.errors import KdlabError
 from kdlab.events.event import parse
-from kdlab.methods.ensemble.exchange import ModelFile, fetch, publish
+from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch, publish
 from kdlab.methods.ensemble.local_job import LocalJob
 from kdlab.methods.ensemble.model_workers import WorkerLost, WorkersHere
 from kdlab.methods.ensemble.round_driver import RoundDriver, Training
@@ -32,6 +32,7 @@ from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.aggregation.papa import Papa
 from kdlab.train.aggregation.streaming_diloco import StreamingDiLoCo
+from kdlab.train.aggregation.weights import WeightAggregation
 from kdlab.train.compression.distillation import Distillation
 from kdlab.train.recipe import Recipe
 
@@ -55,7 +56,7 @@ class Case:
         self.workers, self.events = workers, Events()
         options = {"batch": 20, "lr": 0.1, "device": "cpu", "threads": 1, "epochs": 4}
         self.recipe = Recipe(**options | recipe)
-        self.start_equal = isinstance(aggregation, ModelAverage)
+        self.start_equal = isinstance(aggregation, WeightAggregation)
         self.made: dict[int, LocalWorker] = {}
 
     def samples(self, worker):
@@ -318,6 +319,18 @@ def test_whatever_a_lost_worker_was_doing_the_round_goes_on(digits, tmp_path, at
         expected[number] = 2
         assert case.events.of("round_incomplete")[0]["models"] == [0, 2]
     assert sizes == expected
+
+
+@pytest.mark.parametrize("spec", RIVALS[:5], ids=lambda s: s.component.rpartition("/")[2])
+@pytest.mark.parametrize("at", [1, 2, 5, 8])
+def test_a_worker_that_comes_back_remembers_what_the_others_do(digits, tmp_path, spec, at):
+    """Whatever it was doing: in the end all have the same global model."""
+    case = Case(digits, tmp_path, spec, timetable_of(spec, 40, 4), 3)
+    outcome = case.direction(Losing(case, at), keep_every_s=1e9).run()
+    assert case.events.of("worker_lost")
+    global_ones = [fetch(file, WHOLE) or fetch(file) for file in outcome.models]
+    assert apart(global_ones[0], global_ones[1]) < 1e-6
+    assert apart(global_ones[0], global_ones[2]) < 1e-6
 
 
 def test_a_worker_that_is_lost_again_and_again_ends_the_training(digits, tmp_path):

@@ -110,13 +110,15 @@ class Everything:
         best = (inf, inf)
         for rows in product(range(1, BATCH + 1), repeat=len(group)):
             if sum(rows) == BATCH:
+                shared = self.all_reduce(first, stop, group)
                 every = [
-                    self.device(first, stop, d, r) for d, r in zip(group, rows, strict=True)
+                    self.device(first, stop, d, r, shared)
+                    for d, r in zip(group, rows, strict=True)
                 ]
                 best = min(best, tuple(map(max, zip(*every, strict=True))))
-        return best[0] + self.all_reduce(first, stop, group), best[1]
+        return best
 
-    def device(self, first, stop, device, rows):
+    def device(self, first, stop, device, rows, shared):
         t = self.t
         name, blocks = t.of[device], range(first, stop)
         link = t.links[name]
@@ -126,7 +128,7 @@ class Everything:
         left = self.over(link, rows * t.output[stop - 1]) if stop < t.blocks else 0.0
         loads = t.load * rows / BATCH if first == 0 else 0.0
         own_loads = (1 - t.load_overlap) * loads
-        busy = taught + learned + (1 - link.overlap) * (came + left) + own_loads
+        busy = taught + learned + (1 - link.overlap) * (came + left) + own_loads + shared
         if t.memory is not None:
             sent = t.output[stop - 1] if stop < t.blocks else 0
             of_row = sum(t.row[b] for b in blocks) + LEAD * sent
@@ -166,7 +168,9 @@ def test_no_plan_is_better_than_the_planned_one(part, decoupled):
         found = best_plan(costs, decoupled=decoupled)
         expected = Everything(table, decoupled).best()
         assert found.step_s == pytest.approx(expected, rel=1e-12), seed
-        assert found.bound_s == found.step_s
+        assert found.bound_s <= found.step_s
+        if decoupled:
+            assert found.bound_s == found.step_s
         if found.plan is None:
             continue
         plan = found.plan

@@ -90,15 +90,26 @@ def test_a_block_that_takes_longer_gets_less_company():
 
 
 def test_a_plan_that_was_tried_counts_as_what_it_took():
-    """However good it looks again: it is not gone back to."""
+    """The better one of those that were tried is gone back to, and stays."""
     again, costs, made = begun(profile((1, 2), (1, 2.4), norms=4))
     took, step_s = as_predicted(made, costs, sharing=1000.0)
     other, now = again.after_epoch(made, costs, took, step_s)
-    # Meetings are seen no more, but what they took is known.
-    slower = as_predicted(other, now, teacher=1.2, student=1.2)
-    assert slower[1] < step_s
-    assert again.after_epoch(other, now, *slower) is None
+    slower, _ = as_predicted(other, now)
+    back, by = again.after_epoch(other, now, slower, 2 * step_s)
+    assert back.plans == made.plans
+    assert back.predicted_s == step_s
+    assert by is costs
+    assert "in between took" in back.why
+    assert again.after_epoch(back, costs, took, step_s) is None
+    # A way back is no change: three others may still be tried.
     assert again.changes == 1
+
+
+def test_what_every_plan_waits_for_is_no_reason_to_change():
+    """Steps take a tenth longer than their parts: so would those of any other plan."""
+    again, costs, made = begun(profile((1, 2), (1, 2), (1, 2), (1, 2.02)))
+    took, step_s = as_predicted(made, costs)
+    assert again.after_epoch(made, costs, took, 1.1 * step_s) is None
 
 
 def test_it_changes_a_few_times_at_most():
