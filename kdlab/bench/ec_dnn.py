@@ -239,8 +239,8 @@ def _figures(
         values = [speed(mine, ma) for mine, ma in zip(own, baseline, strict=True)]
         found.append(figure(f"speed/{name}_{of}", values, "times", goal))
     ensembles = [*trained["ec"], *trained["e"]]
-    found.append(_worse("ensemble", ensembles, None))
-    found.append(_worse("model_average", trained["ma"], None))
+    found.append(_worse("ensemble", ensembles))
+    found.append(_worse("model_average", trained["ma"]))
     found.append(_larger_loss("ensemble", ensembles))
     for name in ("ec", "ma", "e"):
         each = [fmean(result.differences()) for result in trained[name]]
@@ -264,10 +264,10 @@ def _figures(
     ]
 
 
-def _worse(name: str, trained: Sequence[ErrorCurve], goal: str | None) -> Figure:
+def _worse(name: str, trained: Sequence[ErrorCurve]) -> Figure:
     """Share of looks whose global model is more often wrong than its models on average (Eq. 7)."""
     shares = [worse_share(result.differences()) for result in trained]
-    return figure(f"worse_than_locals_share/{name}", shares, "share", goal)
+    return figure(f"worse_than_locals_share/{name}", shares, "share")
 
 
 def _compression_gain(result: ErrorCurve) -> float:

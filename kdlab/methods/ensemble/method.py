@@ -108,7 +108,7 @@ class Ensemble(MethodSpec):
             )
         if (
             isinstance(aggregation, WeightAggregation)
-            and aggregation.begins_equal
+            and aggregation.remembers
             and self.start == "own"
         ):
             yield Fault(

@@ -3,9 +3,7 @@
 A task trains one student block on a device of its own; the teacher runs from the images up
 to that block. Tasks are packed onto devices by what each block costs by itself, the longest
 first, each where it is done soonest; the time of a device is that of its whole tasks, whose
-teachers run again. The printed times of Table II on ImageNet are such a packing's (a packing by
-whole tasks would have been faster). The authors' code has one fixed packing for six blocks and
-four devices.
+teachers run again. The authors' code has one fixed packing for six blocks and four devices.
 """
 
 from collections.abc import Callable

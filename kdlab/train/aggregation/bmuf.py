@@ -8,17 +8,13 @@ names it as a way of averaging that could be combined with (section 2).
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from torch import Tensor
-
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.train.aggregation.weights import (
     Merged,
     Merging,
     WeightAggregation,
-    Weights,
     mean_of,
-    under,
 )
 
 
@@ -36,13 +32,7 @@ class Bmuf(WeightAggregation):
     block_momentum: Annotated[float, Range(ge=0, lt=1)] | None = None
     block_lr: Annotated[float, POSITIVE] = 1.0
 
-    begins_equal: ClassVar[bool] = True
-
-    def build(self) -> "Bmuf":
-        return self
-
-    def memory(self, start: Weights, parameters: frozenset[str]) -> dict[str, Tensor]:
-        return under("global", start, parameters)
+    remembers: ClassVar[str] = "global"
 
     def merge(self, merging: Merging) -> Merged:
         mean, memory = mean_of(merging.states), dict(merging.memory)

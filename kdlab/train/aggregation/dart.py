@@ -26,9 +26,6 @@ class Dart(WeightAggregation):
     tau: Annotated[int, Range(ge=1)] = 500
     apart: Annotated[float, SHARE] = 0.5
 
-    def build(self) -> "Dart":
-        return self
-
     def is_apart(self, number: int, of: int) -> bool:
         """Whether nothing is averaged yet after round `number`, from 0, of so many."""
         return number + 1 < self.apart * of

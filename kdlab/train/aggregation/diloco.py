@@ -15,9 +15,7 @@ from kdlab.train.aggregation.weights import (
     Merged,
     Merging,
     WeightAggregation,
-    Weights,
     mean_of,
-    under,
 )
 
 
@@ -36,13 +34,7 @@ class DiLoCo(WeightAggregation):
     outer_lr: Annotated[float, POSITIVE] = 0.7
     outer_momentum: Annotated[float, Range(ge=0, lt=1)] = 0.9
 
-    begins_equal: ClassVar[bool] = True
-
-    def build(self) -> "DiLoCo":
-        return self
-
-    def memory(self, start: Weights, parameters: frozenset[str]) -> dict[str, Tensor]:
-        return under("global", start, parameters)
+    remembers: ClassVar[str] = "global"
 
     def merge(self, merging: Merging) -> Merged:
         weights, memory = mean_of(merging.states), dict(merging.memory)

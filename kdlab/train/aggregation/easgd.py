@@ -15,9 +15,7 @@ from kdlab.train.aggregation.weights import (
     Merged,
     Merging,
     WeightAggregation,
-    Weights,
     mean_of,
-    under,
 )
 
 
@@ -34,13 +32,7 @@ class Easgd(WeightAggregation):
 
     beta: Annotated[float, Range(gt=0, le=1)] = 0.9
 
-    begins_equal: ClassVar[bool] = True
-
-    def build(self) -> "Easgd":
-        return self
-
-    def memory(self, start: Weights, parameters: frozenset[str]) -> dict[str, Tensor]:
-        return under("centre", start, parameters)
+    remembers: ClassVar[str] = "centre"
 
     def merge(self, merging: Merging) -> Merged:
         mean, own, memory = mean_of(merging.states), merging.own, dict(merging.memory)

@@ -14,6 +14,3 @@ class ModelAverage(WeightAggregation):
     tau: local iterations between communications.
     optimizer: each worker keeps its momentum over an average, or starts without.
     """
-
-    def build(self) -> "ModelAverage":
-        return self

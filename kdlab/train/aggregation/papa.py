@@ -25,9 +25,6 @@ class Papa(WeightAggregation):
     tau: Annotated[int, Range(ge=1)] = 10
     keep: Annotated[float, Range(gt=0, lt=1)] = 0.99
 
-    def build(self) -> "Papa":
-        return self
-
     def merge(self, merging: Merging) -> Merged:
         mean, own = mean_of(merging.states), merging.own
         weights = {

@@ -36,9 +36,6 @@ class Soup(WeightAggregation):
     def needs_validation(self) -> bool:
         return self.recipe == "greedy"
 
-    def build(self) -> "Soup":
-        return self
-
     def interval(self, iterations: int) -> int:
         return iterations
 

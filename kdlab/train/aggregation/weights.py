@@ -7,7 +7,7 @@ each worker, in its checkpoints and beside the weights that it publishes.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from torch import Tensor
 
@@ -53,9 +53,11 @@ class WeightAggregation(AggregationSpec):
     tau: Annotated[int, Range(ge=1)] = 16
     optimizer: Literal["keep", "reset"] = "keep"
 
-    begins_equal: ClassVar[bool] = (
-        False  # what it remembers is of weights that all begin with
-    )
+    # Name under which it remembers the weights that all begin with; empty remembers none
+    remembers: ClassVar[str] = ""
+
+    def build(self) -> Self:
+        return self
 
     @property
     def needs_validation(self) -> bool:
@@ -77,7 +79,7 @@ class WeightAggregation(AggregationSpec):
 
     def memory(self, start: Weights, parameters: frozenset[str]) -> dict[str, Tensor]:
         """What is remembered before anything was merged, of the weights that all begin with."""
-        return {}
+        return under(self.remembers, start, parameters) if self.remembers else {}
 
     def merge(self, merging: Merging) -> Merged:
         """One communication.
