@@ -12,7 +12,6 @@ import yaml
 from safetensors.torch import load_file
 
 import kdlab
-from kdlab.events.blockwise import PlanChosen
 from kdlab.events.log import select
 from kdlab.run.handle.run import resume
 from kdlab.train.evaluate import evaluate
@@ -251,41 +250,3 @@ def test_a_profile_of_another_batch_is_refused_and_the_right_one_is_used(
     assert again.state == "finished"
     notes = [e["message"] for e in select(again.folder.events, "note")]
     assert not any("measuring" in note for note in notes)
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-def test_a_plan_from_a_wrong_profile_is_changed_by_what_steps_take(elsewhere, tmp_path):
-    """A profile that says the last block is all of the work: its stage is made of it alone.
-
-    After an epoch everybody goes on with a better plan, in the same processes; nothing is lost
-    and nothing is trained twice.
-    """
-    first = started("train.epochs=1").wait(timeout_s=600)
-    profile = json.loads((first.path / "profile.json").read_text())
-    for blocks in profile["types"].values():
-        for number, block in enumerate(blocks):
-            wrong = 50.0 if number == len(blocks) - 1 else 0.02
-            for part in ("teacher_s", "student_s"):
-                block[part] = {rows: wrong * s for rows, s in block[part].items()}
-    wrong = tmp_path / "wrong.json"
-    wrong.write_text(json.dumps(profile))
-    run = started(f"method.profile={wrong}", "method.plan=ahd", "train.epochs=3")
-    run = run.wait(timeout_s=600)
-    begun, *changed = select(run.folder.events, PlanChosen)
-    assert len(changed) in (1, 2, 3)
-    stages = [e.programme["plans"][0]["stages"] for e in (begun, *changed)]
-    assert stages[0] != stages[1]
-    assert "by what steps took" in changed[0].table
-    kept = json.loads((run.path / "members/ahd/seed0/plan.json").read_text())
-    assert kept["programme"] == changed[-1].programme
-    assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
-    # Who is told not to keeps its plan.
-    run = started(
-        f"method.profile={wrong}",
-        "method.plan=ahd",
-        "train.epochs=2",
-        "method.replan=false",
-    )
-    run = run.wait(timeout_s=600)
-    assert len(list(select(run.folder.events, PlanChosen))) == 1
