@@ -40,6 +40,18 @@ class ArchitectureFound(
     choices: list[object]  # of each place
 
 
+class BlocksChosen(
+    Event,
+    kind="blocks_chosen",
+    line="{table}\nthe whole is {faster:.2f} times as fast as the teacher",
+):
+    """The best stand-ins for the budget, one for each block."""
+
+    choices: list[str]  # of each block
+    table: str
+    faster: float  # times, one image on one core, measured
+
+
 class WholeStudentStarted(
     Event, kind="whole_student", line="training the whole student ({epochs} epochs)"
 ):

@@ -61,14 +61,14 @@ class Separable(ModelSpec):
             )
         for name, conv in chosen:
             parent, _, last = name.rpartition(".")
-            setattr(net.get_submodule(parent), last, _separated(conv))
+            setattr(net.get_submodule(parent), last, separated(conv))
         return net
 
     def normalisation(self) -> Statistics:
         return self.of.normalisation()
 
 
-def _separated(conv: nn.Conv2d) -> nn.Module:
+def separated(conv: nn.Conv2d) -> nn.Module:
     channels = conv.in_channels
     depthwise = nn.Conv2d(
         channels,

@@ -37,7 +37,8 @@ class Trained(MeasurementSpec):
     validation, ece the calibration error; a difference is taken seed by seed. `global/` is that of
     several local models' global one, `seconds/` and `exchanged_mb/` what they took side by side
     and each took in from the others. `beyond/SOURCE-OTHER` is the difference of the means, less the
-    sum of both standard deviations.
+    sum of both standard deviations; `kept_pct/` is top1 in percent of the teacher's. What a
+    method reports beside has its own name: `faster_than_teacher/SOURCE`.
     `cost/student/latency_ms` and the like is what a model costs, `smaller/latency_ms` the
     teacher's over the student's; `apart/onnx` how far the scores of an export are from the
     student's on real images, `same_top1/onnx` on how many its top-1 is the same, in percent.
@@ -118,12 +119,10 @@ class Trained(MeasurementSpec):
             return f"teacher of {variant}" if source == TEACHER else variant
 
         for row in rows:
-            for name, key in _OF_A_ROW.items():
-                if row[key] is not None:
-                    label = f"{name}/{shown(row['source'])}"
-                    values.setdefault(label, []).append(float(row[key]))
+            for name, value in _of_a_row(row).items():
+                values.setdefault(f"{name}/{shown(row['source'])}", []).append(value)
         if result["teacher_top1"] is not None:
-            values[f"top1/{shown(TEACHER)}"] = [float(result["teacher_top1"])]
+            values |= _beside(float(result["teacher_top1"]), shown(TEACHER), values)
         say("looking at calibration on test images")
         for member, error in run.examine(most=10_000).calibration().items():
             values.setdefault(f"ece/{shown(member.split('/')[0])}", []).append(error)
@@ -193,6 +192,25 @@ _OF_A_ROW = {
     "lost": "samples_lost",
     "repeated": "samples_repeated",
 }
+
+
+def _of_a_row(row: Mapping[str, Any]) -> dict[str, float]:
+    named = {name: row[key] for name, key in _OF_A_ROW.items()}
+    known = {name: float(value) for name, value in named.items() if value is not None}
+    more: Mapping[str, float] = row["more"]
+    return known | dict(more)
+
+
+def _beside(
+    teacher: float, label: str, values: Mapping[str, Sequence[float]]
+) -> dict[str, list[float]]:
+    """The teacher's top-1 under its label, and what the others keep of it in percent."""
+    kept = {
+        name.replace("top1", "kept_pct", 1): [100 * own / teacher for own in every]
+        for name, every in values.items()
+        if name.startswith("top1/")
+    }
+    return kept | {f"top1/{label}": [teacher]}
 
 
 def _costs(costs: CostOfEach) -> dict[str, list[float]]:

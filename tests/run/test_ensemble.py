@@ -54,6 +54,23 @@ def test_missing_classes_are_said(kdlab_home, elsewhere):
 
 
 @pytest.mark.processes
+def test_the_last_models_have_the_form_of_their_compression(kdlab_home, elsewhere):
+    sparse = (
+        EC[1].replace("distillation", "pruning").replace("p_it", "sparsity: 0.75, p_it")
+    )
+    sparse = sparse.replace("tau: 8", "tau: 8, compress_last: true")
+    run = experiment("method.compare={}", sparse, "method.processes=false").start()
+    run.wait(timeout_s=600)
+    assert run.state == "finished", run.status
+    files = list(run.path.rglob("student.safetensors"))
+    assert files
+    for path in files:
+        for name, weight in load_file(path).items():
+            if weight.dim() >= 2:
+                assert int((weight == 0).sum()) >= int(0.75 * weight.numel()), (path, name)
+
+
+@pytest.mark.processes
 def test_four_methods_side_by_side(kdlab_home, elsewhere):
     run = experiment("method.processes=false").start().wait(timeout_s=600)
     assert run.state == "finished", run.status

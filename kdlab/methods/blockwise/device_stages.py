@@ -1,11 +1,13 @@
 """The stages of one device: their workers with data, optimisers and chances."""
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 from torch import Tensor, nn
 
 from kdlab.methods.blockwise.job import BlockwiseJob
 from kdlab.methods.blockwise.loader import Loader
+from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.search import SearchRounds
 from kdlab.methods.blockwise.served_prefix import PrefixLoader
 from kdlab.methods.blockwise.stage import Groups, StageJob, Worker, stage_groups
@@ -45,6 +47,12 @@ class DeviceStages:
         self._reported = 0  # step of the last word
         self.groups = stage_groups(job.programme.plans)
         self.workers = [self._worker(p, self.groups) for p in job.programme.of(job.rank)]
+        keep_own_blocks(
+            job.cutting.pairs,
+            students={b for w in self.workers for b in w.stage.blocks},
+            teachers={b for w in self.workers for b in _asked(w.stage)},
+            whole_student=job.rank == 0,
+        )
 
     def begin(self, first: int) -> None:
         """An epoch, from its batch `first` on."""
@@ -156,6 +164,35 @@ class DeviceStages:
         if self.rounds is not None:
             done = self._loop.position.epoch * steps + self.loaders[0].first + step
             self.rounds.begin(done, self.optimizers)
+
+
+def keep_own_blocks(
+    pairs: Sequence[BlockPair],
+    *,
+    students: AbstractSet[int],
+    teachers: AbstractSet[int],
+    whole_student: bool,
+) -> None:
+    """Move blocks that a device does not compute to the processor's memory.
+
+    All were on the device to be measured.
+
+    Args:
+        pairs: all blocks of both networks.
+        students: blocks whose students the device trains.
+        teachers: blocks whose teachers it asks.
+        whole_student: whether it looks at the whole student between epochs.
+    """
+    for block, pair in enumerate(pairs):
+        if block not in students and not whole_student:
+            pair.student.to("cpu")
+        if block not in teachers:
+            pair.teacher.to("cpu")
+
+
+def _asked(stage: Stage) -> range:
+    """Blocks whose teachers a device of this stage asks: a baseline's those before, too."""
+    return range(0 if stage.from_data else stage.first, stage.stop)
 
 
 def _draws(student: nn.Module) -> bool:

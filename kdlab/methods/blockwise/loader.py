@@ -48,7 +48,9 @@ class Loader:
         return (views.to(self.device, non_blocking=True).float() - self.mean) / self.std
 
     def _views(self, ids: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(self.samples.views(ids, self.epoch))
+        views = torch.from_numpy(self.samples.views(ids, self.epoch))
+        # From pinned memory a GPU copies beside its computing; the thread pins, not the step.
+        return views.pin_memory() if self.device.type == "cuda" else views
 
     def served(self) -> Sequence[Tensor]:
         """No outputs of teacher blocks: the device computes them."""

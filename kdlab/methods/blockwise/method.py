@@ -14,10 +14,13 @@ from kdlab.experiment.spec import ExperimentSpec
 from kdlab.messages import typed
 from kdlab.methods.blockwise.cutting import Cuts
 from kdlab.methods.blockwise.prefix_pool import prefix_deployment
+from kdlab.methods.blockwise.puzzle.choice import BlockChoice
+from kdlab.methods.blockwise.puzzle.chosen import choose_blocks
 from kdlab.methods.blockwise.search import ArchitectureSearch
 from kdlab.methods.blockwise.served_prefix import ServedPrefix
 from kdlab.methods.blockwise.setup import check
 from kdlab.methods.blockwise.whole import train_whole
+from kdlab.models.block_library import BlockLibrary
 from kdlab.papers.edl_dist.generations import Generations
 from kdlab.papers.pipe_bd.execution_plan import RELAYED, PlanName
 from kdlab.papers.pipe_bd.stages import LEAD
@@ -71,6 +74,8 @@ class Blockwise(MethodSpec):
         experiment's soft_labels and loss.
     prefix: the teacher's first blocks are served by `teacher_pool`; plans tr, ahd and ir.
     search: architecture search; the student is a supernet.
+    choose: of a `models/block_library` the best blocks for a budget; then fine_tune trains them
+        together. student_cuts are the library's own.
     retrain: after a search the network that was found is trained so from fresh weights,
         in one process, with the experiment's soft_labels and loss.
     standby: processes that have imported everything and wait to replace a lost rank.
@@ -79,7 +84,15 @@ class Blockwise(MethodSpec):
 
     needs_teacher: ClassVar[bool] = True
     steers_loss: ClassVar[bool] = False  # that of blocks has no numbers
-    files = ("plan.json", "trace.json", "gantt.png", "breakdown.png", "architecture.yaml")
+    files = (
+        "plan.json",
+        "trace.json",
+        "gantt.png",
+        "breakdown.png",
+        "architecture.yaml",
+        "choice.json",
+        "choice.png",
+    )
 
     plan: PlanName = "ahd"
     compare: tuple[PlanName, ...] = ()
@@ -100,12 +113,15 @@ class Blockwise(MethodSpec):
     fine_tune: Recipe | None = None
     prefix: ServedPrefix | None = None
     search: ArchitectureSearch | None = None
+    choose: BlockChoice | None = None
     retrain: Recipe | None = None
     standby: Annotated[int, Range(ge=0, le=4)] = 0
     hang_s: Annotated[float, POSITIVE] = 60.0
 
     def cross_faults(self) -> Iterator[Fault]:
-        if bool(self.teacher_cuts) != bool(self.student_cuts):
+        if self.choose is not None:
+            yield from self._choice_faults()
+        elif bool(self.teacher_cuts) != bool(self.student_cuts):
             missing = "student_cuts" if self.teacher_cuts else "teacher_cuts"
             yield Fault(missing, "is empty; cut both networks, or neither")
         elif len(self.teacher_cuts) != len(self.student_cuts):
@@ -123,6 +139,18 @@ class Blockwise(MethodSpec):
         if len(set(self.compare)) < len(self.compare):
             yield Fault("compare", f"is {list(self.compare)}; name each plan once")
 
+    def _choice_faults(self) -> Iterator[Fault]:
+        if not self.teacher_cuts:
+            yield Fault(
+                "teacher_cuts", "is empty; the stand-ins of a library are of named blocks"
+            )
+        if self.student_cuts:
+            yield Fault(
+                "student_cuts", "is set with choose; a library is cut as its network is"
+            )
+        if self.search is not None:
+            yield Fault("search", "is set with choose; a student is searched or chosen")
+
     def _prefix_faults(self, prefix: ServedPrefix) -> Iterator[Fault]:
         blocks = len(self.teacher_cuts) + 1 if self.teacher_cuts else self.blocks
         if prefix.blocks > blocks:
@@ -139,7 +167,10 @@ class Blockwise(MethodSpec):
     @property
     def cuts(self) -> Cuts:
         """Where both networks are cut."""
-        return Cuts(self.teacher_cuts, self.student_cuts, self.blocks, self.last_loss)
+        own = self.student_cuts
+        if self.choose is not None:  # blocks of a library have numbers
+            own = tuple(map(str, range(len(self.teacher_cuts))))
+        return Cuts(self.teacher_cuts, own, self.blocks, self.last_loss)
 
     def serves(self, plan: str) -> bool:
         """Whether teacher blocks of this plan may be served."""
@@ -164,6 +195,21 @@ class Blockwise(MethodSpec):
             yield Fault(
                 "aggregation",
                 f"is {spec.aggregation.component}; methods/blockwise shares gradients itself",
+            )
+        library = isinstance(spec.student, BlockLibrary)
+        if library != (self.choose is not None):
+            has = (
+                "is a library of blocks without"
+                if library
+                else "is no library of blocks, with"
+            )
+            yield Fault("student", f"{has} method.choose; use both, or neither")
+        elif (
+            isinstance(spec.student, BlockLibrary)
+            and spec.student.cuts != self.teacher_cuts
+        ):
+            yield Fault(
+                "student.cuts", "differ from method.teacher_cuts; they are of one network"
             )
         if spec.compare:
             yield Fault("compare", "is of soft labels; compare plans with method.compare")
@@ -219,6 +265,8 @@ class Blockwise(MethodSpec):
         )
         with training.chaos(pool, group.targets):
             distilled = replace(typed(MemberResult, group.run()), failovers=group.failovers)
+        if self.choose is not None:
+            distilled = choose_blocks(self, training, distilled)
         if self.afterwards is None:
             return distilled
         searched = self.search is not None

@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from kdlab.errors import ModelError
 from kdlab.models.adapted import CHANNELS_LAST, Adapted, AdaptedModel, adapter, channels_of
+from kdlab.models.block_variants import variant_blocks
 from kdlab.models.model import ModelSpec, evaluating
 
 BlockLoss = Callable[[Tensor, Tensor], Tensor]  # (student's, teacher's) -> mean over rows
@@ -32,6 +33,21 @@ def soft_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
     return cross_entropy(student, teacher.softmax(1))
 
 
+@dataclass(frozen=True, slots=True)
+class SumOverVariants:
+    """The loss of a block of which there are several: each learns as if it were alone."""
+
+    loss: BlockLoss  # of one
+
+    def __call__(self, student: Tensor | Sequence[Tensor], teacher: Tensor) -> Tensor:
+        return torch.stack([self.loss(one, teacher) for one in student]).sum()
+
+
+def relative_mse(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean squared error over the teacher's mean square, so that blocks weigh alike (Puzzle)."""
+    return mse_loss(student, teacher) / teacher.square().mean().clamp_min(1e-12)
+
+
 def pairs_of(
     teachers: Sequence[nn.Module],
     students: Sequence[nn.Module],
@@ -41,7 +57,8 @@ def pairs_of(
 ) -> list[BlockPair]:
     """Teacher and student blocks that belong together, checked on some views.
 
-    The teacher's are frozen here; `views` are (N, C, H, W) float, already normalised.
+    The teacher's are frozen here; `views` are (N, C, H, W) float, already normalised. Of a block
+    that there are several of, each begins with what it shares with its teacher's.
 
     Raises:
         ModelError: their numbers differ, or a pair's outputs cannot meet.
@@ -65,7 +82,12 @@ def pairs_of(
             student.to(views.device, views.dtype)
         is_last = number == len(teachers) - 1
         soft = is_last and last_loss == "soft_cross_entropy"
-        found.append(BlockPair(teacher, student, soft_cross_entropy if soft else mse_loss))
+        loss: BlockLoss = soft_cross_entropy if soft else mse_loss
+        if variants := variant_blocks(block):
+            loss = SumOverVariants(soft_cross_entropy if soft else relative_mse)
+        for several in variants:
+            several.inherit(teacher)
+        found.append(BlockPair(teacher, student, loss))
         views, own = wanted, got
     return found
 

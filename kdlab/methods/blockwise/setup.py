@@ -18,9 +18,10 @@ from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cuts, Cutting, cut_both
 from kdlab.methods.blockwise.profiling import paths_of, unmeasured
 from kdlab.methods.blockwise.served_prefix import ServedPrefix, width_of
-from kdlab.models.model import Normalised
+from kdlab.models.block_library import BlockLibrary
+from kdlab.models.model import ModelSpec, Normalised
 from kdlab.models.pixel_mean import fit_pixel_mean
-from kdlab.models.proxyless import Proxyless, mixed_blocks
+from kdlab.models.proxyless import mixed_blocks
 from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan, programme
 from kdlab.train.sync_norm import check_norms
@@ -95,6 +96,8 @@ def check(method: "Blockwise", setup: TrainingSetup) -> None:
         BadInput: what, in one message.
     """
     spec, data = setup.spec, setup.data
+    if isinstance(spec.student, BlockLibrary):
+        _check_library(spec.student, spec)
     with torch.random.fork_rng():
         teacher = spec.teachers()[0].model.build(len(data.classes), data.shape[0])
         cutting = cutting_of(method.cuts, spec, teacher, data, 0, _CPU)
@@ -141,6 +144,20 @@ def check(method: "Blockwise", setup: TrainingSetup) -> None:
             )
 
 
+def _check_library(library: BlockLibrary, spec: ExperimentSpec) -> None:
+    """Whether its blocks stand in for those of this teacher."""
+    own, teacher = (
+        m.without_weights().to_dict() | {"mean": None, "std": None}
+        for m in (library.of, spec.teachers()[0].model)
+    )
+    if own != teacher:
+        apart = sorted(k for k in own | teacher if own.get(k) != teacher.get(k))
+        raise BadInput(
+            f"student.of is another network than the teacher ({', '.join(apart)} differ), whose "
+            "blocks it is to have stand-ins for. Give both the same type and settings."
+        )
+
+
 def _known_memory(method: "Blockwise", spec: ExperimentSpec) -> tuple[float, ...] | None:
     """Memory of each device in bytes, where it is known here: Dask workers say it later."""
     if spec.workers is not None and method.memory_gb is None:
@@ -163,8 +180,8 @@ def _check_prefix(prefix: ServedPrefix, width: int) -> None:
         )
 
 
-def write_architecture(found: Proxyless, folder: Path) -> str:
-    """What a search found, as a card of a model: copy it into a project's registry."""
+def write_architecture(found: ModelSpec, folder: Path) -> str:
+    """What a search or a choice found, as a card of a model: copy it into a project's registry."""
     path = folder / "architecture.yaml"
     head = "about: Found by a search of kdlab; teacher and data are in its run.\n"
     body = {k: v for k, v in found.to_dict().items() if v is not None}

@@ -169,7 +169,8 @@ class Worker:
             case relay.AwaitReceive(step):
                 received, works = self._receives.pop(step)
                 _wait(works)
-                self._input = received.to(self.memory)
+                # From pinned memory the host does not wait for the copy.
+                self._input = received.to(self.memory, non_blocking=True)
             case relay.AwaitSends(step):
                 _, works = self._sends.pop(step)
                 _wait(works)
@@ -191,7 +192,10 @@ class Worker:
         """Line 9, before its time: all rows of this device, from everybody who has some."""
         rows = self.rows(step)
         start, size = rows.start, rows.stop - rows.start
-        buffer = torch.empty((size, *self.shape), dtype=self.dtype, device=self.wire)
+        staged = self.memory.type == "cuda" and self.wire.type == "cpu"
+        buffer = torch.empty(
+            (size, *self.shape), dtype=self.dtype, device=self.wire, pin_memory=staged
+        )
         works = [
             dist.irecv(
                 buffer[t.start - start : t.stop - start],

@@ -27,6 +27,7 @@ _OF_THE_DISTILLATION = (
     "repeated",
     "rolled_back",
     "failovers",
+    "more",
 )
 
 

@@ -108,6 +108,10 @@ def compress(
         )
         samples += len(ids)
         sgd.alive()
+    spec = job.aggregation
+    assert isinstance(spec, EnsembleAggregation)
+    assert spec.compression is not None
+    spec.compression.reduce(sgd.model)
     if stream is trained:
         trained.taken += len(places)
     return WorkParts(

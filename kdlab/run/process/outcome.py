@@ -45,6 +45,7 @@ class MemberRow:
     bottleneck: str | None
     starved: float | None  # share of its time that the student waited for soft labels
     verdict: str | None  # the same in a sentence, with what would help
+    more: Mapping[str, float]  # what its method reports beside, by its own names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +177,7 @@ def row(result: MemberReport) -> MemberRow:
         bottleneck=None if slow is None else slow.side,
         starved=None if slow is None else slow.starved,
         verdict=None if slow is None else slow.sentence(),
+        more=result.more,
     )
 
 

@@ -1,0 +1,105 @@
+"""What is chosen: one stand-in for each block, the best for a budget, by an integer program.
+
+Puzzle's assumption is that what replacing one block costs in quality adds up over blocks, as
+latency and size do. So the best network is the solution of a small integer program, which HiGHS
+(in SciPy) solves exactly.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+
+from kdlab.config.spec import Range, Spec
+
+_OVER = Range(ge=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockChoice(Spec):
+    """What the student must be, and how its parts are measured.
+
+    faster: times as fast as the teacher, one image on one core; null is not asked for.
+    smaller: the teacher's parameters over the student's; null is not asked for.
+    engine: that computes the student where it is used. `auto` is ONNX Runtime where it is
+        installed, else PyTorch with its batch norms folded.
+    images: of the validation set, that say what a block that is replaced costs.
+    """
+
+    faster: Annotated[float, _OVER] | None = 2.0
+    smaller: Annotated[float, _OVER] | None = None
+    engine: Literal["auto", "folded", "onnxruntime", "openvino"] = "auto"
+    images: Annotated[int, Range(ge=1)] = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to have a block."""
+
+    block: int
+    name: str  # of the stand-in, or "same"
+    # Nats that the teacher's answers move by when this replaces its block alone: the mean of
+    # KL(teacher || teacher with it)
+    score: float
+    latency_ms: float  # of one image on one core
+    parameters: int
+
+
+def best(
+    options: Sequence[Option],
+    *,
+    latency_ms: float | None = None,
+    parameters: float | None = None,
+) -> list[Option] | None:
+    """The option of each block whose scores have the least sum within both budgets.
+
+    Args:
+        options: at least one of each block.
+        latency_ms: at most, in sum; None is any.
+        parameters: at most, in sum; None is any.
+
+    Returns:
+        One of each block, in order; None where nothing is within the budgets.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    blocks = sorted({option.block for option in options})
+    one_each = np.array([[o.block == block for o in options] for block in blocks], float)
+    limits = [LinearConstraint(one_each, 1, 1)]
+    for amounts, most in (
+        ([o.latency_ms for o in options], latency_ms),
+        ([o.parameters for o in options], parameters),
+    ):
+        if most is not None:
+            scale = max(1e-12, *amounts)  # tolerances of the solver are absolute
+            limits.append(
+                LinearConstraint([a / scale for a in amounts], -np.inf, most / scale)
+            )
+    found = milp(
+        [option.score for option in options],
+        integrality=np.ones(len(options)),
+        bounds=Bounds(0, 1),
+        constraints=limits,
+        options={"mip_rel_gap": 0.0},
+    )
+    if found.x is None:
+        return None
+    taken = [o for o, x in zip(options, found.x, strict=True) if x > 0.5]
+    return sorted(taken, key=lambda o: o.block)
+
+
+def frontier(options: Sequence[Option], steps: int = 12) -> list[tuple[float, float]]:
+    """Latency (ms) and score of the best choice for budgets from the quickest to all of it."""
+    blocks = {option.block for option in options}
+
+    def total(pick: bool) -> float:
+        of = max if pick else min
+        return sum(of(o.latency_ms for o in options if o.block == b) for b in blocks)
+
+    found = []
+    for budget in np.linspace(total(pick=False), total(pick=True), steps):
+        chosen = best(options, latency_ms=float(budget) * (1 + 1e-9))
+        if chosen is not None:
+            found.append((sum(o.latency_ms for o in chosen), sum(o.score for o in chosen)))
+    return sorted(set(found))

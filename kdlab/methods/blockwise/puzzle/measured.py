@@ -1,0 +1,111 @@
+"""What each stand-in costs: answers that move, and time on the machine it is made for."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div
+
+from kdlab.errors import BadInput
+from kdlab.models.engines import Asked, Engine, installed
+from kdlab.models.engines.choose import said
+
+_TIMED_S = 0.25  # for each network
+_LEAST = 7  # rounds
+
+
+@torch.inference_mode()
+def scores(
+    teachers: Sequence[nn.Module],
+    variants: Sequence[Mapping[str, nn.Module]],
+    batches: Iterable[Tensor],
+    alive: Callable[[], None] = lambda: None,
+) -> list[dict[str, float]]:
+    """How far the teacher's answers move with one of its blocks replaced (replace-1-block).
+
+    Args:
+        teachers: its blocks, in evaluation mode.
+        variants: of each block, in evaluation mode.
+        batches: normalised views (N, C, H, W) on the device of the blocks.
+        alive: called after each variant.
+
+    Returns:
+        Of each variant the mean of KL(teacher || teacher with it), in nats.
+    """
+    sums = [dict.fromkeys(of_block, 0.0) for of_block in variants]
+    seen = 0
+    for views in batches:
+        inputs = [views]
+        for block in teachers:
+            inputs.append(block(inputs[-1]))
+        right = inputs.pop().log_softmax(1)
+        seen += len(views)
+        for number, of_block in enumerate(variants):
+            for name, variant in of_block.items():
+                out = variant(inputs[number])
+                for later in teachers[number + 1 :]:
+                    out = later(out)
+                moved = kl_div(out.log_softmax(1), right, reduction="sum", log_target=True)
+                sums[number][name] += float(moved)
+                alive()
+    return [{name: s / seen for name, s in of_block.items()} for of_block in sums]
+
+
+def engine_of(name: str) -> Engine:
+    """The engine of this name that counts in fp32; `auto` is ONNX Runtime, or else `folded`.
+
+    Raises:
+        BadInput: it is not installed here.
+    """
+    here = {e.name: e for e in installed("cpu") if e.precision == "fp32"}
+    if name == "auto":
+        name = "onnxruntime" if "onnxruntime" in here else "folded"
+    if name not in here:
+        raise BadInput(
+            f"method.choose.engine is {name}, which is not installed here; there are "
+            f"{', '.join(here)}. pip install 'kdlab[onnx]' or 'kdlab[openvino]' brings the others."
+        )
+    return here[name]
+
+
+def prepared(engine: Engine, network: nn.Module, views: Tensor, what: str) -> Asked:
+    """Ready to answer, on one thread.
+
+    Raises:
+        BadInput: the engine cannot compute it.
+    """
+    try:
+        return engine.prepare(network.eval(), views, 1)
+    except Exception as error:  # libraries raise all kinds
+        raise BadInput(
+            f"{engine.name} cannot compute {what}: {said(error)}. Set method.choose.engine=folded "
+            "to measure in PyTorch, or leave that stand-in out of student.variants."
+        ) from error
+
+
+@torch.inference_mode()
+def latencies_ms(asks: Sequence[Asked], views: Sequence[Tensor]) -> list[float]:
+    """Milliseconds of one call of each on one thread: medians, all in turns.
+
+    Args:
+        asks: of `prepared`.
+        views: what each is asked about.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    taken: list[list[float]] = [[] for _ in asks]
+    try:
+        for ask, given in zip(asks, views, strict=True):  # warm
+            for _ in range(3):
+                ask(given)
+        end = time.perf_counter() + _TIMED_S * len(asks)
+        while len(taken[0]) < _LEAST or time.perf_counter() < end:
+            for ask, given, seconds in zip(asks, views, taken, strict=True):
+                begin = time.perf_counter()
+                ask(given)
+                seconds.append(time.perf_counter() - begin)
+    finally:
+        torch.set_num_threads(threads)
+    return [1e3 * median(seconds) for seconds in taken]

@@ -1,0 +1,59 @@
+"""Stand-ins for every block of a network at once (kdlab/models/block_variants.py)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from kdlab.config import Fault, register
+from kdlab.errors import ModelError
+from kdlab.models.block_variants import (
+    SAME,
+    STAND_INS,
+    StandIn,
+    VariantBlock,
+    pieces_of,
+    stand_in,
+)
+from kdlab.models.model import ModelSpec, Statistics
+
+
+@register("models/block_library")
+@dataclass(frozen=True, kw_only=True)
+class BlockLibrary(ModelSpec):
+    """Stand-ins for every block of a network; distil it blockwise, then choose among them.
+
+    of: the network, as the teacher is.
+    cuts: modules its blocks end with; the last block is the rest.
+    variants: stand-ins that are tried wherever a block can have them.
+    """
+
+    of: ModelSpec
+    cuts: tuple[str, ...]
+    variants: tuple[StandIn, ...] = STAND_INS
+
+    def cross_faults(self) -> Iterator[Fault]:
+        yield from super().cross_faults()
+        if not self.variants or len(set(self.variants)) < len(self.variants):
+            yield Fault(
+                "variants", f"is {list(self.variants)}; name each once, and one at least"
+            )
+
+    def architecture(self, num_classes: int, in_chans: int) -> nn.Module:
+        blocks, has_any = [], False
+        for piece in pieces_of(self.of, self.cuts, num_classes, in_chans):
+            made = {name: stand_in(piece, name) for name in self.variants}
+            found: dict[str, nn.Module] = {
+                name: one for name, one in made.items() if one is not None
+            }
+            has_any |= bool(found)
+            blocks.append(VariantBlock(found or {SAME: piece.block}))
+        if not has_any:
+            raise ModelError(
+                f"No block of {self.of.component} can be {', '.join(self.variants)}. Try other "
+                f"variants ({', '.join(STAND_INS)}) or other cuts."
+            )
+        return nn.Sequential(*blocks)
+
+    def normalisation(self) -> Statistics:
+        return self.of.normalisation()

@@ -1,0 +1,225 @@
+"""Cheaper stand-ins for a block of a network.
+
+Puzzle (Bercovich et al. 2024, arXiv:2411.19146), here for networks of images:
+
+    the search space: alternatives of each block of the parent        -> stand_in
+    blockwise local distillation: each learns its block by itself     -> VariantBlock
+    replace-1-block scores, integer program, the whole afterwards     -> methods/blockwise/puzzle
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from kdlab.errors import ModelError
+from kdlab.models.blocks import cut
+from kdlab.models.cifar_resnet import he_init
+from kdlab.models.model import ModelSpec, evaluating
+from kdlab.models.separable import separated
+
+StandIn = Literal["separable", "low_rank2", "low_rank4", "low_rank8", "linear", "skip"]
+STAND_INS: tuple[StandIn, ...] = get_args(StandIn)
+SAME = "same"  # the block as it is
+
+_SIDES = (
+    64,
+    224,
+    32,
+)  # of a probe: strides are the same at each, some networks take one only
+_RANK = "low_rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A block of a network, and what comes in and goes out of it for a probe."""
+
+    block: nn.Module
+    # before, after: shapes of a row
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    never_negative: bool  # what goes out, as behind a ReLU
+
+
+def pieces_of(
+    of: ModelSpec, cuts: Sequence[str], num_classes: int, in_chans: int
+) -> list[Piece]:
+    """The blocks of a network with fresh weights.
+
+    Args:
+        of: the network.
+        cuts: modules its blocks end with; the last block is the rest.
+        num_classes: of the network.
+        in_chans: channels of its images.
+
+    Raises:
+        ModelError: it cannot be cut so, or takes no image of 32, 64 or 224 pixels.
+    """
+    blocks = cut(of.architecture(num_classes, in_chans), cuts)
+    why = ""
+    for side in _SIDES:
+        count = 2 * in_chans * side * side
+        views = torch.linspace(-1, 1, count).view(2, in_chans, side, side)
+        try:
+            return _probed(blocks, views)
+        except (RuntimeError, AssertionError, ValueError) as error:
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+    raise ModelError(
+        f"{of.component} takes no images of {', '.join(map(str, _SIDES))} pixels ({why}), so the "
+        "shapes of its blocks are not known. Choose a network that does."
+    )
+
+
+@torch.no_grad()
+def _probed(blocks: Sequence[nn.Module], views: Tensor) -> list[Piece]:
+    found = []
+    with evaluating(*blocks):
+        for block in blocks:
+            out = block(views)
+            shapes = tuple(views.shape[1:]), tuple(out.shape[1:])
+            found.append(Piece(block, *shapes, never_negative=float(out.min()) >= 0))
+            views = out
+    return found
+
+
+def stand_in(piece: Piece, name: str) -> nn.Module | None:
+    """This stand-in for a block; None where the block has none of this name.
+
+    separable: spatial convolutions depthwise-separable, as in models/separable.
+    low_rankN: spatial convolutions of 1/N of their channels, and a 1×1 one to all of them.
+    linear: one 1×1 convolution, its norm, and a ReLU if the block ends with one.
+    skip: nothing at all, where shapes allow that.
+
+    Raises:
+        ModelError: nothing has this name.
+    """
+    if name == SAME:
+        return piece.block
+    if name not in STAND_INS:
+        raise ModelError(
+            f"There is no stand-in {name!r}; there are {SAME}, {', '.join(STAND_INS)}."
+        )
+    if name == "skip":
+        return nn.Identity() if piece.before == piece.after else None
+    if name == "linear":
+        return _linear(piece)
+    made = copy.deepcopy(piece.block)
+    changed = False
+    for path, conv in list(made.named_modules()):
+        if not isinstance(conv, nn.Conv2d) or conv.groups > 1:
+            continue
+        other = _cheaper(conv, name)
+        if other is not None:
+            parent, _, last = path.rpartition(".")
+            setattr(made.get_submodule(parent), last, other)
+            changed = True
+    return made if changed else None
+
+
+def _cheaper(conv: nn.Conv2d, name: str) -> nn.Module | None:
+    """None where that saves nothing."""
+    own = conv.weight.numel()
+    if conv.kernel_size == (1, 1):
+        return None
+    if name == "separable":
+        made = separated(conv)
+    else:
+        rank = conv.out_channels // int(name.removeprefix(_RANK))
+        if rank < 1:
+            return None
+        made = _low_rank(conv, rank)
+    return made if sum(p.numel() for p in made.parameters()) < own else None
+
+
+def _low_rank(conv: nn.Conv2d, rank: int) -> nn.Sequential:
+    narrow = nn.Conv2d(
+        conv.in_channels,
+        rank,
+        conv.kernel_size,  # type: ignore[arg-type]  # two ints at run time
+        conv.stride,  # type: ignore[arg-type]
+        conv.padding,  # type: ignore[arg-type]
+        bias=False,
+    )
+    wide = nn.Conv2d(rank, conv.out_channels, 1, bias=conv.bias is not None)
+    made = nn.Sequential(narrow, wide)
+    he_init(made)
+    return made
+
+
+def _linear(piece: Piece) -> nn.Module | None:
+    if len(piece.before) != 3 or len(piece.after) != 3:
+        return None
+    stride = max(1, round(piece.before[1] / piece.after[1]))
+    if tuple(ceil(side / stride) for side in piece.before[1:]) != piece.after[1:]:
+        return None
+    channels, own = piece.before[0], piece.after[0]
+    made = nn.Sequential(
+        nn.Conv2d(channels, own, 1, stride, bias=False), nn.BatchNorm2d(own)
+    )
+    if piece.never_negative:
+        made.append(nn.ReLU())
+    he_init(made)
+    return made
+
+
+class VariantBlock(nn.Module):
+    """All stand-ins of one block.
+
+    In training mode it answers with what each puts out, in evaluation mode with what `shown`
+    does.
+    """
+
+    traced_whole = True
+
+    def __init__(self, variants: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.variants = nn.ModuleDict(variants)
+        self.shown = next(iter(variants))
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        if self.training:
+            return tuple(variant(x) for variant in self.variants.values())
+        out: Tensor = self.variants[self.shown](x)
+        return out
+
+    @torch.no_grad()
+    def inherit(self, block: nn.Module) -> None:
+        """Take over what each stand-in shares with a trained block.
+
+        Tensors of the same name and shape are copied; a convolution of low rank begins as the
+        nearest one of that rank (Eckart and Young).
+        """
+        own = block.state_dict()
+        for name, variant in self.variants.items():
+            for key, tensor in variant.state_dict().items():
+                if key in own and own[key].shape == tensor.shape:
+                    tensor.copy_(own[key])
+            if name.startswith(_RANK):
+                for path, pair in variant.named_modules():
+                    weight = own.get(f"{path}.weight")
+                    if weight is not None and isinstance(pair, nn.Sequential):
+                        _nearest(pair, weight, own.get(f"{path}.bias"))
+
+
+def _nearest(pair: nn.Sequential, weight: Tensor, bias: Tensor | None) -> None:
+    """The two convolutions whose product is nearest to one of this weight (out, in, k, k)."""
+    narrow, wide = pair
+    assert isinstance(narrow, nn.Conv2d)
+    assert isinstance(wide, nn.Conv2d)
+    rank = narrow.out_channels
+    left, values, right = torch.linalg.svd(
+        weight.reshape(weight.shape[0], prod(weight.shape[1:])), full_matrices=False
+    )
+    root = values[:rank].sqrt()
+    narrow.weight.copy_((root[:, None] * right[:rank]).view_as(narrow.weight))
+    wide.weight.copy_((left[:, :rank] * root).view_as(wide.weight))
+    if bias is not None and wide.bias is not None:
+        wide.bias.copy_(bias)
+
+
+def variant_blocks(module: nn.Module) -> list[VariantBlock]:
+    return [m for m in module.modules() if isinstance(m, VariantBlock)]

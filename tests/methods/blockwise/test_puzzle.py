@@ -1,0 +1,143 @@
+"""The choice among stand-ins: exact, by scores that are what they say."""
+
+import itertools
+import random
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import kl_div
+
+from kdlab.errors import BadInput
+from kdlab.methods.blockwise.pairs import SumOverVariants, relative_mse
+from kdlab.methods.blockwise.puzzle.choice import Option, best, frontier
+from kdlab.methods.blockwise.puzzle.measured import (
+    engine_of,
+    latencies_ms,
+    prepared,
+    scores,
+)
+
+
+def table(rng, blocks, names):
+    return [
+        Option(
+            block=block,
+            name=f"v{number}",
+            score=rng.uniform(0, 1),
+            latency_ms=rng.uniform(0.1, 2),
+            parameters=rng.randrange(1, 10_000),
+        )
+        for block in range(blocks)
+        for number in range(rng.randrange(1, names + 1))
+    ]
+
+
+def test_no_other_choice_within_the_budgets_is_better():
+    """Three hundred random tables against a search of everything."""
+    rng, none = random.Random(0), 0
+    for _ in range(300):
+        options = table(rng, blocks=rng.randrange(1, 6), names=4)
+        blocks = max(o.block for o in options) + 1
+        ms, size = rng.uniform(0.3, 1.5) * blocks, rng.uniform(2000, 9000) * blocks
+        ms = None if rng.random() < 0.2 else ms
+        size = None if rng.random() < 0.4 else size
+        every = [
+            picks
+            for picks in itertools.product(
+                *([o for o in options if o.block == b] for b in range(blocks))
+            )
+            if (ms is None or sum(o.latency_ms for o in picks) <= ms)
+            and (size is None or sum(o.parameters for o in picks) <= size)
+        ]
+        found = best(options, latency_ms=ms, parameters=size)
+        if not every:
+            assert found is None
+            none += 1
+            continue
+        assert found is not None
+        assert [o.block for o in found] == list(range(blocks))
+        least = min(sum(o.score for o in picks) for picks in every)
+        assert sum(o.score for o in found) == pytest.approx(least, abs=1e-6)
+    assert 10 < none < 290
+
+
+def test_thirty_blocks_of_eight_are_chosen_among_at_once():
+    rng = random.Random(1)
+    options = [
+        Option(b, f"v{v}", rng.random(), rng.random(), rng.randrange(1000))
+        for b in range(30)
+        for v in range(8)
+    ]
+    chosen = best(options, latency_ms=6.0, parameters=8_000)
+    assert chosen is not None
+    assert sum(o.latency_ms for o in chosen) <= 6.0 + 1e-6
+
+
+def test_a_larger_budget_never_costs_more():
+    options = table(random.Random(3), blocks=5, names=4)
+    points = frontier(options)
+    assert len(points) > 2
+    assert points == sorted(points)
+    moved = [score for _, score in points]
+    assert moved == sorted(moved, reverse=True)
+
+
+def test_scores_are_the_divergence_with_one_block_replaced():
+    torch.manual_seed(0)
+    teachers = [nn.Linear(6, 6), nn.Sequential(nn.Linear(6, 6), nn.ReLU()), nn.Linear(6, 4)]
+    variants = [
+        {"same": teachers[0], "skip": nn.Identity()},
+        {"same": teachers[1], "other": nn.Linear(6, 6)},
+        {"same": teachers[2]},
+    ]
+    batches = [torch.randn(5, 6), torch.randn(3, 6)]
+    found = scores(teachers, variants, batches)
+    assert (
+        found[0]["same"]
+        == found[1]["same"]
+        == found[2]["same"]
+        == pytest.approx(0, abs=1e-6)
+    )
+    views = torch.cat(batches)
+    right = nn.Sequential(*teachers)(views).softmax(1)
+    for place, name in ((0, "skip"), (1, "other")):
+        blocks = list(teachers)
+        blocks[place] = variants[place][name]
+        moved = nn.Sequential(*blocks)(views).softmax(1)
+        wanted = (right * (right / moved).log()).sum(1).mean()
+        assert found[place][name] == pytest.approx(wanted.item(), rel=1e-4)
+        assert kl_div(moved.log(), right, reduction="batchmean").item() == pytest.approx(
+            found[place][name], rel=1e-4
+        )
+
+
+def test_each_of_several_learns_as_if_it_were_alone():
+    torch.manual_seed(0)
+    target, one, other = torch.randn(4, 3, 2, 2), *(nn.Conv2d(3, 3, 1) for _ in range(2))
+    views = torch.randn(4, 3, 2, 2)
+    SumOverVariants(relative_mse)((one(views), other(views)), target).backward()
+    together = one.weight.grad.clone()
+    one.zero_grad()
+    relative_mse(one(views), target).backward()
+    torch.testing.assert_close(one.weight.grad, together)
+    half = relative_mse(target / 2, target)
+    torch.testing.assert_close(half, torch.tensor(0.25))
+
+
+@pytest.mark.parametrize("name", ["folded", "onnxruntime"])
+def test_what_takes_longer_is_seen_to(name):
+    """Of 200 times the work; not how long, only which."""
+    engine = engine_of(name)
+    views = torch.randn(1, 32, 48, 48)
+    small = nn.Conv2d(32, 4, 1)
+    large = nn.Sequential(*(nn.Conv2d(32, 32, 3, padding=1) for _ in range(6)))
+    asks = [prepared(engine, net, views, "it") for net in (small, large)]
+    quick, slow = latencies_ms(asks, [views, views])
+    assert quick < slow
+
+
+def test_an_engine_that_is_not_there_is_said():
+    with pytest.raises(BadInput, match="engine is magic, which is not"):
+        engine_of("magic")
+    assert engine_of("auto").name == "onnxruntime"  # of the development extra

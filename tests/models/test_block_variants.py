@@ -1,0 +1,148 @@
+"""Stand-ins for blocks: shapes, what they inherit, and networks made of them."""
+
+import pytest
+import torch
+from torch import nn
+
+from kdlab.errors import ModelError, SpecError
+from kdlab.models.block_library import BlockLibrary
+from kdlab.models.block_variants import (
+    SAME,
+    STAND_INS,
+    VariantBlock,
+    pieces_of,
+    stand_in,
+    variant_blocks,
+)
+from kdlab.models.chosen_blocks import ChosenBlocks
+from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.models.timm import TimmModel
+
+NET = CifarResNet(depth=8, width=(8, 8, 16, 32))
+CUTS = ("stem", "blocks.0", "blocks.1", "blocks.2")
+
+
+def parameters(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("name", STAND_INS)
+def test_a_stand_in_has_the_shapes_of_its_block_and_costs_less(name):
+    found = 0
+    for piece in pieces_of(NET, CUTS, 10, 3):
+        made = stand_in(piece, name)
+        if made is None:
+            continue
+        found += 1
+        out = made.eval()(torch.zeros(3, *piece.before))
+        assert tuple(out.shape[1:]) == piece.after
+        assert parameters(made) < parameters(piece.block) or not parameters(piece.block)
+        if piece.never_negative and name == "linear":
+            assert made(torch.randn(3, *piece.before)).min().item() >= 0
+    assert found
+
+
+def test_only_what_has_the_shape_can_be_skipped():
+    pieces = pieces_of(NET, CUTS, 10, 3)
+    assert [stand_in(piece, "skip") is not None for piece in pieces] == [
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert [stand_in(piece, "linear") is not None for piece in pieces] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
+    with pytest.raises(ModelError, match="no stand-in 'magic'"):
+        stand_in(pieces[0], "magic")
+
+
+def test_a_convolution_of_low_rank_begins_as_the_nearest_one():
+    torch.manual_seed(0)
+    piece = pieces_of(NET, CUTS, 10, 3)[1]
+    made = stand_in(piece, "low_rank2")
+    several = VariantBlock({"low_rank2": made})
+    trained = stand_in(piece, SAME)
+    several.inherit(trained)
+    pair = made.get_submodule("blocks.0.conv1")
+    narrow, wide = pair[0].weight, pair[1].weight
+    product = torch.einsum("or,rikl->oikl", wide[:, :, 0, 0], narrow)
+    weight = trained.state_dict()["blocks.0.conv1.weight"]
+    # No matrix of this rank is nearer (Eckart and Young): what is left is the other values.
+    values = torch.linalg.svdvals(weight.reshape(8, -1))
+    apart = (product - weight).norm()
+    torch.testing.assert_close(apart, values[4:].norm(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_shared_with_the_block_is_inherited():
+    torch.manual_seed(0)
+    trained = pieces_of(NET, CUTS, 10, 3)[2].block
+    library = BlockLibrary(of=NET, cuts=CUTS).architecture(10, 3)
+    block = variant_blocks(library)[2]
+    block.inherit(trained)
+    own = trained.state_dict()
+    separable = block.variants["separable"].state_dict()
+    same = [k for k in separable if k in own and own[k].shape == separable[k].shape]
+    assert "blocks.1.shortcut.0.weight" in same
+    assert all(torch.equal(separable[k], own[k]) for k in same)
+
+
+def test_in_training_all_answer_and_else_the_one_that_is_shown():
+    block = VariantBlock({"skip": nn.Identity(), "linear": nn.Conv2d(4, 4, 1)})
+    views = torch.randn(2, 4, 5, 5)
+    skipped, other = block.train()(views)
+    assert torch.equal(skipped, views)
+    assert torch.equal(other, block.variants["linear"](views))
+    block.shown = "linear"
+    assert torch.equal(block.eval()(views), other)
+
+
+def test_a_choice_has_the_weights_it_is_given(tmp_path):
+    """The names of a chosen network's weights are those of the library's, block by block."""
+    library = BlockLibrary(of=NET, cuts=CUTS).architecture(10, 3)
+    choices = ("linear", "skip", "separable", "low_rank4", SAME)
+    spec = ChosenBlocks(of=NET, cuts=CUTS, choices=choices)
+    model = spec.build(10, 3)
+    parts = []
+    for name, block, piece in zip(
+        choices, variant_blocks(library), pieces_of(NET, CUTS, 10, 3), strict=True
+    ):
+        parts.append(piece.block if name == SAME else block.variants[name])
+    model.net.load_state_dict(nn.Sequential(*parts).state_dict())
+    views = torch.randn(2, 3, 32, 32)
+    whole = nn.Sequential(*parts).eval()
+    assert torch.equal(model.net.eval()(views), whole(views))
+
+
+def test_what_cannot_be_is_said():
+    with pytest.raises(ModelError, match="Block 2 of models/cifar_resnet cannot be 'skip'"):
+        ChosenBlocks(of=NET, cuts=CUTS, choices=(SAME, SAME, "skip", SAME, SAME)).build(
+            10, 3
+        )
+    with pytest.raises(SpecError, match=r"(?s)there are 5 blocks.*'magic'"):
+        ChosenBlocks(of=NET, cuts=CUTS, choices=("magic",))
+    with pytest.raises(SpecError, match="name each once, and one at least"):
+        BlockLibrary(of=NET, cuts=CUTS, variants=())
+    with pytest.raises(ModelError, match="No block of models/cifar_resnet can be skip"):
+        BlockLibrary(of=NET, cuts=("blocks.1",), variants=("skip",)).architecture(10, 3)
+
+
+@pytest.mark.parametrize(
+    ("variant", "cuts"),
+    [
+        ("mobilenetv3_small_050", ("blocks.0", "blocks.1")),
+        ("resnet18", ("layer1", "layer2")),
+    ],
+)
+def test_networks_of_timm_have_stand_ins(variant, cuts):
+    of = TimmModel(variant=variant)
+    blocks = variant_blocks(BlockLibrary(of=of, cuts=cuts).architecture(5, 3))
+    assert len(blocks) == 3
+    assert set(blocks[1].variants) & set(
+        STAND_INS
+    )  # the last is a head of 1×1 convolutions
