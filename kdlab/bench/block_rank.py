@@ -143,6 +143,7 @@ def running(
             prefix=[p.teacher for p in pairs[: stage.first]] if stage.from_data else (),
             schedule=partial(draw_paths, nn.ModuleList(pair.student for pair in own)),
             relay=relay,
+            norm=of.norm,
         )
         workers.append(Worker(plan, rank, job, groups, cutting.shapes[stage.first]))
         loaders.append(loader)
@@ -182,7 +183,7 @@ def profile_of(
     loader.close()
     profile = planning.gathered(blocks, device, load_s)
     sharing = measured_sharing(
-        StageCosts(profile, batch),
+        StageCosts(profile, batch, sync_norms=of.norm == "sync"),
         config.rank,
         cutting.pairs,
         views,
@@ -199,9 +200,10 @@ def measure(config: BlockRankConfig) -> SliceTimes:
     cutting, samples = of.cutting(device), of.samples(batch)
     paths = paths_of(cutting.student)
     profile = profile_of(of, cutting, samples, config, max_s=config.profile_s, paths=paths)
-    costs = StageCosts(profile, batch, lead=config.lead)
+    costs = partial(StageCosts, batch=batch, lead=config.lead, sync_norms=of.norm == "sync")
+    first = costs(profile)
     names = config.variants
-    programmes = {name: made(name, costs) for name in names}
+    programmes = {name: made(name, first) for name in names}
     variants = {
         name: running(what, of, cutting, samples, rank, device)
         for name, what in programmes.items()
@@ -217,7 +219,7 @@ def measure(config: BlockRankConfig) -> SliceTimes:
     for number in range(config.rounds):
         # Beside the steps it speaks of: a host drifts by tens of percent within minutes.
         beside = profile_of(of, cutting, samples, config, steps=_AGAIN, paths=paths)
-        now = StageCosts(beside, batch, lead=config.lead)
+        now = costs(beside)
         for name in names:
             if name != "ideal":
                 predicted[name].append(predicted_s(programmes[name], now))
@@ -233,7 +235,7 @@ def measure(config: BlockRankConfig) -> SliceTimes:
         seconds=found,
         predicted=predicted,
         parts={name: _parts(one) for name, one in variants.items()},
-        bound_over_dp=costs.data_parallel_s() / costs.ideal_s(),
+        bound_over_dp=first.data_parallel_s() / first.ideal_s(),
         programmes={name: plain(what) for name, what in programmes.items()},
     )
 

@@ -1,4 +1,8 @@
-"""The two workloads of Pipe-BD at CIFAR-10's shape, for benchmarks: no accuracy here."""
+"""Workloads of Pipe-BD at CIFAR-10's shape, for benchmarks: no accuracy here.
+
+The paper's two, and one that no pipeline of two devices balances: a ResNet cut where users cut it,
+behind each of its three stages, which are of about the same work.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,6 +12,7 @@ import torch
 from kdlab.data.samples import PlannedSamples, planned
 from kdlab.data.synthetic import Synthetic
 from kdlab.methods.blockwise.cutting import Cuts, Cutting, cut_both
+from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.cifar_vgg import CifarVgg
 from kdlab.models.model import ModelSpec
 from kdlab.models.proxyless import Proxyless
@@ -16,7 +21,7 @@ from kdlab.models.separable import Separable
 from kdlab.train.recipe import Recipe
 from kdlab.train.teacher import frozen
 
-Name = Literal["compression", "nas"]
+Name = Literal["compression", "nas", "stages"]
 
 # VGG-16 has 13 convolutions, each with norm and activation behind it: 13 blocks.
 _VGG_ENDS = (2, 5, 9, 12, 16, 19, 22, 26, 29, 32, 36, 39)
@@ -29,6 +34,7 @@ class Workload:
     student: ModelSpec
     cuts: Cuts
     recipe: Recipe
+    norm: Literal["sync", "local"] = "sync"  # batch statistics of a shared stage
 
     def cutting(self, device: torch.device) -> Cutting:
         torch.manual_seed(0)
@@ -42,17 +48,25 @@ class Workload:
 
 
 def workload(name: Name) -> Workload:
-    """VGG-16 to depthwise-separable blocks, or MobileNetV2 to the search space."""
+    """VGG-16 to separable blocks, MobileNetV2 to the search space, or a ResNet's stages."""
     if name == "compression":
         ends = tuple(f"features.{end}" for end in _VGG_ENDS)
         recipe = Recipe(lr=0.1, epochs=1, threads=1, weight_decay=5e-4)
         vgg = CifarVgg(depth=16)
         separable = Separable(of=vgg, only=(2, 3, 8, 9, 11, 12))  # Table II's
         return Workload(name, vgg, separable, _cuts(ends), recipe)
+    if name == "stages":
+        width = (32, 32, 64, 128)
+        cuts = Cuts(
+            ("blocks.1", "blocks.3"), ("blocks.0", "blocks.1"), 3, "soft_cross_entropy"
+        )
+        recipe = Recipe(lr=0.05, epochs=1, threads=1, weight_decay=5e-4)
+        teacher, student = (CifarResNet(depth=depth, width=width) for depth in (14, 8))
+        return Workload(name, teacher, student, cuts, recipe, norm="local")
     ends = tuple(f"stages.{stage}" for stage in range(5))
     recipe = Recipe(lr=0.005, epochs=1, threads=1, nesterov=True, weight_decay=5e-4)
-    teacher, student = Proxyless(small=True), ProxylessSupernet(small=True)
-    return Workload(name, teacher, student, _cuts(ends), recipe)
+    found = Proxyless(small=True), ProxylessSupernet(small=True)
+    return Workload(name, *found, _cuts(ends), recipe)
 
 
 def _cuts(ends: tuple[str, ...]) -> Cuts:

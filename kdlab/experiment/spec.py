@@ -221,6 +221,10 @@ class ExperimentSpec(Spec):
                 f"{self.soft_labels.component}; describe the served source there "
                 "(type: cluster/served)",
             )
+        only = self.student.trained_by
+        if only is not None and self.method.component != only:
+            has = f"is {self.student.component}, which {only} alone can train"
+            yield Fault("student", f"{has}; method is {self.method.component}")
         taught = [m.source for m in self.members() if m.source.needs_teacher != "none"]
         if taught and not self.teachers() and not self.method.needs_teacher:
             yield Fault("teacher", f"is missing; {taught[0].component} needs one")

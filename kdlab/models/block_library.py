@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
@@ -28,6 +29,8 @@ class BlockLibrary(ModelSpec):
     variants: stand-ins that are tried wherever a block can have them.
     """
 
+    trained_by: ClassVar[str | None] = "methods/blockwise"
+
     of: ModelSpec
     cuts: tuple[str, ...]
     variants: tuple[StandIn, ...] = STAND_INS
@@ -47,7 +50,9 @@ class BlockLibrary(ModelSpec):
                 name: one for name, one in made.items() if one is not None
             }
             has_any |= bool(found)
-            blocks.append(VariantBlock(found or {SAME: piece.block}))
+            if not any(list(one.parameters()) for one in found.values()):
+                found[SAME] = piece.block  # a block has something to train
+            blocks.append(VariantBlock(found))
         if not has_any:
             raise ModelError(
                 f"No block of {self.of.component} can be {', '.join(self.variants)}. Try other "

@@ -8,7 +8,8 @@ Puzzle (Bercovich et al. 2024, arXiv:2411.19146), here for networks of images:
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Literal, get_args
@@ -57,11 +58,14 @@ def pieces_of(
         in_chans: channels of its images.
 
     Raises:
-        ModelError: it cannot be cut so, or takes no image of 32, 64 or 224 pixels.
+        ModelError: it cannot be cut so, or takes no images of any usual size.
     """
-    blocks = cut(of.architecture(num_classes, in_chans), cuts)
+    # What is traced keeps its mode: in that of training, dropout would go on for ever.
+    net = of.without_weights().architecture(num_classes, in_chans).eval()
+    own = getattr(net, "pretrained_cfg", {}).get("input_size", (0,))[-1]  # of timm's
+    blocks = cut(net, cuts)
     why = ""
-    for side in _SIDES:
+    for side in dict.fromkeys((*((own,) if own else ()), *_SIDES)):
         count = 2 * in_chans * side * side
         views = torch.linspace(-1, 1, count).view(2, in_chans, side, side)
         try:
@@ -99,6 +103,17 @@ def stand_in(piece: Piece, name: str) -> nn.Module | None:
     """
     if name == SAME:
         return piece.block
+    made = _made(piece, name)
+    return made if made is not None and _fits(made, piece) else None
+
+
+@torch.no_grad()
+def _fits(made: nn.Module, piece: Piece) -> bool:
+    with evaluating(made):
+        return tuple(made(torch.zeros(2, *piece.before)).shape[1:]) == piece.after
+
+
+def _made(piece: Piece, name: str) -> nn.Module | None:
     if name not in STAND_INS:
         raise ModelError(
             f"There is no stand-in {name!r}; there are {SAME}, {', '.join(STAND_INS)}."
@@ -110,7 +125,8 @@ def stand_in(piece: Piece, name: str) -> nn.Module | None:
     made = copy.deepcopy(piece.block)
     changed = False
     for path, conv in list(made.named_modules()):
-        if not isinstance(conv, nn.Conv2d) or conv.groups > 1:
+        # Not those of timm that pad by themselves.
+        if type(conv) is not nn.Conv2d or conv.groups > 1:
             continue
         other = _cheaper(conv, name)
         if other is not None:
@@ -142,6 +158,7 @@ def _low_rank(conv: nn.Conv2d, rank: int) -> nn.Sequential:
         conv.kernel_size,  # type: ignore[arg-type]  # two ints at run time
         conv.stride,  # type: ignore[arg-type]
         conv.padding,  # type: ignore[arg-type]
+        conv.dilation,  # type: ignore[arg-type]
         bias=False,
     )
     wide = nn.Conv2d(rank, conv.out_channels, 1, bias=conv.bias is not None)
@@ -151,7 +168,8 @@ def _low_rank(conv: nn.Conv2d, rank: int) -> nn.Sequential:
 
 
 def _linear(piece: Piece) -> nn.Module | None:
-    if len(piece.before) != 3 or len(piece.after) != 3:
+    is_of_maps = any(isinstance(m, nn.Conv2d) for m in piece.block.modules())
+    if len(piece.before) != 3 or len(piece.after) != 3 or not is_of_maps:
         return None
     stride = max(1, round(piece.before[1] / piece.after[1]))
     if tuple(ceil(side / stride) for side in piece.before[1:]) != piece.after[1:]:
@@ -179,9 +197,10 @@ class VariantBlock(nn.Module):
         super().__init__()
         self.variants = nn.ModuleDict(variants)
         self.shown = next(iter(variants))
+        self.all_answer = False  # in evaluation mode too
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        if self.training:
+        if self.training or self.all_answer:
             return tuple(variant(x) for variant in self.variants.values())
         out: Tensor = self.variants[self.shown](x)
         return out
@@ -219,6 +238,19 @@ def _nearest(pair: nn.Sequential, weight: Tensor, bias: Tensor | None) -> None:
     wide.weight.copy_((left[:, :rank] * root).view_as(wide.weight))
     if bias is not None and wide.bias is not None:
         wide.bias.copy_(bias)
+
+
+@contextmanager
+def all_answer(module: nn.Module) -> Iterator[None]:
+    """All stand-ins answer in evaluation mode too while the block goes on: to be measured."""
+    blocks = variant_blocks(module)
+    for block in blocks:
+        block.all_answer = True
+    try:
+        yield
+    finally:
+        for block in blocks:
+            block.all_answer = False
 
 
 def variant_blocks(module: nn.Module) -> list[VariantBlock]:

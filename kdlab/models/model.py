@@ -86,6 +86,7 @@ class ModelSpec(Spec, ABC):
         """
 
     statistics: ClassVar[Statistics] = ((0.5,), (0.5,))
+    trained_by: ClassVar[str | None] = None  # the only method that can; None is any
 
     def normalisation(self) -> Statistics:
         """Statistics the network was made for; kdlab's own networks take -1..1."""

@@ -76,6 +76,7 @@ def separated(conv: nn.Conv2d) -> nn.Module:
         conv.kernel_size,  # type: ignore[arg-type]  # two ints at run time
         conv.stride,  # type: ignore[arg-type]
         conv.padding,  # type: ignore[arg-type]
+        conv.dilation,  # type: ignore[arg-type]
         groups=channels,
         bias=False,
     )

@@ -17,16 +17,16 @@ def model_card(
     run_id: str,
     dataset: str,
     spec: dict[str, Any],
+    network: str,
     spec_hash: str,
     teacher_top1: float | None,
 ) -> str:
-    """The card of one member of a run."""
+    """The card of one member of a run; `network` is what the student is in the end."""
     teacher = "none" if teacher_top1 is None else f"{teacher_top1:.2f} % top-1 on test"
-    student = spec["student"]
     costs = ""
     if result.costs:  # else they could not be measured
         costs = f"{markdown_table(HEAD, cost_rows(result.costs))}\n\n"
-    return f"""# {student["type"]} distilled on {dataset}
+    return f"""# {network} distilled on {dataset}
 
 Student of run `{run_id}` ({experiment}), member `{result.member}`, spec `{spec_hash}`.
 

@@ -36,9 +36,10 @@ class Trained(MeasurementSpec):
     top1 and top5 are of the last epoch on test images, best of the epoch that was best on
     validation, ece the calibration error; a difference is taken seed by seed. `global/` is that of
     several local models' global one, `seconds/` and `exchanged_mb/` what they took side by side
-    and each took in from the others. `beyond/SOURCE-OTHER` is the difference of the means, less the
-    sum of both standard deviations; `kept_pct/` is top1 in percent of the teacher's. What a
-    method reports beside has its own name: `faster_than_teacher/SOURCE`.
+    and each took in from the others, `wall/` seconds with all that belongs to a training.
+    `beyond/SOURCE-OTHER` is the difference of the means, less the sum of both standard
+    deviations; `kept_pct/` is top1 in percent of the teacher's. What a method reports beside has
+    its own name: `faster_than_teacher/SOURCE`.
     `cost/student/latency_ms` and the like is what a model costs, `smaller/latency_ms` the
     teacher's over the student's; `apart/onnx` how far the scores of an export are from the
     student's on real images, `same_top1/onnx` on how many its top-1 is the same, in percent.
@@ -187,6 +188,7 @@ _OF_A_ROW = {
     "top5": "student_top5",
     "global": "global_top1",
     "seconds": "train_seconds",
+    "wall": "wall_seconds",
     "exchanged_mb": "exchanged_mb",
     "samples_per_second": "samples_per_second",
     "lost": "samples_lost",
@@ -208,7 +210,7 @@ def _beside(
     kept = {
         name.replace("top1", "kept_pct", 1): [100 * own / teacher for own in every]
         for name, every in values.items()
-        if name.startswith("top1/")
+        if name.startswith("top1/") and teacher > 0
     }
     return kept | {f"top1/{label}": [teacher]}
 

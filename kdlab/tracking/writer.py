@@ -27,7 +27,7 @@ from kdlab.events.runs import (
 from kdlab.events.training import EpochDone, Paused, Steered, StepLogged, WentOn
 from kdlab.tracking.event_writer import STATES, EventWriter
 from kdlab.tracking.logged_model import log_student
-from kdlab.tracking.names import COST, LEARNING, METRICS, SPEED, run_name
+from kdlab.tracking.names import COST, LEARNING, METRICS, SPEED, metric, run_name
 from kdlab.tracking.sheet import sheet
 
 _MAX_METRICS = 1000
@@ -167,6 +167,7 @@ class Writer(EventWriter):
             "global_top1": result.get("global_top1"),
         }
         final = {METRICS[k]: float(v) for k, v in found.items() if v is not None}
+        final |= {metric(k): float(v) for k, v in result.get("more", {}).items()}
         for who, cost in result.get("costs", {}).items():
             final |= {f"{COST}/{who}_{name}": float(value) for name, value in cost.items()}
         self._add(run, final, event.time, result["steps"])

@@ -10,6 +10,7 @@ from kdlab.models.block_variants import (
     SAME,
     STAND_INS,
     VariantBlock,
+    all_answer,
     pieces_of,
     stand_in,
     variant_blocks,
@@ -130,6 +131,33 @@ def test_what_cannot_be_is_said():
         BlockLibrary(of=NET, cuts=CUTS, variants=())
     with pytest.raises(ModelError, match="No block of models/cifar_resnet can be skip"):
         BlockLibrary(of=NET, cuts=("blocks.1",), variants=("skip",)).architecture(10, 3)
+
+
+def test_what_has_nothing_to_train_keeps_its_block_beside():
+    library = BlockLibrary(of=NET, cuts=CUTS, variants=("skip",)).architecture(10, 3)
+    assert [list(b.variants) for b in variant_blocks(library)] == [
+        [SAME],
+        ["skip", SAME],
+        [SAME],
+        [SAME],
+        [SAME],
+    ]
+    assert all(list(block.parameters()) for block in variant_blocks(library))
+
+
+def test_dropout_of_the_network_is_not_traced_as_if_it_trained():
+    of = TimmModel(variant="resnet18", drop_rate=0.5)
+    model = ChosenBlocks(of=of, cuts=("layer2",), choices=(SAME, SAME)).build(5, 3).eval()
+    views = torch.zeros(2, 3, 64, 64, dtype=torch.uint8)
+    assert torch.equal(model(views), model(views))
+
+
+def test_all_are_measured_where_one_is_shown():
+    block = VariantBlock({"skip": nn.Identity(), "linear": nn.Conv2d(4, 4, 1)}).eval()
+    views = torch.randn(2, 4, 5, 5)
+    with all_answer(block):
+        assert len(block(views)) == 2
+    assert torch.equal(block(views), views)
 
 
 @pytest.mark.parametrize(

@@ -356,9 +356,10 @@ def test_bench_pipe_bd_has_its_figures(kdlab_cli, monkeypatch):
     for name in ("of_ideal", "over_dp", "over_ls", "over_dp_of_bound", "memory_over_dp"):
         assert figures[f"{name}/compression"]["value"] > 0.05
     assert figures["predicted_over_measured/compression"]["goal"] == "0.9 to 1.1"
+    assert figures["over_tr_dpu/compression"]["goal"] == ">= 0.97"
     for part in ("load", "teacher", "student", "backward", "send", "receive", "update"):
         assert figures[f"part_ms/compression/tr_dpu/{part}"]["high"] > 0
     assert 0 < figures["plan_seconds/64x64"]["value"] < 60
     code, _, err = kdlab_cli("bench", "pipe_bd", "--only", "nothing")
     assert code == 2
-    assert "it has compression, nas, batches, memory, planner" in err
+    assert "it has compression, nas, stages, batches, memory, planner" in err

@@ -196,6 +196,11 @@ class Blockwise(MethodSpec):
                 "aggregation",
                 f"is {spec.aggregation.component}; methods/blockwise shares gradients itself",
             )
+        if self.choose is not None and spec.train.clip_grad_norm is not None:
+            why = (
+                "stand-ins of a block would be clipped together; each is to learn by itself"
+            )
+            yield Fault("train.clip_grad_norm", f"is set with method.choose: {why}")
         library = isinstance(spec.student, BlockLibrary)
         if library != (self.choose is not None):
             has = (

@@ -18,6 +18,7 @@ from kdlab.models.adapted import CHANNELS_LAST, Adapted, AdaptedModel, adapter, 
 from kdlab.models.block_variants import variant_blocks
 from kdlab.models.model import ModelSpec, evaluating
 
+_NOTHING = 1e-6  # a row whose outputs are all about zero
 BlockLoss = Callable[[Tensor, Tensor], Tensor]  # (student's, teacher's) -> mean over rows
 
 
@@ -44,8 +45,12 @@ class SumOverVariants:
 
 
 def relative_mse(student: Tensor, teacher: Tensor) -> Tensor:
-    """Mean squared error over the teacher's mean square, so that blocks weigh alike (Puzzle)."""
-    return mse_loss(student, teacher) / teacher.square().mean().clamp_min(1e-12)
+    """Squared error of each row over the teacher's square, so that blocks weigh alike (Puzzle).
+
+    A mean over rows, as all losses of blocks are: devices that share a batch add theirs up.
+    """
+    apart = (student - teacher).square().flatten(1).mean(1)
+    return (apart / teacher.square().flatten(1).mean(1).clamp_min(_NOTHING)).mean()
 
 
 def pairs_of(
@@ -71,6 +76,7 @@ def pairs_of(
     found = []
     own = views  # what the student's own blocks would pass on
     for number, (teacher, block) in enumerate(zip(teachers, students, strict=True)):
+        before_it = views
         teacher.eval().requires_grad_(requires_grad=False)
         with torch.no_grad(), evaluating(block):
             wanted, got = teacher(views), block(own)
@@ -87,9 +93,30 @@ def pairs_of(
             loss = SumOverVariants(soft_cross_entropy if soft else relative_mse)
         for several in variants:
             several.inherit(teacher)
+        if variants:
+            _check_variants(block, number, before_it, wanted)
         found.append(BlockPair(teacher, student, loss))
         views, own = wanted, got
     return found
+
+
+@torch.no_grad()
+def _check_variants(block: nn.Module, number: int, views: Tensor, wanted: Tensor) -> None:
+    """All stand-ins of a block put out what the block does, for images of this size.
+
+    Raises:
+        ModelError: one has another shape.
+    """
+    for several in variant_blocks(block):
+        for name, variant in several.variants.items():
+            with evaluating(variant):
+                found = variant(views)
+            if found.shape != wanted.shape:
+                raise ModelError(
+                    f"Block {number} as {name!r} puts out {_shape(found)}, and the teacher's "
+                    f"{_shape(wanted)}, for images of this size. Leave {name} out of "
+                    "student.variants."
+                )
 
 
 def _between(given: Tensor, wanted: Tensor, what: str, boundary: int) -> tuple[int, ...]:

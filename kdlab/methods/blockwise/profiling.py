@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from kdlab.methods.blockwise.pairs import BlockPair
+from kdlab.models.block_variants import all_answer
 from kdlab.models.model import evaluating
 from kdlab.models.proxyless import mixed_blocks, paths_in_turn
 from kdlab.papers.pipe_bd.block_cost import Block
@@ -205,7 +206,7 @@ def _norms(student: nn.Module, views: Tensor) -> int:
         for m in student.modules()
         if isinstance(m, nn.BatchNorm2d)
     ]
-    with evaluating(student):
+    with evaluating(student), all_answer(student):
         student(views)
     for handle in handles:
         handle.remove()
@@ -238,7 +239,7 @@ def _activation_bytes(pair: BlockPair, views: Tensor) -> float:
 
     for block, factor in ((pair.teacher, 1), (pair.student, 2)):
         handles = [m.register_forward_hook(count(factor)) for m in block.modules()]
-        with evaluating(block), torch.no_grad():
+        with evaluating(block), all_answer(block), torch.no_grad():
             block(views)
         for handle in handles:
             handle.remove()

@@ -127,7 +127,9 @@ class BlockRank(RankProcess[GenerationOrder]):
                 watched=watched_rows(samples.data),
                 programme=chosen,
                 norm=self.method.bn,
-                recalibrate=self.method.recalibrate,
+                # Of a library norms keep what they saw of their teacher's blocks; a chosen
+                # whole takes its statistics later.
+                recalibrate=0 if self.method.choose else self.method.recalibrate,
                 seed=self.member.seed,
                 folder=self.folder,
                 spec_hash=self.hash,

@@ -17,9 +17,12 @@ from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.blockwise import planning
 from kdlab.methods.blockwise.cutting import Cuts, Cutting, cut_both
 from kdlab.methods.blockwise.profiling import paths_of, unmeasured
+from kdlab.methods.blockwise.puzzle.choice import BlockChoice
+from kdlab.methods.blockwise.puzzle.measured import engine_of
 from kdlab.methods.blockwise.served_prefix import ServedPrefix, width_of
 from kdlab.models.block_library import BlockLibrary
-from kdlab.models.model import ModelSpec, Normalised
+from kdlab.models.block_variants import variant_blocks
+from kdlab.models.model import ModelSpec, Normalised, parameters
 from kdlab.models.pixel_mean import fit_pixel_mean
 from kdlab.models.proxyless import mixed_blocks
 from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts
@@ -101,6 +104,8 @@ def check(method: "Blockwise", setup: TrainingSetup) -> None:
     with torch.random.fork_rng():
         teacher = spec.teachers()[0].model.build(len(data.classes), data.shape[0])
         cutting = cutting_of(method.cuts, spec, teacher, data, 0, _CPU)
+    if method.choose is not None:
+        _check_choice(method.choose, cutting)
     if method.search is not None and not mixed_blocks(cutting.student):
         raise BadInput(
             f"method.search is set, and {spec.student.component} has nothing to choose from. "
@@ -158,6 +163,28 @@ def _check_library(library: BlockLibrary, spec: ExperimentSpec) -> None:
         )
 
 
+def _check_choice(choice: BlockChoice, cutting: Cutting) -> None:
+    """Whether the engine is here, and anything is as small as it is asked for."""
+    engine_of(choice.engine)
+    if choice.smaller is None:
+        return
+    whole, least = 0, 0
+    for pair in cutting.pairs:
+        own = parameters(pair.teacher)
+        each = [
+            parameters(variant)
+            for block in variant_blocks(pair.student)
+            for variant in block.variants.values()
+        ]
+        whole, least = whole + own, least + min([own, *each])
+    if least * choice.smaller > whole:
+        raise BadInput(
+            f"method.choose.smaller is {choice.smaller:g}, and with the smallest stand-ins the "
+            f"student has {least:,} of {whole:,} parameters: {whole / max(1, least):.2f} times "
+            "fewer. Ask for less, or offer smaller student.variants."
+        )
+
+
 def _known_memory(method: "Blockwise", spec: ExperimentSpec) -> tuple[float, ...] | None:
     """Memory of each device in bytes, where it is known here: Dask workers say it later."""
     if spec.workers is not None and method.memory_gb is None:
@@ -183,7 +210,9 @@ def _check_prefix(prefix: ServedPrefix, width: int) -> None:
 def write_architecture(found: ModelSpec, folder: Path) -> str:
     """What a search or a choice found, as a card of a model: copy it into a project's registry."""
     path = folder / "architecture.yaml"
-    head = "about: Found by a search of kdlab; teacher and data are in its run.\n"
+    head = (
+        "about: Found by a search or a choice of kdlab; teacher and data are in its run.\n"
+    )
     body = {k: v for k, v in found.to_dict().items() if v is not None}
     path.write_text(head + yaml.safe_dump(body, sort_keys=False), encoding="utf-8")
     return str(path)

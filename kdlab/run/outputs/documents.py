@@ -92,6 +92,7 @@ def write_card(
         run_id=run_id,
         dataset=setup.data.name,
         spec=setup.spec.to_dict(),
+        network=str(read_card(Path(result.model_path))["model"]["type"]),
         spec_hash=setup.spec_hash,
         teacher_top1=result.teacher_top1,
     )

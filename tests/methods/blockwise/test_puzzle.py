@@ -2,15 +2,22 @@
 
 import itertools
 import random
+from importlib.util import find_spec
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import kl_div
 
-from kdlab.errors import BadInput
+from kdlab.errors import BadInput, SpecError
 from kdlab.methods.blockwise.pairs import SumOverVariants, relative_mse
-from kdlab.methods.blockwise.puzzle.choice import Option, best, frontier
+from kdlab.methods.blockwise.puzzle.choice import (
+    BlockChoice,
+    Option,
+    best,
+    frontier,
+    within,
+)
 from kdlab.methods.blockwise.puzzle.measured import (
     engine_of,
     latencies_ms,
@@ -123,11 +130,62 @@ def test_each_of_several_learns_as_if_it_were_alone():
     torch.testing.assert_close(one.weight.grad, together)
     half = relative_mse(target / 2, target)
     torch.testing.assert_close(half, torch.tensor(0.25))
+    # Devices that share a batch add up what their rows give.
+    rows = target * torch.tensor([1.0, 10.0, 0.1, 3.0]).view(4, 1, 1, 1)
+    parts = [relative_mse(one(views[k : k + 1]), rows[k : k + 1]) for k in range(4)]
+    torch.testing.assert_close(relative_mse(one(views), rows), torch.stack(parts).mean())
+
+
+def made_up(blocks):
+    """Of each block itself, 10 ms; half of it, that moves answers a little; and a tenth."""
+    each = {"same": (0.0, 10.0, 100), "half": (0.1, 5.0, 50), "tenth": (1.0, 1.0, 10)}
+    return [Option(b, name, *facts) for b in range(blocks) for name, facts in each.items()]
+
+
+def test_the_whole_is_as_fast_as_asked_for_even_if_its_parts_are_not_all_of_it():
+    """A network costs 8 ms beside its parts here, so twice as fast needs cheaper parts."""
+    options = made_up(4)
+
+    def whole_ms(chosen):
+        return 48.0, 8.0 + sum(o.latency_ms for o in chosen)
+
+    chosen, teacher_ms, student_ms = within(BlockChoice(faster=2.0), options, whole_ms)
+    assert teacher_ms / student_ms >= 2
+    assert sum(o.latency_ms for o in chosen) <= 16
+    assert sum(o.score for o in chosen) == pytest.approx(1.3)  # three halves and a tenth
+
+
+def test_what_cannot_be_as_fast_ends_in_the_quickest():
+    options = made_up(3)
+    asked = []
+
+    def whole_ms(chosen):
+        asked.append(chosen)
+        return 130.0, 100.0 + sum(o.latency_ms for o in chosen)
+
+    chosen, _, student_ms = within(BlockChoice(faster=3.0), options, whole_ms)
+    assert [o.name for o in chosen] == ["tenth"] * 3
+    assert student_ms == 103
+    assert len(asked) < 10
+    few = BlockChoice(faster=3.0, smaller=1.5)
+    chosen, *_ = within(few, options, whole_ms)
+    assert sum(o.parameters for o in chosen) <= 200
+
+
+def test_a_size_alone_takes_no_heed_of_time():
+    choice = BlockChoice(faster=None, smaller=2.0)
+    chosen, *times = within(choice, made_up(2), lambda chosen: (20.0, 10.0))
+    assert sum(o.parameters for o in chosen) <= 100
+    assert times == [20.0, 10.0]
+    with pytest.raises(SpecError, match="nothing is asked for"):
+        BlockChoice(faster=None)
 
 
 @pytest.mark.parametrize("name", ["folded", "onnxruntime"])
 def test_what_takes_longer_is_seen_to(name):
     """Of 200 times the work; not how long, only which."""
+    if name == "onnxruntime":
+        pytest.importorskip("onnxruntime")
     engine = engine_of(name)
     views = torch.randn(1, 32, 48, 48)
     small = nn.Conv2d(32, 4, 1)
@@ -140,4 +198,5 @@ def test_what_takes_longer_is_seen_to(name):
 def test_an_engine_that_is_not_there_is_said():
     with pytest.raises(BadInput, match="engine is magic, which is not"):
         engine_of("magic")
-    assert engine_of("auto").name == "onnxruntime"  # of the development extra
+    onnx = find_spec("onnxruntime") is not None and find_spec("onnxscript") is not None
+    assert engine_of("auto").name == ("onnxruntime" if onnx else "folded")

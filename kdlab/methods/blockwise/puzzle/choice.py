@@ -5,15 +5,19 @@ latency and size do. So the best network is the solution of a small integer prog
 (in SciPy) solves exactly.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
 
-from kdlab.config.spec import Range, Spec
+from kdlab.config import Fault, Range
+from kdlab.config.spec import Spec
+from kdlab.models.block_variants import SAME
 
 _OVER = Range(ge=1.0)
+_TRIES = 6  # of budgets, until the whole is measured to be within what was asked
+_CLOSER = 0.98  # a little more than is missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,12 @@ class BlockChoice(Spec):
     smaller: Annotated[float, _OVER] | None = None
     engine: Literal["auto", "folded", "onnxruntime", "openvino"] = "auto"
     images: Annotated[int, Range(ge=1)] = 1024
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if self.faster is None and self.smaller is None:
+            yield Fault(
+                "faster", "and smaller are null: nothing is asked for; give one of them"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +99,67 @@ def best(
     return sorted(taken, key=lambda o: o.block)
 
 
+def cheapest(options: Sequence[Option], parameters: float | None) -> list[Option] | None:
+    """The quickest option of each block within a size; None where nothing is that small."""
+    quick = [replace(option, score=option.latency_ms) for option in options]
+    found = best(quick, parameters=parameters)
+    if found is None:
+        return None
+    names = {(option.block, option.name) for option in found}
+    return [option for option in options if (option.block, option.name) in names]
+
+
+def within(
+    choice: BlockChoice,
+    options: Sequence[Option],
+    whole_ms: Callable[[Sequence[Option]], tuple[float, float]],
+) -> tuple[list[Option], float, float]:
+    """The best choice that is as fast as asked for as a whole, or the quickest there is.
+
+    Solved for the sum of the parts; when the whole takes more than they did, for less.
+
+    Args:
+        choice: what is asked for; its size can be had.
+        options: of all blocks, each with "same".
+        whole_ms: the teacher's time for an image beside that of a choice, measured.
+
+    Returns:
+        The choice, and both times in milliseconds.
+    """
+    own = [option for option in options if option.name == SAME]
+    most = None
+    if choice.smaller is not None:
+        most = sum(option.parameters for option in own) / choice.smaller
+    if choice.faster is None:
+        chosen = best(options, parameters=most)
+        assert chosen is not None
+        return chosen, *whole_ms(chosen)
+    budget = sum(option.latency_ms for option in own) / choice.faster
+    for _ in range(_TRIES):
+        chosen = best(options, latency_ms=budget, parameters=most)
+        if chosen is None:
+            break
+        teacher_ms, student_ms = whole_ms(chosen)
+        times = teacher_ms / student_ms
+        if times >= choice.faster:
+            return chosen, teacher_ms, student_ms
+        budget = min(budget, sum(option.latency_ms for option in chosen))
+        budget *= _CLOSER * times / choice.faster
+    chosen = cheapest(options, most)
+    assert chosen is not None
+    return chosen, *whole_ms(chosen)
+
+
 def frontier(options: Sequence[Option], steps: int = 12) -> list[tuple[float, float]]:
     """Latency (ms) and score of the best choice for budgets from the quickest to all of it."""
     blocks = {option.block for option in options}
 
-    def total(pick: bool) -> float:
-        of = max if pick else min
-        return sum(of(o.latency_ms for o in options if o.block == b) for b in blocks)
-
+    least, most = (
+        sum(pick(o.latency_ms for o in options if o.block == b) for b in blocks)
+        for pick in (min, max)
+    )
     found = []
-    for budget in np.linspace(total(pick=False), total(pick=True), steps):
+    for budget in np.linspace(least, most, steps):
         chosen = best(options, latency_ms=float(budget) * (1 + 1e-9))
         if chosen is not None:
             found.append((sum(o.latency_ms for o in chosen), sum(o.score for o in chosen)))

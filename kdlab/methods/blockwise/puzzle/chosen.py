@@ -1,7 +1,7 @@
 """From a library of distilled stand-ins to one student: measured, chosen, and put together."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from kdlab.config.home import write_json
-from kdlab.errors import BadInput
+from kdlab.errors import RunStopped
 from kdlab.events.blockwise import BlocksChosen
-from kdlab.events.general import Note
+from kdlab.events.general import Note, Warned
 from kdlab.experiment.method import MemberTraining
 from kdlab.messages import typed
-from kdlab.methods.blockwise.puzzle.choice import BlockChoice, Option, best, frontier
+from kdlab.methods.blockwise.puzzle.choice import BlockChoice, Option, frontier, within
 from kdlab.methods.blockwise.puzzle.measured import (
     engine_of,
     latencies_ms,
@@ -28,6 +28,7 @@ from kdlab.models.block_library import BlockLibrary
 from kdlab.models.block_variants import SAME, variant_blocks
 from kdlab.models.blocks import cut
 from kdlab.models.chosen_blocks import ChosenBlocks
+from kdlab.models.engines import Engine
 from kdlab.models.exported import load_exported, spec_of
 from kdlab.models.model import Normalised, export, parameters
 from kdlab.report.choice import choice_picture, choice_table
@@ -38,8 +39,6 @@ from kdlab.train.result import MemberResult
 if TYPE_CHECKING:
     from kdlab.methods.blockwise.method import Blockwise
 
-_TRIES = 6  # of budgets, until the whole student is measured to be within what was asked
-_CLOSER = 0.98  # a little more than is missing
 _BATCH = 256
 _FILE = "choice.json"
 
@@ -81,24 +80,14 @@ def choose_blocks(
     """The best student for the budget, with the weights its parts were distilled to.
 
     Raises:
-        BadInput: no choice is within the budget, or an engine cannot compute a part.
+        BadInput: an engine cannot compute a part.
+        RunStopped: the user asked; measuring begins again when the run goes on.
     """
-    choice = method.choose
-    assert choice is not None
+    assert method.choose is not None
     setup, folder = training.setup, training.folder
-    data, path = setup.data, Path(distilled.model_path)
-    parts = _parts(training, path)
-    kept = folder / _FILE
-    if kept.is_file():
-        made = typed(Choice, json.loads(kept.read_text()))
-    else:
-        training.emit(Note(message="measuring what each stand-in costs"))
-        made = _chosen(choice, parts, _views(parts.teacher, training, choice.images))
-        write_json(kept, asdict(made))
-        table = choice_table(made.options, made.chosen)
-        names = [option.name for option in made.chosen]
-        training.emit(BlocksChosen(choices=names, table=table, faster=made.faster))
-        choice_picture(made.options, made.chosen, made.frontier, folder / "choice.png")
+    data, recipe = setup.data, setup.spec.train
+    parts = _parts(training, Path(distilled.model_path))
+    made = _kept(folder) or _chosen(method.choose, parts, training)
     spec = ChosenBlocks(
         of=parts.spec.of.without_weights(),
         cuts=parts.spec.cuts,
@@ -108,24 +97,45 @@ def choose_blocks(
     )
     model = spec.build(len(data.classes), data.shape[0])
     model.net.load_state_dict(parts.network(made.chosen).state_dict())
-    take_statistics_again(model, data, method.recalibrate, setup.spec.train.batch)
-    chosen_path = folder / "chosen" / "student.safetensors"
-    chosen_path.parent.mkdir(exist_ok=True)
-    export(model, spec, chosen_path, data)
-    last = evaluate(model, data, data.test)
-    on_validation = evaluate(model, data, data.validation).top1
+    model.to(recipe.chosen_device())
+    alive = _alive(training)
+    take_statistics_again(model, data, method.recalibrate, recipe.batch, alive)
+    # What is trained on is no student yet: another name, which no export takes for one.
+    names = [folder / "chosen.safetensors"]
+    if method.fine_tune is None:
+        names = [folder / "whole" / f"{name}.safetensors" for name in ("student", "best")]
+    for path in names:
+        path.parent.mkdir(exist_ok=True)
+        export(model, spec, path, data)
+    tested = evaluate(model, data, data.test, recipe.evaluate_batch, alive)
+    validated = evaluate(model, data, data.validation, recipe.evaluate_batch, alive).top1
     return replace(
         distilled,
-        last=last,
-        best=last,
-        validation_last=on_validation,
-        validation_best=on_validation,
-        model_path=str(chosen_path),
-        best_path=str(chosen_path),
+        last=tested,
+        best=tested,
+        validation_last=validated,
+        validation_best=validated,
+        best_epoch=distilled.epochs,
+        model_path=str(names[0]),
+        best_path=str(names[-1]),
         parameters=parameters(model),
         architecture=write_architecture(spec, folder),
         more={"faster_than_teacher": made.faster},
     )
+
+
+def _kept(folder: Path) -> Choice | None:
+    """That of a session before."""
+    path = folder / _FILE
+    return typed(Choice, json.loads(path.read_text())) if path.is_file() else None
+
+
+def _alive(training: MemberTraining) -> Callable[[], None]:
+    def look() -> None:
+        if training.setup.stop():
+            raise RunStopped("stopped by the user while blocks were chosen")
+
+    return look
 
 
 def _parts(training: MemberTraining, path: Path) -> _Parts:
@@ -153,35 +163,25 @@ def _views(teacher: Normalised, training: MemberTraining, images: int) -> list[T
     return [(batch - teacher.mean) / teacher.std for batch in raw]
 
 
-def _chosen(choice: BlockChoice, parts: _Parts, views: list[Tensor]) -> Choice:
-    """Solved for the sum of the parts, and again until the whole is within the budget."""
-    options = list(_options(choice, parts, views))
+def _chosen(choice: BlockChoice, parts: _Parts, training: MemberTraining) -> Choice:
+    """Measured, solved and written down."""
+    training.emit(Note(message="measuring what each stand-in costs"))
+    alive, folder = _alive(training), training.folder
+    views = _views(parts.teacher, training, choice.images)
+    device = torch.device(training.spec.train.chosen_device())
+    moved = _moved(parts, views, device, alive)
     engine, two = engine_of(choice.engine), _two(views)
-    whole = parts.teacher.net
-    teacher = prepared(engine, whole, two, "the teacher")
-    same = sum(option.latency_ms for option in options if option.name == SAME)
-    size = parameters(whole)
-    most = None if choice.smaller is None else size / choice.smaller
-    budget = None if choice.faster is None else same / choice.faster
-    for _ in range(_TRIES):
-        chosen = best(options, latency_ms=budget, parameters=most)
-        if chosen is None:
-            raise BadInput(_too_much(choice, options, budget, most))
+    options = list(_options(engine, parts, two, moved, alive))
+    teacher = prepared(engine, parts.teacher.net, two, "the teacher")
+
+    def whole_ms(chosen: Sequence[Option]) -> tuple[float, float]:
+        alive()
         student = prepared(engine, parts.network(chosen), two, "the student")
-        teacher_ms, student_ms = latencies_ms([teacher, student], [two[:1]] * 2)
-        faster = teacher_ms / student_ms
-        if budget is None or choice.faster is None or faster >= choice.faster:
-            break
-        # What the parts take does not quite add up to what the whole takes.
-        budget = min(budget, sum(o.latency_ms for o in chosen))
-        budget *= _CLOSER * faster / choice.faster
-    else:
-        raise BadInput(
-            f"After {_TRIES} tries the student is {faster:.2f} times as fast as its teacher, and "
-            f"method.choose.faster is {choice.faster}. Other work on this machine may disturb the "
-            "measurement: try again, or ask for less."
-        )
-    return Choice(
+        one, other = latencies_ms([teacher, student], [two[:1]] * 2)
+        return one, other
+
+    chosen, teacher_ms, student_ms = within(choice, options, whole_ms)
+    made = Choice(
         options=options,
         chosen=chosen,
         frontier=frontier(options),
@@ -189,6 +189,33 @@ def _chosen(choice: BlockChoice, parts: _Parts, views: list[Tensor]) -> Choice:
         teacher_ms=teacher_ms,
         student_ms=student_ms,
     )
+    if choice.faster is not None and made.faster < choice.faster:
+        training.emit(
+            Warned(
+                message=f"No choice of these stand-ins was {choice.faster:g} times as fast as the "
+                f"teacher; the quickest one is {made.faster:.2f} times as fast. Offer cheaper "
+                "student.variants, cut finer, or ask for less."
+            )
+        )
+    names = [option.name for option in chosen]
+    table = choice_table(options, chosen)
+    choice_picture(options, chosen, made.frontier, folder / "choice.png")
+    training.emit(BlocksChosen(choices=names, table=table, faster=made.faster))
+    write_json(folder / _FILE, asdict(made))  # last: what is there is whole
+    return made
+
+
+def _moved(
+    parts: _Parts, views: Sequence[Tensor], device: torch.device, alive: Callable[[], None]
+) -> list[dict[str, float]]:
+    """Scores, by the device that trains; the parts are on the processor again afterwards."""
+    every = [*parts.blocks, *(v for of_block in parts.variants for v in of_block.values())]
+    for module in every:
+        module.to(device)
+    found = scores(parts.blocks, parts.variants, (v.to(device) for v in views), alive)
+    for module in every:
+        module.to("cpu")
+    return found
 
 
 def _two(views: list[Tensor]) -> Tensor:
@@ -196,19 +223,25 @@ def _two(views: list[Tensor]) -> Tensor:
     return torch.cat([views[0], views[0]])[:2] if len(views[0]) == 1 else views[0][:2]
 
 
-def _options(choice: BlockChoice, parts: _Parts, views: list[Tensor]) -> Iterator[Option]:
-    engine, given, inputs = engine_of(choice.engine), _two(views), list[Tensor]()
+def _options(
+    engine: Engine,
+    parts: _Parts,
+    two: Tensor,
+    moved: Sequence[Mapping[str, float]],
+    alive: Callable[[], None],
+) -> Iterator[Option]:
+    given, inputs = two, list[Tensor]()
     with torch.no_grad():
         for block in parts.blocks:
             inputs.append(given)
             given = block(given)
-    moved = scores(parts.blocks, parts.variants, views)
     every = [
         (b, name, one) for b, v in enumerate(parts.variants) for name, one in v.items()
     ]
-    asks = [
-        prepared(engine, one, inputs[b], f"block {b} as {name!r}") for b, name, one in every
-    ]
+    asks = []
+    for b, name, one in every:
+        alive()
+        asks.append(prepared(engine, one, inputs[b], f"block {b} as {name!r}"))
     # A call alone costs something; in the whole network that is paid once.
     asks.append(prepared(engine, nn.Identity(), inputs[0], "nothing"))
     asked = [inputs[b][:1] for b in (*(b for b, _, _ in every), 0)]
@@ -222,31 +255,3 @@ def _options(choice: BlockChoice, parts: _Parts, views: list[Tensor]) -> Iterato
             latency_ms=0.0 if free else max(0.0, ms - call),
             parameters=parameters(one),
         )
-
-
-def _too_much(
-    choice: BlockChoice, options: Sequence[Option], budget: float | None, most: float | None
-) -> str:
-    blocks = {option.block for option in options}
-    quickest = sum(min(o.latency_ms for o in options if o.block == b) for b in blocks)
-    smallest = sum(min(o.parameters for o in options if o.block == b) for b in blocks)
-    asked = [
-        f"{name} {value:g}"
-        for name, value in (("faster", choice.faster), ("smaller", choice.smaller))
-        if value is not None
-    ]
-    limits = [
-        text
-        for text, limit in (
-            (
-                f"{budget or 0:.3g} ms, and the quickest blocks take {quickest:.3g} ms",
-                budget,
-            ),
-            (f"{most or 0:,.0f} parameters, and the smallest have {smallest:,.0f}", most),
-        )
-        if limit is not None
-    ]
-    return (
-        f"No choice of blocks is {' and '.join(asked)}: that leaves {'; '.join(limits)}. Ask for "
-        "less, or offer cheaper student.variants."
-    )
