@@ -3,14 +3,13 @@
 python -m kdlab.reproduce.headline docs/pictures/headline.svg
 """
 
-import html
 import sys
 from pathlib import Path
 
+from kdlab.reproduce.bars import bar, picture, title
 from kdlab.reproduce.command import kept
 
-_WIDE, _BAR, _GAP, _TOP = 860, 22, 9, 46
-OURS, THEIRS, INK = "#2f6fb3", "#9aa6b5", "#5f6b7a"
+_BAR, _GAP, _TOP, _LONGEST = 22, 9, 46, 190  # pixels
 # Row of a card, what stands beside its bar, and whether it is what kdlab is for.
 _SPEED = (
     ("kdlab, served", "kdlab, served teachers", True),
@@ -33,16 +32,11 @@ def headline() -> str:
         "Accuracy on test, %", "edl_dist/table4", "top-1, %", "mean", _ACCURACY, 440
     )
     note = "On two processor cores; on either side the same student, teacher and images."
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {tall}" width="{_WIDE}" '
-        f'height="{tall}" font-family="system-ui, sans-serif" font-size="13" role="img">'
-        f"<title>{note}</title>{speed}{top1}"
-        f'<text x="0" y="{tall - 8}" font-size="12" fill="{INK}">{note}</text></svg>\n'
-    )
+    return picture(note, speed + top1, tall)
 
 
 def _bars(
-    title: str,
+    words: str,
     card: str,
     quantity: str,
     which: str,
@@ -52,21 +46,12 @@ def _bars(
     rows = kept(card).rows
     known = {row["row"]: row[which] for row in rows if row["quantity"] == quantity}
     values = [float(known[row]) for row, _, _ in shown]
-    parts = [
-        f'<text x="{left}" y="20" font-size="15" font-weight="600" fill="{INK}">{title}</text>'
-    ]
-    for place, ((_, words, ours), value) in enumerate(zip(shown, values, strict=True)):
-        y, wide = _TOP + place * (_BAR + _GAP), 190 * value / max(values)
-        middle = y + _BAR / 2 + 4
-        parts += [
-            f'<text x="{left + 150}" y="{middle}" text-anchor="end" fill="{INK}">'
-            f"{html.escape(words)}</text>",
-            f'<rect x="{left + 158}" y="{y}" width="{wide:.1f}" height="{_BAR}" rx="3" '
-            f'fill="{OURS if ours else THEIRS}"/>',
-            f'<text x="{left + 164 + wide:.1f}" y="{middle}" fill="{INK}">'
-            f"{value:,.{0 if value > 1000 else 1}f}</text>",
-        ]
-    return "".join(parts)
+    drawn = title(words, left, 20)
+    for place, ((_, name, ours), value) in enumerate(zip(shown, values, strict=True)):
+        y, wide = _TOP + place * (_BAR + _GAP), _LONGEST * value / max(values)
+        number = f"{value:,.{0 if value > 1000 else 1}f}"
+        drawn += bar(name, number, left + 158, y, wide, tall=_BAR, ours=ours)
+    return drawn
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 
 from kdlab.reproduce.command import kept, markdown_rows
 from kdlab.reproduce.engines_chart import engines_chart
+from kdlab.reproduce.guide_charts import pipelines
 from kdlab.reproduce.headline import headline
 
 ROOT = Path(__file__).parents[2]
@@ -39,3 +40,8 @@ def test_the_chart_of_engines_is_that_of_their_card():
 def test_the_picture_of_the_readme_is_that_of_the_cards():
     """To draw it again: python -m kdlab.reproduce.headline docs/pictures/headline.svg."""
     assert (ROOT / "docs/pictures/headline.svg").read_text() == headline()
+
+
+def test_the_chart_of_pipelines_is_that_of_the_simulation():
+    """To draw it again: python -m kdlab.reproduce.guide_charts docs/pictures."""
+    assert (ROOT / "docs/pictures/pipelines.svg").read_text() == pipelines()
