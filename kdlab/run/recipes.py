@@ -29,7 +29,9 @@ def recipes_table(found: list[dict[str, Any]]) -> str:
         for one in found
     ]
     table = text_table_left(["recipe", "top-1 %", "cost"], rows)
+    # One whose accuracy is known, to compare with.
+    shown = next((one for one in found if "top1" in one), found[0])
     return (
-        f"{table}\n\nRun one: kdlab run {found[0]['name']}. `kdlab show NAME` says where its "
+        f"{table}\n\nRun one: kdlab run {shown['name']}. `kdlab show NAME` says where its "
         "figures are from; loss=losses/cifar100/dkd takes another loss."
     )
