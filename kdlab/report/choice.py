@@ -82,5 +82,6 @@ def choice_picture(
     right.set_xlabel("ms of an image on one core, by parts")
     right.set_ylabel("sum of the scores, nats")
     right.set_title("the best choice for each budget", fontsize="medium")
-    picture.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=8)
+    handles = left.get_legend_handles_labels()
+    picture.legend(*handles, loc="outside lower center", ncols=4)
     picture.savefig(path, dpi=120)
