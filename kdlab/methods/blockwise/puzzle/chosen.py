@@ -44,7 +44,7 @@ _FILE = "choice.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class MeasuredChoice:
     """What was measured and chosen; its file is kept, so that a run that goes on has the same."""
 
     options: list[Option]
@@ -124,10 +124,10 @@ def choose_blocks(
     )
 
 
-def _kept(folder: Path) -> Choice | None:
+def _kept(folder: Path) -> MeasuredChoice | None:
     """That of a session before."""
     path = folder / _FILE
-    return typed(Choice, json.loads(path.read_text())) if path.is_file() else None
+    return typed(MeasuredChoice, json.loads(path.read_text())) if path.is_file() else None
 
 
 def _alive(training: MemberTraining) -> Callable[[], None]:
@@ -163,7 +163,7 @@ def _views(teacher: Normalised, training: MemberTraining, images: int) -> list[T
     return [(batch - teacher.mean) / teacher.std for batch in raw]
 
 
-def _chosen(choice: BlockChoice, parts: _Parts, training: MemberTraining) -> Choice:
+def _chosen(choice: BlockChoice, parts: _Parts, training: MemberTraining) -> MeasuredChoice:
     """Measured, solved and written down."""
     training.emit(Note(message="measuring what each stand-in costs"))
     alive, folder = _alive(training), training.folder
@@ -181,7 +181,7 @@ def _chosen(choice: BlockChoice, parts: _Parts, training: MemberTraining) -> Cho
         return one, other
 
     chosen, teacher_ms, student_ms = within(choice, options, whole_ms)
-    made = Choice(
+    made = MeasuredChoice(
         options=options,
         chosen=chosen,
         frontier=frontier(options),
