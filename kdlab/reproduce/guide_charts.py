@@ -1,4 +1,4 @@
-"""Charts that help to choose among methods, drawn from kept results and simulations.
+"""Charts that help to choose among methods, drawn from simulations.
 
 python -m kdlab.reproduce.guide_charts docs/pictures
 """
@@ -9,36 +9,11 @@ from pathlib import Path
 from kdlab.config import load as loader
 from kdlab.config.check import construct
 from kdlab.report.chart import Panel, svg
-from kdlab.reproduce.bars import bar, picture, title
-from kdlab.reproduce.command import kept
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.simulate.pipe_bd import PipeBd, simulated
 
-_LEFT, _LONGEST, _STEP = 150, 420, 19  # pixels
-_TOP1 = "top-1 of the global model, %"
-_BYTES = "MB taken in by each worker"
-_BASELINES = ("S-DNN, one worker", "E-DNN")
 # What one would use with several devices, and what the picture calls it.
 _PLANS = {"LS": "layer by layer (LS)", "TR+IR": "all on all (IR)", "TR+DPU+AHD": "Pipe-BD"}
-
-
-def rivals() -> str:
-    """SVG: accuracy of the global model of each way of parallel training, and what it sent."""
-    rows = kept("ec_dnn/rivals").rows
-    top1 = {r["row"]: float(r["mean"]) for r in rows if r["quantity"] == _TOP1}
-    sent = {r["row"]: float(r["mean"]) for r in rows if r["quantity"] == _BYTES}
-    least = min(top1.values())
-    base = max(0.0, least - 5)  # differences are small: bars begin a little below the least
-    parts, y = title(f"Top-1 of the global model, % (bars begin at {base:.0f})", 0, 20), 34
-    for name, value in sorted(top1.items(), key=lambda item: -item[1]):
-        wide = _LONGEST * (value - base) / (max(top1.values()) - base)
-        number = f"{value:.1f}   {sent[name]:,.1f} MB"
-        parts += bar(name, number, _LEFT, y, wide, ours=name not in _BASELINES)
-        y += _STEP
-    note = (
-        "Four workers, the same local iterations; megabytes are what each worker took in."
-    )
-    return picture(note, parts, y + 26)
 
 
 def pipelines() -> str:
@@ -67,6 +42,4 @@ def pipelines() -> str:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    (folder / "rivals.svg").write_text(rivals(), encoding="utf-8")
-    (folder / "pipelines.svg").write_text(pipelines(), encoding="utf-8")
+    Path(sys.argv[1], "pipelines.svg").write_text(pipelines(), encoding="utf-8")
