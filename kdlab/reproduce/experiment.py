@@ -108,7 +108,7 @@ class Trained(MeasurementSpec):
                     f"{experiment.name} compares {', '.join(experiment.spec.sources())}; "
                     "with variants it may train with one source: set compare=[]."
                 )
-            say(f"training with {variant}")
+            say(f"training: {variant}")
         run = experiment.start(say)
         result = run.wait(lambda event: _say_epoch(event, say)).result
         rows = sorted(result["runs"], key=lambda row: row["seed"])
