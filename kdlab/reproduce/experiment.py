@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from kdlab.config import Fault, register
 from kdlab.errors import BadInput, ModelError
+from kdlab.events.blockwise import BlocksChosen, WholeStudentStarted
 from kdlab.events.event import Event
 from kdlab.events.log import select
 from kdlab.events.training import EpochDone
@@ -133,7 +134,7 @@ class Trained(MeasurementSpec):
         return Measured(
             values=values,
             pictures=[folder / picture for picture in self.pictures],
-            curves=_curves(run, variant) if self.curves else {},
+            curves=curves_of(run, variant) if self.curves else {},
             facts={
                 "seeds": sorted({row["seed"] for row in rows}),
                 "spec_hash": experiment.hash,
@@ -240,13 +241,24 @@ def _differences(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]
     return found
 
 
-def _curves(run: Run, variant: str | None) -> dict[str, dict[str, Points]]:
+def curves_of(run: Run, variant: str | None) -> dict[str, dict[str, Points]]:
+    """Top-1 on validation against epochs of both phases, of the first seed."""
     curves: dict[str, list[tuple[float, float]]] = {}
-    for event in select(run.folder.events, EpochDone):
+    before: dict[str, float] = {}  # epochs of blocks, before those of the whole student
+    newest: dict[str, float] = {}
+    kinds = (EpochDone.KIND, WholeStudentStarted.KIND, BlocksChosen.KIND)
+    for event in select(run.folder.events, *kinds):
         member = event.member or ""
-        if member.endswith("/seed0") and event.validation_top1 is not None:
-            point = float(event.epoch), event.validation_top1
-            curves.setdefault(variant or member.split("/")[0], []).append(point)
+        name = variant or member.split("/")[0]
+        if isinstance(event, BlocksChosen):  # until now there was no student yet
+            curves.pop(name, None)
+        elif isinstance(event, WholeStudentStarted):
+            before[member] = newest.get(member, 0.0)
+        elif isinstance(event, EpochDone) and member.endswith("/seed0"):
+            newest[member] = before.get(member, 0.0) + event.epoch
+            if event.validation_top1 is not None:
+                point = newest[member], event.validation_top1
+                curves.setdefault(name, []).append(point)
     return {"top-1 on validation, %": dict(curves)}
 
 

@@ -146,6 +146,7 @@ def test_model_card_has_what_a_reader_needs():
         run_id="r",
         dataset="data/digits",
         spec={"student": {"type": "timm/resnet18"}},
+        network="timm/resnet18",
         spec_hash="h",
         teacher_top1=99.0,
     )

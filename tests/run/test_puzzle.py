@@ -7,9 +7,11 @@ import torch
 from safetensors.torch import load_file
 
 import kdlab
+from kdlab.errors import NotFoundError
 from kdlab.events.blockwise import BlocksChosen
 from kdlab.events.log import select
 from kdlab.models.exported import load_exported
+from kdlab.reproduce.experiment import curves_of
 from kdlab.run.outputs.student_files import student_file
 from kdlab.train.result import MemberReport
 
@@ -69,6 +71,14 @@ def test_a_library_is_distilled_chosen_from_and_trained_as_a_whole(
     assert sum(p.numel() for p in model.net.parameters()) == taken
     views = torch.zeros(2, 1, 8, 8)
     assert model(views.to(torch.uint8)).shape == (2, 10)
+    (lines,) = curves_of(run, None).values()
+    epochs = [epoch for epoch, _ in lines.get("tr", [])]
+    assert epochs == ([2.0] if trains_on else [])
+    # Until the whole is there, what it is made of is no student.
+    (folder / "whole").rename(elsewhere / "aside")
+    with pytest.raises(NotFoundError, match="no finished member"):
+        student_file(run.folder, None, best=False)
+    (elsewhere / "aside").rename(folder / "whole")
     assert report.more["faster_than_teacher"] > 0
     assert (report.distilled is not None) == trains_on
     result = run.result

@@ -92,13 +92,20 @@ def write_card(
         run_id=run_id,
         dataset=setup.data.name,
         spec=setup.spec.to_dict(),
-        network=str(read_card(Path(result.model_path))["model"]["type"]),
+        network=_network(Path(result.model_path)),
         spec_hash=setup.spec_hash,
         teacher_top1=result.teacher_top1,
     )
     card.write_text(text, encoding="utf-8")
     students = [result.model_path, result.best_path]
     return [*students, str(card), *(str(Path(p).with_suffix(".json")) for p in students)]
+
+
+def _network(student: Path) -> str:
+    """What an exported student is; adapters around its blocks are not worth a name."""
+    model = read_card(student)["model"]
+    inner = model["student"] if model["type"] == "models/adapted" else model
+    return str(inner["type"])
 
 
 def draw_overview(run: RunFolder, setup: TrainingSetup, emit: Emit) -> None:

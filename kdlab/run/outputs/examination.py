@@ -31,6 +31,7 @@ from kdlab.report.pictures import Pictures
 from kdlab.report.table import text_table_left
 from kdlab.run.outputs.confusion_matrix import ConfusionMatrix
 from kdlab.run.outputs.first_batch import setup_of
+from kdlab.run.outputs.student_files import is_student, newest_of
 from kdlab.train.evaluate import in_batches, probabilities
 
 Split = Literal["test", "validation"]
@@ -342,9 +343,8 @@ def examine(
         answers[TEACHER] = probabilities(infer, data.shown_ahead(batches))
     for member in own.spec.members():
         folder = run.member(member.name)
-        whole = folder / "whole" / "student.safetensors"
-        path = whole if whole.is_file() else folder / "student.safetensors"
-        if path.is_file():
+        path = newest_of(folder) / "student.safetensors"
+        if is_student(folder) and path.is_file():
             answers[member.name] = probabilities(
                 load_exported(path), data.shown_ahead(batches)
             )

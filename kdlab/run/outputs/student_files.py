@@ -4,6 +4,8 @@ from pathlib import Path
 
 from kdlab.errors import NotFoundError
 from kdlab.experiment.folder import RunFolder
+from kdlab.models.block_library import BlockLibrary
+from kdlab.models.model import read_card
 
 
 def student_file(run: RunFolder, member: str | None, *, best: bool) -> Path:
@@ -30,7 +32,7 @@ def member_folder(run: RunFolder, name: str | None) -> Path:
     Raises:
         NotFoundError: there is none of this name.
     """
-    members = [p.parent for p in run.of_members("student.json")]
+    members = [p.parent for p in run.of_members("student.json") if is_student(p.parent)]
     every = [m.relative_to(run.path / "members").as_posix() for m in members]
     names = [name for name in every if not name.endswith("/whole")]
     described = (run.status().result or {}).get("source")
@@ -42,6 +44,18 @@ def member_folder(run: RunFolder, name: str | None) -> Path:
             f"Run {run.run_id} has no finished member {name or ''}. "
             f"Finished: {', '.join(names) or 'none'}."
         )
-    # Blocks were distilled, and then the whole student trained: that is the result.
-    whole = run.member(chosen[0]) / "whole"
-    return whole if (whole / "student.json").is_file() else run.member(chosen[0])
+    return newest_of(run.member(chosen[0]))
+
+
+def newest_of(member: Path) -> Path:
+    """Where a training left its student: blocks were distilled, and then the whole trained."""
+    whole = member / "whole"
+    return whole if (whole / "student.json").is_file() else member
+
+
+def is_student(folder: Path) -> bool:
+    """Whether what lies there, or will, is a student, and not all that one is chosen from."""
+    newest = newest_of(folder) / "student.json"
+    return newest.is_file() and (
+        read_card(newest)["model"]["type"] != BlockLibrary.component
+    )

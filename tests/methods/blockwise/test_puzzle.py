@@ -15,6 +15,7 @@ from kdlab.methods.blockwise.puzzle.choice import (
     BlockChoice,
     Option,
     best,
+    cheapest,
     frontier,
     within,
 )
@@ -155,6 +156,33 @@ def test_the_whole_is_as_fast_as_asked_for_even_if_its_parts_are_not_all_of_it()
     assert sum(o.score for o in chosen) == pytest.approx(1.3)  # three halves and a tenth
 
 
+@pytest.mark.parametrize("beside", [0.1, 0.3, 0.4, 0.48])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_parts_do_not_take_does_not_cost_the_best_choice(beside, seed):
+    """Much of a network's time may be no part of it; the choice is as good as can be had."""
+    rng = random.Random(seed)
+    options = []
+    for block in range(8):
+        options.append(Option(block, "same", 0.0, 10.0, 100))
+        for number in range(7):
+            share = rng.uniform(0.02, 0.9)
+            options.append(Option(block, f"v{number}", (1 - share) ** 3, 10 * share, 50))
+    constant = beside * 80 / (1 - beside)
+
+    def whole_ms(chosen):
+        return 80 + constant, constant + sum(o.latency_ms for o in chosen)
+
+    chosen, teacher_ms, student_ms = within(BlockChoice(faster=2.0), options, whole_ms)
+    least = best(options, latency_ms=(80 + constant) / 2 - constant)
+    if least is None:  # even the quickest is too slow
+        assert beside > 0.3
+        assert chosen == cheapest(options, None)
+        return
+    assert teacher_ms / student_ms >= 2
+    taken, right = (sum(o.score for o in choice) for choice in (chosen, least))
+    assert taken <= 1.1 * right + 0.05
+
+
 def test_what_cannot_be_as_fast_ends_in_the_quickest():
     options = made_up(3)
     asked = []
@@ -186,6 +214,7 @@ def test_what_takes_longer_is_seen_to(name):
     """Of 200 times the work; not how long, only which."""
     if name == "onnxruntime":
         pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
     engine = engine_of(name)
     views = torch.randn(1, 32, 48, 48)
     small = nn.Conv2d(32, 4, 1)

@@ -177,7 +177,7 @@ def _chosen(choice: BlockChoice, parts: _Parts, training: MemberTraining) -> Mea
     def whole_ms(chosen: Sequence[Option]) -> tuple[float, float]:
         alive()
         student = prepared(engine, parts.network(chosen), two, "the student")
-        one, other = latencies_ms([teacher, student], [two[:1]] * 2)
+        one, other = latencies_ms([teacher, student], [two[:1]] * 2, alive)
         return one, other
 
     chosen, teacher_ms, student_ms = within(choice, options, whole_ms)
@@ -190,11 +190,13 @@ def _chosen(choice: BlockChoice, parts: _Parts, training: MemberTraining) -> Mea
         student_ms=student_ms,
     )
     if choice.faster is not None and made.faster < choice.faster:
+        small = "" if choice.smaller is None else f" and {choice.smaller:g} times smaller"
         training.emit(
             Warned(
-                message=f"No choice of these stand-ins was {choice.faster:g} times as fast as the "
-                f"teacher; the quickest one is {made.faster:.2f} times as fast. Offer cheaper "
-                "student.variants, cut finer, or ask for less."
+                message=f"No choice that was measured is {choice.faster:g} times as fast as the "
+                f"teacher{small}; the student is the one whose parts are quickest, "
+                f"{made.faster:.2f} times as fast. Offer cheaper student.variants, cut finer, or "
+                "ask for less."
             )
         )
     names = [option.name for option in chosen]
@@ -245,7 +247,7 @@ def _options(
     # A call alone costs something; in the whole network that is paid once.
     asks.append(prepared(engine, nn.Identity(), inputs[0], "nothing"))
     asked = [inputs[b][:1] for b in (*(b for b, _, _ in every), 0)]
-    *took, call = latencies_ms(asks, asked)
+    *took, call = latencies_ms(asks, asked, alive)
     for (b, name, one), ms in zip(every, took, strict=True):
         free = name != SAME and not list(one.parameters())
         yield Option(

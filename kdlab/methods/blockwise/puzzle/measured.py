@@ -86,12 +86,17 @@ def prepared(engine: Engine, network: nn.Module, views: Tensor, what: str) -> As
 
 
 @torch.inference_mode()
-def latencies_ms(asks: Sequence[Asked], views: Sequence[Tensor]) -> list[float]:
+def latencies_ms(
+    asks: Sequence[Asked],
+    views: Sequence[Tensor],
+    alive: Callable[[], None] = lambda: None,
+) -> list[float]:
     """Milliseconds of one call of each on one thread: medians, all in turns.
 
     Args:
         asks: of `prepared`.
         views: what each is asked about.
+        alive: called before each round.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -102,6 +107,7 @@ def latencies_ms(asks: Sequence[Asked], views: Sequence[Tensor]) -> list[float]:
                 ask(given)
         end = time.perf_counter() + _TIMED_S * len(asks)
         while len(taken[0]) < _LEAST or time.perf_counter() < end:
+            alive()
             for ask, given, seconds in zip(asks, views, taken, strict=True):
                 begin = time.perf_counter()
                 ask(given)
