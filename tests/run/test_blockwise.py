@@ -116,9 +116,12 @@ def test_a_killed_rank_is_replaced_and_the_weights_are_those_of_a_quiet_run(
 
 
 @pytest.mark.slow
-def test_stopped_in_an_epoch_it_goes_on_there(kdlab_home, elsewhere):
-    quiet = started("train.epochs=12", "train.batch=8").wait(timeout_s=600)
-    run = started("train.epochs=12", "train.batch=8")
+@pytest.mark.parametrize("mix", [None, "{most: 0.8, after: 0.0}"], ids=["plain", "mixed"])
+def test_stopped_in_an_epoch_it_goes_on_there(mix, kdlab_home, elsewhere):
+    """Rows that get the student's own inputs are the same before and after."""
+    words = ["train.epochs=12", "train.batch=8", f"method.mix={mix or 'null'}"]
+    quiet = started(*words).wait(timeout_s=600)
+    run = started(*words)
     until(lambda: [e for e in select(run.folder.events, "step") if e["epoch"] == 1])
     run.stop()
     run.wait(timeout_s=600)
@@ -230,6 +233,20 @@ def test_refused(kdlab_cli, elsewhere, words, message):
     assert "Traceback" not in err
     assert message in err
     assert not (elsewhere / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["method.plan=dp"], "dp trains each block by itself"),
+        (["method.decoupled=false"], "stages would wait for each other"),
+    ],
+    ids=["dp", "barrier"],
+)
+def test_what_cannot_mix_is_said(kdlab_cli, elsewhere, words, message):
+    code, _, err = kdlab_cli("run", "smoke/blockwise", "method.mix={}", *words)
+    assert code == 2
+    assert message in err
 
 
 @pytest.mark.processes

@@ -246,7 +246,8 @@ class _Search:
             group = self.groups.of(first, stop, taken)
             rows = group.rows_of([self.costs.kinds[d] for d in own], self.kinds)
             made.append(Stage(first, stop, tuple(own), rows, from_data=first == 0))
-        return Plan(self.costs.batch, tuple(made), self.decoupled, self.costs.lead)
+        costs = self.costs
+        return Plan(costs.batch, tuple(made), self.decoupled, costs.lead, costs.mixes)
 
 
 def _bound_s(costs: StageCosts, kinds: Sequence[Kind]) -> float:

@@ -86,12 +86,7 @@ class Replanning:
             return replace(before, predicted_s=took_s, why=why), own
         if self.changes >= _MOST_CHANGES:
             return None
-        now = StageCosts(
-            self._corrected(carried_out, costs, took),
-            costs.batch,
-            sync_norms=costs.sync_norms,
-            lead=costs.lead,
-        )
+        now = costs.of(self._corrected(carried_out, costs, took))
         try:
             found = programme(carried_out.name, now, decoupled=self.decoupled)
         except NoPlan:

@@ -45,12 +45,7 @@ def with_supply(
         NoPlan: as `programme` does.
     """
     plain = programme(name, costs, decoupled=decoupled)
-    merged = StageCosts(
-        _merged(costs.profile, supply),
-        costs.batch,
-        sync_norms=costs.sync_norms,
-        lead=costs.lead,
-    )
+    merged = costs.of(_merged(costs.profile, supply))
     try:
         found = programme(name, merged, decoupled=decoupled)
     except NoPlan as error:

@@ -69,6 +69,9 @@ class Plan:
     # DPU; else all devices wait for each other before they update (line 15).
     decoupled: bool = True
     lead: int = LEAD  # steps a stage may be ahead of the next
+    # Outputs of the student's blocks travel beside the teacher's: some rows of what a block is
+    # given are these (input_mixing.py).
+    mixes: bool = False
 
     def __post_init__(self) -> None:
         expected, used = self.stages[0].first, set[int]()
@@ -119,7 +122,7 @@ class Plan:
         if batch == self.batch:
             return self
         stages = [replace(s, rows=shared_rows(batch, s.rows)) for s in self.stages]
-        return Plan(batch, tuple(stages), self.decoupled, self.lead)
+        return replace(self, batch=batch, stages=tuple(stages))
 
 
 def even_rows(batch: int, devices: int) -> tuple[int, ...]:

@@ -29,7 +29,9 @@ def plans(draw):
         stop += draw(st.integers(1, 3))
         cuts.append(stop)
     batch = draw(st.integers(max(widths), 40))
-    return pipeline(batch, cuts, widths, decoupled=draw(st.booleans()))
+    decoupled = draw(st.booleans())
+    plan = pipeline(batch, cuts, widths, decoupled=decoupled)
+    return replace(plan, mixes=decoupled and draw(st.booleans()))
 
 
 @given(plans())
