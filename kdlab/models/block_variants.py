@@ -21,7 +21,7 @@ from kdlab.errors import ModelError
 from kdlab.models.blocks import cut
 from kdlab.models.cifar_resnet import he_init
 from kdlab.models.model import ModelSpec, evaluating
-from kdlab.models.separable import separated
+from kdlab.models.separable import in_place_of, separated
 
 StandIn = Literal["separable", "low_rank2", "low_rank4", "low_rank8", "linear", "skip"]
 STAND_INS: tuple[StandIn, ...] = get_args(StandIn)
@@ -152,15 +152,7 @@ def _cheaper(conv: nn.Conv2d, name: str) -> nn.Module | None:
 
 
 def _low_rank(conv: nn.Conv2d, rank: int) -> nn.Sequential:
-    narrow = nn.Conv2d(
-        conv.in_channels,
-        rank,
-        conv.kernel_size,  # type: ignore[arg-type]  # two ints at run time
-        conv.stride,  # type: ignore[arg-type]
-        conv.padding,  # type: ignore[arg-type]
-        conv.dilation,  # type: ignore[arg-type]
-        bias=False,
-    )
+    narrow = in_place_of(conv, rank)
     wide = nn.Conv2d(rank, conv.out_channels, 1, bias=conv.bias is not None)
     made = nn.Sequential(narrow, wide)
     he_init(made)

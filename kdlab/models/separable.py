@@ -70,17 +70,22 @@ class Separable(ModelSpec):
 
 def separated(conv: nn.Conv2d) -> nn.Module:
     channels = conv.in_channels
-    depthwise = nn.Conv2d(
-        channels,
+    depthwise = in_place_of(conv, channels, groups=channels)
+    pointwise = nn.Conv2d(channels, conv.out_channels, 1, bias=conv.bias is not None)
+    made = nn.Sequential(depthwise, nn.BatchNorm2d(channels), nn.ReLU(), pointwise)
+    he_init(made)
+    return made
+
+
+def in_place_of(conv: nn.Conv2d, channels: int, groups: int = 1) -> nn.Conv2d:
+    """A convolution that moves over the image as this one does, to so many channels."""
+    return nn.Conv2d(
+        conv.in_channels,
         channels,
         conv.kernel_size,  # type: ignore[arg-type]  # two ints at run time
         conv.stride,  # type: ignore[arg-type]
         conv.padding,  # type: ignore[arg-type]
         conv.dilation,  # type: ignore[arg-type]
-        groups=channels,
+        groups=groups,
         bias=False,
     )
-    pointwise = nn.Conv2d(channels, conv.out_channels, 1, bias=conv.bias is not None)
-    made = nn.Sequential(depthwise, nn.BatchNorm2d(channels), nn.ReLU(), pointwise)
-    he_init(made)
-    return made

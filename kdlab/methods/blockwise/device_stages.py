@@ -151,9 +151,7 @@ class DeviceStages:
             return None
 
         def begin(step: int, number: int, row: int) -> None:
-            done = self._loop.position.epoch * self.job.samples.plan.batches
-            done += self.loaders[0].first + step
-            seed_by(self.job.seed, done, first + number, row)
+            seed_by(self.job.seed, self._done(step), first + number, row)
 
         return begin
 
@@ -162,18 +160,23 @@ class DeviceStages:
         mix = self.job.mix
         if mix is None:
             return None
-        steps = self.job.samples.plan.batches
+        of_steps = self.job.recipe.epochs * self.job.samples.plan.batches
         schedule = MixingSchedule(mix.most, mix.after)
 
         def drawn(step: int, number: int, rows: int) -> Tensor:
-            done = self._loop.position.epoch * steps + self.loaders[0].first + step
-            share = schedule.share(done, self.job.recipe.epochs * steps)
+            done = self._done(step)
+            share = schedule.share(done, of_steps)
             # A stream of its own: other chances are drawn from seed, step, block and row.
             key = (self.job.seed * 1_000_003 + done) * 1_009 + first + number
             chance = torch.Generator().manual_seed(key % 2**63)
             return torch.rand(rows, generator=chance) < share
 
         return drawn
+
+    def _done(self, step: int) -> int:
+        """This step's number, counted over all epochs."""
+        epochs = self._loop.position.epoch * self.job.samples.plan.batches
+        return epochs + self.loaders[0].first + step
 
     def _schedule(self, step: int) -> None:
         recipe, steps = self.job.recipe, self.job.samples.plan.batches
@@ -183,8 +186,7 @@ class DeviceStages:
             for group in optimizer.param_groups:
                 group["lr"] = self.lr
         if self.rounds is not None:
-            done = self._loop.position.epoch * steps + self.loaders[0].first + step
-            self.rounds.begin(done, self.optimizers)
+            self.rounds.begin(self._done(step), self.optimizers)
 
 
 def keep_own_blocks(
