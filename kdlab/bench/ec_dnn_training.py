@@ -1,6 +1,5 @@
 """One training of `kdlab bench ec_dnn`, as a process of its own."""
 
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from kdlab.events.event import unheard
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.messages import plain
 from kdlab.methods.ensemble.ensemble_run import EnsembleRun
+from kdlab.methods.ensemble.local_job import Prices
 from kdlab.methods.ensemble.method import Ensemble
 from kdlab.methods.ensemble.model_workers import WorkersHere
 from kdlab.methods.ensemble.round_driver import RoundDriver
@@ -35,7 +35,10 @@ def main() -> None:
     member = next(m for m in spec.members() if m.source_name == "own")
     assert isinstance(spec.method, Ensemble)
     ensemble_run = EnsembleRun(
-        spec.method, setup, replace(member, source_name="own", seed=config.seed)
+        spec.method,
+        setup,
+        replace(member, source_name="own", seed=config.seed),
+        config.prices,
     )
     folder = config.folder
     if config.method is None:
@@ -50,18 +53,17 @@ def main() -> None:
 
 
 def _costs(ensemble_run: EnsembleRun, folder: Path) -> MeasuredSeconds:
-    """Medians of processor seconds, on the images themselves."""
+    """Medians of the seconds its device is busy, on the images themselves."""
     worker = ensemble_run.worker(0, folder, unheard)
     with closing(ensemble_run.source(worker, "bench", None)) as source:
         steps = []
         worker.model.train()
         for batch in worker.stream.take(source, _STEPS):
-            begin = time.process_time()
+            begin = worker.sgd.cpu()
             worker.sgd.one(batch)
-            steps.append(time.process_time() - begin)
+            steps.append(worker.sgd.cpu() - begin)
     return MeasuredSeconds(
-        step_s=float(np.median(steps[5:])),
-        row_s=_forward_s(worker),
+        prices=Prices(step_s=float(np.median(steps[5:])), row_s=_forward_s(worker)),
         batch=ensemble_run.recipe.batch,
         workers=ensemble_run.method.workers,
     )
@@ -72,9 +74,9 @@ def _forward_s(worker: LocalWorker) -> float:
     inputs = data.inputs[data.train[:_ROWS]]
     taken = []
     for _ in range(5):
-        begin = time.process_time()
+        begin = worker.sgd.cpu()
         worker.sgd.probabilities(inputs)
-        taken.append((time.process_time() - begin) / len(inputs))
+        taken.append((worker.sgd.cpu() - begin) / len(inputs))
     torch.manual_seed(0)
     return float(np.median(taken))
 

@@ -95,7 +95,9 @@ class ErrorsMeasured(
     locals: list[float]  # test error of each local model
     global_: float  # of the ensemble or the average
     compressed: list[float]  # of each compressed model
-    chosen: float  # of the local model with the smallest training loss
+    chosen: (
+        float  # of the local model with the smallest training loss, compressed if it was
+    )
     validation_locals: list[float]
     validation_global: float
     local_losses: list[float]

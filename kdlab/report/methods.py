@@ -28,9 +28,9 @@ class ErrorCurve:
     looks: Sequence[RoundErrors]  # what was seen at communications
     account: CostTotals  # what it cost
 
-    def curve(self, key: str) -> list[Point]:
-        """Error against overall time; `global_` or `chosen` (_L)."""
-        return [Point(look.parallel_s, getattr(look, key)) for look in self.looks]
+    def curve(self, key: str, along: str = "parallel_s") -> list[Point]:
+        """Error against overall time, or `iterations`; `global_` or `chosen` (_L)."""
+        return [Point(getattr(look, along), getattr(look, key)) for look in self.looks]
 
     @property
     def last(self) -> RoundErrors:

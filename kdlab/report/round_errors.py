@@ -19,7 +19,9 @@ class RoundErrors:
     locals: list[float]  # error of each local model, before anything is combined
     global_: float  # of the global model
     compressed: list[float]  # of each local model after its reset; empty without one
-    chosen: float  # error of the local model with the smallest training loss (_L)
+    # Error of the local model with the smallest training loss (_L), as Algorithm 1 leaves it:
+    # compressed, where the round compresses
+    chosen: float
     validation_locals: list[float]
     validation_global: float
     local_losses: list[float]

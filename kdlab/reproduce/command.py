@@ -18,7 +18,6 @@ from kdlab.report.page import markdown, markdown_table
 from kdlab.reproduce.measurement import Measured
 from kdlab.reproduce.result import KeptResult
 from kdlab.reproduce.table import MeasuredRow, Reproduction, Row, Table, cells
-from kdlab.run.simulations import simulate
 
 _SHELF = "reproductions/"
 _HEAD = ("", "", "published", "simulated", "which is", "off", "measured here", "")
@@ -117,6 +116,8 @@ def _reproduced(
     """Simulate, measure (what is in `made` was already), compare, draw."""
     simulated: dict[str, float] = {}
     if spec.simulation is not None:
+        from kdlab.run.simulations import simulate  # all simulators, which a list needs not
+
         report, _ = simulate(spec.simulation, (), say)
         simulated = {f["name"]: f["value"] for f in report["figures"]}
     measured = Measured(values={})

@@ -48,7 +48,7 @@ class BatchStep:
         recipe, ranks = self.job.recipe, self.job.ranks
         given = [batch.views, batch.labels]
         moved = self.feed.moved(*given, *([] if batch.soft is None else [batch.soft]))
-        rows, total = len(batch.ids), torch.zeros((), device=self.descent.device)
+        rows, losses = len(batch.ids), list[Tensor]()
         self.descent.listen(taught=batch.soft is not None)
         self.descent.begin()
         rounds = recipe.rounds_at(epoch)
@@ -56,16 +56,18 @@ class BatchStep:
         for number, (views, labels, soft, mixed) in enumerate(parts):
             with self._alone(last=number == len(parts) - 1):
                 both = self.descent.both_scores(views, in_eight_bits=rounds)
-                loss = self._loss(both, labels, soft, mixed) * (len(labels) / rows)
+                loss = self._loss(both, labels, soft, mixed)
+                if len(parts) > 1:
+                    loss = loss * (len(labels) / rows)
                 self.descent.backward(ranks.weigh(loss, rows, of_rows))
-            total += loss.detach()
+            losses.append(loss.detach())
         if self.features is not None:
             ranks.average_gradients(self.features.projectors)
         batches = self.job.samples.plan.batches
         self.lr = lr_factor * ranks.lr_scale * lr_at(recipe, epoch, batches, self.drops)
         self.descent.update(self.lr)
         self.feed.wait()  # the source may overwrite the batch from now on
-        return total
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def _count_of_parts(self, of_rows: int) -> int:
         """Parts of a batch: the same on all ranks, whose norms meet in each; two rows at least."""
@@ -79,6 +81,10 @@ class BatchStep:
         self, moved: Sequence[Tensor], mixed: MixedLabels | None, count: int
     ) -> Iterator[tuple[Tensor, Tensor, Tensor | None, MixedLabels | None]]:
         """Views, labels, soft labels and what is mixed in, of each part of a batch."""
+        if count == 1:
+            views, labels, *soft = moved
+            yield views, labels, soft[0] if soft else None, mixed
+            return
         cut = [tensor.tensor_split(count) for tensor in moved]
         others = share = None
         if mixed is not None:

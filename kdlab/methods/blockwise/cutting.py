@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import log
 from typing import Literal
 
 import torch
@@ -124,8 +125,10 @@ def _automatic(
 
 
 _OF_TOKENS = 2  # dimensions of a row: tokens and channels
+_OF_MAPS = 3  # height, width and channels
 
-_Place = tuple[tuple[int, ...], float]  # size of the image there, share of the work before
+_Size = tuple[int | str, ...]
+_Place = tuple[_Size, float]  # size of the image there, share of the work before
 
 
 def _nearest(wanted: Sequence[_Place], places: Sequence[_Place]) -> list[int] | None:
@@ -150,11 +153,21 @@ def _depths(blocks: Sequence[nn.Module], views: Tensor) -> list[float]:
     return [work / done[-1] for work in done]
 
 
-def _sizes(blocks: Sequence[nn.Module], views: Tensor) -> list[tuple[int, ...]]:
+def _sizes(blocks: Sequence[nn.Module], views: Tensor) -> list[_Size]:
     """Height and width behind each block, or number of tokens; empty where nothing has a place."""
     shapes = _shapes([*blocks, nn.Identity()], views)[1:]
-    return [tuple(shape[:1] if len(shape) == _OF_TOKENS else shape[1:]) for shape in shapes]
+    return [_size(shape, views.shape[2] / views.shape[3]) for shape in shapes]
 
 
-def _text(size: tuple[int, ...]) -> str:
+def _size(shape: tuple[int, ...], form: float) -> _Size:
+    """Place of one row's output: a map has the image's `form` (H / W), and channels first or last."""
+    if len(shape) == _OF_TOKENS:
+        return shape[:1]
+    if len(shape) != _OF_MAPS:
+        return shape[1:]
+    first, last = (abs(log(h / w / form)) for h, w in (shape[1:], shape[:2]))
+    return (*shape[:2], "channels last") if last < first else shape[1:]
+
+
+def _text(size: _Size) -> str:
     return "×".join(map(str, size)) if size else "flat"

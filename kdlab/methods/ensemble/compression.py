@@ -45,6 +45,7 @@ def mean_outputs(
     if pool is None:
         busy, rows = sgd.cpu(), job.recipe.evaluate_batch
         made = relabel(places, samples, models, job.scratch, rows, sgd.alive)
+        sgd.computed(made.computed)
         return MeanOutputs(made, sgd.cpu() - busy, others_bytes(job, models))
     assert job.opened is not None
     begin, opened = sgd.clock(), partial(job.opened, pool)

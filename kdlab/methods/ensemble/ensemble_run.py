@@ -20,7 +20,7 @@ from kdlab.events.teachers import TeacherLost, TeachersGone
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch
-from kdlab.methods.ensemble.local_job import LocalJob, Opened
+from kdlab.methods.ensemble.local_job import LocalJob, Opened, Prices
 from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
 from kdlab.methods.ensemble.variant import Variant, combining_of, relabel_of, timetable_of
 from kdlab.methods.ensemble.worker import LocalWorker
@@ -57,6 +57,7 @@ class EnsembleRun:
     method: "Ensemble"
     setup: TrainingSetup
     member: Member
+    prices: Prices | None = None  # of its workers' work
 
     @property
     def spec(self) -> ExperimentSpec:
@@ -170,6 +171,7 @@ class EnsembleRun:
                 pulse=pulse,
                 steering=steering or Steering(None, ""),
                 opened=self._opened(number, folder, emit, pulse),
+                prices=self.prices,
             )
         )
 

@@ -18,6 +18,18 @@ Opened = Callable[[TeacherPool, PlannedSamples, Start, int], SoftLabelSource]
 """From this batch on, with so many outputs for each sample."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What work costs in seconds, measured beforehand with nothing beside it.
+
+    With them the time of a training is what it did times what that costs (section 4.3), so its
+    workers may go on one after the other, or beside anything else.
+    """
+
+    step_s: float  # of one SGD step
+    row_s: float  # of one model on one image, forward
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalJob(LoopJob):
     """A local model, on its local data; models are written below the folder."""
@@ -31,6 +43,7 @@ class LocalJob(LoopJob):
     loss: LossSpec | None  # of soft labels, where the local training has any
     # A source of some samples' soft labels from the pool of local models
     opened: Opened | None = None
+    prices: Prices | None = None  # of its work; None: its processor's time is taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ class LocalSgd:
         self.steps = 0  # compressing ones included
         self._losses: list[Tensor] = []
         self._stood_s = self._stood_cpu_s = 0.0  # in pauses
+        self._priced_s = 0.0  # of all work so far, where it has prices
         self.source: object = None  # of its batches, which rests in pauses
         self.loss = job.loss  # with the weights and the temperature that it has now
         self.control = LoopControl(
@@ -77,6 +78,8 @@ class LocalSgd:
         loss = loss_of(scores, labels)
         self.descent(loss, self._lr())
         self.steps += 1
+        if self.job.prices is not None:
+            self._priced_s += self.job.prices.step_s
         # Not the objective: that of Eq. 5 is smallest for the model that differs most.
         self._losses.append(cross_entropy(scores.detach().float(), labels))
 
@@ -112,11 +115,19 @@ class LocalSgd:
 
         On a GPU those until it has done what it was told, other workers on it included; on a CPU
         those of its threads together over their number, and no less than those of this one.
+        Where work has prices, what it did costs so much.
         """
+        if self.job.prices is not None:
+            return self._priced_s
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             return self.clock()
         return _of_processor() - self._stood_cpu_s
+
+    def computed(self, rows: int) -> None:
+        """So many images went through other models."""
+        if self.job.prices is not None:
+            self._priced_s += rows * self.job.prices.row_s
 
     def _apply(self, agreed: ControlRequest) -> None:
         """For the next step on, whatever the other local models have come to."""

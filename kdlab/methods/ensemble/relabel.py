@@ -33,6 +33,7 @@ class Relabelled:
     model_losses: list[float]  # mean cross entropy of each model with the true labels
     loss: float  # that of the mean
     starts: list[int] = field(default_factory=list)  # first row of each batch
+    computed: int = 0  # rows that went through models here, each model's counted
 
     def of(self, batch: int, size: int) -> Tensor:
         """(size, C) of batch number `batch` of those that were relabelled."""
@@ -67,7 +68,8 @@ def relabel(
         losses.append(log_loss(own, labels))
         total += own
     total /= max(1, len(models))
-    return Relabelled(total, losses, log_loss(total, labels), _starts(places))
+    computed = len(models) * sum(len(ids) for _, ids in chunks)
+    return Relabelled(total, losses, log_loss(total, labels), _starts(places), computed)
 
 
 def _distinct(

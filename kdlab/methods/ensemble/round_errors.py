@@ -43,7 +43,9 @@ class Looks:
             whole = after[min(after)]
         else:
             whole = np.mean(list(answers.values()), axis=0)
-        compressed = after if self.combining == "ensemble" else {}
+        compressed = {}
+        if self.combining == "ensemble":
+            compressed = {k: self._errors(p)[1] for k, p in after.items()}
         # The running mean of its steps; in the end, that of its whole local data.
         final = {
             k: did.done.loss if did.train_loss is None else did.train_loss
@@ -52,14 +54,15 @@ class Looks:
         chosen = min(final, key=lambda k: (final[k], k))
         local = {k: self._errors(p) for k, p in answers.items()}
         both = self._errors(whole)
+        left = {k: test for k, (_, test) in local.items()} | compressed
         found = RoundErrors(
             round=number,
             iterations=account.iterations,
             parallel_s=account.parallel_s,
             locals=[test for _, test in local.values()],
             global_=both[1],
-            compressed=[self._errors(p)[1] for p in compressed.values()],
-            chosen=local[chosen][1] if chosen in local else both[1],
+            compressed=list(compressed.values()),
+            chosen=left.get(chosen, both[1]),
             validation_locals=[validation for validation, _ in local.values()],
             validation_global=both[0],
             local_losses=[self._loss(p) for p in answers.values()],

@@ -1,12 +1,16 @@
 """Blocks of networks with other widths meet: maps by 1x1 convolutions, tokens by linear layers."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
 
 from kdlab.errors import ModelError
+from kdlab.methods.blockwise.cutting import Cuts, cut_both
 from kdlab.methods.blockwise.pairs import as_adapted, is_adapted, pairs_of
 from kdlab.models.blocks import cut
+from kdlab.models.model import ModelSpec
 from kdlab.models.timm import TimmModel
 
 
@@ -41,6 +45,54 @@ def test_blocks_of_other_widths_meet_and_are_one_network(
     again.load_state_dict(whole.state_dict())
     with torch.no_grad():
         assert torch.equal(again(views), whole.eval()(views))
+
+
+class Last(nn.Module):
+    """A map whose channels are the last dimension, as Swin's are."""
+
+    def forward(self, x):
+        return x.permute(0, 2, 3, 1)
+
+
+class Halved(nn.Module):
+    def forward(self, x):
+        return x[:, ::2, ::2]
+
+
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.mean((1, 2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelsLast(ModelSpec):
+    width: int
+
+    def architecture(self, num_classes, in_chans):
+        wide = self.width
+        layers = [nn.Conv2d(in_chans, wide, 2, 2), Last(), nn.Linear(wide, wide), nn.ReLU()]
+        layers += [Halved(), nn.Linear(wide, 2 * wide), nn.ReLU()]
+        return nn.Sequential(*layers, Mean(), nn.Linear(2 * wide, num_classes))
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (3, 24, 40)])
+def test_maps_with_their_channels_last_are_cut_where_images_are_alike(shape):
+    teacher, student = ChannelsLast(width=24), ChannelsLast(width=8)
+    cutting = cut_both(
+        Cuts((), (), 3, "mse"),
+        teacher.build(5, 3),
+        student.build(5, 3),
+        student,
+        shape,
+        torch.device("cpu"),
+    )
+    size = (shape[1] // 2, shape[2] // 2)
+    assert all(
+        of[:2] in {size, (size[0] // 2, size[1] // 2)} for of in cutting.outputs[:-1]
+    )
+    assert all(of[2] in {24, 48} for of in cutting.outputs[:-1])
+    views = torch.randint(0, 256, (2, *shape), dtype=torch.uint8)
+    assert cutting.student(views).shape == (2, 5)
 
 
 def test_places_that_cannot_meet_are_named():
