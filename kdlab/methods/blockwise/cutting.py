@@ -160,7 +160,7 @@ def _sizes(blocks: Sequence[nn.Module], views: Tensor) -> list[_Size]:
 
 
 def _size(shape: tuple[int, ...], form: float) -> _Size:
-    """Place of one row's output: a map has the image's `form` (H / W), and channels first or last."""
+    """Place of one row's output; a map has the image's `form` (H / W), channels first or last."""
     if len(shape) == _OF_TOKENS:
         return shape[:1]
     if len(shape) != _OF_MAPS:
