@@ -1,8 +1,8 @@
 """What kdlab costs over a bare PyTorch loop that does the same work, and at import.
 
 Both loops train the same student on the same views in the same order with the same
-optimiser, schedule and weight decay; only the bookkeeping differs. Repeats alternate, so
-that a drift of the machine meets both.
+optimiser, schedule and weight decay; only the bookkeeping differs. They take turns step by
+step, so that whatever else the machine does meets both.
 """
 
 import os
@@ -11,12 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 from kdlab.data.digits import Digits
@@ -27,6 +29,7 @@ from kdlab.models.cifar_resnet import CifarResNet
 from kdlab.models.model import Normalised
 from kdlab.report.figures import Figure, Report, Say, figure, over, report
 from kdlab.soft_labels.none import NoTeacherSource
+from kdlab.soft_labels.source import Batch
 from kdlab.train.optimizers import make_optimizer
 from kdlab.train.recipe import Recipe
 from kdlab.train.schedules import lr_at
@@ -70,11 +73,10 @@ def measure(repeats: int = 15, say: Say = lambda line: None) -> Report:
     samples = planned(data, digits.to_dict(), batch=64, seed=0, epochs=4)
     ours, bare = list[float](), list[float]()
     for repeat in range(-1, repeats):  # the first warms up and is not counted
-        order = (_kdlab_rate, _bare_rate) if repeat % 2 == 0 else (_bare_rate, _kdlab_rate)
-        rates = {measured: measured(recipe, spec, samples) for measured in order}
+        rates = _rates(recipe, spec, samples)
         if repeat >= 0:
-            ours.append(rates[_kdlab_rate])
-            bare.append(rates[_bare_rate])
+            ours.append(rates[0])
+            bare.append(rates[1])
             say(
                 f"repeat {repeat + 1}/{repeats}: kdlab over bare loop {ours[-1] / bare[-1]:.3f}"
             )
@@ -151,7 +153,10 @@ def _model(spec: CifarResNet, samples: PlannedSamples) -> Normalised:
     return spec.build(samples.classes, samples.data.shape[0])
 
 
-def _kdlab_rate(recipe: Recipe, spec: CifarResNet, samples: PlannedSamples) -> float:
+def _rates(
+    recipe: Recipe, spec: CifarResNet, samples: PlannedSamples
+) -> tuple[float, float]:
+    """Samples/s of kdlab's loop and of the bare one."""
     with tempfile.TemporaryDirectory() as folder:
         log = EventLog(Path(folder) / "events.jsonl")
         job = StudentJob(
@@ -165,31 +170,55 @@ def _kdlab_rate(recipe: Recipe, spec: CifarResNet, samples: PlannedSamples) -> f
             spec_hash="bench",
             emit=MemberLog(log, "bench").emit,
         )
-        rate = StudentLoop(job).run(NoTeacherSource(samples)).samples_per_second
+        source = _InTurns(samples, _BareLoop(recipe, spec, samples))
+        StudentLoop(job).run(source)
         log.close()
-    return rate
+    seen = recipe.epochs * len(samples.plan.ids)
+    return seen / source.ours_s, seen / source.bare_s
 
 
-def _bare_rate(recipe: Recipe, spec: CifarResNet, samples: PlannedSamples) -> float:
+class _BareLoop:
     """What one writes by hand: no events, counts, checkpoints or stop requests."""
-    model = _model(spec, samples)
-    optimizer = make_optimizer(recipe, model)
-    model.train()
-    steps_per_epoch, step, seen = samples.plan.batches, 0, 0
-    begin = time.perf_counter()
-    for epoch in range(recipe.epochs):
-        for ids in samples.batches(epoch):
-            views = torch.from_numpy(samples.views(ids, epoch))
-            labels = torch.from_numpy(samples.labels(ids))
-            for group in optimizer.param_groups:
-                group["lr"] = lr_at(recipe, step / steps_per_epoch, steps_per_epoch)
-            loss = cross_entropy(model(views), labels)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-            step += 1
-            seen += len(ids)
-    return seen / (time.perf_counter() - begin)
+
+    def __init__(self, recipe: Recipe, spec: CifarResNet, samples: PlannedSamples) -> None:
+        self.recipe, self.samples = recipe, samples
+        self.model = _model(spec, samples).train()
+        self.optimizer = make_optimizer(recipe, self.model)
+        self.steps = 0
+
+    def step(self, ids: NDArray[np.int64], epoch: int) -> None:
+        batches = self.samples.plan.batches
+        views = torch.from_numpy(self.samples.views(ids, epoch))
+        labels = torch.from_numpy(self.samples.labels(ids))
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr_at(self.recipe, self.steps / batches, batches)
+        loss = cross_entropy(self.model(views), labels)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.steps += 1
+
+
+class _InTurns(NoTeacherSource):
+    """After each batch of kdlab's loop the bare one has the same."""
+
+    def __init__(self, samples: PlannedSamples, bare: _BareLoop) -> None:
+        super().__init__(samples)
+        self.bare = bare
+        # Seconds: of kdlab's loop, batches included, and of the bare one
+        self.ours_s = self.bare_s = 0.0
+
+    def epoch(self, epoch: int, done: Collection[int]) -> Iterator[Batch]:
+        batches = super().epoch(epoch, done)
+        begin = time.perf_counter()
+        for batch in batches:
+            yield batch
+            middle = time.perf_counter()
+            self.bare.step(batch.ids, epoch)
+            end = time.perf_counter()
+            self.ours_s += middle - begin
+            self.bare_s += end - middle
+            begin = end
 
 
 def _import_seconds() -> float:
