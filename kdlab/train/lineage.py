@@ -6,13 +6,18 @@ survives a SIGKILL and says how far training had come.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.config.home import mapped
+
+_ONE = np.int32(1)  # of the counts' own kind: three times as fast as a Python integer
+# Batches that are counted at once: between two steps each call of NumPy takes 40 us, whatever it
+# does, since nothing of it is in the processor's caches any more.
+_TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +34,14 @@ class LineageCounts:
 class Lineage:
     """How often each training sample was used in this epoch, and sums of past epochs."""
 
-    counts: NDArray[np.int32]  # by row of the data set
+    counted: NDArray[np.int32]  # uses by row of the data set, but for those in `_since`
     ids: NDArray[np.int64]  # the training ids
     seen: int = 0  # samples trained on, this epoch included
     lost: int = 0  # of finished epochs: never used
     repeated: int = 0  # of finished epochs: uses beyond the first
     rolled_back: int = 0  # trained on, then undone by a resume
+    # Ids of batches that are not counted yet
+    _since: list[bytes] = field(default_factory=list)
 
     @classmethod
     def start(cls, rows: int, ids: NDArray[np.int64]) -> "Lineage":
@@ -42,8 +49,23 @@ class Lineage:
 
     def trained(self, ids: NDArray[np.int64], of_rows: int | None = None) -> None:
         """Count own ids; `seen` counts the whole batch, of which a rank has a part."""
-        np.add.at(self.counts, ids % len(self.counts), 1)  # of any copy of a row
+        self._since.append(ids.tobytes())
+        if len(self._since) >= _TOGETHER:
+            self._count()
         self.seen += len(ids) if of_rows is None else of_rows
+
+    @property
+    def counts(self) -> NDArray[np.int32]:
+        """Uses in this epoch, by row of the data set."""
+        self._count()
+        return self.counted
+
+    def _count(self) -> None:
+        if not self._since:
+            return
+        ids = np.frombuffer(b"".join(self._since), np.int64)
+        np.add.at(self.counted, ids % len(self.counted), _ONE)  # of any copy of a row
+        self._since.clear()
 
     def finish_epoch(
         self,

@@ -41,6 +41,7 @@ class Descent:
     ) -> None:
         self.recipe, self.model, self.run_model = recipe, model, run_model
         self.device = device
+        self._kind = _KINDS.get(recipe.precision)  # None: float32
         self.optimizer = make_optimizer(recipe, model)
         self.others = list[nn.Parameter]()  # that are not the model's, and learn
         # timm's, of networks with a distillation token: whether it has a teacher
@@ -69,11 +70,15 @@ class Descent:
         They are one and the same, but for a network with a distillation token in training
         (DeiT, arXiv:2012.12877, section 4), which has a head for each.
         """
-        kind = _KINDS.get(self.recipe.precision)
-        rounding = EightBits() if in_eight_bits else nullcontext()
-        cast = torch.autocast(self.device.type, dtype=kind) if kind else nullcontext()
-        with cast, rounding:
-            scores: Tensor | tuple[Tensor, Tensor] = self.run_model(views)
+        scores: Tensor | tuple[Tensor, Tensor]
+        kind = self._kind
+        if kind is None and not in_eight_bits:
+            scores = self.run_model(views)
+        else:
+            rounding = EightBits() if in_eight_bits else nullcontext()
+            cast = torch.autocast(self.device.type, dtype=kind) if kind else nullcontext()
+            with cast, rounding:
+                scores = self.run_model(views)
         if isinstance(scores, tuple):
             return scores[0].float(), scores[1].float()
         found = scores.float()

@@ -200,7 +200,8 @@ class StudentLoop(PlanLoop):
 
     def _request(self) -> ControlRequest:
         request = self.control.request(save=self.is_master and self.saves.seconds_due())
-        self._set_thresholds(self.job.steering.thresholds())
+        if self.job.steering.values:
+            self._set_thresholds(self.job.steering.thresholds())
         return request
 
     def _act(self, agreed: list[Agreed]) -> None:

@@ -1,7 +1,7 @@
 """Line 5 of Algorithm 2 of EDL-Dist: one step of a student on one batch."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -20,6 +20,9 @@ from kdlab.train.schedules import lr_at
 from kdlab.train.step import Descent, steps_per_second
 from kdlab.train.student_job import StudentJob
 from kdlab.train.sync_norm import leave_alone
+
+# Views, labels, soft labels, and what is mixed in
+_Part = tuple[Tensor, Tensor, Tensor | None, MixedLabels | None]
 
 
 class BatchStep:
@@ -52,7 +55,7 @@ class BatchStep:
         self.descent.listen(taught=batch.soft is not None)
         self.descent.begin()
         rounds = recipe.rounds_at(epoch)
-        parts = list(self._parts(moved, batch.mixed, self._count_of_parts(of_rows)))
+        parts = self._parts(moved, batch.mixed, self._count_of_parts(of_rows))
         for number, (views, labels, soft, mixed) in enumerate(parts):
             with self._alone(last=number == len(parts) - 1):
                 both = self.descent.both_scores(views, in_eight_bits=rounds)
@@ -79,13 +82,12 @@ class BatchStep:
 
     def _parts(
         self, moved: Sequence[Tensor], mixed: MixedLabels | None, count: int
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None, MixedLabels | None]]:
+    ) -> list[_Part]:
         """Views, labels, soft labels and what is mixed in, of each part of a batch."""
         if count == 1:
             views, labels, *soft = moved
-            yield views, labels, soft[0] if soft else None, mixed
-            return
-        cut = [tensor.tensor_split(count) for tensor in moved]
+            return [(views, labels, soft[0] if soft else None, mixed)]
+        found, cut = list[_Part](), [tensor.tensor_split(count) for tensor in moved]
         others = share = None
         if mixed is not None:
             others, share = (
@@ -96,7 +98,8 @@ class BatchStep:
             part = None
             if others is not None and share is not None:
                 part = MixedLabels(others[number], share[number])
-            yield views, labels, soft[0] if soft else None, part
+            found.append((views, labels, soft[0] if soft else None, part))
+        return found
 
     def _alone(self, *, last: bool) -> AbstractContextManager[object]:
         """Ranks average their gradients once, behind the last part."""
