@@ -44,10 +44,6 @@ class Descent:
         self._kind = _KINDS.get(recipe.precision)  # None: float32
         self.optimizer = make_optimizer(recipe, model)
         self.others = list[nn.Parameter]()  # that are not the model's, and learn
-        # timm's, of networks with a distillation token: whether it has a teacher
-        self._taught: Callable[[bool], None] | None = getattr(
-            getattr(model, "net", None), "set_distilled_training", None
-        )
         self.scaler = torch.amp.GradScaler(enabled=recipe.precision == "fp16")
 
     def add(self, module: nn.Module) -> None:
@@ -86,8 +82,10 @@ class Descent:
 
     def listen(self, *, taught: bool) -> None:
         """Have a distillation token learn from the teacher; without one both tokens are one."""
-        if self._taught is not None:
-            self._taught(taught)
+        net = getattr(self.model, "net", None)
+        switch = getattr(net, "set_distilled_training", None)  # of timm's
+        if switch is not None:
+            switch(taught)
 
     def __call__(self, loss: Tensor, lr: float) -> None:
         """Down the gradient of this loss."""
