@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -29,6 +31,39 @@ def test_no_window_has_more_restarts_than_asked(gaps, most, within_s):
             allowed.append(now)
         assert sum(now - t < within_s for t in allowed) <= most
     assert bool(allowed) == (most > 0)
+
+
+# A stop that comes while the watchdog forks; who is sent a signal by it is written down.
+FORKING = """
+import os, signal, sys, time
+from pathlib import Path
+from kdlab.run.process import watchdog
+
+heard, fork, kill = [], os.fork, os.kill
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: heard.append(number))
+
+def interrupted():
+    kill(os.getpid(), signal.SIGINT)
+    return fork()
+
+def told(pid, number):
+    with Path(sys.argv[1]).open("a") as sent:
+        sent.write(f"{number:d} ")
+    kill(pid, number)
+
+os.fork, os.kill = interrupted, told
+watchdog.watched(Path("nowhere"))
+while not heard:
+    time.sleep(0.01)
+"""
+
+
+def test_a_stop_while_it_forks_is_passed_on_once(tmp_path):
+    """Twice is the order to end everything at once."""
+    sent = tmp_path / "sent"
+    subprocess.run([sys.executable, "-c", FORKING, str(sent)], check=True, timeout=120)
+    assert sent.read_text().split() == [f"{signal.SIGINT:d}"]
 
 
 def worker_of(run):

@@ -35,6 +35,7 @@ def watched(path: Path) -> None:
     while True:
         # A signal between the fork and its handler would reach the wrong one.
         signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+        asked_before = keeper.stopping  # while there was no child
         parent = os.getpid()
         keeper.child = os.fork()
         if not keeper.child:
@@ -45,9 +46,10 @@ def watched(path: Path) -> None:
             return
         for number in _PASSED_ON:
             signal.signal(number, keeper.pass_on)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-        if keeper.stopping:  # asked for while there was no child
+        if asked_before:
             keeper.pass_on(signal.SIGINT, None)
+        # What came since the fork is passed on here, once: a second one would kill all.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
         _, status = os.waitpid(keeper.child, 0)
         if not keeper.starts_again(os.waitstatus_to_exitcode(status)):
             os._exit(keeper.code)
