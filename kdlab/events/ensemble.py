@@ -96,7 +96,7 @@ class ErrorsMeasured(
     global_: float  # of the ensemble or the average
     compressed: list[float]  # of each compressed model
     chosen: (
-        float  # of the local model with the smallest training loss, compressed if it was
+        float  # of the local model with the smallest training loss, as the round leaves it
     )
     validation_locals: list[float]
     validation_global: float
