@@ -95,9 +95,8 @@ class ErrorsMeasured(
     locals: list[float]  # test error of each local model
     global_: float  # of the ensemble or the average
     compressed: list[float]  # of each compressed model
-    chosen: (
-        float  # of the local model with the smallest training loss, as the round leaves it
-    )
+    # Of the local model with the smallest training loss, as the round leaves it
+    chosen: float
     validation_locals: list[float]
     validation_global: float
     local_losses: list[float]
