@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY := true
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: demo quick test test-slow fuzz faults lint types layers docs format clean
+.PHONY: demo quick test test-slow nightly fuzz faults lint types layers docs format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/kdlab run quickstart
@@ -22,7 +22,7 @@ test: lint types layers
 
 # Process chaos, notebooks, docs; what needs a Debian package is installed by .ci/run.
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m slow -q --durations=25 $(SIDE)
+	$(BIN)/python -m pytest -m "slow and not nightly" -q --durations=25 $(SIDE)
 	$(MAKE) notebooks
 	$(BIN)/mkdocs build --strict --quiet
 
@@ -36,7 +36,11 @@ notebooks: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/nightly.py 20000 $$(date +%j)
 
-# Nightly: twice as many faults in one run as in CI, of ranks and of all kinds.
+# What says little that the rest does not say and takes long: benches, simulations of a week.
+nightly: fuzz faults
+	$(BIN)/python -m pytest -m nightly -q --durations=10 $(SIDE)
+
+# Nightly: five times as many faults in one run as in CI, of ranks and of all kinds.
 faults: $(VENV)/.dev
 	FAULTS=200 $(BIN)/python -m pytest -m slow -q tests/run/test_all_faults.py tests/run/test_run_faults.py -k faults_
 

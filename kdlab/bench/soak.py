@@ -34,6 +34,7 @@ _EXPERIMENT: Mapping[str, object] = {
     "train.schedule": "constant",
     "train.evaluate_every": 1000,
     "train.checkpoint_every_steps": 500,
+    "tracking.enabled": True,
 }
 
 

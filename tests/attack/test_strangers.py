@@ -154,14 +154,14 @@ def attacked_until_its_end(run, stranger):
 
 
 RUNS = {
-    "served": ["smoke/served", "train.epochs=300"],
+    "served": ["smoke/served", "train.epochs=100"],
     "ranks": [
         "smoke/in_process",
-        "train.epochs=40",
+        "train.epochs=20",
         "aggregation.type=train/aggregation/all_reduce",
     ],
-    "pipeline": ["smoke/blockwise", "train.epochs=60"],
-    "ensemble": ["smoke/ensemble", "train.epochs=15"],  # files: its workers do not listen
+    "pipeline": ["smoke/blockwise", "train.epochs=30"],
+    "ensemble": ["smoke/ensemble", "train.epochs=6"],  # files: its workers do not listen
 }
 PROGRAMS = {
     "served": {"teacher_server", "scheduler_process"},
@@ -198,7 +198,7 @@ def test_no_stranger_gets_into_a_sweep(strangers, kdlab_home, elsewhere):
     sweep = kdlab.sweep(
         {
             "experiment": "smoke/served",
-            "overrides": {"train.epochs": 40},
+            "overrides": {"train.epochs": 20},
             "space": {"train.lr": {"low": 0.01, "high": 0.1}},
             "objectives": [{"metric": "validation_top1"}],
             "trials": 4,
@@ -214,7 +214,7 @@ def test_no_stranger_gets_into_a_sweep(strangers, kdlab_home, elsewhere):
 
 def test_no_stranger_gets_into_mlflow(strangers, kdlab_home, elsewhere):
     stranger = strangers()
-    kdlab.load("smoke/none").start(lambda line: None).wait()
+    kdlab.load("smoke/none", "tracking.enabled=true").start(lambda line: None).wait()
     port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", "kdlab", "ui", "--port", str(port)],

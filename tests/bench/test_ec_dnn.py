@@ -14,6 +14,7 @@ def test_a_budget_holds_what_is_relabelled_too():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_all_figures(kdlab_home, elsewhere):
     said = []
     report = measure(

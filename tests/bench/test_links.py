@@ -120,6 +120,7 @@ def test_without_root_it_says_what_is_missing(monkeypatch):
 
 @NEEDED
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_by_value_starves_on_a_slow_link_and_by_reference_does_not(monkeypatch):
     monkeypatch.setattr(
         links, "LINKS", (MachineLink(30.0),)

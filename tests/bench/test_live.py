@@ -4,7 +4,7 @@ import pytest
 
 from kdlab.bench import live
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_the_live_bench_has_its_figures(kdlab_home, elsewhere):

@@ -22,6 +22,7 @@ def test_other_settings_are_refused(override):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_every_process_of_a_served_run_is_looked_at(kdlab_home, elsewhere):
     found = {f["name"]: f["value"] for f in soak.measure(["minutes=0.5"])["figures"]}
     seen = {name.partition("/")[2] for name in found if name.startswith("mb_per_hour/")}

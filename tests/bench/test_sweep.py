@@ -2,7 +2,7 @@ import pytest
 
 from kdlab.bench import sweep
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_the_sweep_bench_has_its_figures(kdlab_home, elsewhere):

@@ -6,6 +6,7 @@ from kdlab.bench import unlike
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_it_trains_with_equal_and_with_measured_shares(kdlab_home, elsewhere, monkeypatch):
     monkeypatch.setattr(unlike, "_TIMED_STEPS", 20)  # no rate is asserted
     found = {f["name"]: f["value"] for f in unlike.measure(repeats=1)["figures"]}

@@ -19,10 +19,11 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def ui(kdlab_home, elsewhere):
     """(URL of `kdlab ui`, two finished runs)."""
-    options = {"compare": ["none", "in_process"], "seeds": [0, 1]}
+    told = {"tracking.enabled": True}
+    options = {"compare": ["none", "in_process"], "seeds": [0, 1], **told}
     runs = [
         kdlab.load("smoke/in_process", options).start().wait(),
-        kdlab.load("smoke/none", "train.lr=0.2").start().wait(),
+        kdlab.load("smoke/none", "train.lr=0.2", told).start().wait(),
     ]
     port = free_port()
     asked = [sys.executable, "-m", "kdlab", "ui", "--port", str(port)]

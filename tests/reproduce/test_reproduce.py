@@ -19,9 +19,12 @@ from kdlab.reproduce.table import MeasuredRow, Row, printed
 
 NAMES = sorted(known())
 # These simulate hundreds of teachers: 20 s and a minute.
-LONG = ("edl_dist/fig6", "edl_dist/table5")
+LONG = {
+    "edl_dist/fig6": pytest.mark.slow,
+    "edl_dist/table5": (pytest.mark.slow, pytest.mark.nightly),
+}
 SIMULATED = [
-    pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
+    pytest.param(name, marks=LONG.get(name, ()))
     for name in NAMES
     if card(name)[1].simulation
 ]

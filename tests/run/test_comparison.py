@@ -12,8 +12,10 @@ from kdlab.errors import BadInput
 @pytest.fixture
 def two(kdlab_home, elsewhere):
     """One run with two seeds, one with another learning rate."""
-    first = kdlab.load("smoke/none", {"seeds": [0, 1], "about": "Loss <b>low</b> | high"})
-    second = kdlab.load("smoke/none", "train.lr=0.2")
+    told = {"tracking.enabled": True}
+    options = {"seeds": [0, 1], "about": "Loss <b>low</b> | high", **told}
+    first = kdlab.load("smoke/none", options)
+    second = kdlab.load("smoke/none", "train.lr=0.2", told)
     return [experiment.start().wait() for experiment in (first, second)]
 
 

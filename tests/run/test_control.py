@@ -234,7 +234,7 @@ def student(run):
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", ["tr", "ir"])
 def test_a_paused_pipeline_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere, plan):
-    words = ("tracking.enabled=false", "train.epochs=60", f"method.plan={plan}")
+    words = ("tracking.enabled=false", "train.epochs=30", f"method.plan={plan}")
     run = kdlab.load("smoke/blockwise", *words).start(lambda line: None)
     until(lambda: steps(run))
     assert [knob.name for knob in run.knobs()] == ["lr_factor"]

@@ -220,7 +220,7 @@ POOL = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mu", [0.5, 1.0])
+@pytest.mark.parametrize("mu", [0.5, pytest.param(1.0, marks=pytest.mark.nightly)])
 def test_a_pool_relabels_as_the_workers_do(kdlab_home, elsewhere, mu):
     """Local models as teachers that change with every communication; one is killed."""
     options = (*RELABELLED, f"aggregation.compression.mu={mu}")

@@ -13,7 +13,10 @@ KINDS = ["smoke/none", "smoke/in_process", "smoke/served", "smoke/none", "smoke/
 
 @pytest.mark.timeout(2400)
 def test_twenty_runs_started_at_once_all_finish(kdlab_home, elsewhere):
-    runs = [kdlab.load(KINDS[k % len(KINDS)]).start(lambda line: None) for k in range(20)]
+    runs = [
+        kdlab.load(kind, "tracking.enabled=true").start(lambda line: None)
+        for kind in KINDS * 4
+    ]
     for run in runs:
         run.wait(timeout_s=2000)
     ends = {run.id: (run.state, run.status.error) for run in runs}

@@ -21,7 +21,7 @@ def encoded(pixels):
 
 
 def test_mlflow_loads_the_student_and_scores_images(kdlab_home, elsewhere, monkeypatch):
-    run = kdlab.load("smoke/none").start().wait()
+    run = kdlab.load("smoke/none", "tracking.enabled=true").start().wait()
     state = json.loads((run.path / "tracking.json").read_text())
     (model,) = state["models"].values()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", state["uri"])

@@ -16,7 +16,7 @@ from kdlab.run.handle.run import resume
 
 until = partial(tests_support.until, every_s=0.0005)  # a checkpoint takes some milliseconds
 pytestmark = pytest.mark.slow
-FAULTS = int(os.environ.get("FAULTS", "100"))  # `make faults`: 200
+FAULTS = int(os.environ.get("FAULTS", "40"))  # `make faults`: 200
 
 
 def losses(run):

@@ -101,7 +101,11 @@ def test_a_network_of_somebody_else_has_no_such_folder(tmp_path, digits_32):
 @pytest.mark.processes
 def test_mlflow_serves_the_student_to_whoever_posts_an_image(kdlab_home, elsewhere):
     """`mlflow models serve`, a real server; curl posts a file of an image."""
-    run = kdlab.load("smoke/none").start(lambda line: None).wait(timeout_s=600)
+    run = (
+        kdlab.load("smoke/none", "tracking.enabled=true")
+        .start(lambda line: None)
+        .wait(timeout_s=600)
+    )
     state = json.loads((run.path / "tracking.json").read_text())
     (model,) = state["models"].values()
     port = free_port()

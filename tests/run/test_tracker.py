@@ -43,6 +43,7 @@ def test_one_that_fails_again_and_again_is_given_up_with_the_remedy(
 def test_a_killed_one_goes_on_where_it_was(kdlab_home, elsewhere):
     run = kdlab.load(
         "smoke/none",
+        "tracking.enabled=true",
         "train.epochs=2000",
         "train.log_every_steps=1",
         "train.evaluate_every=1000",

@@ -100,7 +100,8 @@ def long(monkeypatch):
     return [
         "smoke/in_process",
         {
-            "train.epochs": 200,
+            "train.epochs": 100,
+            "train.evaluate_every": 100,
             "train.checkpoint_every_steps": 20,
             "train.log_every_steps": 1,
         },

@@ -238,7 +238,7 @@ def test_tracking_that_fails_does_not_stop_training(run_json, kdlab_cli, elsewhe
     store = elsewhere / "store"
     store.write_text("a file where a folder is needed")
     uri = f"tracking.uri=sqlite:///{store}/mlflow.db"
-    result = run_json("smoke/none", uri)
+    result = run_json("smoke/none", uri, "tracking.enabled=true")
     assert result["status"] == "finished"
     code, out, _ = kdlab_cli("runs", "--sync")
     assert code == 0
@@ -257,7 +257,7 @@ def test_tracking_that_fails_does_not_stop_training(run_json, kdlab_cli, elsewhe
 
 
 def test_a_killed_run_is_told_to_mlflow_later(elsewhere, kdlab_cli):
-    run = kdlab.load("smoke/none", {"train.epochs": 4000}).start()
+    run = kdlab.load("smoke/none", {"train.epochs": 4000, "tracking.enabled": True}).start()
     next(e for e in run.events(follow=True) if e["event"] == "epoch_done")
     os.kill(run.folder.raw_status().pid, signal.SIGKILL)
     run.wait(timeout_s=600)
@@ -270,7 +270,7 @@ def test_a_killed_run_is_told_to_mlflow_later(elsewhere, kdlab_cli):
 
 
 def test_the_ui_answers_on_loopback_and_goes_with_its_processes(elsewhere, run_json):
-    run_json("smoke/none")
+    run_json("smoke/none", "tracking.enabled=true")
     port = free_port()
     ui = start("ui", "--port", str(port))
     try:
@@ -304,6 +304,7 @@ def test_doctor_lists_and_compares(elsewhere, kdlab_cli, run_json):
     assert "top-1 %" in out
 
 
+@pytest.mark.nightly
 def test_bench_overhead_has_its_figures(kdlab_cli):
     code, out, _ = kdlab_cli("bench", "overhead", "--repeats", "1", "--json")
     assert code == 0
@@ -333,6 +334,7 @@ def test_bench_edl_dist_has_its_figures(kdlab_cli, monkeypatch):
     assert "has no part nothing; it has served, real_teacher, scale, faults" in err
 
 
+@pytest.mark.nightly
 def test_bench_pipe_bd_has_its_figures(kdlab_cli, monkeypatch):
     """One workload and few steps: every variant runs, and the planner is fast enough."""
     from kdlab.bench import pipe_bd

@@ -179,7 +179,7 @@ def test_mixed_inputs_of_shared_stages_equal_the_whole_batch(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("norm", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_hybrid_plans_equal_the_whole_batch_in_double_precision(tmp_path, norm):
     expected = one_after_another(norm, steps=1, dtype=torch.float64)
     plans = [
