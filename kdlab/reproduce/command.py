@@ -41,14 +41,22 @@ def card(name: str, overrides: Sequence[str] = ()) -> tuple[str, Table]:
         NotFoundError: there is none of this name; names the nearest.
         SpecError: with every fault.
     """
-    clean = name.removeprefix(_SHELF)
-    if clean not in known():
-        raise NotFoundError(
-            f"Nothing named {clean!r} can be reproduced.{folders.nearest(clean, list(known()))}"
-        )
+    clean = _whole(name)
     composed = loader.compose_card(f"{_SHELF}{clean}", overrides)
     about = _written_in(folders.find("registry", f"{_SHELF}{clean}")).get("about", "")
     return str(about), construct(Table, composed)
+
+
+def _whole(name: str) -> str:
+    """The name of a card; its last part is enough where one card alone has it."""
+    clean, names = name.removeprefix(_SHELF), list(known())
+    if clean in names:
+        return clean
+    ends = [one for one in names if one.endswith(f"/{clean}")]
+    if len(ends) != 1:
+        nearest = f" Several are: {', '.join(ends)}." if ends else folders.nearest(clean, names)
+        raise NotFoundError(f"Nothing named {clean!r} can be reproduced.{nearest}")
+    return ends[0]
 
 
 def _written_in(path: Path) -> Mapping[str, Any]:
@@ -69,7 +77,8 @@ def reproduce(
     Several that are measured alike are measured once.
 
     Args:
-        names: of cards under registry/reproductions, such as edl_dist/table3.
+        names: of cards under registry/reproductions, such as edl_dist/table3, or a last part
+            that only one has, such as rivals.
         overrides: of the cards, such as `measurement.repeats=5`.
         to: folder; each has one of its name there. None is reproductions in the current one.
         measures: False simulates only.
@@ -81,7 +90,7 @@ def reproduce(
         BadInput: the folder cannot be written.
     """
     own = [names] if isinstance(names, str) else list(names)
-    cards = {name.removeprefix(_SHELF): card(name, overrides) for name in own}
+    cards = {name: card(name, overrides) for name in map(_whole, own)}
     root = Path("reproductions" if to is None else to)
     words = [] if measures else ["--simulate-only"]
     # Where somebody's images are is nobody's business.
