@@ -75,11 +75,11 @@ def markdown(table: Sequence[Mapping[str, str]]) -> str:
         markdown_table(names, [[row[name] for name in names] for row in table]),
         "",
         "Test errors in percent at the end: `_L` of the local model with the smallest training",
-        "loss (before the last average of weights), `_G` of the global model. `Diff_LG`: mean of",
-        "the local errors minus that of the global model, over all looks; `worse`: share of looks",
-        "where it is below 0. Seconds are those of machines side by side (the slowest worker of",
-        "each round); `speed`: time of ma_dnn's global model to its final error over the method's",
-        "to the same error, 0 if never.",
+        "loss (before an average of weights, behind a compression), `_G` of the global model.",
+        "`Diff_LG`: mean of the local errors minus that of the global model, over all looks;",
+        "`worse`: share of looks where it is below 0. Seconds are those of machines side by side",
+        "(the slowest worker of each round); `speed`: time of ma_dnn's global model to its final",
+        "error over the method's to the same error, 0 if never.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -54,7 +54,9 @@ def _whole(name: str) -> str:
         return clean
     ends = [one for one in names if one.endswith(f"/{clean}")]
     if len(ends) != 1:
-        nearest = f" Several are: {', '.join(ends)}." if ends else folders.nearest(clean, names)
+        nearest = (
+            f" Several are: {', '.join(ends)}." if ends else folders.nearest(clean, names)
+        )
         raise NotFoundError(f"Nothing named {clean!r} can be reproduced.{nearest}")
     return ends[0]
 

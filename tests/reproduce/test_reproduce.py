@@ -178,7 +178,9 @@ def test_an_unknown_result_names_the_nearest():
 
 def test_the_last_part_of_a_name_is_enough_where_one_has_it():
     assert card("rivals") == card("ec_dnn/rivals")
-    with pytest.raises(NotFoundError, match=r"Several are: edl_dist/table2, pipe_bd/table2\."):
+    with pytest.raises(
+        NotFoundError, match=r"Several are: edl_dist/table2, pipe_bd/table2\."
+    ):
         card("table2")
     with pytest.raises(NotFoundError, match="Nearest: ec_dnn/rivals"):
         card("rival")

@@ -74,7 +74,7 @@ def test_no_process_is_left_behind(run_json, monkeypatch):
     monkeypatch.setenv("KDLAB_TEST_MARK", uuid.uuid4().hex)
     seen = set()
     with watching(lambda: seen.update(marked(os.environ["KDLAB_TEST_MARK"]))):
-        run_json("smoke/served")
+        run_json("smoke/served", "tracking.enabled=true")
     assert len(seen) >= 2  # the run's process, and its teachers'
     _, left = psutil.wait_procs(seen, timeout=120)  # the run itself is just ending
     assert [p.pid for p in left] == []

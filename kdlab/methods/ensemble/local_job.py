@@ -23,7 +23,8 @@ class Prices:
     """What work costs in seconds, measured beforehand with nothing beside it.
 
     With them the time of a training is what it did times what that costs (section 4.3), so its
-    workers may go on one after the other, or beside anything else.
+    workers may go on one after the other, or beside anything else. Reading the models of others and
+    averaging weights cost nothing, whatever the method.
     """
 
     step_s: float  # of one SGD step

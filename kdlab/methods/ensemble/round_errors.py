@@ -23,6 +23,13 @@ class RoundReports:
     members: tuple[int, ...] = ()
     serve_s: float = 0.0  # until a pool served the models; everybody waited
 
+    def loss(self, worker: int) -> float:
+        """The running mean of its steps; in the end, that of its whole local data."""
+        for did in (self.combined.get(worker), self.trained[worker]):
+            if did is not None and did.train_loss is not None:
+                return did.train_loss
+        return self.trained[worker].done.loss
+
 
 class Looks:
     """From what the workers wrote of the images that are looked at."""
@@ -46,12 +53,8 @@ class Looks:
         compressed = {}
         if self.combining == "ensemble":
             compressed = {k: self._errors(p)[1] for k, p in after.items()}
-        # The running mean of its steps; in the end, that of its whole local data.
-        final = {
-            k: did.done.loss if did.train_loss is None else did.train_loss
-            for k, did in own.trained.items()
-        }
-        chosen = min(final, key=lambda k: (final[k], k))
+        losses = {k: own.loss(k) for k in own.trained}
+        chosen = min(losses, key=lambda k: (losses[k], k))
         local = {k: self._errors(p) for k, p in answers.items()}
         both = self._errors(whole)
         left = {k: test for k, (_, test) in local.items()} | compressed

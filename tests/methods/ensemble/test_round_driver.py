@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from kdlab.data.shards import Shards
 from kdlab.errors import KdlabError
 from kdlab.events.event import parse
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch, publish
-from kdlab.methods.ensemble.local_job import LocalJob
-from kdlab.methods.ensemble.model_workers import WorkerLost, WorkersHere
+from kdlab.methods.ensemble.local_job import LocalJob, Prices, RoundWork
+from kdlab.methods.ensemble.model_workers import RoundReport, WorkerLost, WorkersHere
 from kdlab.methods.ensemble.round_driver import RoundDriver, Training
+from kdlab.methods.ensemble.round_errors import RoundReports
 from kdlab.methods.ensemble.variant import combining_of, timetable_of
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.patch_net import PatchNet
@@ -57,6 +59,7 @@ class Case:
         options = {"batch": 20, "lr": 0.1, "device": "cpu", "threads": 1, "epochs": 4}
         self.recipe = Recipe(**options | recipe)
         self.start_equal = isinstance(aggregation, WeightAggregation)
+        self.prices: Prices | None = None
         self.made: dict[int, LocalWorker] = {}
 
     def samples(self, worker):
@@ -85,6 +88,7 @@ class Case:
                 folder=self.folder,
                 spec_hash="h",
                 emit=self.events.emit,
+                prices=self.prices,
             )
         )
         return self.made[worker]
@@ -222,6 +226,36 @@ def test_ec_dnn_learns_and_keeps_its_books(digits, tmp_path):
     assert last.diff_lg == pytest.approx(np.mean(last.locals) - last.global_)
     assert set(outcome.losses) == {0, 1, 2}
     assert last.diff_lc is None  # nothing is compressed after the last communication
+
+
+def test_priced_work_takes_what_it_did_times_its_price(digits, tmp_path):
+    spec, table = ec(iterations=2, tau=1, p_iterations=1)
+    case = Case(digits, tmp_path, spec, replace(table, compress_last=True))
+    case.prices = Prices(step_s=1.0, row_s=0.001)
+    account = case.run().account
+    assert account.train_s == account.compress_s == pytest.approx(2.0)
+    # Two models on the batches of both compressions, and for z-bar of the second round.
+    assert account.relabel_s == pytest.approx(0.001 * 2 * 20 * 3)
+    assert account.parallel_s == pytest.approx(
+        4.0 + account.relabel_s + account.communication_s
+    )
+
+
+def test_the_last_local_model_is_compressed_and_chosen_by_all_its_data(digits, tmp_path):
+    """As the student that a run leaves, and not by the steps of its last round."""
+    spec, table = ec(iterations=16, tau=8, p_iterations=6)
+    case = Case(digits, tmp_path, spec, replace(table, compress_last=True))
+    outcome = case.run()
+    *_, last = outcome.looks
+    best = min(outcome.losses, key=outcome.losses.get)
+    assert last.chosen == last.compressed[best]
+    assert last.compressed != last.locals
+    work = RoundWork(
+        round=1, model=outcome.models[0], loss=0.1, steps=8, samples=160, wall_s=0.0
+    )
+    own = RoundReports({0: RoundReport(0, "train", work), 1: RoundReport(1, "train", work)})
+    own.combined[1] = RoundReport(1, "combine", work, train_loss=0.7)
+    assert (own.loss(0), own.loss(1)) == (0.1, 0.7)
 
 
 def test_the_global_error_is_that_of_the_mean_of_the_outputs(digits, tmp_path):
