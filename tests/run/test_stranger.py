@@ -66,7 +66,7 @@ def test_from_an_empty_folder_to_a_prediction(
     assert "none is broken" in told
     written = {p: p.read_text() for p in (Path("configs/mine.yaml"), Path("mine.ipynb"))}
     overrides = [
-        "data.size=32",
+        "data.size=16",
         "train.epochs=6",
         "train.threads=1",
         "teacher.recipe.epochs=8",
