@@ -7,7 +7,7 @@ import pytest
 
 from kdlab.reproduce.command import kept, markdown_rows
 from kdlab.reproduce.engines_chart import engines_chart
-from kdlab.reproduce.guide_charts import pipelines
+from kdlab.reproduce.guide_charts import pipelines, rivals
 from kdlab.reproduce.headline import headline
 
 ROOT = Path(__file__).parents[2]
@@ -45,3 +45,8 @@ def test_the_picture_of_the_readme_is_that_of_the_cards():
 def test_the_chart_of_pipelines_is_that_of_the_simulation():
     """To draw it again: python -m kdlab.reproduce.guide_charts docs/pictures."""
     assert (ROOT / "docs/pictures/pipelines.svg").read_text() == pipelines()
+
+
+def test_the_chart_of_rivals_is_that_of_their_card():
+    """To draw it again: as above."""
+    assert (ROOT / "docs/pictures/rivals.svg").read_text() == rivals()
