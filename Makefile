@@ -36,7 +36,7 @@ notebooks: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/nightly.py 20000 $$(date +%j)
 
-# What says little that the rest does not say and takes long: benches, simulations of a week.
+# What says little that the rest does not say and takes long: benches, hundreds of teachers.
 nightly: fuzz faults
 	$(BIN)/python -m pytest -m nightly -q --durations=10 $(SIDE)
 

@@ -49,7 +49,9 @@ def card(name: str, overrides: Sequence[str] = ()) -> tuple[str, Table]:
 
 def _whole(name: str) -> str:
     """The name of a card; its last part is enough where one card alone has it."""
-    clean, names = name.removeprefix(_SHELF), list(known())
+    clean = name.removeprefix(_SHELF)
+    cards = (one for one in folders.names("registry") if one.startswith(_SHELF))
+    names = [one.removeprefix(_SHELF) for one in cards]
     if clean in names:
         return clean
     ends = [one for one in names if one.endswith(f"/{clean}")]

@@ -59,24 +59,22 @@ def test_from_an_empty_folder_to_a_prediction(
     monkeypatch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
     with ZipFile(located("kdlab://clothes.zip")) as packed:
         packed.extractall("photos")
-    for photo in sorted(Path("photos/train").glob("*/*"))[::2]:  # enough to learn from
-        photo.unlink()
     told = kdlab_says("new", "mine", "--data", "photos")
     assert "dress" in told
     assert "none is broken" in told
     written = {p: p.read_text() for p in (Path("configs/mine.yaml"), Path("mine.ipynb"))}
     overrides = [
-        "data.size=16",
-        "train.epochs=6",
+        "data.size=32",
+        "train.epochs=10",
         "train.threads=1",
-        "teacher.recipe.epochs=8",
+        "teacher.recipe.epochs=20",
         "teacher.recipe.threads=1",
         "tracking.enabled=false",
     ]
     result = json.loads(kdlab_says("run", "mine", *overrides, "--json").splitlines()[-1])
     assert {path: path.read_text() for path in written} == written
     top1 = {row["source"]: row["student_top1"] for row in result["runs"]}
-    assert min(top1["in_process"], top1["none"]) > 20  # of ten classes; chance is 10
+    assert top1["in_process"] > top1["none"]
     photo = next(Path("photos/test/pants").glob("*.*"))
     said = json.loads(kdlab_says("predict", "last", str(photo), "--json").splitlines()[-1])
     (one,) = said["predictions"]
