@@ -29,6 +29,10 @@ class KdlabError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+class Diverged(KdlabError):
+    """The loss of a training is no number any more."""
+
+
 class BadInput(KdlabError):
     """Found before anything was started."""
 

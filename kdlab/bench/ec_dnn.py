@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Literal, TypeVar
 
 from kdlab.bench.bench_children import BenchJob, results
+from kdlab.errors import Diverged
 from kdlab.methods.ensemble.local_job import Prices
 from kdlab.papers.ec_dnn.metrics import speed, worse_share
 from kdlab.report.figures import Figure, Report, Say, figure, report
@@ -116,25 +117,30 @@ def measure(
     """
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        trainings = _Trainings(Path(folder), experiment, list(overrides))
+        trainings = _Trainings(Path(folder), experiment, list(overrides), say)
         costs = trainings.costs()
         prices = trainings.prices = costs.prices
         say(
             f"a step takes {1e3 * prices.step_s:.1f} ms, a row forward "
             f"{1e6 * prices.row_s:.0f} us"
         )
-        chosen, first = _chosen(trainings, costs, budget_s, say)
+        best, first = _first(trainings, costs, budget_s, say)
         seeds = range(1, repeats)
-        others = trainings.all([(case, seed) for seed in seeds for case in chosen.values()])
+        others = trainings.all([(case, seed) for seed in seeds for case in best.values()])
+        if any(not result.looks for result in others):
+            raise Diverged(
+                "A setting that trained with the first seed diverged with another one, as said "
+                "above. Lower train.lr of the experiment."
+            )
         trained = {
-            name: [first[name], *others[number :: len(chosen)]]
-            for number, name in enumerate(chosen)
+            name: [first[name], *others[number :: len(best)]]
+            for number, name in enumerate(best)
         }
     say(f"done in {time.monotonic() - begin:.0f} s")
-    return report("ec_dnn", _figures(trained, chosen))
+    return report("ec_dnn", _figures(trained, best))
 
 
-def _chosen(
+def _first(
     trainings: "_Trainings", costs: MeasuredSeconds, budget_s: float, say: Say
 ) -> tuple[dict[str, BenchedMethod], dict[str, ErrorCurve]]:
     """The settings of each method that are best on validation, with the first seed."""
@@ -155,8 +161,28 @@ def _chosen(
     }
     every = [(name, case) for name, own in cases.items() for case in own]
     found = trainings.all([(case, 0) for _, case in every])
+    return chosen(every, found, say)
+
+
+def chosen(
+    cases: Sequence[tuple[str, BenchedMethod]],
+    found: Sequence[ErrorCurve],
+    say: Say = lambda line: None,
+) -> tuple[dict[str, BenchedMethod], dict[str, ErrorCurve]]:
+    """The setting with the smallest validation error of each name, and its training.
+
+    Args:
+        cases: names and settings.
+        found: the training of each; one that diverged has no looks.
+        say: gets a line for each.
+
+    Raises:
+        Diverged: all of one name did.
+    """
     best: dict[str, tuple[float, BenchedMethod, ErrorCurve]] = {}
-    for (name, case), result in zip(every, found, strict=True):
+    for (name, case), result in zip(cases, found, strict=True):
+        if not result.looks:
+            continue
         last = result.last
         say(
             f"{case.name}: validation error {last.validation_global:.2f} %, test "
@@ -165,8 +191,15 @@ def _chosen(
         )
         if name not in best or last.validation_global < best[name][0]:
             best[name] = last.validation_global, case, result
-    chosen = {name: case for name, (_, case, _) in best.items()}
-    return chosen, {name: result for name, (_, _, result) in best.items()}
+    if lost := sorted({name for name, _ in cases} - set(best)):
+        raise Diverged(
+            f"No training of {', '.join(lost)} came to its end: their losses are no numbers. "
+            "Lower train.lr of the experiment."
+        )
+    return (
+        {name: case for name, (_, case, _) in best.items()},
+        {name: result for name, (_, _, result) in best.items()},
+    )
 
 
 def _ec(
@@ -193,8 +226,11 @@ def _ec(
 class _Trainings:
     """Trainings as processes, as many at a time as there are cores."""
 
-    def __init__(self, folder: Path, experiment: str, overrides: list[str]) -> None:
+    def __init__(
+        self, folder: Path, experiment: str, overrides: list[str], say: Say
+    ) -> None:
         self.folder, self.experiment, self.overrides = folder, experiment, overrides
+        self.say = say
         self.prices: Prices | None = None  # once they are known
         self._number = 0  # of the newest
 
@@ -204,7 +240,7 @@ class _Trainings:
         return found
 
     def all(self, cases: Sequence[tuple[BenchedMethod, int]]) -> list[ErrorCurve]:
-        """What each came to with its seed, in their order."""
+        """What each came to with its seed, in their order; one that diverged has no looks."""
         return self._results(cases, ErrorCurve)
 
     def _results(
@@ -220,11 +256,11 @@ class _Trainings:
             )
             jobs.append(BenchJob("kdlab.bench.ec_dnn_training", told, own / "training.log"))
         cores, patience_s = os.cpu_count() or 1, _PATIENCE_S * max(1, len(jobs))
-        return results(jobs, kind, at_once=cores, patience_s=patience_s)
+        return results(jobs, kind, at_once=cores, patience_s=patience_s, say=self.say)
 
 
 def _figures(
-    trained: dict[str, list[ErrorCurve]], chosen: dict[str, BenchedMethod]
+    trained: dict[str, list[ErrorCurve]], best: dict[str, BenchedMethod]
 ) -> list[Figure]:
     keys = {"g": "global_", "l": "chosen"}  # fields of the errors, as the paper calls them
 
@@ -258,7 +294,7 @@ def _figures(
         found.append(figure(f"diff_lg/{name}", each, "points"))
     gains = [_compression_gain(result) for result in trained["ec"]]
     found.append(figure("diff_lc/ec", gains, "points"))
-    for name, case in chosen.items():
+    for name, case in best.items():
         if case.tau is not None:
             found.append(figure(f"tau/{name}", case.tau, "iterations"))
         found.append(figure(f"parallel_s/{name}", last(name, "parallel_s"), "s"))
@@ -266,7 +302,7 @@ def _figures(
         for part in ("train_s", "compress_s", "relabel_s", "communication_s"):
             values = [getattr(result.account, part) for result in trained[name]]
             found.append(figure(f"{part}/{name}", values, "s"))
-    ec = chosen["ec"]
+    ec = best["ec"]
     return [
         *found,
         figure("alpha/ec", ec.alpha, ""),

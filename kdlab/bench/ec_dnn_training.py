@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from kdlab.bench.ec_dnn import BenchedMethod, MeasuredSeconds, TrainingConfig
+from kdlab.errors import Diverged
 from kdlab.events.event import unheard
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.messages import plain
@@ -48,8 +49,14 @@ def main() -> None:
         lambda number: ensemble_run.worker(number, folder, unheard),
         lambda worker: ensemble_run.source(worker, "bench", None),
     )
-    outcome = RoundDriver(ensemble_run.training(folder, unheard), processes).run()
-    announce(done=plain(ErrorCurve(outcome.looks, outcome.account)))
+    driver = RoundDriver(ensemble_run.training(folder, unheard), processes)
+    try:
+        driver.run()
+    except Diverged as error:
+        announce(say=f"{method.name}: {error}")
+        announce(done=plain(ErrorCurve([], driver.account)))
+        return
+    announce(done=plain(ErrorCurve(driver.looks, driver.account)))
 
 
 def _costs(ensemble_run: EnsembleRun, folder: Path) -> MeasuredSeconds:

@@ -102,6 +102,7 @@ class ErrorsMeasured(
     local_losses: list[float]
     global_loss: float
     models: list[int]
+    communicated: bool  # between communications, what one would have given
     diff_lg: float | None  # the paper's Diff_LG, Eq. 7
     diff_lc: float | None
 

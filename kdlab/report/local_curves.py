@@ -41,7 +41,8 @@ def _histograms(looks: Sequence[RoundErrors], path: Path, title: str) -> None:
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    _bars(left, [look.diff_lg for look in looks], "Diff_LG: locals minus global, points")
+    met = [look.diff_lg for look in looks if look.communicated]
+    _bars(left, met, "Diff_LG: locals minus global, points")
     compressed = [d for look in looks if (d := look.diff_lc) is not None]
     _bars(right, compressed, "Diff_LC: locals minus compressed, points")
     figure.suptitle(title)

@@ -3,7 +3,7 @@
 import os
 import platform
 import subprocess
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import psutil
@@ -32,7 +32,15 @@ def versions() -> dict[str, str]:
         "numpy",
         "safetensors",
     ]
-    return {"python": platform.python_version()} | {name: version(name) for name in names}
+    return {"python": platform.python_version()} | {name: _version(name) for name in names}
+
+
+def _version(name: str) -> str:
+    """A figure that took an hour is not lost for a package that it did without."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def git_commit() -> str | None:

@@ -25,7 +25,7 @@ LINES = ("#2471a3", "#c0392b", "#229954", "#8e44ad", "#b9770e", "#5d6d7e")
 class ErrorCurve:
     """One training of one method, as its direction.json has it."""
 
-    looks: Sequence[RoundErrors]  # what was seen at communications
+    looks: Sequence[RoundErrors]  # what was seen at communications, and between
     account: CostTotals  # what it cost
 
     def curve(self, key: str, along: str = "parallel_s") -> list[Point]:
@@ -37,8 +37,8 @@ class ErrorCurve:
         return self.looks[-1]
 
     def differences(self) -> list[float]:
-        """Diff_LG (Eq. 7) at every look."""
-        return [look.diff_lg for look in self.looks]
+        """Diff_LG (Eq. 7) at every communication that was looked at."""
+        return [look.diff_lg for look in self.looks if look.communicated]
 
 
 def rows(

@@ -7,7 +7,7 @@ from kdlab.papers.ec_dnn import metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundErrors:
-    """Errors in percent on test images, and on validation images, at a communication.
+    """Errors in percent on test images, and on validation images, at a communication or between.
 
     Losses are the mean cross entropy on test images; by Eq. 3 an ensemble's is never above the
     mean of its models'.
@@ -27,6 +27,8 @@ class RoundErrors:
     local_losses: list[float]
     global_loss: float
     models: list[int]  # K' workers
+    # Between two communications the global model is what one would have given then
+    communicated: bool = True
 
     @property
     def diff_lg(self) -> float:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from kdlab.control.cadence import Cadence
 from kdlab.control.request import ControlRequest
 from kdlab.control.steering import settings_of, with_settings
-from kdlab.errors import BadInput, ClusterError, KdlabError, RunStopped
+from kdlab.errors import BadInput, ClusterError, Diverged, KdlabError, RunStopped
 from kdlab.events.general import Note, Warned
 from kdlab.events.training import Steered
 from kdlab.soft_labels.source import Batch, SoftLabelSource, Steerable
@@ -291,7 +291,7 @@ class StudentLoop(PlanLoop):
         loss = self._last_loss = float(torch.stack(since).mean())
         if not math.isfinite(loss):
             lr = self.step.lr
-            raise KdlabError(
+            raise Diverged(
                 f"The loss is {loss} near step {self.position.step} (epoch "
                 f"{self.position.epoch}, lr {lr:g}). Training cannot go on from here. The "
                 "usual causes are a learning rate that is too high, or weights and "

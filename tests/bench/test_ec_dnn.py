@@ -2,8 +2,11 @@
 
 import pytest
 
-from kdlab.bench.ec_dnn import MeasuredSeconds, measure
+from kdlab.bench.ec_dnn import BenchedMethod, MeasuredSeconds, chosen, measure
+from kdlab.errors import Diverged
 from kdlab.methods.ensemble.local_job import Prices
+from kdlab.report.methods import ErrorCurve
+from kdlab.report.round_errors import CostTotals, RoundErrors
 
 
 def test_a_budget_holds_what_is_relabelled_too():
@@ -11,6 +14,37 @@ def test_a_budget_holds_what_is_relabelled_too():
     assert costs.iterations(1.0) == 100
     assert costs.iterations(1.0, p=0.1) == int(1 / (0.011 + 0.1 * 50 * 4 * 1e-5))
     assert costs.iterations(1.0, diversity=0.6, p=0.1) < 80
+
+
+def curve(validation):
+    """A training that ended there; None diverged."""
+    if validation is None:
+        return ErrorCurve([], CostTotals())
+    last = RoundErrors(
+        round=0,
+        iterations=1,
+        parallel_s=1.0,
+        locals=[50.0],
+        global_=50.0,
+        compressed=[],
+        chosen=50.0,
+        validation_locals=[validation],
+        validation_global=validation,
+        local_losses=[1.0],
+        global_loss=1.0,
+        models=[0],
+    )
+    return ErrorCurve([last], CostTotals())
+
+
+def test_the_best_on_validation_is_chosen_and_what_diverged_is_not():
+    cases = [("s", BenchedMethod(name="s"))]
+    cases += [("ma", BenchedMethod(name=f"ma {tau}", tau=tau)) for tau in (4, 8, 16)]
+    found, curves = chosen(cases, [curve(30), curve(None), curve(21), curve(22)])
+    assert {name: case.tau for name, case in found.items()} == {"s": None, "ma": 8}
+    assert curves["ma"].last.validation_global == 21
+    with pytest.raises(Diverged, match=r"No training of ma came to its end.*train\.lr"):
+        chosen(cases, [curve(30), curve(None), curve(None), curve(None)])
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kdlab.control.request import ControlRequest
 from kdlab.control.steering import LR_FACTOR
-from kdlab.errors import KdlabError, RunStopped
+from kdlab.errors import Diverged, RunStopped
 from kdlab.messages import plain
 from kdlab.methods.blockwise.consensus import StepConsensus, from_all, of_all
 from kdlab.methods.blockwise.device_stages import DeviceStages
@@ -189,7 +189,7 @@ class BlockwiseLoop(PlanLoop):
         """What all reported of a step some steps ago, which all devices learn at the same step."""
         if not all(map(math.isfinite, losses)):
             bad = [b for b, loss in enumerate(losses) if not math.isfinite(loss)]
-            raise KdlabError(
+            raise Diverged(
                 f"The loss of block {bad[0]} is {losses[bad[0]]} at step {step} of epoch "
                 f"{self.position.epoch}. Training cannot go on from here. The usual cause is a "
                 f"learning rate that is too high: lower train.lr ({self.job.recipe.lr:g})."

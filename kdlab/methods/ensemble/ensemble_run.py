@@ -1,6 +1,6 @@
 """One member of an ensemble experiment: what it needs before, around and after its workers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 import yaml
+from numpy.typing import NDArray
+from torch import Tensor
 
 from kdlab.control.steering import Steering
 from kdlab.data.samples import PlannedSamples, Shard
-from kdlab.errors import BadInput
 from kdlab.events.event import Emit, Event
 from kdlab.events.general import Warned
 from kdlab.events.teachers import TeacherLost, TeachersGone
@@ -21,6 +22,8 @@ from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch
 from kdlab.methods.ensemble.local_job import LocalJob, Opened, Prices
+from kdlab.methods.ensemble.model_workers import looked_at
+from kdlab.methods.ensemble.relabel import probabilities
 from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
 from kdlab.methods.ensemble.variant import Variant, combining_of, relabel_of, timetable_of
 from kdlab.methods.ensemble.worker import LocalWorker
@@ -36,7 +39,6 @@ from kdlab.soft_labels.source import (
     SourceSpec,
     TeacherPool,
 )
-from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.weights import WeightAggregation
 from kdlab.train.evaluate import Accuracy, evaluate
 from kdlab.train.position import Start
@@ -248,18 +250,33 @@ class EnsembleRun:
         emit: Emit,
         serve: Callable[[Sequence[ModelFile]], PoolAddress | None] | None = None,
     ) -> Training:
+        aggregation = self.variant.aggregation
+        told = isinstance(aggregation, WeightAggregation) and aggregation.forgets
         return Training(
             workers=self.workers,
             timetable=self.timetable,
-            combining=combining_of(self.variant.aggregation),
+            combining=combining_of(aggregation),
             data=self.setup.data,
             folder=folder,
             emit=emit,
             stop=self.setup.stop,
             network=Network(bytes_per_s=self.method.gbit_per_s * 1.25e8),
             looks=self.method.looks,
+            looks_between=self.method.looks_between,
             serve=serve,
+            averaged=self._averaged if told else None,
         )
+
+    @torch.no_grad()
+    def _averaged(self, files: Sequence[ModelFile]) -> NDArray[np.float32]:
+        """What these weights, made one, say of all images that are looked at."""
+        aggregation = self.variant.aggregation
+        assert isinstance(aggregation, WeightAggregation)
+        model = self._with(0, aggregation.merged([fetch(file) for file in files]))
+        inputs = self.setup.data.inputs[looked_at(self.setup.data)]
+        rows = self.recipe.evaluate_batch
+        pieces = (inputs[at : at + rows] for at in range(0, len(inputs), rows))
+        return probabilities(model, pieces, lambda: None).numpy()
 
     # What became of it
 
@@ -314,10 +331,13 @@ class EnsembleRun:
 
     def loaded(self, file: ModelFile) -> Normalised:
         """A local model with its final weights."""
+        return self._with(file.worker, fetch(file))
+
+    def _with(self, worker: int, state: Mapping[str, Tensor]) -> Normalised:
         data = self.setup.data
         with torch.random.fork_rng():
-            model = self.model_spec(file.worker).build(len(data.classes), data.shape[0])
-        model.net.load_state_dict(fetch(file))
+            model = self.model_spec(worker).build(len(data.classes), data.shape[0])
+        model.net.load_state_dict(dict(state))
         return model.to(self.recipe.chosen_device()).eval()
 
     def _global(self, models: list[ModelFile], folder: Path) -> torch.nn.Module:
@@ -343,62 +363,3 @@ class EnsembleRun:
         equal = Combination.of([1.0] * len(models))
         whole = combined([self.loaded(file) for file in models], equal)
         return whole.to(self.recipe.chosen_device()).eval()
-
-
-def _check_weights(own: EnsembleRun) -> None:
-    """What an aggregation of weights needs besides weights."""
-    name, aggregation = own.member.source_name, own.variant.aggregation
-    if not isinstance(aggregation, WeightAggregation):
-        return
-    if aggregation.needs_validation and not len(own.setup.data.validation):
-        raise BadInput(
-            f"{name}: {aggregation.component} chooses by validation images, and "
-            f"{own.setup.data.name} has none. Set data.validation_share."
-        )
-    rounds, parts = len(own.timetable.rounds), aggregation.parts
-    if rounds < parts:
-        raise BadInput(
-            f"{name}: {parts} fragments take turns, and {own.timetable.iterations} iterations "
-            f"have {rounds} communications: some would never be exchanged. Lower tau "
-            f"({aggregation.tau}) or fragments, or train longer."
-        )
-
-
-def check(own: EnsembleRun) -> None:
-    """All that can be wrong with workers, data and timetable, before a start.
-
-    Raises:
-        BadInput: what, in one message.
-    """
-    _check_weights(own)
-    _check_sizes([own.samples(k) for k in range(own.workers)])
-    name, table, aggregation = (
-        own.member.source_name,
-        own.timetable,
-        own.variant.aggregation,
-    )
-    if table.tau is not None and table.tau > table.iterations:
-        raise BadInput(
-            f"{name}: tau is {table.tau}, and each worker has {table.iterations} local "
-            "iterations: no communication would happen before the end. Lower tau, or train "
-            "longer."
-        )
-    if not isinstance(aggregation, EnsembleAggregation) or aggregation.compression is None:
-        return
-    p = aggregation.compression.p_iterations
-    if p is not None and p > table.iterations:
-        raise BadInput(
-            f"{name}: compression.p_iterations is {p}, longer than the whole training of "
-            f"{table.iterations} iterations. Lower it."
-        )
-
-
-def _check_sizes(parts: list[PlannedSamples]) -> None:
-    """All do as many iterations as the smallest local data set allows."""
-    sizes = [len(part.plan.ids) for part in parts]
-    if min(sizes) * 20 < max(sizes):
-        raise BadInput(
-            f"The local data sets have {min(sizes)} to {max(sizes)} images; all workers do as "
-            "many iterations as the smallest allows, so nearly all data would go unused. Raise "
-            "method.shards.concentration."
-        )

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from kdlab.control.loop_control import LoopControl, alone
 from kdlab.control.request import ControlRequest
 from kdlab.control.steering import settings_of, with_settings
 from kdlab.data.splits import by_class
-from kdlab.errors import KdlabError, RunStopped
+from kdlab.errors import Diverged, RunStopped
 from kdlab.events.ensemble import LocalStep
 from kdlab.events.training import CheckpointSaved
 from kdlab.losses.local import log_loss
@@ -129,6 +130,17 @@ class LocalSgd:
         if self.job.prices is not None:
             self._priced_s += rows * self.job.prices.row_s
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is done in it counts as a pause, and the model trains on afterwards."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # that was told before
+        begin, busy = time.perf_counter(), _of_processor()
+        yield
+        self.model.train()
+        self._stood_s += time.perf_counter() - begin
+        self._stood_cpu_s += _of_processor() - busy
+
     def _apply(self, agreed: ControlRequest) -> None:
         """For the next step on, whatever the other local models have come to."""
         if self.control.apply(agreed):
@@ -145,10 +157,8 @@ class LocalSgd:
             elif now.save:  # when it may
                 self.job.steering.wants_checkpoint = True
 
-        begin, busy = time.perf_counter(), _of_processor()
-        self.control.pause(self.source, agree=alone, act=act)
-        self._stood_s += time.perf_counter() - begin
-        self._stood_cpu_s += _of_processor() - busy
+        with self.aside():
+            self.control.pause(self.source, agree=alone, act=act)
 
     def log(self, round_: int) -> None:
         self.refuse_bad_loss()
@@ -166,16 +176,21 @@ class LocalSgd:
 
     def refuse_bad_loss(self) -> None:
         if self._losses and not math.isfinite(float(self._losses[-1])):
-            raise KdlabError(
+            raise Diverged(
                 f"The loss of worker {self.job.worker} is {float(self._losses[-1])} near step "
                 f"{self.steps}. Training cannot go on from here. Lower train.lr "
                 f"({self.job.recipe.lr:g}), or aggregation.diversity_weight."
             )
 
     def mean_loss(self) -> float:
-        """Mean loss of the steps since the last call."""
+        """Mean loss of the steps since the last call; of none it is no number.
+
+        Raises:
+            Diverged: that of the last step is none.
+        """
         if not self._losses:
             return float("nan")
+        self.refuse_bad_loss()
         mean = float(torch.stack(self._losses).mean())
         self._losses = []
         return mean

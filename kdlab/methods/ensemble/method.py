@@ -16,7 +16,8 @@ from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.method import MemberTraining, MethodSpec, Ranks, recipe_faults
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
-from kdlab.methods.ensemble.ensemble_run import EnsembleRun, check
+from kdlab.methods.ensemble.checks import check
+from kdlab.methods.ensemble.ensemble_run import EnsembleRun
 from kdlab.methods.ensemble.model_workers import ModelWorkers, WorkersHere
 from kdlab.methods.ensemble.processes import Processes
 from kdlab.methods.ensemble.round_driver import Direction, RoundDriver
@@ -60,7 +61,9 @@ class Ensemble(MethodSpec):
     models: networks of the workers where they differ; as many as workers.
     final: the student is the local model with the smallest loss on its own training data
         (the paper), or the most accurate one on `validation`.
-    looks: how often local and global models are tested while they train.
+    looks: how often local and global models are tested while they train, at communications.
+    looks_between: where there are fewer communications, also between two of them, by the global
+        model that one would give then; an average of weights has them written for each look.
     processes: each worker in a process of its own; false trains them one after the other
         in the run's process. Results are the same.
     gbit_per_s: between machines, for the modelled time of a communication.
@@ -84,6 +87,7 @@ class Ensemble(MethodSpec):
     models: tuple[ModelSpec, ...] = ()
     final: Literal["training_loss", "validation"] = "training_loss"
     looks: Annotated[int, _POSITIVE] = 20
+    looks_between: bool = False
     processes: bool = True
     gbit_per_s: Annotated[float, POSITIVE] = 1.0
     hang_s: Annotated[float, POSITIVE] = 60.0

@@ -9,8 +9,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from math import ceil
 from pathlib import Path
 from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kdlab.config.home import write_json
 from kdlab.data.images import ImageData
@@ -93,9 +97,13 @@ class Training:
     # Between machines, for the time of a communication
     network: Network = field(default_factory=Network)
     looks: int = 20  # how often the models are looked at, spread over all rounds
+    looks_between: bool = False  # also between communications, where they are fewer
     keep_every_s: float = 5.0  # seconds between reset points that a resume can go back to
     # Has a pool serve these models; the pool. None has the workers load them.
     serve: Callable[[Sequence[ModelFile]], PoolAddress | None] | None = None
+    # What the average of these says of the images that are looked at, where that is the global
+    # model; None does not look between communications at what is made of weights.
+    averaged: Callable[[Sequence[ModelFile]], NDArray[np.float32]] | None = None
 
 
 class RoundDriver:
@@ -106,7 +114,9 @@ class RoundDriver:
         self.timetable, self.emit = training.timetable, training.emit
         self.account, self.looks = CostTotals(), list[RoundErrors]()  # so far
         self.latest: dict[int, ModelFile] = {}  # newest model of each worker
-        self._look = Looks(training.folder, training.data, training.combining)
+        self._look = Looks(
+            training.folder, training.data, training.combining, training.averaged
+        )
         self._kept = training.folder / _KEPT
         self._round = RoundReports()
         self._losses = dict.fromkeys(range(training.workers), 0)  # times lost in a row
@@ -115,6 +125,8 @@ class RoundDriver:
         self._keeps: set[int] = set()  # rounds after which all is kept
         number = len(self.timetable.rounds)
         every = max(1, round(number / max(1, training.looks)))
+        # Looks in each round
+        self._parts = ceil(training.looks / number) if training.looks_between else 1
         self._looked_at = {r for r in range(number) if (number - 1 - r) % every == 0}
         first, latest = self._resume(), tuple(sorted(self.latest))
         self.machine = Rounds(training.workers, self.timetable.rounds, first, latest)
@@ -220,7 +232,7 @@ class RoundDriver:
         last = number == len(self.timetable.rounds) - 1
         round_ = self.timetable.rounds[number]
         ends = what == "combine" or not round_.combines
-        look, pool = None, None
+        look, pool, between = None, None, tuple[tuple[int, str], ...]()
         relabels = round_.compress_steps if what == "combine" else round_.diversity_weight
         if self.training.serve is not None and models and relabels:
             begin = time.perf_counter()
@@ -228,6 +240,11 @@ class RoundDriver:
             self._round.serve_s += time.perf_counter() - begin
         if number in self._looked_at:
             look = str(self._look.path(number, worker, what))
+        if what == "train":
+            between = tuple(
+                (step, str(self._look.path(number, worker, f"{step}")))
+                for step in self._look.within(round_.train_steps, self._parts)
+            )
         self.workers.send(
             RoundOrder(
                 what=what,
@@ -235,6 +252,8 @@ class RoundDriver:
                 round=round_,
                 models=tuple(models),
                 look=look,
+                between=between,
+                weights=self._look.averaged is not None,
                 final=last and ends,
                 keep=number in self._keeps or not round_.combines,
                 pool=pool,
@@ -263,6 +282,7 @@ class RoundDriver:
             return
         number = following - 1
         round_ = self.timetable.rounds[number]
+        before = self.account.iterations, self.account.parallel_s
         seconds = self._time(own, round_)
         self.account.iterations += round_.train_steps
         made = own.combined or own.trained
@@ -278,8 +298,10 @@ class RoundDriver:
                 round_s=seconds,
             )
         )
+        for found in self._look.between(number, own, *before):
+            self._tell(found)
         if number in self._looked_at:
-            self._measure(number, own)
+            self._tell(self._look.look(number, own, self.account))
         self._round = RoundReports()
         if number in self._keeps or not round_.combines:
             self._keep(following)
@@ -317,8 +339,7 @@ class RoundDriver:
         account.parallel_s += seconds
         return seconds
 
-    def _measure(self, number: int, own: RoundReports) -> None:
-        found = self._look.look(number, own, self.account)
+    def _tell(self, found: RoundErrors) -> None:
         self.looks.append(found)
         self.emit(
             ErrorsMeasured(**asdict(found), diff_lg=found.diff_lg, diff_lc=found.diff_lc)

@@ -1,5 +1,6 @@
 """How good all models are at a communication: errors as EC-DNN counts them."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from kdlab.data.images import ImageData
 from kdlab.losses.local import log_loss
+from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.model_workers import RoundReport, looked_at
 from kdlab.papers.ec_dnn.parallel import Combining
 from kdlab.report.round_errors import CostTotals, RoundErrors
@@ -34,22 +36,78 @@ class RoundReports:
 class Looks:
     """From what the workers wrote of the images that are looked at."""
 
-    def __init__(self, folder: Path, data: ImageData, combining: Combining) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        data: ImageData,
+        combining: Combining,
+        averaged: Callable[[Sequence[ModelFile]], NDArray[np.float32]] | None,
+    ) -> None:
         self.folder, self.data, self.combining = folder, data, combining
+        self.averaged = averaged
         self._labels = data.labels[looked_at(data)]
+
+    def within(self, steps: int, parts: int) -> list[int]:
+        """After how many of a round's iterations to look, for so many looks with that at its end.
+
+        None where only a communication tells the global model, or where rounds are looks.
+        """
+        if self.combining != "ensemble" and self.averaged is None:
+            return []
+        return sorted({steps * part // parts for part in range(1, parts)} - {0, steps})
+
+    def between(
+        self, number: int, own: RoundReports, iterations: int, parallel_s: float
+    ) -> Iterator[RoundErrors]:
+        """What all workers were seen at within a round; counts are those before it."""
+        seen = {
+            k: {look.step: look for look in own.trained[k].done.between}
+            for k in own.members
+        }
+        for step in sorted(set.intersection(*(set(looks) for looks in seen.values()))):
+            looks = {k: seen[k][step] for k in own.members}
+            answers = {k: self._said(number, k, f"{step}") for k in own.members}
+            files = [look.model for look in looks.values() if look.model is not None]
+            if self.averaged is not None:
+                whole = self.averaged(files)
+            else:
+                whole = np.mean(list(answers.values()), axis=0)
+            counted = CostTotals(
+                iterations=iterations + step,
+                parallel_s=parallel_s + max(look.busy_s for look in looks.values()),
+            )
+            yield self._found(number, own, counted, answers, {}, whole, communicated=False)
+            for file in files:
+                Path(file.path).unlink()
 
     def path(self, number: int, worker: int, what: str) -> Path:
         """Where a worker is to write what its model says."""
         return self.folder / "rounds" / f"{number:05d}" / f"worker-{worker}.{what}.npy"
 
     def look(self, number: int, own: RoundReports, account: CostTotals) -> RoundErrors:
-        """Errors of all models in a round; what the workers wrote is gone then."""
+        """Errors of all models at the end of a round; what the workers wrote is gone then."""
         answers = {k: self._said(number, k, "train") for k in own.members}
         after = {k: self._said(number, k, "combine") for k in own.combined}
         if self.combining in ("model_average", "all_models") and after:
             whole = after[min(after)]
         else:
             whole = np.mean(list(answers.values()), axis=0)
+        found = self._found(number, own, account, answers, after, whole, communicated=True)
+        for path in (self.folder / "rounds" / f"{number:05d}").glob("*.npy"):
+            path.unlink()
+        return found
+
+    def _found(
+        self,
+        number: int,
+        own: RoundReports,
+        account: CostTotals,
+        answers: Mapping[int, NDArray[np.float32]],
+        after: Mapping[int, NDArray[np.float32]],
+        whole: NDArray[np.float32],
+        *,
+        communicated: bool,
+    ) -> RoundErrors:
         compressed = {}
         if self.combining == "ensemble":
             compressed = {k: self._errors(p)[1] for k, p in after.items()}
@@ -58,7 +116,7 @@ class Looks:
         local = {k: self._errors(p) for k, p in answers.items()}
         both = self._errors(whole)
         left = {k: test for k, (_, test) in local.items()} | compressed
-        found = RoundErrors(
+        return RoundErrors(
             round=number,
             iterations=account.iterations,
             parallel_s=account.parallel_s,
@@ -71,10 +129,8 @@ class Looks:
             local_losses=[self._loss(p) for p in answers.values()],
             global_loss=self._loss(whole),
             models=list(own.members),
+            communicated=communicated,
         )
-        for path in (self.folder / "rounds" / f"{number:05d}").glob("*.npy"):
-            path.unlink()
-        return found
 
     def _said(self, number: int, worker: int, what: str) -> NDArray[np.float32]:
         found: NDArray[np.float32] = np.load(self.path(number, worker, what))

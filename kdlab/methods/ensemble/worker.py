@@ -10,10 +10,11 @@ from seed, worker and step, so it does not matter where it runs or whether it ca
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -32,7 +33,13 @@ from kdlab.methods.ensemble.compression import (
     others_bytes,
 )
 from kdlab.methods.ensemble.exchange import MEMORY, WHOLE, ModelFile, fetch, publish
-from kdlab.methods.ensemble.local_job import LocalFacts, LocalJob, RoundWork, WorkParts
+from kdlab.methods.ensemble.local_job import (
+    LocalFacts,
+    LocalJob,
+    LookBetween,
+    RoundWork,
+    WorkParts,
+)
 from kdlab.methods.ensemble.local_sgd import LocalSgd
 from kdlab.methods.ensemble.stream import Stream
 from kdlab.models.model import Normalised
@@ -140,11 +147,13 @@ class LocalWorker:
         latest: Sequence[ModelFile],
         source: SoftLabelSource,
         pool: TeacherPool | None = None,
+        looks: Mapping[int, Callable[[], ModelFile | None]] = MappingProxyType({}),
     ) -> RoundWork:
         """The rest of a round's local iterations (Eq. 5); publishes the model.
 
         The mean of `latest`, the compressed models of the round before, is z-bar. Without a
-        `pool` that serves them the worker loads them.
+        `pool` that serves them the worker loads them. `looks` are called after so many of the
+        round's iterations, and are no training time.
 
         Raises:
             RunStopped: the user asked; the state is saved.
@@ -168,13 +177,19 @@ class LocalWorker:
             away = mean_outputs(sgd, places, self.job.samples, latest, pool)
         busy = sgd.cpu()
         before = self.round_steps
+        relabel_s = 0.0 if away is None else away.seconds
+        seen = list[LookBetween]()
         self.model.train()
         for number, batch in enumerate(self.stream.take(source, steps)):
             z = None if away is None else away.made.of(number, len(batch.ids))
             sgd.one(batch, partial(self._local_loss, z, round_, batch))
             self.round_samples += len(batch.ids)
-            self.round_steps = before + number + 1
+            self.round_steps = step = before + number + 1
             self._between()
+            if step in looks:
+                busy_s = relabel_s + sgd.cpu() - busy
+                with sgd.aside():
+                    seen.append(LookBetween(step, busy_s, looks[step]()))
         path = self._path(round_, "local")
         done = RoundWork(
             round=round_.number,
@@ -184,8 +199,9 @@ class LocalWorker:
             samples=self.round_samples,
             wall_s=sgd.clock() - begin,
             train_s=sgd.cpu() - busy,
-            relabel_s=0.0 if away is None else away.seconds,
+            relabel_s=relabel_s,
             fetched_bytes=0 if away is None else away.fetched_bytes,
+            between=tuple(seen),
         )
         if not round_.combines:  # nothing follows: the next round begins here
             self._begins(round_.number + 1, keep=True)

@@ -65,6 +65,11 @@ class WeightAggregation(AggregationSpec):
         return False
 
     @property
+    def forgets(self) -> bool:
+        """Whether the local weights of the moment alone say what the global model is: `merged`."""
+        return type(self).merge is WeightAggregation.merge
+
+    @property
     def parts(self) -> int:
         """Parts of the weights that take turns: one is exchanged every tau / parts iterations."""
         return 1

@@ -12,11 +12,16 @@ from torch.nn.functional import cross_entropy
 
 from kdlab.data.samples import Shard, planned
 from kdlab.data.shards import Shards
-from kdlab.errors import KdlabError
+from kdlab.errors import Diverged, KdlabError
 from kdlab.events.event import parse
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch, publish
 from kdlab.methods.ensemble.local_job import LocalJob, Prices, RoundWork
-from kdlab.methods.ensemble.model_workers import RoundReport, WorkerLost, WorkersHere
+from kdlab.methods.ensemble.model_workers import (
+    RoundReport,
+    WorkerLost,
+    WorkersHere,
+    looked_at,
+)
 from kdlab.methods.ensemble.round_driver import RoundDriver, Training
 from kdlab.methods.ensemble.round_errors import RoundReports
 from kdlab.methods.ensemble.variant import combining_of, timetable_of
@@ -34,7 +39,7 @@ from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.aggregation.papa import Papa
 from kdlab.train.aggregation.streaming_diloco import StreamingDiLoCo
-from kdlab.train.aggregation.weights import WeightAggregation
+from kdlab.train.aggregation.weights import WeightAggregation, mean_of
 from kdlab.train.compression.distillation import Distillation
 from kdlab.train.recipe import Recipe
 
@@ -272,6 +277,68 @@ def test_the_global_error_is_that_of_the_mean_of_the_outputs(digits, tmp_path):
     assert outcome.looks[-1].global_ == pytest.approx(100 * wrong)
 
 
+@pytest.mark.parametrize("kind", ["ensemble", "average"])
+def test_between_communications_the_global_model_is_what_one_would_have_given(
+    digits, tmp_path, kind
+):
+    """And nothing is trained otherwise, or counted as time."""
+    if kind == "ensemble":
+        spec, table = ec(20, 10, alpha=0.6, p_iterations=2)
+        short = NoAggregation(), RoundSchedule(iterations=4, tau=None)
+    else:
+        spec = ModelAverage(tau=10)
+        table, short = (
+            timetable_of(spec, 20, 1),
+            (ModelAverage(tau=4), timetable_of(spec, 4, 1)),
+        )
+
+    def case(name, spec, table):
+        made = Case(digits, tmp_path / name, spec, table, 2, schedule="constant")
+        made.prices = Prices(step_s=1.0, row_s=0.0)
+        return made
+
+    def averaged(files):
+        model = MODEL.build(10, 1).eval()
+        model.net.load_state_dict(mean_of([fetch(file) for file in files]))
+        with torch.inference_mode():
+            said = model(torch.from_numpy(data.inputs[looked_at(data)]))
+        return said.softmax(1).numpy()
+
+    looked = case("looked", spec, table)
+    data = looked.data
+    rest = {"averaged": averaged} if kind == "average" else {}
+    outcome = looked.run(looks=9, looks_between=True, **rest)
+    assert [look.iterations for look in outcome.looks] == [
+        2,
+        4,
+        6,
+        8,
+        10,
+        12,
+        14,
+        16,
+        18,
+        20,
+    ]
+    assert [look.round for look in outcome.looks] == [0] * 5 + [1] * 5
+    met = [look for look in outcome.looks if look.communicated]
+    assert [look.iterations for look in met] == [10, 20]
+    first = outcome.looks[1]
+    assert first.parallel_s == pytest.approx(4.0)
+    alone = case("short", *short).run().looks[-1]
+    assert first.locals == alone.locals
+    assert first.global_ == alone.global_
+    assert first.validation_global == alone.validation_global
+    plain = case("plain", spec, table).run()
+    assert apart(weights(plain), weights(outcome)) == 0
+    assert plain.account == outcome.account
+    assert [look.global_ for look in plain.looks] == [look.global_ for look in met]
+    assert not list(tmp_path.glob("looked/rounds/*/*.npy"))
+    assert len(list(tmp_path.glob("looked/rounds/*/*.safetensors"))) == len(
+        list(tmp_path.glob("plain/rounds/*/*.safetensors"))
+    )
+
+
 RESUMED = {
     "ec": ec(40, 10, p_iterations=4, mu=0.5),
     "ec_in_line": ec(40, 10, p_iterations=4, mu=1.0),
@@ -377,6 +444,13 @@ def test_a_worker_that_is_lost_again_and_again_ends_the_training(digits, tmp_pat
     model_workers = Never(case.make, lambda w: NoTeacherSource(w.job.samples))
     with pytest.raises(KdlabError, match=r"lost 4 times in a row.*no memory"):
         case.direction(model_workers).run()
+
+
+def test_a_loss_that_is_no_number_ends_the_training(digits, tmp_path):
+    table = RoundSchedule(iterations=40, tau=None)
+    case = Case(digits, tmp_path, NoAggregation(), table, lr=1e30)
+    with pytest.raises(Diverged, match=r"near step \d+.*train\.lr"):
+        case.run()
 
 
 def test_a_model_that_changed_on_the_way_is_not_used(tmp_path):
