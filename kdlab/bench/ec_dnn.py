@@ -29,14 +29,14 @@ BUDGET_S = 20.0
 MA_TAUS = (16, 64, 200)
 
 # What EC-DNN is tried with: communications, alpha, p, and beta of Eq. 6 (the paper: 0.4, then
-# 0.6). Its tau is large: a compression of a step or two says nothing.
+# 0.6), within what the paper tried. Its tau is large: a compression of a step or two says nothing.
 EC_TRIED = (
+    (10, 0.0, 0.05, (0.4, 0.6)),
     (10, 0.0, 0.1, (0.4, 0.6)),
     (25, 0.0, 0.1, (0.4, 0.6)),
-    (50, 0.0, 0.1, (0.4, 0.6)),
-    (25, 0.0, 0.3, (1.0, 1.0)),
-    (25, 0.2, 0.1, (0.4, 0.6)),
-    (25, 0.6, 0.1, (0.4, 0.6)),
+    (10, 0.0, 0.2, (1.0, 1.0)),
+    (10, 0.2, 0.1, (0.4, 0.6)),
+    (10, 0.6, 0.1, (0.4, 0.6)),
 )
 _PATIENCE_S = 1200.0
 T = TypeVar("T")
