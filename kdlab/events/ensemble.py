@@ -102,9 +102,9 @@ class ErrorsMeasured(
     local_losses: list[float]
     global_loss: float
     models: list[int]
-    communicated: bool  # between communications, what one would have given
-    diff_lg: float | None  # the paper's Diff_LG, Eq. 7
+    diff_lg: float | None  # the paper's Diff_LG, Eq. 7; of the end of a round
     diff_lc: float | None
+    between: bool = False  # within a round: what a communication would have given
 
 
 class ModelsServed(

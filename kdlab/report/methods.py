@@ -29,16 +29,20 @@ class ErrorCurve:
     account: CostTotals  # what it cost
 
     def curve(self, key: str, along: str = "parallel_s") -> list[Point]:
-        """Error against overall time, or `iterations`; `global_` or `chosen` (_L)."""
-        return [Point(getattr(look, along), getattr(look, key)) for look in self.looks]
+        """Error against overall time, or `iterations`; `global_` or `chosen` (_L).
+
+        _L is what a round leaves, so what was seen within one is not of it.
+        """
+        looks = [look for look in self.looks if key == "global_" or not look.between]
+        return [Point(getattr(look, along), getattr(look, key)) for look in looks]
 
     @property
     def last(self) -> RoundErrors:
         return self.looks[-1]
 
     def differences(self) -> list[float]:
-        """Diff_LG (Eq. 7) at every communication that was looked at."""
-        return [look.diff_lg for look in self.looks if look.communicated]
+        """Diff_LG (Eq. 7) at the end of every round that was looked at."""
+        return [look.diff_lg for look in self.looks if not look.between]
 
 
 def rows(
@@ -76,8 +80,8 @@ def markdown(table: Sequence[Mapping[str, str]]) -> str:
         "",
         "Test errors in percent at the end: `_L` of the local model with the smallest training",
         "loss (before an average of weights, behind a compression), `_G` of the global model.",
-        "`Diff_LG`: mean of the local errors minus that of the global model, over all looks;",
-        "`worse`: share of looks where it is below 0. Seconds are those of machines side by side",
+        "`Diff_LG`: mean of the local errors minus that of the global model, at rounds' ends;",
+        "`worse`: share of these where it is below 0. Seconds are those of machines side by side",
         "(the slowest worker of each round); `speed`: time of ma_dnn's global model to its final",
         "error over the method's to the same error, 0 if never.",
     ]
@@ -104,12 +108,20 @@ def picture(methods: Mapping[str, Sequence[ErrorCurve]], path: Path) -> None:
 def _draw(
     axes: "Axes", courses: Sequence[ErrorCurve], along: str, name: str, colour: str
 ) -> None:
-    """Seeds look at the same iterations; one that lost a look is cut there."""
-    count = min(len(course.looks) for course in courses)
+    """The mean of all seeds, where all were looked at."""
 
     def mean(key: str) -> NDArray[np.float64]:
-        each = [[getattr(look, key) for look in c.looks[:count]] for c in courses]
-        return np.asarray(np.mean(each, axis=0))
+        """(2, looks): along the axis, and the errors."""
+        counts = [
+            [p.seconds for p in course.curve(key, "iterations")] for course in courses
+        ]
+        curves = [
+            dict(zip(count, course.curve(key, along), strict=True))
+            for count, course in zip(counts, courses, strict=True)
+        ]
+        seen = sorted(set.intersection(*map(set, counts)))
+        points = [[(own[n].seconds, own[n].error) for n in seen] for own in curves]
+        return np.asarray(np.mean(points, axis=0)).reshape(-1, 2).T
 
-    axes.plot(mean(along), mean("global_"), color=colour, label=name)
-    axes.plot(mean(along), mean("chosen"), color=colour, linestyle="--", linewidth=1)
+    axes.plot(*mean("global_"), color=colour, label=name)
+    axes.plot(*mean("chosen"), color=colour, linestyle="--", linewidth=1)

@@ -20,15 +20,15 @@ class RoundErrors:
     global_: float  # of the global model
     compressed: list[float]  # of each local model after its reset; empty without one
     # Error of the local model with the smallest training loss (_L), as Algorithm 1 leaves it:
-    # compressed, where the round compresses
+    # compressed, where the round compresses; within a round as it trains
     chosen: float
     validation_locals: list[float]
     validation_global: float
     local_losses: list[float]
     global_loss: float
     models: list[int]  # K' workers
-    # Between two communications the global model is what one would have given then
-    communicated: bool = True
+    # Within a round: the global model is what a communication would have given
+    between: bool = False
 
     @property
     def diff_lg(self) -> float:

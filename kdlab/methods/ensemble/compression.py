@@ -1,5 +1,6 @@
 """What a worker does with the models of the others: their mean outputs, and Algorithm 2."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,7 +9,7 @@ import torch
 
 from kdlab.data.plan import BatchPlan
 from kdlab.data.samples import PlannedSamples, Subset
-from kdlab.errors import KdlabError
+from kdlab.errors import Diverged, KdlabError
 from kdlab.losses.local import accelerated_compression
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.local_job import LocalJob, WorkParts
@@ -40,20 +41,36 @@ def mean_outputs(
     models: Sequence[ModelFile],
     pool: TeacherPool | None,
 ) -> MeanOutputs:
-    """What these models say on average, from a pool or computed here."""
+    """What these models say on average, from a pool or computed here.
+
+    Raises:
+        Diverged: one of them says nothing that is a number.
+    """
     job = sgd.job
     if pool is None:
         busy, rows = sgd.cpu(), job.recipe.evaluate_batch
         made = relabel(places, samples, models, job.scratch, rows, sgd.alive)
         sgd.computed(made.computed)
-        return MeanOutputs(made, sgd.cpu() - busy, others_bytes(job, models))
+        return _finite(sgd, MeanOutputs(made, sgd.cpu() - busy, others_bytes(job, models)))
     assert job.opened is not None
     begin, opened = sgd.clock(), partial(job.opened, pool)
     made = relabel_served(places, samples, len(models), opened, sgd.alive)
     seconds, spec = sgd.clock() - begin, relabel_of(job.aggregation)
     assert spec is not None
     sent = spec.bytes_per_output * made.mean.numel() * len(models)
-    return MeanOutputs(made, seconds, sent)
+    return _finite(sgd, MeanOutputs(made, seconds, sent))
+
+
+def _finite(sgd: LocalSgd, found: MeanOutputs) -> MeanOutputs:
+    """The same; a model whose last step broke it has not said so itself."""
+    losses, recipe = found.made.model_losses, sgd.job.recipe
+    if not all(map(math.isfinite, losses)):
+        raise Diverged(
+            f"The losses of the local models are {losses} near step {sgd.steps}. Training "
+            f"cannot go on from here. Lower train.lr ({recipe.lr:g}), or "
+            "aggregation.diversity_weight."
+        )
+    return found
 
 
 def others_bytes(job: LocalJob, models: Sequence[ModelFile]) -> int:

@@ -251,7 +251,7 @@ class EnsembleRun:
         serve: Callable[[Sequence[ModelFile]], PoolAddress | None] | None = None,
     ) -> Training:
         aggregation = self.variant.aggregation
-        told = isinstance(aggregation, WeightAggregation) and aggregation.forgets
+        told = isinstance(aggregation, WeightAggregation) and aggregation.only_averages
         return Training(
             workers=self.workers,
             timetable=self.timetable,
@@ -326,7 +326,7 @@ class EnsembleRun:
             global_top1=global_.top1,
             global_top5=global_.top5,
             workers=self.workers,
-            diff_lg=fmean(look.diff_lg for look in outcome.looks),
+            diff_lg=fmean(look.diff_lg for look in outcome.looks if not look.between),
         )
 
     def loaded(self, file: ModelFile) -> Normalised:

@@ -69,6 +69,7 @@ class LookBetween:
 
     step: int  # local iterations of the round until then
     busy_s: float  # of the round until then: training, and relabelling before it
+    loss: float  # mean training loss of these iterations
     model: ModelFile | None  # its weights, where the global model is made of weights
 
 
@@ -95,3 +96,4 @@ class LocalFacts(OptimizerFacts):
     round_steps: int
     round_samples: int
     spec_hash: str
+    looks: tuple[LookBetween, ...] = ()

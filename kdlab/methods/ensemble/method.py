@@ -62,8 +62,9 @@ class Ensemble(MethodSpec):
     final: the student is the local model with the smallest loss on its own training data
         (the paper), or the most accurate one on `validation`.
     looks: how often local and global models are tested while they train, at communications.
-    looks_between: where there are fewer communications, also between two of them, by the global
-        model that one would give then; an average of weights has them written for each look.
+    looks_between: where there are fewer communications, also within their rounds, by the global
+        model that a communication would give then. Of aggregations of weights
+        train/aggregation/model_average alone can tell; its weights are written for each look.
     processes: each worker in a process of its own; false trains them one after the other
         in the run's process. Results are the same.
     gbit_per_s: between machines, for the modelled time of a communication.

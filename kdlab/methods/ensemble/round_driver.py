@@ -199,7 +199,7 @@ class RoundDriver:
         self.account.steps += done.steps
         self.account.fetched_bytes += done.fetched_bytes
         facts = asdict(done)
-        del facts["model"]
+        del facts["model"], facts["between"]
         self.emit(WorkerDone(worker=did.worker, what=did.what, work=facts))
 
     def _execute(self, instructions: Iterable[Instruction]) -> Finish | None:
@@ -238,11 +238,13 @@ class RoundDriver:
             begin = time.perf_counter()
             pool = self.training.serve(models)
             self._round.serve_s += time.perf_counter() - begin
+            if what == "train":
+                self._round.before_s = self._round.serve_s
         if number in self._looked_at:
             look = str(self._look.path(number, worker, what))
         if what == "train":
             between = tuple(
-                (step, str(self._look.path(number, worker, f"{step}")))
+                (step, str(self._look.path(number, worker, self._look.at(step))))
                 for step in self._look.within(round_.train_steps, self._parts)
             )
         self.workers.send(
@@ -282,7 +284,7 @@ class RoundDriver:
             return
         number = following - 1
         round_ = self.timetable.rounds[number]
-        before = self.account.iterations, self.account.parallel_s
+        begun = self.account.iterations, self.account.parallel_s
         seconds = self._time(own, round_)
         self.account.iterations += round_.train_steps
         made = own.combined or own.trained
@@ -298,10 +300,11 @@ class RoundDriver:
                 round_s=seconds,
             )
         )
-        for found in self._look.between(number, own, *before):
+        for found in self._look.between(number, own, *begun):
             self._tell(found)
         if number in self._looked_at:
             self._tell(self._look.look(number, own, self.account))
+        self._look.clear(number)
         self._round = RoundReports()
         if number in self._keeps or not round_.combines:
             self._keep(following)
@@ -324,12 +327,13 @@ class RoundDriver:
             network, combining = self.training.network, self.training.combining
             models, sent = len(own.members), round(round_.exchanged * size)
             again = any(did.done.fetched_bytes for did in own.trained.values())
-            times = (
-                2 if again and round_.combines else 1
-            )  # z-bar, of other models than these
+            # z-bar, of other models than these
+            times = 2 if again and self.timetable.compresses else 1
             over = times * network.communication_s(combining, models, sent)
             taken_in = network.taken_in(combining, models, sent)
             account.exchanged_bytes += round(times * taken_in)
+            own.before_s += (times - 1) * over / times
+            own.over_s = over / times
         account.communication_s += over
         account.train_s += max(did.done.train_s for did in own.trained.values())
         account.relabel_s += own.serve_s + max(b.relabel for b in busy)
@@ -342,7 +346,11 @@ class RoundDriver:
     def _tell(self, found: RoundErrors) -> None:
         self.looks.append(found)
         self.emit(
-            ErrorsMeasured(**asdict(found), diff_lg=found.diff_lg, diff_lc=found.diff_lc)
+            ErrorsMeasured(
+                **asdict(found),
+                diff_lg=None if found.between else found.diff_lg,
+                diff_lc=found.diff_lc,
+            )
         )
 
     def _keep(self, following: int) -> None:

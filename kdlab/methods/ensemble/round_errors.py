@@ -24,6 +24,10 @@ class RoundReports:
     combined: dict[int, RoundReport] = field(default_factory=dict)
     members: tuple[int, ...] = ()
     serve_s: float = 0.0  # until a pool served the models; everybody waited
+    before_s: float = (
+        0.0  # until training began: that, and the exchange of models for z-bar
+    )
+    over_s: float = 0.0  # of its communication
 
     def loss(self, worker: int) -> float:
         """The running mean of its steps; in the end, that of its whole local data."""
@@ -59,14 +63,18 @@ class Looks:
     def between(
         self, number: int, own: RoundReports, iterations: int, parallel_s: float
     ) -> Iterator[RoundErrors]:
-        """What all workers were seen at within a round; counts are those before it."""
+        """What all workers were seen at within a round; counts are those before it.
+
+        With the time of the communication that would have given it.
+        """
+        parallel_s += own.before_s + own.over_s
         seen = {
             k: {look.step: look for look in own.trained[k].done.between}
             for k in own.members
         }
         for step in sorted(set.intersection(*(set(looks) for looks in seen.values()))):
             looks = {k: seen[k][step] for k in own.members}
-            answers = {k: self._said(number, k, f"{step}") for k in own.members}
+            answers = {k: self._said(number, k, self.at(step)) for k in own.members}
             files = [look.model for look in looks.values() if look.model is not None]
             if self.averaged is not None:
                 whole = self.averaged(files)
@@ -76,42 +84,49 @@ class Looks:
                 iterations=iterations + step,
                 parallel_s=parallel_s + max(look.busy_s for look in looks.values()),
             )
-            yield self._found(number, own, counted, answers, {}, whole, communicated=False)
-            for file in files:
-                Path(file.path).unlink()
+            losses = {k: look.loss for k, look in looks.items()}
+            yield self._found(number, counted, losses, answers, {}, whole, between=True)
+
+    @staticmethod
+    def at(step: object) -> str:
+        """What a look within a round is called in `path`."""
+        return f"at-{step}"
 
     def path(self, number: int, worker: int, what: str) -> Path:
         """Where a worker is to write what its model says."""
         return self.folder / "rounds" / f"{number:05d}" / f"worker-{worker}.{what}.npy"
 
     def look(self, number: int, own: RoundReports, account: CostTotals) -> RoundErrors:
-        """Errors of all models at the end of a round; what the workers wrote is gone then."""
+        """Errors of all models at the end of a round."""
         answers = {k: self._said(number, k, "train") for k in own.members}
         after = {k: self._said(number, k, "combine") for k in own.combined}
         if self.combining in ("model_average", "all_models") and after:
             whole = after[min(after)]
         else:
             whole = np.mean(list(answers.values()), axis=0)
-        found = self._found(number, own, account, answers, after, whole, communicated=True)
-        for path in (self.folder / "rounds" / f"{number:05d}").glob("*.npy"):
+        losses = {k: own.loss(k) for k in own.trained}
+        return self._found(number, account, losses, answers, after, whole, between=False)
+
+    def clear(self, number: int) -> None:
+        """Away with what was written of a round for looks."""
+        folder = self.folder / "rounds" / f"{number:05d}"
+        for path in (*folder.glob("*.npy"), *folder.glob(f"*.{self.at('*')}.safetensors")):
             path.unlink()
-        return found
 
     def _found(
         self,
         number: int,
-        own: RoundReports,
         account: CostTotals,
+        losses: Mapping[int, float],
         answers: Mapping[int, NDArray[np.float32]],
         after: Mapping[int, NDArray[np.float32]],
         whole: NDArray[np.float32],
         *,
-        communicated: bool,
+        between: bool,
     ) -> RoundErrors:
         compressed = {}
         if self.combining == "ensemble":
             compressed = {k: self._errors(p)[1] for k, p in after.items()}
-        losses = {k: own.loss(k) for k in own.trained}
         chosen = min(losses, key=lambda k: (losses[k], k))
         local = {k: self._errors(p) for k, p in answers.items()}
         both = self._errors(whole)
@@ -128,8 +143,8 @@ class Looks:
             validation_global=both[0],
             local_losses=[self._loss(p) for p in answers.values()],
             global_loss=self._loss(whole),
-            models=list(own.members),
-            communicated=communicated,
+            models=list(answers),
+            between=between,
         )
 
     def _said(self, number: int, worker: int, what: str) -> NDArray[np.float32]:

@@ -59,6 +59,7 @@ class LocalWorker:
         self.round = 0  # that is to be trained, or has been begun
         self.round_steps = 0  # of its local iterations
         self.round_samples = 0
+        self.looks: tuple[LookBetween, ...] = ()  # at its model within this round
         self._keeps = True  # the reset point of this round, on disk
         self._kept_round = 0  # whose beginning is kept
         self.saves = Cadence(job.recipe.checkpoint_every_s)
@@ -99,6 +100,7 @@ class LocalWorker:
         self.stream = Stream(self.job.samples, facts.taken)
         sgd.steps, self.round = facts.steps, facts.round
         self.round_steps, self.round_samples = facts.round_steps, facts.round_samples
+        self.looks = facts.looks
         self._kept_round = self.round
         sgd.logs.done(sgd.steps)
         for note in found.notes:
@@ -117,6 +119,7 @@ class LocalWorker:
             round=self.round,
             round_steps=self.round_steps,
             round_samples=self.round_samples,
+            looks=self.looks,
             spec_hash=self.job.spec_hash,
         )
         # Numbered by round first: a reset point is newer than all steps before it.
@@ -178,18 +181,17 @@ class LocalWorker:
         busy = sgd.cpu()
         before = self.round_steps
         relabel_s = 0.0 if away is None else away.seconds
-        seen = list[LookBetween]()
         self.model.train()
         for number, batch in enumerate(self.stream.take(source, steps)):
             z = None if away is None else away.made.of(number, len(batch.ids))
             sgd.one(batch, partial(self._local_loss, z, round_, batch))
             self.round_samples += len(batch.ids)
             self.round_steps = step = before + number + 1
-            self._between()
             if step in looks:
-                busy_s = relabel_s + sgd.cpu() - busy
+                busy_s, loss = relabel_s + sgd.cpu() - busy, sgd.loss_so_far()
                 with sgd.aside():
-                    seen.append(LookBetween(step, busy_s, looks[step]()))
+                    self.looks += (LookBetween(step, busy_s, loss, looks[step]()),)
+            self._between()
         path = self._path(round_, "local")
         done = RoundWork(
             round=round_.number,
@@ -201,7 +203,7 @@ class LocalWorker:
             train_s=sgd.cpu() - busy,
             relabel_s=relabel_s,
             fetched_bytes=0 if away is None else away.fetched_bytes,
-            between=tuple(seen),
+            between=self.looks,
         )
         if not round_.combines:  # nothing follows: the next round begins here
             self._begins(round_.number + 1, keep=True)
@@ -209,7 +211,7 @@ class LocalWorker:
 
     def _begins(self, number: int, *, keep: bool) -> None:
         """A round, from the weights it has now: its reset point."""
-        self.round, self.round_steps, self.round_samples = number, 0, 0
+        self.round, self.round_steps, self.round_samples, self.looks = number, 0, 0, ()
         if keep:
             self._kept_round = number
             self._save()
@@ -223,7 +225,7 @@ class LocalWorker:
         self.sgd.steps = local + compressing
         in_line = compresses_in_line(self.job.aggregation)
         self.stream.taken = local + (compressing if in_line else 0)
-        self.round, self.round_steps, self.round_samples = number, 0, 0
+        self.round, self.round_steps, self.round_samples, self.looks = number, 0, 0, ()
 
     def _local_loss(
         self, z: Tensor | None, round_: Round, batch: Batch, scores: Tensor, labels: Tensor

@@ -65,8 +65,8 @@ class WeightAggregation(AggregationSpec):
         return False
 
     @property
-    def forgets(self) -> bool:
-        """Whether the local weights of the moment alone say what the global model is: `merged`."""
+    def only_averages(self) -> bool:
+        """Whether a communication is `merged` and nothing else, so that it can be told any time."""
         return type(self).merge is WeightAggregation.merge
 
     @property

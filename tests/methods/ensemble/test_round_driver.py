@@ -12,11 +12,13 @@ from torch.nn.functional import cross_entropy
 
 from kdlab.data.samples import Shard, planned
 from kdlab.data.shards import Shards
-from kdlab.errors import Diverged, KdlabError
+from kdlab.errors import Diverged, KdlabError, RunStopped
 from kdlab.events.event import parse
+from kdlab.messages import plain, typed
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch, publish
-from kdlab.methods.ensemble.local_job import LocalJob, Prices, RoundWork
+from kdlab.methods.ensemble.local_job import LocalJob, LookBetween, Prices, RoundWork
 from kdlab.methods.ensemble.model_workers import (
+    RoundOrder,
     RoundReport,
     WorkerLost,
     WorkersHere,
@@ -27,7 +29,8 @@ from kdlab.methods.ensemble.round_errors import RoundReports
 from kdlab.methods.ensemble.variant import combining_of, timetable_of
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.patch_net import PatchNet
-from kdlab.papers.ec_dnn.round_schedule import RoundSchedule, StepWeight
+from kdlab.papers.ec_dnn.round_schedule import Round, RoundSchedule, StepWeight
+from kdlab.report.methods import ErrorCurve
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.train.aggregation.bmuf import Bmuf
 from kdlab.train.aggregation.codistillation import Codistillation
@@ -66,6 +69,7 @@ class Case:
         self.start_equal = isinstance(aggregation, WeightAggregation)
         self.prices: Prices | None = None
         self.made: dict[int, LocalWorker] = {}
+        self.stop = lambda: False  # in the middle of a round
 
     def samples(self, worker):
         shard = Shard(Shards(), worker, self.workers, 20)
@@ -93,6 +97,7 @@ class Case:
                 folder=self.folder,
                 spec_hash="h",
                 emit=self.events.emit,
+                stop=lambda: self.stop(),  # noqa: PLW0108  # set later
                 prices=self.prices,
             )
         )
@@ -277,8 +282,21 @@ def test_the_global_error_is_that_of_the_mean_of_the_outputs(digits, tmp_path):
     assert outcome.looks[-1].global_ == pytest.approx(100 * wrong)
 
 
+def averaged(data):
+    """What the mean of some weights says, as a run has it."""
+
+    def says(files):
+        model = MODEL.build(10, 1).eval()
+        model.net.load_state_dict(mean_of([fetch(file) for file in files]))
+        with torch.inference_mode():
+            said = model(torch.from_numpy(data.inputs[looked_at(data)]))
+        return said.softmax(1).numpy()
+
+    return says
+
+
 @pytest.mark.parametrize("kind", ["ensemble", "average"])
-def test_between_communications_the_global_model_is_what_one_would_have_given(
+def test_within_a_round_the_global_model_is_what_a_communication_would_have_given(
     digits, tmp_path, kind
 ):
     """And nothing is trained otherwise, or counted as time."""
@@ -294,19 +312,11 @@ def test_between_communications_the_global_model_is_what_one_would_have_given(
 
     def case(name, spec, table):
         made = Case(digits, tmp_path / name, spec, table, 2, schedule="constant")
-        made.prices = Prices(step_s=1.0, row_s=0.0)
+        made.prices = Prices(step_s=1.0, row_s=0.01)
         return made
 
-    def averaged(files):
-        model = MODEL.build(10, 1).eval()
-        model.net.load_state_dict(mean_of([fetch(file) for file in files]))
-        with torch.inference_mode():
-            said = model(torch.from_numpy(data.inputs[looked_at(data)]))
-        return said.softmax(1).numpy()
-
     looked = case("looked", spec, table)
-    data = looked.data
-    rest = {"averaged": averaged} if kind == "average" else {}
+    rest = {"averaged": averaged(looked.data)} if kind == "average" else {}
     outcome = looked.run(looks=9, looks_between=True, **rest)
     assert [look.iterations for look in outcome.looks] == [
         2,
@@ -321,10 +331,9 @@ def test_between_communications_the_global_model_is_what_one_would_have_given(
         20,
     ]
     assert [look.round for look in outcome.looks] == [0] * 5 + [1] * 5
-    met = [look for look in outcome.looks if look.communicated]
-    assert [look.iterations for look in met] == [10, 20]
-    first = outcome.looks[1]
-    assert first.parallel_s == pytest.approx(4.0)
+    ends = [look for look in outcome.looks if not look.between]
+    assert [look.iterations for look in ends] == [10, 20]
+    first, later = outcome.looks[1], outcome.looks[6]
     alone = case("short", *short).run().looks[-1]
     assert first.locals == alone.locals
     assert first.global_ == alone.global_
@@ -332,11 +341,51 @@ def test_between_communications_the_global_model_is_what_one_would_have_given(
     plain = case("plain", spec, table).run()
     assert apart(weights(plain), weights(outcome)) == 0
     assert plain.account == outcome.account
-    assert [look.global_ for look in plain.looks] == [look.global_ for look in met]
+    assert [look.global_ for look in plain.looks] == [look.global_ for look in ends]
+    done = looked.events.of("worker_done")
+    assert not any("between" in event for event in done)
+    if kind == "ensemble":  # both communicate alike, and the second fetches z-bar before it
+        once = outcome.account.communication_s / 3
+        zs = [e for e in done if e["round"] == 1 and e["what"] == "train"]
+        relabelled = max(e["relabel_s"] for e in zs)
+        assert 3 < relabelled <= 0.01 * 2 * 20 * 10
+        assert first.parallel_s == pytest.approx(4.0 + once)
+        assert later.parallel_s == pytest.approx(
+            ends[0].parallel_s + 4.0 + 2 * once + relabelled
+        )
+    else:
+        once = outcome.account.communication_s / 2
+        assert first.parallel_s == pytest.approx(4.0 + once)
+        assert later.parallel_s == pytest.approx(ends[0].parallel_s + 4.0 + once)
     assert not list(tmp_path.glob("looked/rounds/*/*.npy"))
-    assert len(list(tmp_path.glob("looked/rounds/*/*.safetensors"))) == len(
-        list(tmp_path.glob("plain/rounds/*/*.safetensors"))
+    assert not list(tmp_path.glob("looked/rounds/*/*.at-*"))
+    curve = ErrorCurve(outcome.looks, outcome.account)
+    assert len(curve.curve("global_")) == 10
+    assert len(curve.curve("chosen")) == len(curve.differences()) == 2
+
+
+def test_a_look_within_a_round_survives_its_way_between_processes():
+    look = LookBetween(3, 1.5, 0.7, ModelFile(1, "/m", "ab", 9))
+    work = RoundWork(
+        round=1,
+        model=ModelFile(1, "/m", "ab", 9),
+        loss=0.1,
+        steps=8,
+        samples=160,
+        wall_s=0.0,
+        between=(look, replace(look, model=None)),
     )
+    report = RoundReport(1, "train", work)
+    assert typed(RoundReport, json.loads(json.dumps(plain(report)))) == report
+    order = RoundOrder(
+        what="train",
+        worker=1,
+        round=Round(1, 8),
+        models=(),
+        between=((3, "/a"), (5, "/b")),
+        weights=True,
+    )
+    assert typed(RoundOrder, json.loads(json.dumps(plain(order)))) == order
 
 
 RESUMED = {
@@ -385,6 +434,30 @@ def test_a_resumed_training_ends_as_an_undisturbed_one(
         assert apart(weights(quiet, worker), weights(outcome, worker)) == 0
     assert [x.global_ for x in quiet.looks] == [x.global_ for x in outcome.looks]
     assert outcome.account.steps == quiet.account.steps
+
+
+@pytest.mark.parametrize("kind", ["ec", "ma"])
+def test_a_look_is_not_lost_by_a_stop_behind_it(digits, tmp_path, kind):
+    spec, table = RESUMED[kind]
+
+    def case(name):
+        return Case(digits, tmp_path / name, spec, table, 2)
+
+    stopped = case("stopped")
+    between = {"looks": 16, "looks_between": True}
+    if kind == "ma":
+        between["averaged"] = averaged(stopped.data)
+    quiet = case("quiet").run(**between)
+    stopped.stop = lambda: any(
+        worker.round == 2 and worker.round_steps == 6 for worker in stopped.made.values()
+    )
+    with pytest.raises(RunStopped):
+        stopped.run(**between)
+    outcome = case("stopped").run(**between)
+    seen = [(look.iterations, look.global_) for look in outcome.looks]
+    assert seen == [(look.iterations, look.global_) for look in quiet.looks]
+    assert len(seen) == 16
+    assert not list(tmp_path.glob("stopped/rounds/*/*.at-*"))
 
 
 class Losing(WorkersHere):
@@ -446,9 +519,11 @@ def test_a_worker_that_is_lost_again_and_again_ends_the_training(digits, tmp_pat
         case.direction(model_workers).run()
 
 
-def test_a_loss_that_is_no_number_ends_the_training(digits, tmp_path):
-    table = RoundSchedule(iterations=40, tau=None)
-    case = Case(digits, tmp_path, NoAggregation(), table, lr=1e30)
+@pytest.mark.parametrize("kind", ["alone", "compressed"])
+def test_a_loss_that_is_no_number_ends_the_training(digits, tmp_path, kind):
+    alone = NoAggregation(), RoundSchedule(iterations=40, tau=None)
+    spec, table = alone if kind == "alone" else ec(40, tau=1, p_iterations=1)
+    case = Case(digits, tmp_path, spec, table, lr=1e30)
     with pytest.raises(Diverged, match=r"near step \d+.*train\.lr"):
         case.run()
 
