@@ -132,12 +132,11 @@ class LocalSgd:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What is done in it counts as a pause, and the model trains on afterwards."""
+        """What is done in it counts as a pause."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # that was told before
         begin, busy = time.perf_counter(), _of_processor()
         yield
-        self.model.train()
         self._stood_s += time.perf_counter() - begin
         self._stood_cpu_s += _of_processor() - busy
 

@@ -191,6 +191,7 @@ class LocalWorker:
                 busy_s, loss = relabel_s + sgd.cpu() - busy, sgd.loss_so_far()
                 with sgd.aside():
                     self.looks += (LookBetween(step, busy_s, loss, looks[step]()),)
+                    self.model.train()
             self._between()
         path = self._path(round_, "local")
         done = RoundWork(
