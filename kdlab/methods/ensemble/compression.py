@@ -51,26 +51,22 @@ def mean_outputs(
         busy, rows = sgd.cpu(), job.recipe.evaluate_batch
         made = relabel(places, samples, models, job.scratch, rows, sgd.alive)
         sgd.computed(made.computed)
-        return _finite(sgd, MeanOutputs(made, sgd.cpu() - busy, others_bytes(job, models)))
-    assert job.opened is not None
-    begin, opened = sgd.clock(), partial(job.opened, pool)
-    made = relabel_served(places, samples, len(models), opened, sgd.alive)
-    seconds, spec = sgd.clock() - begin, relabel_of(job.aggregation)
-    assert spec is not None
-    sent = spec.bytes_per_output * made.mean.numel() * len(models)
-    return _finite(sgd, MeanOutputs(made, seconds, sent))
-
-
-def _finite(sgd: LocalSgd, found: MeanOutputs) -> MeanOutputs:
-    """The same; a model whose last step broke it has not said so itself."""
-    losses, recipe = found.made.model_losses, sgd.job.recipe
-    if not all(map(math.isfinite, losses)):
+        seconds, fetched = sgd.cpu() - busy, others_bytes(job, models)
+    else:
+        assert job.opened is not None
+        begin, opened = sgd.clock(), partial(job.opened, pool)
+        made = relabel_served(places, samples, len(models), opened, sgd.alive)
+        seconds, spec = sgd.clock() - begin, relabel_of(job.aggregation)
+        assert spec is not None
+        fetched = spec.bytes_per_output * made.mean.numel() * len(models)
+    # A model whose last step broke it has not said so itself.
+    if not all(map(math.isfinite, made.model_losses)):
         raise Diverged(
-            f"The losses of the local models are {losses} near step {sgd.steps}. Training "
-            f"cannot go on from here. Lower train.lr ({recipe.lr:g}), or "
+            f"The losses of the local models are {made.model_losses} near step {sgd.steps}. "
+            f"Training cannot go on from here. Lower train.lr ({job.recipe.lr:g}), or "
             "aggregation.diversity_weight."
         )
-    return found
+    return MeanOutputs(made, seconds, fetched)
 
 
 def others_bytes(job: LocalJob, models: Sequence[ModelFile]) -> int:
