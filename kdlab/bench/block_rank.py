@@ -34,6 +34,7 @@ from kdlab.models.memory import keep_freed_memory
 from kdlab.models.proxyless import draw_paths
 from kdlab.papers.pipe_bd.block_cost import Profile, StageCosts
 from kdlab.papers.pipe_bd.execution_plan import (
+    RELAYED,
     ExecutionPlan,
     PlanName,
     predicted_s,
@@ -204,13 +205,17 @@ def measure(config: BlockRankConfig) -> SliceTimes:
     first = costs(profile)
     names = config.variants
     programmes = {name: made(name, first) for name in names}
+    alike = same_plan(programmes)
+    if rank == 0:
+        for line in plan_lines(programmes, alike):
+            announce(say=line)
+    order = [name for name in names if alike[name] == name]  # that are timed
     variants = {
-        name: running(what, of, cutting, samples, rank, device)
-        for name, what in programmes.items()
+        name: running(programmes[name], of, cutting, samples, rank, device)
+        for name in order
     }
     predicted: dict[Variant, list[float]] = {name: [] for name in names}
-    found: dict[Variant, list[float]] = {name: [] for name in names}
-    order = list(names)
+    found: dict[Variant, list[float]] = {name: [] for name in order}
     for one in variants.values():
         # Filled: each stage finds its next input there when a slice begins.
         one.advance(config.warm_up + one.ahead)
@@ -232,12 +237,40 @@ def measure(config: BlockRankConfig) -> SliceTimes:
             shown = ", ".join(f"{n} {1e3 * found[n][-1]:.0f}" for n in order)
             announce(say=f"round {number + 1}/{config.rounds}: ms per step: {shown}")
     return SliceTimes(
-        seconds=found,
+        seconds={name: found[alike[name]] for name in names},
         predicted=predicted,
-        parts={name: _parts(one) for name, one in variants.items()},
+        parts={name: _parts(variants[alike[name]]) for name in names},
         bound_over_dp=first.data_parallel_s() / first.ideal_s(),
         programmes={name: plain(what) for name, what in programmes.items()},
     )
+
+
+def same_plan(programmes: Mapping[Variant, ExecutionPlan]) -> dict[Variant, Variant]:
+    """The first variant of the same plan for each: two of one plan are one thing to time."""
+    return {
+        name: next(n for n, other in programmes.items() if other.plans == what.plans)
+        for name, what in programmes.items()
+    }
+
+
+def plan_lines(
+    programmes: Mapping[Variant, ExecutionPlan], alike: Mapping[Variant, Variant]
+) -> Iterator[str]:
+    """A line for each pipeline: its stages, or whose plan it is."""
+    for name, what in programmes.items():
+        if what.name not in RELAYED or name == "ideal":
+            continue
+        stages = (
+            f"{_in_words(s.blocks)} on {', '.join(map(str, s.devices))}"
+            for s in what.plans[0].stages
+        )
+        same = f"the plan of {alike[name]}, timed once: " if alike[name] != name else ""
+        yield f"{name}: {same}{'; '.join(stages)}"
+
+
+def _in_words(blocks: range) -> str:
+    one = len(blocks) == 1
+    return f"block {blocks[0]}" if one else f"blocks {blocks[0]} to {blocks[-1]}"
 
 
 def _parts(one: Running) -> dict[str, float]:

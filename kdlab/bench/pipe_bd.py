@@ -8,7 +8,8 @@
     planner    seconds for 64 blocks on 64 devices
 
 *Ideal* is measured too: every device does all blocks by itself, with the whole batch, while
-the others do; that divided by their number is a step without waiting or sharing.
+the others do; that divided by their number is a step without waiting or sharing. Variants whose
+plan is the same are timed once, and said to be.
 """
 
 import random
@@ -25,8 +26,11 @@ from kdlab.bench.bench_children import BenchJob, results
 from kdlab.bench.block_rank import VARIANTS, BlockRankConfig, SliceTimes, Variant
 from kdlab.bench.block_workloads import Name
 from kdlab.bench.parts import measured
+from kdlab.config.load import at as at_key
+from kdlab.config.load import compose
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import best_plan
+from kdlab.papers.pipe_bd.stages import LEAD
 from kdlab.report.figures import Figure, Report, Say, at, figure, over
 
 T = TypeVar("T")
@@ -38,10 +42,14 @@ DEVICES = 2
 BATCH = 32
 BATCHES = (8, 16, 32, 64)
 PROFILE_S = 15.0
-# Steps of a slice, and how far a stage may be ahead. A supernet's steps differ by their paths,
-# and devices wait for each other at a slice's end and where one is further ahead than the
-# lead: in short slices one always has drawn more work.
-SLICES: dict[Name, int] = {"compression": 2, "nas": 8, "stages": 4}
+# Steps of a slice. A supernet's steps differ by their paths, and devices wait for each other at
+# a slice's end, as they do not in a run: in short slices one always has drawn more work.
+SLICES: dict[Name, int] = {"compression": 2, "nas": 16, "stages": 4}
+# Whose lead is taken: the config that is the workload at its full size.
+CONFIGS: dict[Name, str] = {
+    "compression": "pipe_bd/vgg16_dsconv_cifar10",
+    "nas": "pipe_bd/nas_cifar10",
+}
 _PATIENCE_S = 1800.0
 
 
@@ -207,8 +215,14 @@ def _told(workload: Name) -> BlockRankConfig:
         batch=BATCH,
         profile_s=PROFILE_S,
         steps=SLICES[workload],
-        lead=SLICES[workload],
+        lead=lead(workload),
     )
+
+
+def lead(workload: Name) -> int:
+    """Steps a stage may be ahead of the next, as its config ships it."""
+    config = CONFIGS.get(workload)
+    return LEAD if config is None else at_key(compose(config).data, "method.lead", LEAD)
 
 
 def _ranks(kind: type[T], told: BlockRankConfig, say: Say) -> list[T]:
