@@ -26,8 +26,7 @@ from kdlab.bench.bench_children import BenchJob, results
 from kdlab.bench.block_rank import VARIANTS, BlockRankConfig, SliceTimes, Variant
 from kdlab.bench.block_workloads import Name
 from kdlab.bench.parts import measured
-from kdlab.config.load import at as at_key
-from kdlab.config.load import compose
+from kdlab.config import load as loader
 from kdlab.papers.pipe_bd.block_cost import Block, DeviceLink, Profile, StageCosts
 from kdlab.papers.pipe_bd.hybrid_plan import best_plan
 from kdlab.papers.pipe_bd.stages import LEAD
@@ -222,7 +221,11 @@ def _told(workload: Name) -> BlockRankConfig:
 def lead(workload: Name) -> int:
     """Steps a stage may be ahead of the next, as its config ships it."""
     config = CONFIGS.get(workload)
-    return LEAD if config is None else at_key(compose(config).data, "method.lead", LEAD)
+    return (
+        LEAD
+        if config is None
+        else loader.at(loader.compose(config).data, "method.lead", LEAD)
+    )
 
 
 def _ranks(kind: type[T], told: BlockRankConfig, say: Say) -> list[T]:
