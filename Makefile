@@ -15,10 +15,10 @@ demo: $(VENV)/.demo
 
 # After each edit: all that needs no process. -n 2, as most of it computes.
 quick: lint types layers
-	EXAMPLES=quick $(BIN)/python -m pytest -m "not slow and not processes" --no-processes -q -n 2
+	EXAMPLES=quick $(BIN)/python -m pytest -m "not slow and not processes and not nightly" --no-processes -q -n 2
 
 test: lint types layers
-	$(BIN)/python -m pytest -m "not slow" -q $(SIDE)
+	$(BIN)/python -m pytest -m "not slow and not nightly" -q $(SIDE)
 
 # Process chaos, notebooks, docs; what needs a Debian package is installed by .ci/run.
 test-slow: $(VENV)/.dev

@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 
+import fork_server
 import pytest
 import torch
-from fork_server import preloaded
 from hypothesis import settings
 from tests_support import free_port, listens, until
 
+pytest_plugins = ["cpu_seconds"]
 torch.set_num_threads(1)
 
 # On a developer's machine every run tries new examples; CI tries the same ones each time,
@@ -49,13 +50,21 @@ def no_processes(request):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def fork_server(request):
+def forking(request):
     """Children begin with torch imported: most of what the tests took was that."""
     if request.config.getoption("--no-processes"):
         yield
         return
-    with preloaded("torch.distributed", "distributed", "safetensors.torch", "timm"):
+    with fork_server.preloaded(
+        "torch.distributed", "distributed", "safetensors.torch", "timm"
+    ):
         yield
+
+
+@pytest.fixture
+def spawned(monkeypatch):
+    """Processes are started as users start them: each a Python that imports for itself."""
+    monkeypatch.setattr(fork_server, "_server", None)
 
 
 @pytest.fixture(scope="session", autouse=True)

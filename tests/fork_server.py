@@ -6,10 +6,11 @@ been started afresh: its own pipes, environment, session, signal handlers and ra
 server has one thread and computes nothing, so there is nothing that a fork could tear apart.
 
     with preloaded("torch", "distributed"):
-        ...  # every Child and every run that starts here is forked
+        ...  # every `python -m kdlab.…` that subprocess.Popen is asked for is forked
 
-A process of a session of its own (a run) gets a server of its own first, so that its children
-belong to its session and process group as they otherwise would.
+kdlab knows nothing of it: `subprocess.Popen` is what it always calls. A process of a session of
+its own (a run) gets a server of its own first, so that its children belong to its session and
+process group as they otherwise would.
 """
 
 import atexit
@@ -30,10 +31,9 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from kdlab.messages import plain, typed
-from kdlab.supervision import forks
 
 # What a running process has read of its environment once and for all.
 _FIXED = ("PYTHON", "LD_", "MKL_", "CUDA_", "TORCH_", "MALLOC_")
@@ -60,7 +60,7 @@ def preloaded(*modules: str) -> Iterator[None]:
     )
     theirs.close()
     before, _server = _server, _Connection(ours)
-    forks.fork = forked
+    subprocess.Popen = _ForkingPopen  # type: ignore[misc]
     try:
         yield
     finally:
@@ -77,9 +77,10 @@ def forked(
     *,
     new_session: bool = False,
 ) -> "ForkedProcess | None":
-    """A `kdlab.supervision.forks.Fork`: a child of the server.
+    """A child of the server, which behaves as `python -m MODULE`; None where it cannot be made.
 
-    One of a session of its own gets a server of its own.
+    `environment` is all of it; `fds` are the file descriptors it has, by the number in it. One of
+    a session of its own gets a server of its own.
     """
     if _server is None or len(fds) > _MAX_FDS:
         return None
@@ -94,6 +95,67 @@ def forked(
         new_session=new_session,
     )
     return _server.start(request, list(fds.values()))
+
+
+_Popen = subprocess.Popen  # the library's own
+_KNOWN = {"stdin", "stdout", "stderr", "pass_fds", "env", "start_new_session"}
+
+
+class _ForkingPopen(_Popen):  # type: ignore[type-arg]
+    """The library's, but a module of kdlab is forked where there is a server."""
+
+    def __new__(cls, args: Sequence[str], **options: Any) -> Any:
+        ours = list(args[:2]) == [sys.executable, "-m"] and args[2].startswith("kdlab.")
+        made = (
+            _opened(args[2], args[3:], **options)
+            if ours and options.keys() <= _KNOWN
+            else None
+        )
+        return made or super().__new__(cls)
+
+
+def _opened(
+    module: str,
+    arguments: Sequence[str],
+    *,
+    stdin: Any = None,
+    stdout: Any = None,
+    stderr: Any = None,
+    pass_fds: Sequence[int] = (),
+    env: Mapping[str, str] | None = None,
+    start_new_session: bool = False,
+) -> "ForkedProcess | None":
+    """As `subprocess.Popen`, of a module; None where it cannot be forked."""
+    mine: dict[int, int] = {}  # by the child's number: our end of its pipe
+    fds, theirs = {fd: fd for fd in pass_fds}, []
+    for number, given in enumerate((stdin, stdout, stderr)):
+        if given == subprocess.PIPE:
+            reading, writing = os.pipe()
+            mine[number], end = (reading, writing) if number else (writing, reading)
+            theirs.append(end)
+        else:
+            end = (
+                number
+                if given is None
+                else given
+                if isinstance(given, int)
+                else given.fileno()
+            )
+        fds[number] = end
+    made = forked(
+        module,
+        arguments,
+        os.environ if env is None else env,
+        fds,
+        new_session=start_new_session,
+    )
+    for end in (*theirs, *(() if made else mine.values())):
+        os.close(end)
+    if made:
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            if number in mine:
+                setattr(made, name, os.fdopen(mine[number], "rb" if number else "wb"))
+    return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +179,7 @@ class ForkedProcess:
 
     stdin: IO[bytes] | None = None
     stdout: IO[bytes] | None = None
+    stderr: IO[bytes] | None = None
 
     def __init__(self, module: str, pid: int, news: socket.socket) -> None:
         self.args, self.pid, self.returncode = module, pid, None
@@ -307,7 +370,7 @@ def _own_server(asked: int) -> None:
     if os.fork():
         theirs.close()
         _server = _Connection(ours)
-        forks.fork = forked
+        subprocess.Popen = _ForkingPopen  # type: ignore[misc]
         return
     ours.close()
     os.close(asked)

@@ -1,7 +1,6 @@
 """Processes that are started and watched: children, heartbeats, one supervisor.
 
 child pipes       children.py: one JSON line each way
-forked children   forks.py: where tests have them forked
 ranks             rank_child.py, with heartbeats (heartbeat.py)
 how often again   restarts.py
 a small heap      allocator.py

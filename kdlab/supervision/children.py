@@ -12,13 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from kdlab.errors import ClusterError
 from kdlab.messages import plain, typed
-from kdlab.supervision import forks, lifeline
+from kdlab.supervision import lifeline
 
 T = TypeVar("T")
 
@@ -48,8 +48,7 @@ class Child:
         self.module, self.log = module, log
         everything = os.environ | (environment or {})
         with log.open("ab") as file:
-            made = None if within else _forked(module, file.fileno(), everything, fds)
-            self.process = made or subprocess.Popen(
+            self.process = subprocess.Popen(
                 [*within, sys.executable, "-m", "kdlab.supervision", module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -138,23 +137,7 @@ class Child:
             self.process.wait()
 
 
-def _forked(
-    module: str, log: int, environment: Mapping[str, str], fds: Sequence[int]
-) -> "subprocess.Popen[bytes] | None":
-    """By the fork server, where there is one."""
-    if forks.fork is None:
-        return None
-    (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
-    numbers = {0: theirs_in, 1: theirs_out, 2: log} | {fd: fd for fd in fds}
-    made = forks.fork(module, (), environment, numbers)
-    os.close(theirs_in)
-    os.close(theirs_out)
-    if made is None:
-        os.close(ours_in)
-        os.close(ours_out)
-        return None
-    made.stdin, made.stdout = os.fdopen(ours_in, "wb"), os.fdopen(ours_out, "rb")
-    return made
+StartChild = Callable[..., Child]  # as Child is called; a test has a script of one
 
 
 def tail(log: Path, lines: int = 15) -> str:

@@ -18,7 +18,6 @@ import kdlab
 from kdlab.events.runs import RunRestarted
 from kdlab.events.training import StepLogged
 from kdlab.run.handle.run import resume
-from kdlab.supervision import forks
 from kdlab.supervision.restarts import Restarts
 
 
@@ -94,9 +93,8 @@ def steps(run):
 
 
 @pytest.fixture
-def long(monkeypatch):
-    """Enough epochs that a kill meets the training; processes are started as users start them."""
-    monkeypatch.setattr(forks, "fork", None)
+def long(spawned):
+    """Enough epochs that a kill meets the training."""
     return [
         "smoke/in_process",
         {

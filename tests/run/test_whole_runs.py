@@ -11,7 +11,6 @@ import urllib.error
 import urllib.request
 import uuid
 
-import fork_server
 import psutil
 import pytest
 from tests_support import free_port, listens, until
@@ -67,10 +66,8 @@ def test_quickstart(run_json, elsewhere):
     assert top1 == pytest.approx(result["student_top1"])
 
 
-def test_no_process_is_left_behind(run_json, monkeypatch):
-    # As users start it, without the tests' fork server. Another test may be running processes of
-    # its own: these are found by what they inherit.
-    monkeypatch.setattr(fork_server, "_server", None)
+def test_no_process_is_left_behind(run_json, spawned, monkeypatch):
+    # Another test may be running processes of its own: these are found by what they inherit.
     monkeypatch.setenv("KDLAB_TEST_MARK", uuid.uuid4().hex)
     seen = set()
     with watching(lambda: seen.update(marked(os.environ["KDLAB_TEST_MARK"]))):

@@ -18,7 +18,6 @@ from kdlab.errors import NotFoundError, RunFailed, RunStopped
 from kdlab.events.event import Event
 from kdlab.events.log import EventReader
 from kdlab.experiment.folder import ENDED, RunFolder, RunStatus
-from kdlab.supervision import forks
 
 PATIENCE_S = 5.0  # for a process that was killed to let go of its lock
 _LAST_LOOK_S = 10.0  # for live views to draw the end
@@ -39,10 +38,7 @@ def spawn(
     hashes = {name: entry["sha256"] for name, entry in components.items()}
     everything = _WAITING | os.environ | {"KDLAB_COMPONENTS": json.dumps(hashes)}
     with run.log.open("ab") as log, open(os.devnull, "rb") as nothing:
-        fds = {0: nothing.fileno(), 1: log.fileno(), 2: log.fileno()}
-        words = [str(run.path)]
-        made = forks.fork and forks.fork(module, words, everything, fds, new_session=True)
-        process = made or subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", module, str(run.path)],
             stdin=nothing,
             stdout=log,
