@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests wait for processes most of the time: two at a time take little more than half as long.
 SIDE ?= -n 2 --dist worksteal
+# The versions that CI has. `make newest` does without.
+CONSTRAINTS ?= --constraint constraints.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY := true
 export NO_MKDOCS_2_WARNING := 1
@@ -44,6 +46,22 @@ nightly: fuzz faults
 faults: $(VENV)/.dev
 	FAULTS=200 $(BIN)/python -m pytest -m slow -q tests/run/test_all_faults.py tests/run/test_run_faults.py -k faults_
 
+# The newest versions that the bounds of pyproject.toml allow become those that CI has.
+.PHONY: constraints newest
+constraints: $(VENV)/.dev
+	mkdir -p build && $(BIN)/python .ci/constraints.py > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+
+# Weekly: does kdlab stand on the newest of all, beyond its own upper bounds too? In an environment
+# of its own. What fails here and not in CI is a change of somebody else's.
+BOUNDED := dask distributed optuna timm anywidget
+newest:
+	rm -rf build/newest
+	$(MAKE) VENV=build/newest CONSTRAINTS= build/newest/.dev
+	build/newest/bin/python -m pip install --quiet --upgrade --no-deps $(BOUNDED)
+	build/newest/bin/python -m pip list --format=freeze
+	$(MAKE) VENV=build/newest CONSTRAINTS= quick test
+
 # Whatever needs a GPU, within ten minutes: tests, then short benches that leave a card in
 # registry/results. `make gpu GPU_PYTHON=python3` takes an environment that is there already.
 GPU_PYTHON ?= $(BIN)/python
@@ -76,12 +94,12 @@ $(VENV)/.venv:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.venv pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable .
+$(VENV)/.demo: $(VENV)/.venv pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.venv pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+$(VENV)/.dev: $(VENV)/.venv pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable '.[dev]'
 	touch $@ $(VENV)/.demo
 
 clean:
