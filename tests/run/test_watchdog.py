@@ -36,33 +36,55 @@ def test_no_window_has_more_restarts_than_asked(gaps, most, within_s):
 FORKING = """
 import os, signal, sys, time
 from pathlib import Path
-from kdlab.run.process import watchdog
+from kdlab.run.process.watchdog import Keeper, watched
 
-heard, fork, kill = [], os.fork, os.kill
+heard = []
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, frame: heard.append(number))
 
 def interrupted():
-    kill(os.getpid(), signal.SIGINT)
-    return fork()
+    os.kill(os.getpid(), signal.SIGINT)
+    return os.fork()
 
 def told(pid, number):
     with Path(sys.argv[1]).open("a") as sent:
         sent.write(f"{number:d} ")
-    kill(pid, number)
+    os.kill(pid, number)
 
-os.fork, os.kill = interrupted, told
-watchdog.watched(Path("nowhere"))
+watched(Keeper(Path("nowhere"), fork=interrupted, kill=told))
 while not heard:
     time.sleep(0.01)
 """
 
 
+@pytest.mark.processes
 def test_a_stop_while_it_forks_is_passed_on_once(tmp_path):
     """Twice is the order to end everything at once."""
     sent = tmp_path / "sent"
     subprocess.run([sys.executable, "-c", FORKING, str(sent)], check=True, timeout=120)
     assert sent.read_text().split() == [f"{signal.SIGINT:d}"]
+
+
+# A child that says who it is, and works on.
+WORKING = """
+import os, sys, time
+from pathlib import Path
+from kdlab.run.process.watchdog import Keeper, watched
+
+watched(Keeper(Path("nowhere")))
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.processes
+def test_a_watchdog_that_is_killed_leaves_no_child_behind():
+    command = [sys.executable, "-c", WORKING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watchdog:
+        child = psutil.Process(int(watchdog.stdout.readline()))
+        assert child.ppid() == watchdog.pid
+        watchdog.kill()
+        until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
 def worker_of(run):
@@ -130,7 +152,7 @@ def restarts(run):
     return sum(isinstance(e, RunRestarted) for e in run.events())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_is_given_up_after_so_many_and_resumed_by_hand(kdlab_home, elsewhere, long):
     run = kdlab.load(*long, {"restart.most": 1}).start(lambda line: None)
     for _ in range(2):
@@ -145,7 +167,7 @@ def test_it_is_given_up_after_so_many_and_resumed_by_hand(kdlab_home, elsewhere,
     assert student(run) == student(kdlab.load(*long).start(lambda line: None).wait())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_who_asks_for_the_end_gets_it(kdlab_home, elsewhere, long):
     """A stop, a kill of all, and a kill of the watchdog alone, which leaves no child behind."""
     for end, state in (("stop", "stopped"), ("kill", "lost"), ("orphan", "lost")):
@@ -161,7 +183,7 @@ def test_who_asks_for_the_end_gets_it(kdlab_home, elsewhere, long):
         assert restarts(run) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_end_that_is_asked_for_between_two_children_is_kept(kdlab_home, elsewhere, long):
     run = kdlab.load(*long, {"train.epochs": 100_000}).start(lambda line: None)
     child = worker_of(run)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kdlab.run.process.stop_request import StopRequest
-from kdlab.run.process.watchdog import watched
+from kdlab.run.process.watchdog import Keeper, watched
 
 
 def main(path: str, stop: Callable[[], bool]) -> int:
@@ -21,5 +21,5 @@ def main(path: str, stop: Callable[[], bool]) -> int:
 
 if __name__ == "__main__":
     request = StopRequest()  # before the seconds of imports
-    watched(Path(sys.argv[1]))  # each time that it returns, a process begins
+    watched(Keeper(Path(sys.argv[1])))  # each time that it returns, a process begins
     raise SystemExit(main(sys.argv[1], request))

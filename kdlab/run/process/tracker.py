@@ -8,7 +8,7 @@ from pathlib import Path
 from kdlab.errors import ClusterError
 from kdlab.events.event import Emit
 from kdlab.events.general import Warned
-from kdlab.supervision.children import Child
+from kdlab.supervision.children import Child, StartChild
 from kdlab.supervision.restarts import Restarts
 from kdlab.tracking.follow import Followed
 
@@ -23,22 +23,18 @@ class Tracker:
     A process that ends early is started again, and goes on where MLflow's position says.
     """
 
-    def __init__(self, emit: Emit, late: str) -> None:
-        self._emit, self._late = emit, late
-        self._folder = Path()  # whose events are written
+    def __init__(self, emit: Emit, late: str, start: StartChild = Child) -> None:
+        self._emit, self._late, self._start_child = emit, late, start
+        self._folder = self._log = Path()  # whose events are written, and what it prints
         self._child: Child | None = None
         self._watcher: threading.Thread | None = None  # starts it again
         self._over = threading.Event()  # nothing more happens in the folder
         self._closed = False  # it is not waited for any more
         self.trouble: str | None = None  # why MLflow was not written, or not to the end
 
-    @property
-    def _log(self) -> Path:
-        return self._folder / "tracking.log"
-
     def start(self, folder: Path) -> None:
         """Have what happens in the folder written."""
-        self._folder = folder
+        self._folder, self._log = folder, folder / "tracking.log"
         if self._start():
             self._watcher = threading.Thread(
                 target=self._watch, name="tracker", daemon=True
@@ -49,7 +45,7 @@ class Tracker:
         """Tracking never stops a training: what hinders it is told, not raised."""
         followed = Followed(folder=self._folder)
         try:
-            self._child = Child("kdlab.tracking.follow", followed, self._log)
+            self._child = self._start_child("kdlab.tracking.follow", followed, self._log)
         except (OSError, ClusterError) as error:
             self._failed(f"MLflow is not written: {error}")
             return False

@@ -16,8 +16,11 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from kdlab.supervision.restarts import Restarts
 
@@ -25,19 +28,18 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1
 
 
-def watched(path: Path) -> None:
+def watched(keeper: "Keeper") -> None:
     """Returns in the process that does the work, each time it is started.
 
     The calling process never returns: it exits with the code of the last child.
     """
     before = {number: signal.getsignal(number) for number in _PASSED_ON}
-    keeper = _Keeper(path)
     while True:
         # A signal between the fork and its handler would reach the wrong one.
         signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         asked_before = keeper.stopping  # while there was no child
         parent = os.getpid()
-        keeper.child = os.fork()
+        keeper.child = keeper.fork()
         if not keeper.child:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -50,25 +52,30 @@ def watched(path: Path) -> None:
             keeper.pass_on(signal.SIGINT, None)
         # What came since the fork is passed on here, once: a second one would kill all.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-        _, status = os.waitpid(keeper.child, 0)
+        _, status = keeper.waitpid(keeper.child, 0)
         if not keeper.starts_again(os.waitstatus_to_exitcode(status)):
-            os._exit(keeper.code)
+            keeper.leave(keeper.code)
 
 
-class _Keeper:
+@dataclass(slots=True)
+class Keeper:
     """The parent's part."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.child = 0  # pid
-        self.code = 0  # with which this process ends
-        self.stopping = False  # somebody asked for the end
-        self.restarts: Restarts | None = None  # read when it is needed first
+    path: Path  # of the run's folder
+    fork: Callable[[], int] = os.fork
+    waitpid: Callable[[int, int], tuple[int, int]] = os.waitpid
+    kill: Callable[[int, int], None] = os.kill
+    leave: Callable[[int], NoReturn] = os._exit
+    now: Callable[[], float] = time.monotonic
+    child: int = 0  # pid
+    code: int = 0  # with which this process ends
+    stopping: bool = False  # somebody asked for the end
+    restarts: Restarts | None = None  # read when it is needed first
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
         with contextlib.suppress(ProcessLookupError):  # between two children
-            os.kill(self.child, number)
+            self.kill(self.child, number)
 
     def starts_again(self, code: int) -> bool:
         """After a child has ended with this code, as `subprocess` has it."""
@@ -88,7 +95,7 @@ class _Keeper:
             self.restarts = Restarts(asked.get("most", 0), asked.get("within_s", 1.0))
         restarts = self.restarts
         why = f"was killed by {signal.Signals(-code).name}"
-        if restarts.allowed(time.monotonic()):
+        if restarts.allowed(self.now()):
             restarted = RunRestarted(why=why, count=len(restarts.at), most=restarts.most)
             with contextlib.suppress(OSError):  # a full disk: the next process says so
                 EventLog(folder.events).emit(restarted)
