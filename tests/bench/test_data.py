@@ -9,6 +9,7 @@ from kdlab.errors import BadInput
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_all_figures(tmp_path, kdlab_home):
     chance = np.random.default_rng(0)
     for i in range(200):

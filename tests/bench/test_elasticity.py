@@ -4,7 +4,7 @@ import pytest
 
 from kdlab.bench import elasticity
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def values(figures):

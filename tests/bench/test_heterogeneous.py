@@ -17,6 +17,7 @@ SMALL = (
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_both_tables_without_a_gpu(monkeypatch):
     monkeypatch.setattr(heterogeneous, "_TIMED_S", 0.3)
     said = []

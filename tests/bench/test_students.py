@@ -4,6 +4,10 @@ import pytest
 
 from kdlab.bench import overhead, students
 from kdlab.bench.students import depth_for
+from kdlab.data.digits import Digits
+from kdlab.data.samples import planned
+from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.train.recipe import Recipe
 
 
 @pytest.mark.parametrize(("step_ms", "depth"), [(0.5, 1), (5.0, 10), (80.0, 160)])
@@ -28,7 +32,18 @@ def test_the_bare_loop_learns_at_the_rates_of_its_recipe(monkeypatch):
 
     overhead_rate = overhead.lr_at
     monkeypatch.setattr(overhead, "lr_at", seen)
-    monkeypatch.setattr(overhead, "_import_seconds", lambda: 0.0)
-    overhead.measure(repeats=1)
-    assert len(rates) > 8
+    digits = Digits(size=8, train_samples=160, test_samples=32)
+    samples = planned(digits.load(), digits.to_dict(), batch=32, seed=0, epochs=4)
+    recipe = Recipe(epochs=4, batch=32, threads=1, evaluate_every=4, device="cpu")
+    spec = CifarResNet(depth=8, width=(4, 4, 4, 4))
+    assert min(overhead._rates(recipe, spec, samples)) > 0
+    assert len(rates) >= 4 * samples.plan.batches > 8
     assert min(rates) > 0
+
+
+@pytest.mark.nightly
+def test_what_kdlab_costs_is_measured_of_commands_too():
+    found = {f["name"]: f["value"] for f in overhead.measure(repeats=1)["figures"]}
+    asked = {f"cpu_s/{name}" for name in (*overhead._SMALL, *overhead._ORDERS)}
+    assert {"n_training_over_bare_loop", "import_s", *asked} <= set(found)
+    assert all(value > 0 for value in found.values())

@@ -1,14 +1,19 @@
+"""The smallest bench as it is asked for: `kdlab bench transport`."""
+
+import json
+
 import pytest
 from dask import config as dask_config
 
-from kdlab.bench import transport
 
-pytestmark = pytest.mark.slow
-
-
-def test_the_transport_bench_measures_each_way_at_each_size(kdlab_home, elsewhere):
+@pytest.mark.processes("a pool with a teacher for each way and size")
+def test_the_transport_bench_measures_each_way_at_each_size(kdlab_cli, kdlab_home):
     """It asked the pool without its certificates once, and nothing could be measured."""
-    found = transport.measure(1)
+    code, out, err = kdlab_cli("bench", "transport", "--repeats", "1", "--json")
+    assert code == 0, err
+    found = json.loads(out.splitlines()[-1])
+    assert found["name"] == "transport"
+    assert {"cores", "system"} <= found["machine"].keys()
     figures = {f["name"]: f["value"] for f in found["figures"]}
     for size, pixels in ((32, 3 * 32 * 32), (224, 3 * 224 * 224)):
         assert figures[f"bytes_per_sample/reference/{size}"] < 1000
