@@ -1,0 +1,59 @@
+"""Runs that are done in the process of the test, from `start` to their end.
+
+What a run decides does not depend on whose process it is: this is the same folder, the same
+`execute` and the same `RunProcess` as in a process of its own, at a twentieth of the price. What
+its process has beside them (signals, the watchdog, a session of its own) is tested elsewhere.
+
+    run = kdlab.load("smoke/none").start(say)  # returns when it has ended
+"""
+
+import contextlib
+import json
+import os
+
+import psutil
+
+from kdlab.events.log import select
+from kdlab.run.process.execution import execute
+from kdlab.run.process.run_process import RunProcess
+
+
+class Killed(BaseException):
+    """Nobody in a run catches it: it is gone as one that SIGKILL has met."""
+
+
+class RunsHere:
+    """Stands where `kdlab.run.handle.watched.spawn` does.
+
+    `stop` is asked by the run whether somebody wants its end, with its folder, after each
+    step and wherever else it looks; it may give orders, or raise `Killed`.
+    """
+
+    def __init__(self, monkeypatch):
+        self.monkeypatch = monkeypatch
+        self.stop = lambda folder: False
+
+    def __call__(self, folder, components, module="kdlab.run.process.child"):
+        hashes = {name: entry["sha256"] for name, entry in components.items()}
+        self.monkeypatch.setenv("KDLAB_COMPONENTS", json.dumps(hashes))
+        born = psutil.Process().create_time()
+        folder.write_status(pid=os.getpid(), process_started=born)
+        with (
+            folder.log.open("a") as log,
+            contextlib.redirect_stdout(log),
+            contextlib.redirect_stderr(log),
+        ):
+            try:
+                execute(folder, lambda: RunProcess(folder, lambda: self.stop(folder)))
+            except Killed:
+                folder.write_status(process_started=0.0)  # of a process that is no more
+
+
+def steps(folder):
+    """Those that the log has of the student, in order."""
+    return [e for e in select(folder.events, "step") if e.member != "teacher"]
+
+
+def losses(folder):
+    """By step, of the last time that each was done."""
+    return {e.step: e.loss for e in steps(folder)}
