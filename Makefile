@@ -38,9 +38,10 @@ notebooks: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/nightly.py 20000 $$(date +%j)
 
-# What says little that the rest does not say and takes long: benches, hundreds of teachers.
+# What says little that the rest does not say and takes long: benches, hundreds of teachers,
+# all examples of what CI tries some of.
 nightly: fuzz faults
-	$(BIN)/python -m pytest -m nightly -q --durations=10 $(SIDE)
+	EXAMPLES=nightly $(BIN)/python -m pytest -m "nightly or tiered" -q --durations=10 $(SIDE)
 
 # Nightly: five times as many faults in one run as in CI, of ranks and of all kinds.
 faults: $(VENV)/.dev

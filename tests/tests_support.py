@@ -8,8 +8,6 @@ import time
 import typing
 import urllib.request
 
-from hypothesis import settings
-
 from kdlab.events.event import kinds
 
 
@@ -99,6 +97,15 @@ def _usual(hint):
     return {} if hasattr(kind, "keys") else _USUAL[kind]
 
 
-def examples(count):
-    """So many examples of Hypothesis; `make quick` tries a quarter."""
-    return max(1, count * settings.default.max_examples // 100)
+# Which examples are tried: `make quick` and `make nightly` say so.
+TIER = os.environ.get("EXAMPLES") or ("ci" if os.environ.get("CI") else "dev")
+
+
+def examples(count, ci=None, quick=None):
+    """How many examples a test tries: of Hypothesis, of tables in a loop, of steps.
+
+    All `count` in `make nightly`, `ci` of them in CI and by default, `quick` in `make quick`.
+    Without numbers of their own these are all and a tenth. A test with `ci` has the mark
+    `tiered`, by which `make nightly` finds it.
+    """
+    return {"quick": quick or max(1, count // 10), "nightly": count}.get(TIER, ci or count)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from tests_support import examples
+from tests_support import TIER
 
 from kdlab.config import folders
 from kdlab.config.check import construct
@@ -41,7 +41,7 @@ def test_what_is_promised_of_a_simulation_holds(name, elsewhere):
     picture = elsewhere / "reproductions" / name / "figure.png"
     assert picture.stat().st_size > 5000
     rows = json.loads((picture.parent / "result.json").read_text())["rows"]
-    if name in LONG or examples(4) < 4:  # once in `make quick`
+    if name in LONG or TIER == "quick":  # once
         return
     again = [row.facts() for row in reproduce(name, measures=False)[0].rows]
     assert rows == again  # every time the same

@@ -158,11 +158,12 @@ class Everything:
         )
 
 
+@pytest.mark.tiered
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("part", range(10))
 def test_no_plan_is_better_than_the_planned_one(part, decoupled):
-    """A thousand tables with unlike devices, links and memory, for each kind of plan."""
-    for seed in range(part, examples(1000), 10):
+    """Up to a thousand tables with unlike devices, links and memory, for each kind of plan."""
+    for seed in range(part, examples(1000, ci=300, quick=20), 10):
         table = Table(seed)
         costs = StageCosts(table.profile(), BATCH, lead=LEAD)
         found = best_plan(costs, decoupled=decoupled)
@@ -190,10 +191,11 @@ def test_teacher_relaying_is_the_best_of_its_kind(decoupled):
         assert found.step_s == pytest.approx(expected, rel=1e-12), seed
 
 
+@pytest.mark.tiered
 @pytest.mark.parametrize("decoupled", [True, False])
 def test_where_there_are_too_many_kinds_a_plan_comes_with_a_bound(decoupled):
     """The search of neighbours in every order of the kinds, where the whole one says the truth."""
-    for seed in range(examples(150)):
+    for seed in range(examples(150, ci=50, quick=5)):
         table = Table(seed, kinds=2)
         costs = StageCosts(table.profile(), BATCH, lead=LEAD)
         best = best_plan(costs, decoupled=decoupled).step_s
