@@ -21,10 +21,12 @@ from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.run.experiment import Experiment
-from kdlab.run.handle.run import made
+from kdlab.run.handle.run import Run, made
+from kdlab.run.handle.run import start as start_run
 from kdlab.run.process.execution import Work, execute
 from kdlab.simulate.kind import SimulationSpec
 from kdlab.soft_labels.source import PoolAddress
+from kdlab.supervision.rank_child import LocalRank
 from kdlab.tuning import best, figures
 from kdlab.tuning.driver import Driver
 from kdlab.tuning.folder import SweepFolder, open_study, sweep_hash
@@ -35,7 +37,7 @@ from kdlab.tuning.space import Space, Values
 from kdlab.tuning.spec import RealRun
 from kdlab.tuning.trial_messages import TrialOrder
 from kdlab.tuning.trial_notes import metrics_of
-from kdlab.tuning.trial_workers import TrialWorkers
+from kdlab.tuning.trial_workers import StartWorker, TrialWorkers
 
 _CALIBRATED = "kdlab.calibrated"  # of the study
 
@@ -45,9 +47,15 @@ class SweepProcess(Work):
 
     done, late = SweepDone, "MLflow is slow; the rest is not written"
 
-    def __init__(self, folder: SweepFolder, stop: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        folder: SweepFolder,
+        stop: Callable[[], bool],
+        start: StartWorker = LocalRank,
+        start_run: Callable[[Experiment], Run] = start_run,
+    ) -> None:
         super().__init__(folder, stop)
-        self.folder = folder
+        self.folder, self.start, self.start_run = folder, start, start_run
         self.spec = folder.sweep()
         self.hash = sweep_hash(self.spec)
         self.space = Space(self.spec)
@@ -60,18 +68,19 @@ class SweepProcess(Work):
         study = open_study(self.folder, self.spec, self.hash)
         jobs = jobs_of(self.spec, self.space)
         with ExitStack() as stack:
-            hosts, cluster = None, self.spec.workers
+            start, cluster = self.start, self.spec.workers
             if cluster is not None:  # its workers do the trials; else this machine
                 hosts = DaskHosts(cluster.address, cluster.certificates())
                 stack.callback(hosts.close)
+                start = hosts.start
             if self.spec.real is not None:
                 self.calibrated = self._calibrate(study, self.spec.real)
             workers = TrialWorkers(
                 jobs,
                 self.folder.path / "workers",
                 simulates=self.spec.simulated,
-                hosts=hosts,
-                gpus=gpus() if hosts is None else (),
+                gpus=gpus() if cluster is None else (),
+                start=start,
             )
             stack.callback(workers.close)
             if shares_pool(self.spec, self.space):

@@ -25,7 +25,7 @@ from kdlab.events.sweeps import (
 )
 from kdlab.experiment.folder import UNDER_WAY, RunFolder
 from kdlab.run.experiment import Experiment, load
-from kdlab.run.handle.run import Run, start
+from kdlab.run.handle.run import Run
 from kdlab.tuning import metrics
 from kdlab.tuning.leaf import leaf_of
 from kdlab.tuning.outcome import Confirmed, RealRunOutcome, SpeedShare, Spread
@@ -242,7 +242,7 @@ def _executed(sweep: "SweepProcess", real: RealRun, more: Mapping[str, object]) 
         Run(RunFolder(Path(json.loads(left.read_text())["run"]))).kill()
     experiment = _loaded(real, more, {"tracking.enabled": False})
     experiment.check()
-    run = start(experiment)
+    run = sweep.start_run(experiment)
     write_json(left, {"run": str(run.path)})
     sweep.log.emit(RealRunStarted(run=str(run.path), set=dict(more)))
     try:

@@ -14,7 +14,10 @@ from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
 from kdlab.errors import KdlabError, is_full
+from kdlab.experiment.folder import RunFolder
 from kdlab.messages import plain
+from kdlab.run.process.execution import Work, execute
+from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.children import announce, configured
 from kdlab.tuning.trial_messages import (
     TRIAL_ORDERS,
@@ -24,36 +27,47 @@ from kdlab.tuning.trial_messages import (
     TrialWorkerConfig,
 )
 
-Work = Callable[[TrialOrder], TrialEnded]
+CarryOut = Callable[[TrialOrder], TrialEnded]
+MakeTrial = Callable[[RunFolder, Callable[[], bool], PoolAddress | None], Work]
 
 
-def main() -> None:
-    orders: queue.SimpleQueue[TrialOrder | None] = queue.SimpleQueue()
-    stopped = set[int]()  # numbers of trials; orders come on another thread
+class Orders:
+    """What the driver has told; it comes on another thread."""
 
-    def hear(message: Mapping[str, object]) -> None:
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[TrialOrder | None] = queue.SimpleQueue()
+        self.stopped = set[int]()  # numbers of trials
+
+    def hear(self, message: Mapping[str, object]) -> None:
         if "end" in message:
-            orders.put(None)
+            self._waiting.put(None)
             return
         match TRIAL_ORDERS.typed(message):
             case StopTrial(number):
-                stopped.add(number)
+                self.stopped.add(number)
             case TrialOrder() as order:
-                orders.put(order)
+                self._waiting.put(order)
 
-    config = configured(TrialWorkerConfig, hear)
+    def carry_out(self, work: CarryOut, say: Callable[..., None] = announce) -> None:
+        """One after the other, until the end is told."""
+        say(ready=True)
+        while (order := self._waiting.get()) is not None:
+            say(**plain(_guarded(work, order)))
+
+
+def main() -> None:
+    orders = Orders()
+    config = configured(TrialWorkerConfig, orders.hear)
     logging.getLogger("distributed").setLevel(logging.ERROR)
     if config.gpu is not None:  # before anything looks for one
         os.environ["CUDA_VISIBLE_DEVICES"] = config.gpu
-    work = _simulated if config.simulates else _trainer(stopped)
+    work = simulate if config.simulates else _trainer(orders.stopped)
     gc.freeze()  # what was imported stays: looking through it takes 0.2 s each time
-    announce(ready=True)
-    while (order := orders.get()) is not None:
-        announce(**plain(_guarded(work, order)))
+    orders.carry_out(work)
     gc.unfreeze()
 
 
-def _guarded(work: Work, order: TrialOrder) -> TrialEnded:
+def _guarded(work: CarryOut, order: TrialOrder) -> TrialEnded:
     try:
         return work(order)
     except KdlabError as error:
@@ -65,40 +79,41 @@ def _guarded(work: Work, order: TrialOrder) -> TrialEnded:
         return TrialEnded(order.number, state, f"{type(error).__name__}: {error}")
 
 
-def _trainer(stopped: Container[int]) -> Work:
+def _trainer(stopped: Container[int]) -> CarryOut:
     import timm  # noqa: F401  # seconds, which no trial should pay
     import torch
     import torchvision  # noqa: F401
 
-    from kdlab.experiment.folder import RunFolder
-    from kdlab.run.process.execution import execute
     from kdlab.tuning.trial import TrialProcess
 
     threads = torch.get_num_threads()
 
     def train(order: TrialOrder) -> TrialEnded:
-        run = RunFolder(Path(str(order.run)))
         torch.set_num_threads(threads)  # the trial before may have had another number
-        full = list[Exception]()
-
-        def stop() -> bool:
-            return order.number in stopped
-
-        def passes(error: Exception) -> bool:
-            if is_full(error):
-                full.append(error)
-            return bool(full)
-
-        execute(run, lambda: TrialProcess(run, stop, order.pool), passes)
-        if full:
-            raise full[0]
-        status = run.raw_status()
-        return TrialEnded(order.number, str(status.state), status.error, status.result)
+        return trained(order, stopped, TrialProcess)
 
     return train
 
 
-def _simulated(order: TrialOrder) -> TrialEnded:
+def trained(order: TrialOrder, stopped: Container[int], process: MakeTrial) -> TrialEnded:
+    """A run in its folder; OSError where the disk was full, and nothing is said of its end."""
+    run = RunFolder(Path(str(order.run)))
+    full = list[Exception]()
+
+    def passes(error: Exception) -> bool:
+        if is_full(error):
+            full.append(error)
+        return bool(full)
+
+    execute(run, lambda: process(run, lambda: order.number in stopped, order.pool), passes)
+    if full:
+        raise full[0]
+    status = run.raw_status()
+    return TrialEnded(order.number, str(status.state), status.error, status.result)
+
+
+def simulate(order: TrialOrder) -> TrialEnded:
+    """Within this process, in milliseconds."""
     from kdlab.config.check import construct
     from kdlab.config.load import from_dict
     from kdlab.simulate.kind import SimulationSpec

@@ -1,11 +1,9 @@
 """The processes that carry out trials, here or on the workers of a Dask cluster."""
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.messages import typed
 from kdlab.supervision.rank_child import LocalRank, RankChild
 from kdlab.supervision.supervisor import ChildLost, ChildReady, ChildSaid, Supervisor
@@ -20,6 +18,7 @@ from kdlab.tuning.trial_messages import (
 _MODULE = "kdlab.tuning.trial_worker"
 _END_S = 10.0
 _MAX_STARTS = 3  # in a row, of a worker that ends before it is ready
+StartWorker = Callable[[str, TrialWorkerConfig, Path, Path], RankChild]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class TrialWorkerLost:
 
 
 class TrialWorkers:
-    """So many workers, of a Dask cluster or here; a lost one is started again.
+    """So many workers, here or where `start` puts them; a lost one is started again.
 
     GPUs are those of this machine, shared out in turn; none leaves that to the trials.
     """
@@ -43,10 +42,11 @@ class TrialWorkers:
         folder: Path,
         *,
         simulates: bool,
-        hosts: DaskHosts | None,
         gpus: Sequence[str],
+        start: StartWorker = LocalRank,
     ) -> None:
-        self.folder, self.simulates, self.hosts, self.gpus = folder, simulates, hosts, gpus
+        self.folder, self.simulates, self.gpus = folder, simulates, gpus
+        self._start_child = start
         self.supervisor: Supervisor[int] = Supervisor()
         self.orders: dict[int, int | None] = {}  # by worker; None: nothing to do
         self._starts = dict.fromkeys(range(jobs), 0)
@@ -63,12 +63,7 @@ class TrialWorkers:
         gpu = self.gpus[worker % len(self.gpus)] if self.gpus else None
         config = TrialWorkerConfig(simulates=self.simulates, gpu=gpu)
         self.orders[worker] = None
-        child: RankChild
-        if self.hosts is not None:
-            child = self.hosts.start(_MODULE, config, log, pulse)
-        else:
-            child = LocalRank(_MODULE, config, log, pulse, dict(os.environ))
-        self.supervisor.add(worker, child)
+        self.supervisor.add(worker, self._start_child(_MODULE, config, log, pulse))
 
     def idle(self) -> list[int]:
         return [w for w in sorted(self.supervisor.ready) if self.orders[w] is None]

@@ -4,27 +4,28 @@ import pytest
 
 from kdlab.messages import plain
 from kdlab.testing.scripted import ScriptedChild
-from kdlab.tuning import trial_workers
 from kdlab.tuning.trial_messages import TRIAL_ORDERS, StopTrial, TrialEnded, TrialOrder
 from kdlab.tuning.trial_workers import TrialWorkerLost, TrialWorkers
 
 
 @pytest.fixture
-def started(monkeypatch):
+def started():
     """All children that were started, in their order."""
-    children = []
-
-    def start(module, config, log, pulse, environment):
-        children.append(ScriptedChild(pid=len(children)))
-        return children[-1]
-
-    monkeypatch.setattr(trial_workers, "LocalRank", start)
-    return children
+    return []
 
 
 @pytest.fixture
 def workers(started, tmp_path):
-    return TrialWorkers(2, tmp_path, simulates=True, hosts=None, gpus=())
+    def start(module, config, log, pulse):
+        assert module == "kdlab.tuning.trial_worker"
+        started.append(ScriptedChild(pid=len(started)))
+        configs.append((log.name, config.gpu))
+        return started[-1]
+
+    configs = []
+    made = TrialWorkers(2, tmp_path, simulates=True, gpus=("3",), start=start)
+    made.configs = configs
+    return made
 
 
 def test_who_is_ready_gets_a_trial_and_is_free_after_it(workers, started):
@@ -92,3 +93,17 @@ def test_a_worker_that_never_comes_up_is_hopeless(workers, started):
         events = list(workers.events())
     assert [event.hopeless for event in events] == [True]
     assert "before it was ready" in events[0].why
+
+
+def test_gpus_are_shared_out_in_turn_also_to_who_comes_again(workers, started):
+    assert workers.configs == [("worker-0.log", "3"), ("worker-1.log", "3")]
+    started[1].say(ready=True)
+    started[1].die()
+    list(workers.events())
+    assert workers.configs[2:] == [("worker-1.log", "3")]
+
+
+def test_all_are_told_that_it_is_over(workers, started):
+    workers.close()
+    assert [child.orders for child in started] == [[{"end": True}]] * 2
+    assert [child.exit_code for child in started] == [0, 0]

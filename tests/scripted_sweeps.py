@@ -1,0 +1,88 @@
+"""Whole sweeps within the process of the test: what carries out trials is a script."""
+
+import itertools
+import os
+from pathlib import Path
+
+from small_sweeps import searched
+
+from kdlab.experiment.folder import RunFolder
+from kdlab.messages import plain
+from kdlab.run.process.execution import execute
+from kdlab.testing.scripted import ScriptedChild
+from kdlab.tuning.folder import SweepFolder, sweeps_folder
+from kdlab.tuning.handle import Sweep
+from kdlab.tuning.process import SweepProcess
+from kdlab.tuning.trial_messages import TRIAL_ORDERS, TrialEnded, TrialOrder
+
+
+class TrialChild(ScriptedChild):
+    """Carries out an order as it comes; `work` answers with its end, or with None: it is at it."""
+
+    def __init__(self, work):
+        super().__init__(pid=os.getpid())  # somebody who lives
+        self.work = work
+        self.say(ready=True)
+
+    def send(self, **order):
+        heard = super().send(**order)
+        if heard and "end" not in order:
+            answer = self.work(self, TRIAL_ORDERS.typed(order))
+            if answer is not None:
+                self.say(**plain(answer))
+        return heard
+
+
+class Hosts:
+    """Starts workers whose orders are carried out by a function; all that were started."""
+
+    def __init__(self, work):
+        self.work, self.children = work, []
+
+    def start(self, module, config, log, pulse):
+        self.children.append(TrialChild(self.work))
+        return self.children[-1]
+
+
+def spec_at(order):
+    """What a trial's folder says that it trains."""
+    return RunFolder(Path(order.run)).resolved()
+
+
+def top1(spec):
+    """What a training is said to come to: best at a rate of 0.1, and luck by its seed."""
+    luck = sum(seed % 7 for seed in spec["seeds"]) / len(spec["seeds"])
+    return 90.0 - 100 * abs(spec["train"]["lr"] - 0.1) + luck
+
+
+def train(child, order):
+    """A training that ends at once; it leaves what a real one does."""
+    if not isinstance(order, TrialOrder):
+        return None
+    value = top1(spec_at(order))
+    result = {"validation_top1": value, "run_dir": order.run}
+    RunFolder(Path(order.run)).write_status(state="finished", result=result)
+    return TrialEnded(order.number, "finished", None, result)
+
+
+class SweepFromInside:
+    """A sweep, carried out by this process: its exit code, its folder, its handle."""
+
+    def __init__(
+        self, tree, work, study="small", *, stop=lambda: False, hosts=None, **changes
+    ):
+        search = searched(tree, **changes)
+        self.hosts = hosts or Hosts(work)
+        self.folder = SweepFolder(sweeps_folder() / study)
+        self.sweep = Sweep(self.folder)
+        with self.folder.held(SystemExit("another process has it")):
+            search._write(self.folder, {})
+        self.code = execute(
+            self.folder, lambda: SweepProcess(self.folder, stop, self.hosts.start)
+        )
+
+
+def after(calls):
+    """A stop that is asked for when it has been looked at so often."""
+    count = itertools.count(1)
+    return lambda: next(count) > calls
