@@ -8,7 +8,7 @@ import sys
 
 import fork_server
 import pytest
-from fork_server import SERVER, forked, preloaded
+from fork_server import SERVER, ForkedProcess, forked, preloaded
 from tests_support import until
 
 pytestmark = pytest.mark.processes
@@ -124,3 +124,26 @@ def test_a_server_with_threads_refuses(tmp_path):
     )
     assert done.returncode == 1
     assert "cannot be forked" in done.stderr
+
+
+def test_popen_forks_modules_of_kdlab_and_nothing_else(server, spawned_by):
+    """What kdlab asks of the library is what users get; the session's server is in between."""
+    assert spawned_by([sys.executable, "-m", "kdlab.supervision", "this"])
+    assert not spawned_by([sys.executable, "-m", "this"])
+    assert not spawned_by([sys.executable, "-m", "kdlab.supervision", "this"], cwd="/")
+
+
+@pytest.fixture
+def spawned_by():
+    """Starts it with pipes, and waits: whether it was forked, however it ended well."""
+
+    def start(words, **options):
+        process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options
+        )
+        printed = process.stdout.read()
+        assert process.wait(60) == 0
+        assert b"Beautiful is better" in printed
+        return isinstance(process, ForkedProcess)
+
+    return start
