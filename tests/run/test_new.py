@@ -11,9 +11,11 @@ from PIL import Image
 
 import kdlab
 from kdlab.errors import BadInput, DataError
+from kdlab.run import estimate as estimating
 from kdlab.run import recommend as recommending
 from kdlab.run.new import new
 from kdlab.run.outputs.prediction import StudentAtWork
+from kdlab.run.rates import NetworkRates
 from kdlab.run.recommend import hub_answers
 from kdlab.run.wishes import Wishes
 
@@ -31,6 +33,18 @@ def photos(elsewhere, monkeypatch):
             pixels[..., colour] += 150
             Image.fromarray(pixels).save(folder / f"{number}.jpg")
     return elsewhere / "photos"
+
+
+@pytest.fixture
+def quick_machine(monkeypatch):
+    """Networks are not measured: each is as fast as pixels allow."""
+
+    def rates(spec, recipe, shape, classes):
+        trained = 4e6 / (shape[1] * shape[2])
+        return NetworkRates(trained, asked=3 * trained, parameters=1, step_mb=1.0)
+
+    for module in (recommending, estimating):
+        monkeypatch.setattr(module, "network_rates", rates)
 
 
 @pytest.mark.processes
@@ -87,7 +101,7 @@ def test_from_photos_to_a_prediction(photos, kdlab_cli):
     assert student(shown).rows == run.predict(shown).rows
 
 
-def test_files_are_not_written_over(photos):
+def test_files_are_not_written_over(photos, quick_machine):
     wishes = Wishes(data="photos", minutes=0.05, student="timm/resnet10t")
     made = new("mine", wishes)
     assert made.chosen.config["student"] == {"type": "timm/resnet10t"}
@@ -116,7 +130,7 @@ def test_wishes_that_cannot_be_granted(photos, wishes, words):
     assert not (photos.parent / "configs").exists()
 
 
-def test_a_teacher_with_weights_is_not_trained(photos):
+def test_a_teacher_with_weights_is_not_trained(photos, quick_machine):
     wishes = Wishes(
         data="photos", minutes=0.05, teacher="timm/resnet10t", weights="w.safetensors"
     )
@@ -125,7 +139,7 @@ def test_a_teacher_with_weights_is_not_trained(photos):
     assert "recipe" not in chosen
 
 
-def test_published_weights_where_the_hub_answers(photos, monkeypatch):
+def test_published_weights_where_the_hub_answers(photos, quick_machine, monkeypatch):
     class Hub(http.server.BaseHTTPRequestHandler):
         def do_HEAD(self):
             self.send_response(200)
@@ -163,7 +177,7 @@ def test_distil_is_the_same_in_python(photos):
     assert any("student   models/cifar_resnet" in line for line in said)
 
 
-def test_what_a_run_would_take(elsewhere, kdlab_cli):
+def test_what_a_run_would_take(elsewhere, kdlab_cli, quick_machine):
     code, out, err = kdlab_cli("run", "quickstart", "train.epochs=1", "--dry-run", "--json")
     assert code == 0, err
     found = json.loads(out.splitlines()[-1])
