@@ -19,12 +19,13 @@ demo: $(VENV)/.demo
 quick: lint types layers
 	EXAMPLES=quick $(BIN)/python -m pytest -m "not slow and not processes and not nightly" --no-processes -q -n 2
 
+# With the processes that only processes can show.
 test: lint types layers
-	$(BIN)/python -m pytest -m "not slow and not nightly" -q $(SIDE)
+	$(BIN)/python -m pytest -m "not slow and not nightly" -q $(SIDE) --costs build/costs/test.csv
 
-# Process chaos, notebooks, docs; what needs a Debian package is installed by .ci/run.
+# Whole runs, a browser, notebooks, docs; what needs a Debian package is installed by .ci/run.
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "slow and not nightly" -q --durations=25 $(SIDE)
+	$(BIN)/python -m pytest -m "slow and not nightly" -q $(SIDE) --costs build/costs/slow.csv
 	$(MAKE) notebooks
 	$(BIN)/mkdocs build --strict --quiet
 
@@ -42,6 +43,12 @@ fuzz: $(VENV)/.dev
 # all examples of what CI tries some of.
 nightly: fuzz faults
 	EXAMPLES=nightly $(BIN)/python -m pytest -m "nightly or tiered" -q --durations=10 $(SIDE)
+
+# The 50 dearest tests of the last `make test test-slow`, kept.
+.PHONY: costs
+costs: build/costs/test.csv build/costs/slow.csv
+	$(BIN)/python tests/cpu_seconds.py $^ > build/costs.csv
+	mv build/costs.csv tests/costs.csv
 
 # Nightly: five times as many faults in one run as in CI, of ranks and of all kinds.
 faults: $(VENV)/.dev
