@@ -1,0 +1,96 @@
+"""`kdlab doctor`: each finding, and what to do where it is not well."""
+
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from kdlab.run import doctor, reach
+from kdlab.run.reach import OpenPort
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch, elsewhere):
+    """Nobody listens, no run is there."""
+    monkeypatch.setenv("KDLAB_HOME", str(elsewhere / "home"))
+    monkeypatch.setattr(reach, "listening", lambda: iter(()))
+
+
+def found(what):
+    (one,) = [finding for finding in doctor.examine() if finding["what"] == what]
+    return one
+
+
+def test_all_is_well_here():
+    findings = doctor.examine()
+    named = {one["what"] for one in findings}
+    assert named >= {"Python", "torch", "mlflow", "GPU", "machine", "shared memory"}
+    assert all(one["advice"] == "" for one in findings if one["state"] == "ok")
+    assert all(one["advice"] for one in findings if one["state"] != "ok")
+    assert found("Python")["state"] == "ok"
+    assert found("ports")["found"] == "no process of kdlab listens now"
+    assert found("run folders")["found"] == "for you alone"
+    table = doctor.printed(findings)
+    assert all(one["what"] in table for one in findings)
+
+
+def test_a_package_that_is_missing_is_said_with_how_to_get_it(monkeypatch):
+    def version(name):
+        if name == "timm":
+            raise PackageNotFoundError(name)
+        return "2.13.0+cpu" if name == "torch" else "1.0"
+
+    monkeypatch.setattr(doctor, "version", version)
+    assert found("timm") == {
+        "what": "timm", "state": "missing", "found": "not installed",
+        "advice": "pip install timm",
+    }  # fmt: skip
+    assert found("torch")["state"] == "missing"
+    assert "install another version" in found("torch")["advice"]
+    assert found("optuna") == {
+        "what": "optuna", "state": "ok", "found": "1.0", "advice": "",
+    }  # fmt: skip
+
+
+def test_what_only_slows_is_limited(monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    assert found("redis-server")["state"] == "limited"
+    little = doctor.psutil.virtual_memory()._replace(available=2**30)
+    monkeypatch.setattr(doctor.psutil, "virtual_memory", lambda: little)
+    assert found("machine")["state"] == "limited"
+    assert "1.0 GiB free" in found("machine")["found"]
+    monkeypatch.setattr(doctor.os, "access", lambda path, how: False)
+    assert found("shared memory")["found"] == "no /dev/shm"
+
+
+def test_a_folder_that_cannot_be_written_names_its_variable(monkeypatch, tmp_path):
+    monkeypatch.setenv("KDLAB_RUNS", str(tmp_path / "far" / "runs"))
+    assert found("folder for runs")["state"] == "ok"  # it can be made
+    monkeypatch.setattr(doctor.os, "access", lambda path, how: False)
+    one = found("folder for runs")
+    assert one["state"] == "missing"
+    assert str(tmp_path / "far" / "runs") in one["found"]
+    assert one["advice"] == "set KDLAB_RUNS to a folder that can be written"
+
+
+def test_open_ports_are_said_by_who_can_reach_them(monkeypatch):
+    ports = [
+        OpenPort(11, "kdlab.cluster.reader", "127.0.0.1", 4000, "asks for a certificate"),
+        OpenPort(12, "kdlab.cluster.scheduler", "0.0.0.0", 4001, ""),
+    ]
+    monkeypatch.setattr(reach, "listening", lambda: iter(ports))
+    guarded = found("port 4000, cluster.reader")
+    assert guarded["found"] == "asks for a certificate (users of this machine)"
+    assert guarded["state"] == "ok"
+    opened = found("port 4001, cluster.scheduler")
+    assert opened["state"] == "limited"
+    assert opened["found"] == "ANSWERS ANYBODY among users of the network (process 12)"
+    assert "certificates" in opened["advice"]
+
+
+def test_run_folders_of_others_eyes_are_closed_by_a_command(elsewhere):
+    (elsewhere / "runs" / "a").mkdir(parents=True)
+    (elsewhere / "runs" / "a" / "spec.yaml").touch()
+    (elsewhere / "runs" / "a").chmod(0o755)
+    one = found("run folders")
+    assert (one["state"], one["found"]) == ("limited", "others may read 1, such as a")
+    assert one["advice"] == f"chmod -R go= {elsewhere / 'runs' / 'a'}"

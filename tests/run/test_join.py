@@ -1,0 +1,128 @@
+"""`kdlab teacher ADDRESS`: what a teacher is told, what it is refused for, how it ends."""
+
+import hashlib
+from types import SimpleNamespace
+
+import pytest
+from tests_support import OfClasses
+
+from kdlab.cluster import limits, remote_pool
+from kdlab.cluster.child_configs import TeacherConfig
+from kdlab.cluster.teachers import teacher_server
+from kdlab.cluster.wires.roles import FAILED, NO_SCHEDULER, REFUSED, WITHDRAWN
+from kdlab.cluster.wires.security import Tls, remember
+from kdlab.errors import BadInput, TeacherRefused
+from kdlab.models.model import export
+from kdlab.models.patch_net import PatchNet
+from kdlab.run import join as joining
+from kdlab.run.join import certificates, join, own_host
+
+PLAIN, SECURE = "tcp://127.0.0.1:8786", "tls://127.0.0.1:8786"
+
+
+def config(**more):
+    facts = {"name": "", "host": "", "threads": 0, "device": "cpu", "tls": None}
+    return TeacherConfig(scheduler=PLAIN, **facts | more)
+
+
+@pytest.fixture
+def pool(monkeypatch):
+    """A scheduler and a teacher that ends as it is told to; what both were told is kept."""
+    said = SimpleNamespace(ending=(WITHDRAWN, None), told=[], installed=[])
+
+    async def serve(told, say):
+        said.told.append(told)
+        code, why = said.ending
+        return SimpleNamespace(code=code, why=why)
+
+    monkeypatch.setattr(teacher_server, "serve", serve)
+    monkeypatch.setattr(
+        remote_pool, "install", lambda address, tls: said.installed.append((address, tls))
+    )
+    monkeypatch.setattr(limits, "usable_cores", lambda: 6)
+    return said
+
+
+def test_what_is_not_said_is_of_this_machine(pool, monkeypatch, capsys):
+    monkeypatch.setattr(joining.socket, "gethostname", lambda: "gpu3")
+    monkeypatch.setattr(joining.os, "getpid", lambda: 77)
+    assert join(config(), None) == 0
+    (told,) = pool.told
+    assert (told.name, told.threads, told.host) == ("gpu3-77", 6, "127.0.0.1")
+    assert told.sha256 is None  # whatever the pool serves
+    assert pool.installed == [(PLAIN, None)]
+    assert f"teacher gpu3-77 joins {PLAIN}; Ctrl-C withdraws it" in capsys.readouterr().err
+
+
+def test_what_is_said_stays(pool):
+    join(config(name="mine", host="10.0.0.3", threads=2), None)
+    (told,) = pool.told
+    assert (told.name, told.host, told.threads) == ("mine", "10.0.0.3", 2)
+
+
+@pytest.mark.parametrize("code", [FAILED, NO_SCHEDULER])
+def test_an_ending_that_may_be_tried_again_is_its_exit_code_and_says_why(
+    pool, capsys, code
+):
+    pool.ending = (code, "the disk is full")
+    assert join(config(name="mine"), None) == code
+    assert "mine: the disk is full" in capsys.readouterr().err
+
+
+def test_one_that_is_refused_is_to_be_looked_at(pool):
+    pool.ending = (REFUSED, "it has other weights")
+    with pytest.raises(
+        TeacherRefused, match=f"cannot serve at {PLAIN}: it has other weights"
+    ):
+        join(config(), None)
+
+
+def test_a_card_says_which_weights_it_serves(pool, elsewhere):
+    spec = PatchNet(patch=4, width=8)
+    path = elsewhere / "w.safetensors"
+    export(spec.build(10, 1), spec, path, OfClasses(10))
+    (elsewhere / "registry").mkdir()
+    model = f"{{type: models/patch_net, patch: 4, width: 8, weights: {path}}}"
+    (elsewhere / "registry" / "mine.yaml").write_text(
+        f"type: train/teacher\nmodel: {model}\n"
+    )
+    join(config(), "mine")
+    assert pool.told[0].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_card_of_which_nothing_says_how_it_is_made_is_refused(pool, elsewhere):
+    (elsewhere / "registry").mkdir()
+    text = "type: train/teacher\nmodel: {type: models/patch_net, patch: 4, width: 8}\n"
+    (elsewhere / "registry" / "mine.yaml").write_text(text)
+    with pytest.raises(BadInput, match="mine has neither weights nor data and recipe"):
+        join(config(), "mine")
+    assert pool.told == []
+
+
+def test_plain_tcp_must_be_asked_for_by_name():
+    assert certificates(PLAIN, None, None, None, insecure=True) is None
+    with pytest.raises(BadInput, match="plain TCP: whoever can connect"):
+        certificates(PLAIN, None, None, None, insecure=False)
+    with pytest.raises(BadInput, match=r"is no tls:// address; --tls-\.\.\. has no use"):
+        certificates(PLAIN, "ca.pem", None, None, insecure=True)
+
+
+def test_certificates_are_given_or_those_of_ones_own_pool(
+    kdlab_home, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("KDLAB_HOME", str(tmp_path / "home"))
+    files = Tls(temporary=True).files(tmp_path)
+    ca, cert, key = (files[name] for name in ("ca", "cert", "key"))
+    given = {"ca": ca, "cert": cert, "key": key}
+    assert certificates(SECURE, ca, cert, key, insecure=False) == given
+    with pytest.raises(BadInput, match="for each of --tls-cert, --tls-key"):
+        certificates(SECURE, ca, None, str(tmp_path / "none.pem"), insecure=False)
+    with pytest.raises(BadInput, match="for each of --tls-ca, --tls-cert, --tls-key"):
+        certificates(SECURE, None, None, None, insecure=False)
+    remember(SECURE, given)
+    assert certificates(SECURE, None, None, None, insecure=False) == given
+
+
+@pytest.mark.parametrize("scheduler", [PLAIN, SECURE, "127.0.0.1:8786", "127.0.0.1"])
+def test_a_teacher_listens_where_its_scheduler_sees_it(scheduler):
+    assert own_host(scheduler) == "127.0.0.1"
