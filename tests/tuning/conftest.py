@@ -1,7 +1,10 @@
 """Sweeps in processes of their own."""
 
+import optuna
 import pytest
 from small_sweeps import searched
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 @pytest.fixture

@@ -28,8 +28,6 @@ from kdlab.tuning import attach_sweep, figures, process
 from kdlab.tuning.trial_messages import StopTrial, TrialEnded, TrialOrder
 from kdlab.tuning.trial_worker import simulate
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)
-
 
 @pytest.fixture
 def here(elsewhere, monkeypatch):

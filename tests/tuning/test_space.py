@@ -6,7 +6,8 @@ from small_sweeps import SIMULATED, TRAINED, searched
 
 from kdlab.errors import SpecError
 from kdlab.tuning.leaf import leaf_of
-from kdlab.tuning.spec import SweepSpec
+from kdlab.tuning.space import number, parameter
+from kdlab.tuning.spec import Dimension, SweepSpec
 
 
 def faults(tree, **changes):
@@ -204,3 +205,58 @@ def test_the_spec_comes_back_from_its_yaml():
 
     spec = searched(SIMULATED).spec
     assert construct(SweepSpec, from_dict(spec.to_dict(), "again")) == spec
+
+
+def test_what_a_trial_of_an_earlier_sweep_lacked_is_as_it_is():
+    own = searched(TRAINED).space
+    assert own.completed({"train.lr": 0.2, "loss.temperature": 3}) == {
+        "train.lr": 0.2,
+        "train.momentum": 0.9,
+    }
+
+
+def test_a_part_that_is_there_already_is_no_change():
+    loss = {"choices": ["losses/hinton", "losses/dkd"]}
+    own = searched(TRAINED, space=space(loss=loss)).space
+    assert own.changed({"loss": "losses/hinton"}) == {}
+    assert own.changed({"loss": "losses/dkd"}) == {"loss": "losses/dkd"}
+    assert own.changed({"train.lr": 0.05}) == {"train.lr": 0.05}  # numbers are always named
+
+
+def test_the_part_of_a_card_is_the_choice_that_makes_the_same():
+    """An experiment that spells out what a card holds is tried as it is by that card."""
+    students = {"choices": ["students/digits_tiny", "students/digits_small"]}
+    own = searched(TRAINED, space=space(student=students)).space
+    assert own.as_it_is() == {"student": "students/digits_tiny"}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"cases.0.teachers": "two", "lt": 4, "ut": 8}, "must be a number"),
+        (
+            {"cases.0.teachers": 2, "lt": 4, "ut": 400},
+            "ut is 100 times lt, must be 1.5 to 8",
+        ),
+        ({"cases.0.teachers": 2, "lt": 0, "ut": 8}, "factor of lt, which must be there"),
+    ],
+)
+def test_why_values_do_not_lie_in_the_space(values, message):
+    found = list(searched(SIMULATED).space.faults_of(values))
+    assert any(message in fault for fault in found), found
+
+
+def test_what_optuna_calls_a_factor():
+    assert parameter("ut", Dimension(low=1, high=2, times="lt")) == "ut / lt"
+    assert parameter("lt", Dimension(low=1, high=2)) == "lt"
+    with pytest.raises(AssertionError):
+        number("3")
+
+
+def test_the_grid_of_a_range_ends_with_its_end_and_is_not_endless():
+    lr = {"low": 0.1, "high": 0.3, "step": 0.1}
+    search = searched(TRAINED, sampler={"name": "grid"}, space=space(train__lr=lr))
+    assert [p["train.lr"] for p in search.space.grid()] == pytest.approx([0.1, 0.2, 0.3])
+    many = {key: {"low": 2, "high": 301} for key in ("train.epochs", "train.batch")}
+    with pytest.raises(SpecError, match="90000"):
+        searched(TRAINED, sampler={"name": "grid"}, space=many)

@@ -1,0 +1,65 @@
+"""The end of a sweep in words."""
+
+from dataclasses import replace
+
+from kdlab.messages import plain, typed
+from kdlab.tuning.outcome import (
+    BestTrial,
+    Confirmed,
+    RealRunOutcome,
+    SpeedShare,
+    Spread,
+    SweepOutcome,
+    TrialCounts,
+)
+
+BEST = BestTrial(
+    number=7, state="complete", why="suggested", set={"train.lr": 0.125, "loss": "losses/dkd"},
+    values={"validation_top1": 81.25}, feasible=True, error=None, retry_of=None,
+    run_dir="/runs/7", seconds=3.0, metrics={"validation_top1": 81.25},
+)  # fmt: skip
+OUTCOME = SweepOutcome(
+    study="s", objectives=["validation_top1"], directions=["maximize"], best=BEST, front=[],
+    trials=TrialCounts(total=9, complete=5, pruned=3, failed=1, tried_again=2),
+    sweep="sweeps/s", confirmed=None, real=None, saved=["best/configs/s.yaml"], figures=[],
+    jobs=2, driver_ms_per_trial=1.5, ended_early=None, wall_seconds=9.0, storage="j",
+    tracking_uri=None, sweep_dir="/s",
+)  # fmt: skip
+
+
+def test_the_best_its_values_and_what_became_of_all_others():
+    assert str(OUTCOME).splitlines() == [
+        "Best: trial 7",
+        "  validation_top1 = 81.25",
+        "  train.lr = 0.125",
+        "  loss = losses/dkd",
+        "9 trials: 5 complete, 3 pruned, 1 failed; 2 were lost and tried again",
+        "Saved: best/configs/s.yaml",
+    ]
+    assert OUTCOME.trials.ended == 9
+
+
+def test_fresh_seeds_stand_beside_what_the_search_had():
+    again = Confirmed(
+        metric="validation_top1", seeds=[11, 12], optimistic=81.25, failed={},
+        best=Spread(mean=79.5, std=0.75, values=[79.0, 80.0]),
+        as_it_is=Spread(mean=70.0, std=None, values=[70.0]),
+    )  # fmt: skip
+    said = str(replace(OUTCOME, confirmed=again))
+    assert "With fresh seeds [11, 12], validation_top1:" in said
+    assert "  the best: 79.5 ± 0.75\n" in said
+    assert "  the experiment as it is: 70\n" in said  # one seed has no spread
+    assert "(the sweep's own, optimistic: 81.25)" in said
+
+
+def test_a_real_run_holds_or_differs():
+    share = SpeedShare(simulated=0.98, measured=0.871, each=[0.87, 0.872])
+    real = RealRunOutcome(run_dir="r", set={}, of_n_training=share, off=0.109, holds=False)
+    words = "Of N-training: simulated 0.980, measured 0.871"
+    assert f"{words} (DIFFERS)" in str(replace(OUTCOME, real=real))
+    held = replace(OUTCOME, real=replace(real, holds=True))
+    assert f"{words} (holds)" in str(held)
+
+
+def test_it_comes_back_from_json():
+    assert typed(SweepOutcome, plain(OUTCOME)) == OUTCOME
