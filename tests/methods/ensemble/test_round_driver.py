@@ -7,16 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from local_models import MODEL, Case, apart, ec, weights
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
-from kdlab.data.samples import Shard, planned
-from kdlab.data.shards import Shards
 from kdlab.errors import Diverged, KdlabError, RunStopped
-from kdlab.events.event import parse
 from kdlab.messages import plain, typed
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch, publish
-from kdlab.methods.ensemble.local_job import LocalJob, LookBetween, Prices, RoundWork
+from kdlab.methods.ensemble.local_job import LookBetween, Prices, RoundWork
 from kdlab.methods.ensemble.model_workers import (
     RoundOrder,
     RoundReport,
@@ -24,11 +22,8 @@ from kdlab.methods.ensemble.model_workers import (
     WorkersHere,
     looked_at,
 )
-from kdlab.methods.ensemble.round_driver import RoundDriver, Training
 from kdlab.methods.ensemble.round_errors import RoundReports
-from kdlab.methods.ensemble.variant import combining_of, timetable_of
-from kdlab.methods.ensemble.worker import LocalWorker
-from kdlab.models.patch_net import PatchNet
+from kdlab.methods.ensemble.variant import timetable_of
 from kdlab.papers.ec_dnn.round_schedule import Round, RoundSchedule, StepWeight
 from kdlab.report.methods import ErrorCurve
 from kdlab.soft_labels.none import NoTeacherSource
@@ -37,117 +32,11 @@ from kdlab.train.aggregation.codistillation import Codistillation
 from kdlab.train.aggregation.dart import Dart
 from kdlab.train.aggregation.diloco import DiLoCo
 from kdlab.train.aggregation.easgd import Easgd
-from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.model_average import ModelAverage
 from kdlab.train.aggregation.none import NoAggregation
 from kdlab.train.aggregation.papa import Papa
 from kdlab.train.aggregation.streaming_diloco import StreamingDiLoCo
-from kdlab.train.aggregation.weights import WeightAggregation, mean_of
-from kdlab.train.compression.distillation import Distillation
-from kdlab.train.recipe import Recipe
-
-MODEL = PatchNet(patch=8, width=32)
-
-
-class Events(list):
-    def emit(self, event):
-        self.append(parse(json.loads(json.dumps(event.facts(), default=float))))
-
-    def of(self, kind):
-        return [e for e in self if e["event"] == kind]
-
-
-class Case:
-    """A training of some workers on the small digits."""
-
-    def __init__(self, digits, folder, aggregation, table, workers=2, **recipe):
-        self.data, self.spec = digits
-        self.folder, self.aggregation, self.table = folder, aggregation, table
-        self.workers, self.events = workers, Events()
-        options = {"batch": 20, "lr": 0.1, "device": "cpu", "threads": 1, "epochs": 4}
-        self.recipe = Recipe(**options | recipe)
-        self.start_equal = isinstance(aggregation, WeightAggregation)
-        self.prices: Prices | None = None
-        self.made: dict[int, LocalWorker] = {}
-        self.stop = lambda: False  # in the middle of a round
-
-    def samples(self, worker):
-        shard = Shard(Shards(), worker, self.workers, 20)
-        return planned(
-            self.data, self.spec.to_dict(), shard=shard, batch=20, seed=3, epochs=99
-        )
-
-    def model(self, worker):
-        torch.manual_seed(5 if self.start_equal else 5 + worker)
-        return MODEL.build(10, 1)
-
-    def make(self, worker):
-        scratch = MODEL.build(10, 1)
-        self.made[worker] = LocalWorker(
-            LocalJob(
-                worker=worker,
-                recipe=self.recipe,
-                model=self.model(worker),
-                scratch=lambda _: scratch,
-                samples=self.samples(worker),
-                timetable=self.table,
-                aggregation=self.aggregation,
-                loss=None,
-                seed=3,
-                folder=self.folder,
-                spec_hash="h",
-                emit=self.events.emit,
-                stop=lambda: self.stop(),  # noqa: PLW0108  # set later
-                prices=self.prices,
-            )
-        )
-        return self.made[worker]
-
-    def direction(self, model_workers=None, **rest):
-        training = Training(
-            workers=self.workers,
-            timetable=self.table,
-            combining=combining_of(self.aggregation),
-            data=self.data,
-            folder=self.folder,
-            emit=self.events.emit,
-            **{"keep_every_s": 0.0} | rest,
-        )
-        return RoundDriver(training, model_workers or self.model_workers())
-
-    def model_workers(self):
-        return WorkersHere(self.make, lambda w: NoTeacherSource(w.job.samples))
-
-    def run(self, **rest):
-        return self.direction(**rest).run()
-
-
-def ec(iterations=24, tau=8, alpha=0.6, weight=StepWeight(), **compression):  # noqa: B008
-    spec = EnsembleAggregation(
-        tau=tau,
-        diversity_weight=alpha,
-        compression=Distillation(
-            weight=weight.start, risen_weight=weight.end, **compression
-        ),
-    )
-    table = RoundSchedule(
-        iterations=iterations,
-        tau=tau,
-        compresses=True,
-        p_iterations=compression.get("p_iterations"),
-        compression_weight=weight,
-        diversity_weight=alpha,
-    )
-    return spec, table
-
-
-def weights(outcome, worker=0):
-    return fetch(next(m for m in outcome.models if m.worker == worker))
-
-
-def apart(one, two):
-    assert one.keys() == two.keys()
-    return max(float((one[k] - two[k]).abs().max()) for k in one)
+from kdlab.train.aggregation.weights import mean_of
 
 
 def alone(digits, folder, iterations, workers=1, **recipe):
@@ -409,8 +298,16 @@ RESUMED |= {
 }
 
 
-@pytest.mark.parametrize("kind", RESUMED)
-@pytest.mark.parametrize("keep_every_s", [0.0, 1e9])
+def stopped_cases():
+    """Each is trained to its end once in CI: all keep each round, two of them none."""
+    for kind in RESUMED:
+        yield pytest.param(kind, 0.0)
+        yield pytest.param(
+            kind, 1e9, marks=() if kind in ("ec", "ma") else pytest.mark.nightly
+        )
+
+
+@pytest.mark.parametrize(("kind", "keep_every_s"), stopped_cases())
 def test_a_resumed_training_ends_as_an_undisturbed_one(
     digits, tmp_path, kind, keep_every_s
 ):
@@ -495,8 +392,16 @@ def test_whatever_a_lost_worker_was_doing_the_round_goes_on(digits, tmp_path, at
     assert sizes == expected
 
 
-@pytest.mark.parametrize("spec", RIVALS[:5], ids=lambda s: s.component.rpartition("/")[2])
-@pytest.mark.parametrize("at", [1, 2, 5, 8])
+def comings_back():
+    """One in CI for each that remembers; all of them nightly."""
+    for number, spec in enumerate(RIVALS[:5]):
+        name = spec.component.rpartition("/")[2]
+        for at in (1, 2, 5, 8):
+            marks = () if at == (8, 5, 2, 1, 5)[number] else pytest.mark.nightly
+            yield pytest.param(spec, at, id=f"{name}-{at}", marks=marks)
+
+
+@pytest.mark.parametrize(("spec", "at"), comings_back())
 def test_a_worker_that_comes_back_remembers_what_the_others_do(digits, tmp_path, spec, at):
     """Whatever it was doing: in the end all have the same global model."""
     case = Case(digits, tmp_path, spec, timetable_of(spec, 40, 4), 3)
