@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kdlab.config.spec import NOT_NEGATIVE, Range, Spec
 from kdlab.data.counter_random import uniforms
-from kdlab.data.mixing import Asked, Mixing, mixing
+from kdlab.data.mixing import Mixing, MixRates, mixing
 
 if TYPE_CHECKING:
     from kdlab.data.policies import Operation
@@ -93,7 +93,7 @@ class Augment(Spec):
         size: tuple[int, int],
     ) -> Mixing:
         """What is mixed into the views of these samples; see `mixing.mixing`."""
-        asked = Asked(
+        asked = MixRates(
             self.mixup_alpha, self.cutmix_alpha, self.mixup_prob, self.mixup_switch_prob
         )
         return mixing(ids, epoch, pool, size, self.seed, asked)

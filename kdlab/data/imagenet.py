@@ -89,7 +89,7 @@ def _train(path: Path) -> "list[tuple[str, Entry]]":
             wnid = Path(name).stem
             if not _WNID.fullmatch(wnid):
                 continue
-            inner = cast("BinaryIO", _Part(raw, start, size))
+            inner = cast("BinaryIO", _FilePart(raw, start, size))
             for inside, at, packed, length, crc in tar_entries(f"{path}: {name}", inner):
                 entry = f"train/{wnid}/{inside}", start + at, packed, length, crc
                 images.append((wnid, entry))
@@ -111,7 +111,7 @@ def _validation(path: Path, truth: "list[str]") -> "list[tuple[str, Entry]]":
     return images
 
 
-class _Part(io.RawIOBase):
+class _FilePart(io.RawIOBase):
     """A file inside another, as tarfile reads one."""
 
     def __init__(self, whole: BinaryIO, start: int, size: int) -> None:

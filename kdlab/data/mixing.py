@@ -21,7 +21,7 @@ _DRAWS = 6  # whether at all, which of the two, share, partner, centre of the bo
 _STREAM = 0x6D69786564  # keeps these draws apart from those of the augmentation
 
 
-class Asked(NamedTuple):
+class MixRates(NamedTuple):
     """What is mixed how often, as timm names it."""
 
     mixup_alpha: float  # α of Beta(α, α), from which λ is drawn; 0 is no mixup
@@ -54,7 +54,7 @@ def mixing(
     pool: NDArray[np.int64],
     size: tuple[int, int],
     seed: int,
-    asked: Asked,
+    asked: MixRates,
 ) -> Mixing:
     """What is mixed into the views of these samples.
 

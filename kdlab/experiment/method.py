@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from kdlab.experiment.setup import TrainingSetup
     from kdlab.experiment.spec import ExperimentSpec, Member
 
-Ranks = Callable[[], list[Target]]  # processes of a member that chaos can hit
-Chaos = Callable[["Pool | None", Ranks], AbstractContextManager["OwnTargets | None"]]
+Victims = Callable[[], list[Target]]  # processes of a member that chaos can hit
+RunChaos = Callable[["Pool | None", Victims], AbstractContextManager["OwnTargets | None"]]
 
 
 class Group(Protocol):
@@ -71,7 +71,7 @@ class MemberTraining:
     emit: Emit  # events of this member
     pools: "Pools"  # of teachers, started when they are asked for
     hosts: "DaskHosts | None"  # where processes are started; None is this machine
-    chaos: Chaos
+    chaos: RunChaos
     launched: Launch | None = None
 
     @property

@@ -111,7 +111,7 @@ class Builder:
     """What `experiment.edit()` shows: dropdowns and fields, the YAML, save and start."""
 
     def __init__(self, name: str, changes: Mapping[str, object] | None = None) -> None:
-        self.draft, self.shelf = Draft(name, changes), form.Shelf()
+        self.draft, self.shelf = Draft(name, changes), form.CardChoices()
         self.run: Run | None = None
         self.message, self.text = widgets.HTML(), widgets.HTML()
         self.name = widgets.Text(value="my/experiment", description="save as configs/")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _MAX = 1200  # points; then neighbours become one
+CurveKey = tuple[str, str, str]  # panel, curve, and run where there are several
 
 
 @dataclass(slots=True)

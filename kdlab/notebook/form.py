@@ -12,8 +12,8 @@ from kdlab.config.field_docs import field_docs
 from kdlab.config.spec import Range, Spec, alternatives, hints_of, plain, ranges_of
 from kdlab.errors import BadInput, NotFoundError
 
-Kind = Literal["part", "choice", "yes_no", "whole", "number", "text", "yaml"]
-_KINDS: dict[object, Kind] = {bool: "yes_no", int: "whole", float: "number", str: "text"}
+Editor = Literal["part", "choice", "yes_no", "whole", "number", "text", "yaml"]
+_KINDS: dict[object, Editor] = {bool: "yes_no", int: "whole", float: "number", str: "text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class FormField:
     """One key of a spec."""
 
     key: str  # dotted, from the top of the experiment
-    kind: Kind
+    kind: Editor
     optional: bool = False  # null is allowed
     limit: Range | None = None
     choices: tuple[object, ...] = ()
@@ -78,7 +78,7 @@ def _defaults(cls: type[Spec]) -> dict[str, object]:
     return found
 
 
-class Shelf:
+class CardChoices:
     """All cards and components, read once."""
 
     def __init__(self) -> None:

@@ -12,10 +12,10 @@ from kdlab.report import timeline
 from kdlab.report.table import duration
 
 _TICKER, _ROWS = 40, 100  # that a page gets
-State = dict[str, Any]
+LiveState = dict[str, Any]
 
 
-def of_run(watch: Watch, run_id: str) -> State:
+def of_run(watch: Watch, run_id: str) -> LiveState:
     """All of one run."""
     levels = [
         {"panel": panel, "name": name, "points": points}
@@ -50,7 +50,7 @@ def of_run(watch: Watch, run_id: str) -> State:
     }
 
 
-def of_several(watches: Mapping[str, Watch]) -> State:
+def of_several(watches: Mapping[str, Watch]) -> LiveState:
     """Several runs in one view, by what they are called in it."""
     ended = sum(watch.state in ENDED for watch in watches.values())
     runs = [
@@ -69,7 +69,7 @@ def of_several(watches: Mapping[str, Watch]) -> State:
     }
 
 
-def _panels() -> list[State]:
+def _panels() -> list[LiveState]:
     return [
         {"title": panel, "unit": unit, "across": across}
         for panel, (unit, across) in PANELS.items()
@@ -80,7 +80,7 @@ def shown_state(watch: Watch) -> str:
     return "paused" if watch.paused and watch.state == "running" else watch.state
 
 
-def head(watch: Watch) -> State:
+def head(watch: Watch) -> LiveState:
     """The line that says where the run stands."""
     facts = list[tuple[str, str]]()
     if watch.of_steps:
@@ -169,7 +169,7 @@ def _bottleneck(watch: Watch) -> tuple[str, str]:
     return tone, found.sentence(f"{able}{alone})")
 
 
-def _film(watch: Watch) -> State | None:
+def _film(watch: Watch) -> LiveState | None:
     """The images that are watched, and what the teacher and the student say of them."""
     chosen = watch.images
     if chosen is None or not watch.answers:
@@ -201,7 +201,7 @@ def strip(watch: Watch) -> str:
     return f"data:image/png;base64,{base64.b64encode(raw).decode()}"
 
 
-def _teacher(row: TeacherRow) -> State:
+def _teacher(row: TeacherRow) -> LiveState:
     return {
         "name": row.name,
         "state": row.state,

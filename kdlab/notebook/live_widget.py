@@ -7,10 +7,7 @@ import anywidget
 import numpy as np
 import traitlets
 
-from kdlab.notebook.curve import Curve
-
-Key = tuple[str, str, str]  # panel, curve, and run where there are several
-Point = tuple[Key, float, float]
+from kdlab.notebook.curve import Curve, CurveKey
 
 _PAGE = Path(__file__).with_name("page")
 # One module for the browser; each file uses what is before it.
@@ -45,14 +42,14 @@ class LiveWidget(anywidget.AnyWidget):
     def __init__(self, of: str, again: str, seen: Callable[[], None]) -> None:
         super().__init__(of=of, again=again)
         self._seen = seen
-        self._keys: list[Key] = []
+        self._keys: list[CurveKey] = []
         self.on_msg(self._hear)
 
     def _hear(self, widget: object, message: Mapping[str, object], buffers: object) -> None:
         if message.get("kind") == "hello":
             self._seen()
 
-    def reset(self, curves: Mapping[Key, Curve], dots: Sequence[str] = ()) -> None:
+    def reset(self, curves: Mapping[CurveKey, Curve], dots: Sequence[str] = ()) -> None:
         """These curves and no others, to every view; those named in `dots` as dots."""
         self._keys = list(curves)
         rows = [
@@ -66,7 +63,7 @@ class LiveWidget(anywidget.AnyWidget):
         ]
         self._tell({"kind": "reset", "curves": named}, rows)
 
-    def add(self, news: Sequence[Point]) -> bool:
+    def add(self, news: Sequence[tuple[CurveKey, float, float]]) -> bool:
         """What is new; False, and nothing sent, where it is of a curve no view knows."""
         places = {key: number for number, key in enumerate(self._keys)}
         if any(key not in places for key, _, _ in news):

@@ -15,13 +15,12 @@ from kdlab.events.sweeps import (
     TrialStarted,
     TrialStopping,
 )
-from kdlab.notebook.curve import Curve
+from kdlab.notebook.curve import Curve, CurveKey
 from kdlab.report.table import duration, number
 
 _BEST, _LINES = 12, 150  # rows of the table, lines of the picture
 _TICKER, _MARKS = 40, 60
 _AS_IT_IS = "the experiment as it is"
-Key = tuple[str, str, str]
 
 
 @dataclass(slots=True)
@@ -54,8 +53,8 @@ class SweepWatch:
     began: float = 0.0  # seconds since 1970
     time: float = 0.0
     trials: dict[int, TrialSeen] = field(default_factory=dict)
-    curves: dict[Key, Curve] = field(default_factory=dict)
-    news: list[tuple[Key, float, float]] = field(default_factory=list)
+    curves: dict[CurveKey, Curve] = field(default_factory=dict)
+    news: list[tuple[CurveKey, float, float]] = field(default_factory=list)
     best: TrialSeen | None = None
     ticker: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_TICKER))
     marks: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MARKS))
@@ -126,7 +125,7 @@ class SweepWatch:
     def _mark(self, trial: TrialSeen, kind: str, text: str) -> None:
         self.marks.append({"step": trial.number, "text": text, "kind": kind})
 
-    def take_news(self) -> list[tuple[Key, float, float]]:
+    def take_news(self) -> list[tuple[CurveKey, float, float]]:
         """Points since the last call: key, number of the trial, value."""
         found, self.news = self.news, []
         return found

@@ -32,7 +32,7 @@ from kdlab.events.training import (
 from kdlab.notebook.curve import Curve
 from kdlab.notebook.pace import Pace
 from kdlab.notebook.teacher_rows import TeacherRows
-from kdlab.report.timeline import Row
+from kdlab.report.timeline import BarRow
 
 LOSS, SPEED, BUFFER = "loss", "speed", "unused soft labels"
 TOP1, ERROR = "top-1 on validation", "test error"
@@ -101,7 +101,7 @@ class Watch:
     images: ImagesChosen | None = None  # that are watched
     # Who said what of them last: "teacher", "student", and "student at first"
     answers: dict[str, ImagesAnswered] = field(default_factory=dict)
-    spans: list[Row] = field(default_factory=list)  # what devices did, of blockwise runs
+    spans: list[BarRow] = field(default_factory=list)  # what devices did, of blockwise runs
     values: dict[str, float] = field(default_factory=dict)  # that were set from outside
     chapter: int = 0  # grows when all curves begin anew
     _bounds: dict[str, float] = field(

@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Side = Literal["student", "teachers", "views", "wire"]
+SlowSide = Literal["student", "teachers", "views", "wire"]
 
 STARVED = 0.1  # of its time; a student that waits less is the slow side itself
 WAITS = ("queued_s", "views_s", "computed_s", "wire_s")  # of answers: figures of the reader
-_WHAT: Mapping[Side, str] = {
+_WHAT: Mapping[SlowSide, str] = {
     "student": "The student is the bottleneck, as it should be",
     "teachers": "Teachers are the bottleneck",
     "views": "Making views is the bottleneck",
     "wire": "The wire is the bottleneck",
 }
-_DO: Mapping[Side, str] = {
+_DO: Mapping[SlowSide, str] = {
     "student": "",
     "teachers": " One teacher more would help.",
     "views": " Smaller stored images, data.kept: decoded or more cores for teachers would help.",
@@ -32,7 +32,7 @@ _DO: Mapping[Side, str] = {
 class Bottleneck:
     """The slow side; `waits` are shares of the time from asking to the answer."""
 
-    side: Side
+    side: SlowSide
     starved: float  # share of its time that the student waited for soft labels
     waits: Mapping[str, float]
 
@@ -86,7 +86,7 @@ def of_result(figures: Mapping[str, float]) -> Bottleneck | None:
     return bottleneck_of(figures.get("served_s", 0.0), figures, {})
 
 
-def _slow_side(spent: Mapping[str, float]) -> Side:
+def _slow_side(spent: Mapping[str, float]) -> SlowSide:
     if spent["wire_s"] > 0.5 * sum(spent.values()):
         return "wire"
     return "views" if spent["views_s"] > spent["computed_s"] else "teachers"

@@ -10,7 +10,7 @@ from kdlab.events.runs import MemberDone, MemberStarted, RunStarted
 from kdlab.events.teachers import TeacherJoined, TeacherLeft, TeacherLost
 from kdlab.events.training import EpochDone, Resumed, StepLogged
 
-Points = list[tuple[float, float]]
+CurvePoints = list[tuple[float, float]]
 _MAX = 400  # points of a curve that is only to be looked at
 
 
@@ -36,8 +36,8 @@ class Progression:
     member: str
     source: str = ""
     began: float = 0.0
-    over_time: dict[str, Points] = field(default_factory=dict)
-    over_count: dict[str, Points] = field(default_factory=dict)
+    over_time: dict[str, CurvePoints] = field(default_factory=dict)
+    over_count: dict[str, CurvePoints] = field(default_factory=dict)
     counted: str = "samples"
     wall_s: float = 0.0  # seconds from its begin to its end, or as far as it came
     teacher_s: float = 0.0
@@ -124,7 +124,7 @@ def progressions(events: Iterable[Event]) -> dict[str, Progression]:
     return found
 
 
-def thinned(points: Points, most: int = _MAX) -> Points:
+def thinned(points: CurvePoints, most: int = _MAX) -> CurvePoints:
     """Neighbours become their mean until there are few enough; the last one stays."""
     size = -(-len(points) // most)
     if size <= 1:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from kdlab.report.chart import WIDTH, svg_head
 
-Row = tuple[int, str, int, float, float]  # device, part, step, begin and end in seconds
+BarRow = tuple[int, str, int, float, float]  # device, part, step, begin and end in seconds
 
 COLOURS: dict[str, str] = {
     "load": "#8c8c8c",
@@ -23,7 +23,7 @@ _LEFT, _HIGH = 72, 26
 _BESIDE = 6  # names of parts in a line
 
 
-def timeline(spans: Sequence[Row]) -> str:
+def timeline(spans: Sequence[BarRow]) -> str:
     """A row for each device, and its share of time by part beside the colours."""
     devices = sorted({device for device, *_ in spans})
     ends = max((end for *_, end in spans), default=0.0) or 1e-9

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kdlab.papers.pipe_bd.relay import Part, Span
+from kdlab.papers.pipe_bd.relay import Span, TimePart
 from kdlab.report.timeline import COLOURS
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ def write_chrome_trace(spans: Sequence[Span], path: Path) -> None:
     path.write_text(json.dumps(chrome_trace(spans)), encoding="utf-8")
 
 
-def by_part(spans: Sequence[Span]) -> dict[int, dict[Part | str, float]]:
+def by_part(spans: Sequence[Span]) -> dict[int, dict[TimePart | str, float]]:
     """Seconds of each device by part; what no span covers is idle, as is waiting.
 
     Receiving and barriers are waiting here: the transfer itself goes on in the background.
     """
-    found: dict[int, dict[Part | str, float]] = {}
+    found: dict[int, dict[TimePart | str, float]] = {}
     if not spans:
         return found
     begin, end = min(s.begin for s in spans), max(s.end for s in spans)
@@ -75,7 +75,7 @@ def breakdown(
     `ideal` has the seconds of each part of all work, shared evenly by the devices.
     """
     steps = len({span.step for span in spans}) or 1
-    bars: dict[str, Mapping[Part | str, float]] = {"ideal": dict(ideal)}
+    bars: dict[str, Mapping[TimePart | str, float]] = {"ideal": dict(ideal)}
     for device, parts in by_part(spans).items():
         bars[f"device {device}"] = {part: s / steps for part, s in parts.items()}
     picture, axes = _picture(1.6 * len(bars) + 3, 4, title, fontsize="medium")

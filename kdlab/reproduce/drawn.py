@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from kdlab.report.chart import Points
 from kdlab.report.methods import LINES
-from kdlab.reproduce.measurement import Measured, Points
+from kdlab.reproduce.measurement import Measured
 from kdlab.reproduce.table import MeasuredRow, in_digits, typical
 
 if TYPE_CHECKING:

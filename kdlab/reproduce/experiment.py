@@ -14,12 +14,12 @@ from kdlab.events.blockwise import BlocksChosen, WholeStudentStarted
 from kdlab.events.event import Event
 from kdlab.events.log import select
 from kdlab.events.training import EpochDone
+from kdlab.report.chart import Points
 from kdlab.report.costs import CostOfEach, times_smaller
 from kdlab.report.figures import Say
 from kdlab.reproduce.measurement import (
     Measured,
     MeasurementSpec,
-    Points,
     missing_images,
     roots_of,
 )

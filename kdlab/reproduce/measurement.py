@@ -8,9 +8,8 @@ from typing import Any
 
 from kdlab.config import Fault
 from kdlab.config.spec import Spec
+from kdlab.report.chart import Points
 from kdlab.report.figures import Say
-
-Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from kdlab.report.machine import machine, versions
 from kdlab.report.table import text_table
 from kdlab.reproduce.measurement import MeasurementSpec
 
-Mark = Literal["input", "fitted", "predicted"]
+Origin = Literal["input", "fitted", "predicted"]
 _GOAL = re.compile(r"(>=|<=) -?\d+(\.\d+)?")
 _HEAD = ("", "", "published", "simulated", "is", "off", "measured", "")
 
@@ -43,7 +43,7 @@ class Row(Spec):
     simulated: str | None = None
     over: Annotated[float, POSITIVE] = 1.0
     of: Annotated[float, POSITIVE] | None = None
-    marked: Mark | None = None
+    marked: Origin | None = None
     measured: str | None = None
     within_pct: Annotated[float, POSITIVE] | None = None
     goal: str | None = None

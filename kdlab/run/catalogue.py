@@ -53,7 +53,7 @@ def listed(
     }
 
 
-def _chosen(kind: str | None, word: str | None) -> "dict[str, list[Row]]":
+def _chosen(kind: str | None, word: str | None) -> "Sections":
     sections = _sections()
     if kind not in (None, "all"):
         if kind not in sections:
@@ -65,7 +65,7 @@ def _chosen(kind: str | None, word: str | None) -> "dict[str, list[Row]]":
     return sections if word is None else _with_word(sections, word)
 
 
-def _with_word(sections: "dict[str, list[Row]]", word: str) -> "dict[str, list[Row]]":
+def _with_word(sections: "Sections", word: str) -> "Sections":
     found = {
         title: [r for r in rows if word.lower() in f"{r[1]} {r[2]}".lower()]
         for title, rows in sections.items()
@@ -77,7 +77,7 @@ def _with_word(sections: "dict[str, list[Row]]", word: str) -> "dict[str, list[R
     return found
 
 
-def _overview(sections: "dict[str, list[Row]]") -> str:
+def _overview(sections: "Sections") -> str:
     """A line or two for each kind, with its names as far as they fit."""
     width = max(map(len, sections)) + 6
     lines = []
@@ -104,7 +104,7 @@ def _overview(sections: "dict[str, list[Row]]") -> str:
     return "\n".join(lines)
 
 
-def _listed(sections: "dict[str, list[Row]]") -> str:
+def _listed(sections: "Sections") -> str:
     blocks = []
     for title, rows in sections.items():
         width = max(len(name) for name, _, _ in rows)
@@ -113,11 +113,12 @@ def _listed(sections: "dict[str, list[Row]]") -> str:
     return "\n\n".join(blocks)
 
 
-Row = tuple[str, str, str]  # how YAML names it (use, type, or nothing), name, one line
+# Of each kind: how YAML names it (use, type, or nothing), name, one line.
+Sections = dict[str, list[tuple[str, str, str]]]
 
 
-def _sections() -> dict[str, list[Row]]:
-    sections: dict[str, list[Row]] = {}
+def _sections() -> Sections:
+    sections: Sections = {}
     for name, path in folders.names("configs").items():
         of = "sweeps" if name.startswith("sweeps/") else "configs"
         how = "" if of == "sweeps" else "run"
@@ -132,7 +133,7 @@ def _sections() -> dict[str, list[Row]]:
     return {title: sorted(set(rows)) for title, rows in sorted(sections.items())}
 
 
-def _parts() -> dict[str, list[Row]]:
+def _parts() -> Sections:
     """Without configs; with what was defined in a notebook cell."""
     sections = _sections()
     for title in ("configs", "sweeps"):

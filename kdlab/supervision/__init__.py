@@ -1,4 +1,4 @@
-"""Processes that are started and watched: children, heartbeats, one supervisor.
+"""Processes that are started and watched: children, heartbeats, a supervisor of several.
 
 child pipes       children.py: one JSON line each way
 ranks             rank_child.py, with heartbeats (heartbeat.py)

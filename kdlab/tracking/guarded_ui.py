@@ -22,7 +22,7 @@ _REFUSED = (
 )
 
 Scope = MutableMapping[str, Any]
-Channel = Callable[..., Awaitable[Any]]
+AsgiChannel = Callable[..., Awaitable[Any]]
 
 
 class Guarded:
@@ -31,7 +31,7 @@ class Guarded:
     def __init__(self, inner: Callable[..., Awaitable[None]], token: str) -> None:
         self._inner, self._token = inner, token
 
-    async def __call__(self, scope: Scope, receive: Channel, send: Channel) -> None:
+    async def __call__(self, scope: Scope, receive: AsgiChannel, send: AsgiChannel) -> None:
         if scope["type"] == "lifespan":
             await self._inner(scope, receive, send)
             return

@@ -10,7 +10,7 @@ from kdlab.errors import NotFoundError
 from kdlab.events.event import Event
 from kdlab.events.training import StepLogged
 
-Direction = Literal["maximize", "minimize"]
+StudyDirection = Literal["maximize", "minimize"]
 Events = Sequence[Event]
 Take = Callable[[Mapping[str, object], Events], float | None]  # of a result and events
 
@@ -20,7 +20,7 @@ class Metric:
     """A number of a finished trial, in `objectives` and `constraints`."""
 
     name: str
-    direction: Direction  # which way is better
+    direction: StudyDirection  # which way is better
     take: Take | None = None  # None is what stands under its name in the result
     watched: str | None = (
         None  # key of `epoch_done` events that shows it; None: in the end only

@@ -9,7 +9,7 @@ from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, Spec
 from kdlab.errors import NotFoundError
 from kdlab.experiment.spec import Tracking, Workers
 from kdlab.tuning import metrics
-from kdlab.tuning.metrics import Direction
+from kdlab.tuning.metrics import StudyDirection
 
 TRIALS = 30  # where a sweep does not say
 _POSITIVE = Range(ge=1)
@@ -71,7 +71,7 @@ class Objective(Spec):
     """metric: a number of the run; direction: null takes what is better for it."""
 
     metric: str
-    direction: Direction | None = None
+    direction: StudyDirection | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +263,7 @@ class SweepSpec(Spec):
         """By which each objective is multiplied, so that less is better."""
         return [1 if d == "minimize" else -1 for d in self.directions()]
 
-    def directions(self) -> list[Direction]:
+    def directions(self) -> list[StudyDirection]:
         return [
             objective.direction or self.metric(i).direction
             for i, objective in enumerate(self.objectives)

@@ -13,14 +13,14 @@ from torch.nn.functional import cross_entropy
 
 from kdlab.data.augment import Augment
 from kdlab.data.digits import Digits
-from kdlab.data.mixing import Asked, mix, mixing
+from kdlab.data.mixing import MixRates, mix, mixing
 
 POOL = np.arange(100, 300)
 BOTH = Augment(flip=True, crop_padding=1, mixup_alpha=0.8, cutmix_alpha=1.0, seed=3)
 
 
 def asked(mixup=0.0, cutmix=0.0, prob=1.0, switch=0.5):
-    return Asked(mixup, cutmix, prob, switch)
+    return MixRates(mixup, cutmix, prob, switch)
 
 
 @given(st.floats(0.1, 4), st.integers(0, 1000))

@@ -29,7 +29,7 @@ def test_fields_come_with_ranges_choices_and_words():
 
 
 def test_cards_and_components_that_fit(elsewhere):
-    shelf = form.Shelf()
+    shelf = form.CardChoices()
     models = [(c.how, c.name) for c in shelf.fitting(ModelSpec)]
     assert ("use", "models/vgg8") in models
     assert ("use", "students/digits_small") in models
@@ -44,7 +44,7 @@ def test_cards_and_components_that_fit(elsewhere):
 def test_a_card_that_cannot_be_read_hides_nothing_else(elsewhere):
     (elsewhere / "registry" / "models").mkdir(parents=True)
     (elsewhere / "registry" / "models" / "broken.yaml").write_text("type: [")
-    names = [c.name for c in form.Shelf().fitting(ModelSpec)]
+    names = [c.name for c in form.CardChoices().fitting(ModelSpec)]
     assert "models/vgg8" in names
     assert "models/broken" not in names
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kdlab.messages import plain, typed
-from kdlab.papers.edl_dist.leases import Change, Lease, State
+from kdlab.papers.edl_dist.leases import Change, Lease, LeaseState
 
 
 def told(value: object) -> dict[str, object]:
@@ -143,7 +143,7 @@ class TeacherStatus:
     """A teacher as it is seen from outside; what it says of itself stands beside the rest."""
 
     address: str
-    state: State
+    state: LeaseState
     student: str | None
     t_t: float
     silent_s: float

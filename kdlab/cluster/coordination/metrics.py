@@ -14,7 +14,7 @@ from kdlab.cluster.coordination.coordinator_messages import (
     TeacherFacts,
     TeacherStatus,
 )
-from kdlab.papers.edl_dist.leases import State
+from kdlab.papers.edl_dist.leases import LeaseState
 
 if TYPE_CHECKING:  # an extra
     from prometheus_client.core import Metric
@@ -100,7 +100,7 @@ class PoolMetrics:
 
         status = self._status()
         states = GaugeMetricFamily("kdlab_teachers", "by state", labels=["state"])
-        for state in get_args(State):
+        for state in get_args(LeaseState):
             states.add_metric([state], sum(t.state == state for t in status.teachers))
         yield states
         yield CounterMetricFamily(

@@ -11,7 +11,7 @@ from kdlab.data.samples import PlannedSamples
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.soft_labels.label_file import GrowingLabels
 
-Work = Callable[[], object]
+LateWork = Callable[[], object]
 
 
 class BatchesUnderWay:
@@ -88,7 +88,7 @@ class BatchesUnderWay:
             self._soft[key] = np.empty(shape, np.float32)
         return self._soft[key]
 
-    def move_to(self, slot: Slot, epoch: int, batch: int) -> tuple[int, Work | None]:
+    def move_to(self, slot: Slot, epoch: int, batch: int) -> tuple[int, LateWork | None]:
         """Fill a slot of the ring, and forget the batch.
 
         Returns:

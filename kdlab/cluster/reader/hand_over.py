@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 
-from kdlab.cluster.reader.batches_under_way import Work
+from kdlab.cluster.reader.batches_under_way import LateWork
 
 
 class HandOver:
@@ -21,9 +21,9 @@ class HandOver:
         spawn: Callable[[Coroutine[object, None, None]], None],
     ) -> None:
         self._done, self._spawn = done, spawn
-        self._unmade = deque[tuple[int, Work | None]]()  # slots that wait, in their order
+        self._unmade = deque[tuple[int, LateWork | None]]()  # slots that wait, in order
 
-    def add(self, slot: int, left: Work | None) -> None:
+    def add(self, slot: int, left: LateWork | None) -> None:
         """A slot that is filled but for the work that is `left`."""
         if left is None and not self._unmade:
             self._done(slot)

@@ -204,7 +204,7 @@ class _Stream(io.RawIOBase):
         return len(raw)
 
 
-Block = tuple[str, str, int, int]  # URL, version, bytes of the whole, number
+UrlBlock = tuple[str, str, int, int]  # URL, version, bytes of the whole, number
 
 
 @cache
@@ -225,7 +225,7 @@ def _read(url: str, version: str, size: int, start: int, count: int) -> bytes:
     return raw[start - first * BLOCK : stop - first * BLOCK]
 
 
-def _missing(url: str, version: str, size: int, start: int, count: int) -> list[Block]:
+def _missing(url: str, version: str, size: int, start: int, count: int) -> list[UrlBlock]:
     stop = min(start + count, size)
     numbers = range(start // BLOCK, (max(start, stop - 1)) // BLOCK + 1) if stop else ()
     wanted = [(url, version, size, number) for number in numbers]
@@ -263,7 +263,7 @@ def _fetch(url: str, version: str, size: int, number: int) -> bytes:
     return raw
 
 
-def _kept(block: Block) -> bytes | None:
+def _kept(block: UrlBlock) -> bytes | None:
     path = _place(block)
     try:
         whole = path.read_bytes()
@@ -278,7 +278,7 @@ def _kept(block: Block) -> bytes | None:
     return raw
 
 
-def _place(block: Block) -> Path:
+def _place(block: UrlBlock) -> Path:
     key = hashlib.sha256(repr(block).encode()).hexdigest()
     return blocks_folder() / key[:2] / key
 

@@ -11,7 +11,7 @@ from kdlab.methods.blockwise.loader import Loader
 from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.search import SearchRounds
 from kdlab.methods.blockwise.served_prefix import PrefixLoader
-from kdlab.methods.blockwise.stage import Groups, StageJob, Worker, stage_groups
+from kdlab.methods.blockwise.stage import DpGroups, StageJob, Worker, stage_groups
 from kdlab.papers.pipe_bd.input_mixing import MixingSchedule
 from kdlab.papers.pipe_bd.stages import Plan, Stage
 from kdlab.train.optimizers import make_optimizer
@@ -83,7 +83,7 @@ class DeviceStages:
         for loader in self.loaders:
             loader.close()
 
-    def _worker(self, plan: Plan, groups: Groups) -> Worker:
+    def _worker(self, plan: Plan, groups: DpGroups) -> Worker:
         job = self.job
         stage = plan.stages[plan.stage_of(job.rank)]
         loader = self._loader(stage)

@@ -24,7 +24,7 @@ from kdlab.models.proxyless import MixedBlock, mixed_blocks
 from kdlab.train.optimizers import make_optimizer
 from kdlab.train.recipe import OptimizerState, Recipe, Stepper
 
-Round = Literal["weights", "architecture"]
+SearchRound = Literal["weights", "architecture"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class ArchitectureSearch(Spec):
     lr: Annotated[float, POSITIVE] = 1e-3
     work_power: Annotated[float, NOT_NEGATIVE] = 3.6
 
-    def round_of(self, step: int, of_steps: int) -> Round:
+    def round_of(self, step: int, of_steps: int) -> SearchRound:
         """The round that a step belongs to, counted over all epochs."""
         if step < self.warm_up * of_steps:
             return "weights"
@@ -60,7 +60,7 @@ class Alternating:
     ) -> None:
         self._mixed = mixed_blocks(block)
         own = {id(mixed.alpha) for mixed in self._mixed}
-        self.round: Round = "weights"
+        self.round: SearchRound = "weights"
         self._weights = make_optimizer(recipe, _Only(block, lambda p: id(p) not in own))
         alphas = [p for p in block.parameters() if id(p) in own]
         self._alphas = torch.optim.Adam(alphas, lr=search.lr, betas=(0.0, 0.999))

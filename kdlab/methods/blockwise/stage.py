@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from kdlab.methods.blockwise.pairs import BlockPair
 from kdlab.methods.blockwise.planning import wire_of
 from kdlab.papers.pipe_bd import relay
-from kdlab.papers.pipe_bd.relay import Part, Span, Transfer, edges, instructions
+from kdlab.papers.pipe_bd.relay import Span, TimePart, Transfer, edges, instructions
 from kdlab.papers.pipe_bd.stages import Plan
 from kdlab.train.aggregation.ranks import average_statistics
 from kdlab.train.recipe import Stepper
@@ -72,7 +72,7 @@ class _Rows:
 
 
 _UnderWay = tuple[Tensor | Sequence[Tensor], list[dist.Work | None]]
-Groups = Mapping[tuple[int, ...], dist.ProcessGroup]
+DpGroups = Mapping[tuple[int, ...], dist.ProcessGroup]
 """Process groups by their devices."""
 
 
@@ -80,7 +80,7 @@ class Worker:
     """Rank `device` of the default process group, which has a rank for each device."""
 
     def __init__(
-        self, plan: Plan, device: int, job: StageJob, groups: Groups, shape: Sequence[int]
+        self, plan: Plan, device: int, job: StageJob, groups: DpGroups, shape: Sequence[int]
     ) -> None:
         """A device that has not begun.
 
@@ -145,7 +145,7 @@ class Worker:
                 self.job.on_step(instruction.step, self._losses)
                 yield instruction.step
 
-    def _note(self, part: Part, step: int, begin: float) -> float:
+    def _note(self, part: TimePart, step: int, begin: float) -> float:
         if self.exact and self.memory.type == "cuda":
             torch.cuda.current_stream(self.memory).synchronize()
         now = time.monotonic()
@@ -332,7 +332,7 @@ def _learning(optimizer: Stepper) -> list[Tensor]:
     ]
 
 
-def stage_groups(plans: Sequence[Plan]) -> Groups:
+def stage_groups(plans: Sequence[Plan]) -> DpGroups:
     """A process group for each set of devices that share a stage.
 
     Every rank must call this, at the same time, with the same plans.

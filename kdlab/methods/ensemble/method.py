@@ -13,7 +13,7 @@ from kdlab.config.spec import POSITIVE
 from kdlab.data.shards import Shards
 from kdlab.data.watched import watched_rows
 from kdlab.experiment.folder import RunFolder
-from kdlab.experiment.method import MemberTraining, MethodSpec, Ranks, recipe_faults
+from kdlab.experiment.method import MemberTraining, MethodSpec, Victims, recipe_faults
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.methods.ensemble.checks import check
@@ -210,7 +210,7 @@ class Ensemble(MethodSpec):
         own = EnsembleRun(self, training.setup, training.member)
         own.warn_of_unseen_classes(training.emit)
         processes: ModelWorkers
-        ranks: Ranks = list
+        ranks: Victims = list
         if self.processes:
             processes = Processes(training, self.hang_s)
             ranks = processes.targets

@@ -65,7 +65,7 @@ class WorkerLost:
     why: str
 
 
-Event = WorkerReady | RoundReport | WorkerLost
+WorkerEvent = WorkerReady | RoundReport | WorkerLost
 
 
 class ModelWorkers(Protocol):
@@ -74,7 +74,7 @@ class ModelWorkers(Protocol):
 
     def send(self, order: RoundOrder) -> None: ...
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[WorkerEvent]:
         """What has happened since; waits for something, or for a moment."""
 
     def close(self) -> None: ...
@@ -136,7 +136,7 @@ class WorkersHere:
         self.workers: dict[int, LocalWorker] = {}
         self._sources: dict[int, SoftLabelSource] = {}
         self._orders: deque[RoundOrder] = deque()
-        self._news: deque[Event] = deque()
+        self._news: deque[WorkerEvent] = deque()
 
     def start(self, worker: int) -> None:
         self.workers[worker] = self._make(worker)
@@ -145,7 +145,7 @@ class WorkersHere:
     def send(self, order: RoundOrder) -> None:
         self._orders.append(order)
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[WorkerEvent]:
         while self._news:
             yield self._news.popleft()
         if self._orders:

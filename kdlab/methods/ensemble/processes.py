@@ -11,9 +11,9 @@ from kdlab.experiment.groups import start_rank
 from kdlab.experiment.method import MemberTraining
 from kdlab.messages import plain, typed
 from kdlab.methods.ensemble.model_workers import (
-    Event,
     RoundOrder,
     RoundReport,
+    WorkerEvent,
     WorkerLost,
     WorkerReady,
 )
@@ -78,7 +78,7 @@ class Processes:
         # False would be: its loss is an event already.
         self.supervisor.send(order.worker, **RANK_ORDERS.plain(train))
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[WorkerEvent]:
         """What happened since; waits for a moment when nothing has.
 
         Raises:
@@ -89,7 +89,7 @@ class Processes:
             time.sleep(_TICK_S)  # between looks at pipes and processes
         yield from found
 
-    def _look(self) -> Iterator[Event]:
+    def _look(self) -> Iterator[WorkerEvent]:
         for event in self.supervisor.events(self._patience):
             match event:
                 case ChildReady(worker):
@@ -107,7 +107,7 @@ class Processes:
         # Before its first sign of life it imports, opens the data and builds the model.
         return self.hang_s if sign.generation else max(self.hang_s, _START_S)
 
-    def _on_message(self, worker: int, message: RankAnswer) -> Iterator[Event]:
+    def _on_message(self, worker: int, message: RankAnswer) -> Iterator[WorkerEvent]:
         match message:
             case RankDone(report):
                 self.supervisor.rest(worker)

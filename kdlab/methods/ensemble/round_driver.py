@@ -31,10 +31,10 @@ from kdlab.events.training import Resumed
 from kdlab.messages import plain, typed
 from kdlab.methods.ensemble.exchange import ModelFile
 from kdlab.methods.ensemble.model_workers import (
-    Event,
     ModelWorkers,
     RoundOrder,
     RoundReport,
+    WorkerEvent,
     WorkerLost,
     WorkerReady,
 )
@@ -171,7 +171,7 @@ class RoundDriver:
             account=self.account,
         )
 
-    def _next_instructions(self, event: Event) -> Iterable[Instruction]:
+    def _next_instructions(self, event: WorkerEvent) -> Iterable[Instruction]:
         match event:
             case WorkerReady(worker):
                 return self.machine.on_ready(worker)

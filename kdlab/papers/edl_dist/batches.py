@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from kdlab.papers.edl_dist.in_flight import Part
-from kdlab.papers.edl_dist.reader_rules import Order
+from kdlab.papers.edl_dist.reader_rules import BatchOrder
 
 Key = tuple[int, int]  # (epoch, batch)
 
@@ -31,7 +31,7 @@ class Batches:
         epochs: int,
         epoch: int,
         done: Collection[int],
-        order: Order,
+        order: BatchOrder,
     ) -> None:
         self.sizes, self.epochs, self.order = sizes, epochs, order
         if epoch < epochs and len(done) == len(sizes(epoch)):  # saved after its last batch

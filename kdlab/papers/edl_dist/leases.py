@@ -30,7 +30,7 @@ from typing import Literal
 
 from kdlab.papers.edl_dist.assignment import nearest, next_teacher
 
-State = Literal["registered", "free", "assigned", "draining"]
+LeaseState = Literal["registered", "free", "assigned", "draining"]
 Change = Literal["given", "draining", "left", "lost", "expired", "released", "moved"]
 
 _KEPT = 4096  # changes remembered per student; a reader further behind gets the whole list
@@ -40,7 +40,7 @@ _LIFT = 1.05  # a move must raise the worst cover by 5 %, or two students swap f
 @dataclass(slots=True)
 class Lease:
     teacher: str  # address
-    state: State
+    state: LeaseState
     renewed_at: float
     ttl_s: float
     t_t: float = 0.0  # samples/s, measured by the teacher itself

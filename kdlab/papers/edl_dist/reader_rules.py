@@ -7,7 +7,7 @@ from typing import Literal
 from kdlab.events.teachers import TeacherJoined
 from kdlab.papers.edl_dist.hybrid_schedule import Policy
 
-Order = Literal["any", "strict"]
+BatchOrder = Literal["any", "strict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Rules:
     policy: Policy = "guarded"
     settle_s: float = 3.0
     window_s: float = 10.0
-    order: Order = "any"
+    order: BatchOrder = "any"
     per_teacher: int = 2  # parts in flight with each, at least
     part_s: float = 0.5  # of a teacher's work in one part
     max_in_flight: int | None = None  # samples: what their inputs may take of the memory

@@ -37,7 +37,7 @@ class Transfer:
     stop: int
 
 
-Part = Literal[
+TimePart = Literal[
     "load",
     "receive",
     "teacher",
@@ -55,7 +55,7 @@ class Instruction:
     """One thing to be done in one step."""
 
     step: int
-    part: ClassVar[Part | None] = None  # that its time counts as; None takes none
+    part: ClassVar[TimePart | None] = None  # that its time counts as; None takes none
 
 
 class Load(Instruction):
@@ -105,7 +105,7 @@ class Span:
     """One thing a device did; seconds of one clock for all devices."""
 
     device: int
-    part: Part
+    part: TimePart
     step: int
     begin: float
     end: float

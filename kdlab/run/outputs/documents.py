@@ -19,10 +19,9 @@ from kdlab.run.handle.run import Run
 from kdlab.run.outputs.comparison import overview
 from kdlab.run.outputs.examination import examine
 from kdlab.run.outputs.export_formats import costs_beside
-from kdlab.train.result import MemberReport
+from kdlab.train.result import Costs, MemberReport
 
 _EXAMINED = 1000  # test images at most, when a run ends
-Costs = dict[str, dict[str, float]]
 
 
 def announcement(

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from kdlab.data.encoded.decode import Pixels
 from kdlab.data.images import ImageData
 from kdlab.errors import BadInput, KdlabError, ModelError
 from kdlab.events.log import select
@@ -28,7 +29,6 @@ from kdlab.train.teacher import PreparedTeachers, prepared
 
 _CHECKED = 256  # test images
 _APART = 1e-3  # of scores, of the largest
-Pixels = NDArray[np.uint8]
 Runs = Callable[[Pixels], NDArray[np.float32]]
 
 

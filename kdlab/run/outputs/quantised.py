@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.data.encoded.decode import Pixels
 from kdlab.data.images import ImageData
 from kdlab.data.splits import by_class
 from kdlab.errors import BadInput
 from kdlab.models.model import Normalised
 from kdlab.report.table import text_table_left
-from kdlab.run.outputs.export_formats import Pixels, Runs, onnx_session, ship
+from kdlab.run.outputs.export_formats import Runs, onnx_session, ship
 
 _SHOWN = 256  # training images that ranges are taken of
 _AT_ONCE = 32  # images of a batch
