@@ -29,6 +29,8 @@ class RunsHere:
     step and wherever else it looks; it may give orders, or raise `Killed`.
     """
 
+    make = RunProcess
+
     def __init__(self, monkeypatch):
         self.monkeypatch = monkeypatch
         self.stop = lambda folder: False
@@ -44,9 +46,27 @@ class RunsHere:
             contextlib.redirect_stderr(log),
         ):
             try:
-                execute(folder, lambda: RunProcess(folder, lambda: self.stop(folder)))
+                execute(folder, lambda: self.make(folder, lambda: self.stop(folder)))
             except Killed:
                 folder.write_status(process_started=0.0)  # of a process that is no more
+
+
+def after(step, then=lambda folder: True):
+    """What somebody does, once, who looks at the log and finds this step there; then a stop."""
+    done = []
+
+    def look(folder):
+        if done or not any(e.step >= step for e in steps(folder)):
+            return False
+        done.append(step)
+        return then(folder)
+
+    return look
+
+
+def killed(folder):
+    """As a SIGKILL does."""
+    raise Killed
 
 
 def steps(folder):

@@ -1,20 +1,18 @@
 """How a run ends, and what its folder says of it: the work is a stub, its disk may be full."""
 
 import errno
-import math
 import shutil
 from collections import namedtuple
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from small_disk import SmallDisk
 
-from kdlab.config import home
 from kdlab.config.home import write_json
 from kdlab.errors import BadInput, ClusterError, RunStopped
 from kdlab.events.event import Event
 from kdlab.events.general import Note
-from kdlab.events.log import EventLog, read_all
+from kdlab.events.log import read_all
 from kdlab.events.runs import RunDone
 from kdlab.experiment.folder import RunFolder
 from kdlab.run.process.execution import Work, execute
@@ -166,43 +164,6 @@ def test_who_ends_the_process_itself_is_not_held_back(folder):
 # A disk that is full
 
 
-class Disk:
-    """It takes so many writes; room comes with what is deleted (`gives`), unless others take it."""
-
-    def __init__(self, monkeypatch, writes, gives=True):
-        self.room, self.refused, self._reserved = writes, 0, False
-        whole, bytes_, emit = home.write_whole, Path.write_bytes, EventLog.emit
-
-        def write_bytes(path, data):
-            self.take()
-            self._reserved = True
-            return bytes_(path, data)
-
-        def write_whole(path, write):
-            self.take()
-            whole(path, write)
-
-        def emitted(log, event):
-            self.take()
-            emit(log, event)
-
-        def unlink(path, missing_ok=False):
-            if gives and path.name == ".reserve" and self._reserved:
-                self.room = math.inf
-            path.exists() and path.rename(path.parent / "deleted")
-
-        monkeypatch.setattr(Path, "write_bytes", write_bytes)
-        monkeypatch.setattr(Path, "unlink", unlink)
-        monkeypatch.setattr(home, "write_whole", write_whole)
-        monkeypatch.setattr(EventLog, "emit", emitted)
-
-    def take(self):
-        if self.room <= 0:
-            self.refused += 1
-            raise OSError(errno.ENOSPC, "No space left on device")
-        self.room -= 1
-
-
 # Reserve, process.json, the log's first line, "running", a note, a file of the work, result.json,
 # the last event; the status of a finished run has the reserve's room.
 WRITES, BEFORE_WORK = 8, 2
@@ -210,7 +171,7 @@ WRITES, BEFORE_WORK = 8, 2
 
 @pytest.mark.parametrize("writes", range(1, WRITES))
 def test_whichever_write_meets_a_full_disk_the_folder_says_so(folder, monkeypatch, writes):
-    disk = Disk(monkeypatch, writes)
+    disk = SmallDisk(monkeypatch, writes)
     assert executed(folder) == 1
     assert disk.refused == 1
     status = folder.raw_status()
@@ -227,13 +188,13 @@ def test_whichever_write_meets_a_full_disk_the_folder_says_so(folder, monkeypatc
 
 
 def test_with_room_for_all_it_finishes(folder, monkeypatch):
-    disk = Disk(monkeypatch, WRITES)
+    disk = SmallDisk(monkeypatch, WRITES)
     assert (executed(folder), disk.refused) == (0, 0)
     assert folder.raw_status().state == "finished"
 
 
 def test_without_room_for_the_reserve_the_status_of_before_stays(folder, monkeypatch):
-    Disk(monkeypatch, 0)
+    SmallDisk(monkeypatch, 0)
     assert executed(folder) == 1
     assert (
         folder.raw_status().state == "starting"
@@ -244,7 +205,7 @@ def test_without_room_for_the_reserve_the_status_of_before_stays(folder, monkeyp
 def test_where_others_take_the_reserves_room_it_ends_all_the_same(
     folder, monkeypatch, writes, capsys
 ):
-    Disk(monkeypatch, writes, gives=False)
+    SmallDisk(monkeypatch, writes, gives=False)
     assert executed(folder) == 1
     assert folder.raw_status().state == ("starting" if writes < 4 else "running")
     assert "No space left on device" in capsys.readouterr().err

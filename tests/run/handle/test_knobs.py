@@ -1,0 +1,222 @@
+"""What can be set of a run, and what is refused: from what its folder says."""
+
+import json
+
+import pytest
+
+import kdlab
+from kdlab.config.home import write_json
+from kdlab.control import orders
+from kdlab.errors import BadInput, SpecError
+from kdlab.events.log import EventLog, MemberLog
+from kdlab.events.runs import MemberDone, MemberStarted
+from kdlab.events.teachers import PoolReady
+from kdlab.experiment.knobs import knobs_of
+from kdlab.messages import MessageError, plain
+from kdlab.run.handle.control import send
+from kdlab.run.handle.knobs import check_values, knobs
+from kdlab.run.handle.run import Run, made
+
+POOL = "teacher_pool={type: cluster/local_pool, teachers: 2, engine: eager}"
+
+
+@pytest.fixture
+def folder(elsewhere):
+    """Makes one of a run under way, as its process leaves it while it trains."""
+
+    def make(name, *overrides, trains=True):
+        experiment = kdlab.load(f"smoke/{name}", *overrides)
+        run, _ = made(experiment, "running")
+        spec = experiment.spec
+        written = {m.name: list(knobs_of(spec, m)) for m in spec.members()}
+        write_json(run.knobs, plain(written))
+        if trains:
+            begins(run, spec.members()[0].name)
+        return run
+
+    return make
+
+
+def begins(run, member):
+    log = EventLog(run.events)
+    MemberLog(log, member).emit(MemberStarted(source="none", seed=0))
+    log.close()
+
+
+def ends(run, member):
+    log = EventLog(run.events)
+    MemberLog(log, member).emit(MemberDone(result={}, artifacts=[]))
+    log.close()
+
+
+def values(run):
+    return {knob.name: knob.value for knob in knobs(run)}
+
+
+def test_what_can_be_set_depends_on_who_trains(folder):
+    run = folder("served", "compare=[none, served]", "loss.temperature=3.0")
+    assert values(run) == {"lr_factor": 1.0}  # none/seed0 has no teacher
+    ends(run, "none/seed0")
+    begins(run, "served/seed0")
+    assert values(run) == {
+        "lr_factor": 1.0, "loss.hard_weight": 0.5, "loss.soft_weight": 0.5,
+        "loss.temperature": 3.0, "soft_labels.lt": 64, "soft_labels.ut": 512,
+    }  # fmt: skip
+
+
+def test_what_was_set_is_shown_and_holds_for_its_member_alone(folder):
+    run = folder("in_process", "seeds=[0, 1]")
+    send(run, "set", {"loss.temperature": 2.0})
+    send(run, "set", {"loss.temperature": 1.5, "lr_factor": 0.5})
+    send(run, "pause")
+    assert values(run)["loss.temperature"] == 1.5
+    assert values(run)["lr_factor"] == 0.5
+    ends(run, "in_process/seed0")
+    begins(run, "in_process/seed1")
+    assert values(run)["loss.temperature"] == 4.0
+    assert Run(run).knobs() == knobs(run)
+
+
+def test_before_it_has_begun_there_is_nothing_to_set(folder):
+    run = folder("none", trains=False)
+    assert values(run) == {"lr_factor": 1.0}  # those of the first that will train
+    run.knobs.unlink()
+    assert knobs(run) == []
+
+
+def test_what_the_run_wrote_down_may_be_damaged_or_of_another_kdlab(folder):
+    run = folder("none")
+    run.knobs.write_text("{")
+    with pytest.raises(
+        BadInput, match=r"knobs\.json is damaged: .* The run itself goes on"
+    ):
+        knobs(run)
+    run.knobs.write_text(json.dumps({"none/seed0": [{"name": "lr_factor", "colour": 1}]}))
+    with pytest.raises(MessageError):
+        knobs(run)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"loss.temperature": 0.0}, "must be > 0"),
+        (
+            {"loss.temp": 3.0},
+            "cannot be set while a run goes on. Nearest: loss.temperature",
+        ),
+        ({"lr_factor": 0.0}, "must be > 0"),
+        ({"lr_factor": 101.0}, "must be <= 100"),
+        ({"loss.hard_weight": float("nan")}, "finite"),
+        ({"train.lr": 1.0}, "cannot be set"),
+        ({"lr_factor": True}, "lr_factor is True; it must be a number"),
+        ({"lr_factor": "half"}, "lr_factor is 'half'; it must be a number"),
+        ({"soft_labels.lt": 512}, "is 512 and soft_labels.ut 512; it must be less"),
+        ({"soft_labels.ut": 64}, "is 64 and soft_labels.ut 64; it must be less"),
+    ],
+)
+def test_bad_values_are_refused_before_they_are_sent(folder, asked, said):
+    run = folder("served")
+    with pytest.raises((BadInput, SpecError)) as refused:
+        Run(run).set(**asked)
+    assert said in str(refused.value)
+    assert not (run.path / orders.CONTROL).exists()
+
+
+def test_both_thresholds_are_judged_together(folder):
+    run = folder("served")
+    check_values(run, {"soft_labels.lt": 600, "soft_labels.ut": 700})
+    send(run, "set", {"soft_labels.ut": 700})
+    check_values(run, {"soft_labels.lt": 600})  # what was set before counts
+
+
+def test_a_loss_with_rules_of_its_own_is_asked(folder):
+    """Its field has no range, and `cross_faults` does."""
+    run = folder("in_process", "loss={type: losses/sum, parts: [{type: losses/hinton}]}")
+    free = {knob.name: knob.free for knob in knobs(run)}
+    assert free == {"lr_factor": True, "loss.hard_weight": False, "loss.soft_weight": False}
+    check_values(run, {"loss.soft_weight": 2.0})
+    with pytest.raises(SpecError, match=r"loss\.soft_weight: is -1, must be >= 0"):
+        check_values(run, {"loss.soft_weight": -1.0})
+
+
+# Orders
+
+
+def given(run):
+    return orders.OrderReader(run.path / orders.CONTROL)()
+
+
+def test_orders_are_for_the_member_that_trains_now(folder):
+    run = folder("none", "seeds=[0, 1]")
+    handle = Run(run)
+    handle.pause()
+    ends(run, "none/seed0")
+    begins(run, "none/seed1")
+    handle.go_on()
+    handle.checkpoint()
+    handle.set(lr_factor=0.5)
+    found = given(run)
+    assert [(o.KIND, o.member) for o in found] == [
+        ("pause", "none/seed0"), ("go_on", "none/seed1"),
+        ("checkpoint", "none/seed1"), ("set", "none/seed1"),
+    ]  # fmt: skip
+    assert found[-1].set == {"lr_factor": 0.5}
+
+
+def test_between_two_trainings_it_takes_no_orders(folder):
+    run = folder("none", trains=False)
+    with pytest.raises(BadInput, match="does not train its student at the moment"):
+        Run(run).pause()
+    begins(run, "none/seed0")
+    ends(run, "none/seed0")
+    with pytest.raises(BadInput, match="at the moment"):
+        Run(run).set(lr_factor=0.5)
+    assert given(run) == []
+
+
+@pytest.mark.parametrize("state", ["finished", "failed", "stopped", "lost"])
+def test_only_a_running_one_takes_orders(folder, state):
+    run = folder("none")
+    run.write_status(state=state, result={})
+    with pytest.raises(BadInput, match=f"is {state}; only a running one takes orders"):
+        Run(run).pause()
+
+
+def test_teachers_are_ordered_where_the_run_has_started_them(folder):
+    run = folder("served", POOL)
+    handle = Run(run)
+    with pytest.raises(BadInput, match="no teachers of its own"):
+        handle.add_teacher()  # they are not up yet
+    log = EventLog(run.events)
+    log.emit(PoolReady(address="tcp://127.0.0.1:1", teachers=[]))
+    handle.add_teacher()
+    handle.drain_teacher("teacher-0")
+    handle.kill_teacher("teacher-1")
+    with pytest.raises(BadInput, match="drain_teacher needs the name of a teacher"):
+        handle.drain_teacher("")
+    add, drain, kill = given(run)
+    assert (add.KIND, drain.KIND, drain.name) == (
+        "add_teacher",
+        "drain_teacher",
+        "teacher-0",
+    )
+    assert (kill.KIND, kill.name) == ("kill_teacher", "teacher-1")
+
+
+@pytest.mark.parametrize("pool", ["cluster/remote_pool", None])
+def test_teachers_of_others_are_not_ordered_about(folder, pool):
+    words = f"teacher_pool={{type: {pool}, address: 'tcp://10.0.0.1:1', insecure: true}}"
+    run = folder("served", words) if pool else folder("none")
+    if pool:  # one of its own would have to be up as well
+        EventLog(run.events).emit(PoolReady(address="tcp://10.0.0.1:1", teachers=[]))
+    for order in (Run(run).add_teacher, lambda: Run(run).kill_teacher("teacher-0")):
+        with pytest.raises(BadInput, match="no teachers of its own"):
+            order()
+    assert given(run) == []
+
+
+def test_a_run_of_another_format_takes_no_orders(folder):
+    run = folder("none")
+    write_json(run.path / "experiment.json", {"experiment": "mine", "format": 1})
+    with pytest.raises(BadInput, match="format 1"):
+        Run(run).pause()

@@ -1,0 +1,253 @@
+"""What is seen of a run from outside: over folders that are written by hand."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from kdlab.errors import NotFoundError, RunFailed, RunStopped
+from kdlab.events.general import Note
+from kdlab.events.log import EventLog
+from kdlab.experiment.folder import RunFolder
+from kdlab.run.handle import watched as module
+from kdlab.run.handle.run import Run
+from kdlab.run.handle.watched import Watched, in_a_notebook, in_marimo
+
+NOBODY = {"pid": os.getpid(), "process_started": 0.0}  # a number that somebody else has now
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Of a run that goes on: in this process, which lives."""
+    found = RunFolder(tmp_path / "a-run")
+    found.path.mkdir()
+    found.write_origin("mine", "abc")
+    born = psutil.Process().create_time()
+    found.write_status(state="running", pid=os.getpid(), process_started=born)
+    return found
+
+
+@pytest.fixture
+def time_passes(monkeypatch):
+    """Calls what a test gives instead of waiting; each look is a second later."""
+
+    def install(*happens):
+        rest, now = list(happens), [0.0]
+
+        def sleep(seconds):
+            assert rest, "it waits for what never comes"
+            now[0] += 1.0
+            rest.pop(0)()
+
+        monkeypatch.setattr(module.time, "sleep", sleep)
+        monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+        return rest
+
+    return install
+
+
+# What became of it
+
+
+def test_a_finished_run_has_a_result_with_what_mlflow_lacks(folder):
+    folder.write_status(
+        state="finished", result={"student_top1": 91.0}, tracking="not written"
+    )
+    assert Run(folder).result == {"student_top1": 91.0, "tracking_error": "not written"}
+
+
+def test_a_stopped_run_says_how_it_goes_on(folder):
+    folder.write_status(state="stopped", exit_code=130)
+    with pytest.raises(RunStopped, match="stopped by the user; its state is saved") as said:
+        _ = Run(folder).result
+    assert str(said.value).endswith("kdlab resume a-run")
+
+
+@pytest.mark.parametrize(("code", "expected"), [(2, 2), (1, 1), (None, 1)])
+def test_a_failed_run_says_why_where_and_what_to_do(folder, code, expected):
+    folder.write_status(state="failed", exit_code=code, error="The loss is nan.")
+    with pytest.raises(RunFailed, match=r"Run a-run failed: The loss is nan\.") as said:
+        _ = Run(folder).result
+    assert str(folder.log) in str(said.value)
+    assert str(said.value).endswith("kdlab resume a-run")
+    assert said.value.exit_code == expected  # 2: its input was wrong
+
+
+def test_a_failure_without_a_reason_is_no_riddle(folder):
+    folder.write_status(state="failed")
+    with pytest.raises(RunFailed, match="no reason was recorded"):
+        _ = Run(folder).result
+
+
+def test_a_run_whose_process_is_gone_is_lost(folder):
+    folder.write_status(**NOBODY, error="of an earlier session")
+    run = Run(folder)
+    assert run.state == "lost"
+    with pytest.raises(RunFailed, match="killed from outside or the machine went down"):
+        _ = run.result
+
+
+@pytest.mark.parametrize("state", ["starting", "running", "prepared"])
+def test_one_that_has_not_ended_has_no_result_yet(folder, state):
+    folder.write_status(state=state)
+    with pytest.raises(NotFoundError, match=f"a-run is {state}; it has no result yet"):
+        _ = Run(folder).result
+
+
+def test_a_damaged_status_is_no_result(folder):
+    (folder.path / "status.json").write_text("{")
+    with pytest.raises(
+        RunFailed, match=r"a-run cannot be read: status\.json in .* damaged"
+    ):
+        _ = Run(folder).result
+
+
+# Events
+
+
+def texts(events):
+    return [event.text() for event in events]
+
+
+def test_events_are_those_of_now_unless_they_are_followed(folder, time_passes):
+    log = EventLog(folder.events)
+    log.emit(Note(message="one"))
+    run = Run(folder)
+    assert texts(run.events()) == ["one"]
+
+    def last_words():
+        log.emit(Note(message="three"))
+        folder.write_status(state="finished", result={})
+        log.emit(Note(message="after the status"))
+
+    rest = time_passes(lambda: log.emit(Note(message="two")), lambda: None, last_words)
+    assert texts(run.events(follow=True)) == ["one", "two", "three", "after the status"]
+    assert not rest
+
+
+def test_waiting_sees_each_event_once_until_the_end(folder, time_passes):
+    log, seen = EventLog(folder.events), []
+    time_passes(
+        lambda: log.emit(Note(message="one")),
+        lambda: log.emit(Note(message="two")),
+        lambda: folder.write_status(state="stopped"),
+    )
+    run = Run(folder)
+    assert run.wait(seen.append) is run
+    assert texts(seen) == ["one", "two"]
+
+
+def test_waiting_ends_when_the_process_is_gone(folder, time_passes):
+    time_passes(lambda: folder.write_status(**NOBODY))
+    assert Run(folder).wait(lambda event: None).state == "lost"
+
+
+def test_waiting_gives_up_in_time_and_the_run_goes_on(folder, time_passes):
+    time_passes(*[lambda: None] * 4)
+    run = Run(folder)
+    with pytest.raises(TimeoutError, match="a-run has not ended after 3 s"):
+        run.wait(lambda event: None, timeout_s=3)
+    assert run.state == "running"
+
+
+def test_live_views_draw_the_end(folder):
+    settled = []
+
+    class View:
+        def settle(self, timeout_s):
+            settled.append(timeout_s)
+
+    folder.write_status(state="finished", result={})
+    run = Run(folder)
+    run._shown = [View(), object()]  # as `live` sets it
+    run.wait()
+    assert settled == [10.0]
+
+
+def test_a_live_view_is_a_notebooks_and_lines_a_terminals(folder, monkeypatch, capsys):
+    folder.write_status(state="stopped")
+    EventLog(folder.events).emit(Note(message="something happened"))
+    run = Run(folder)
+    assert run.live() is run
+    assert "something happened" in "".join(capsys.readouterr())
+    assert run._shown == []
+    for where in ("in_a_notebook", "in_marimo"):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, where, lambda: True)
+            patch.setitem(module.viewers, "run", lambda *asked: asked)
+            assert run.live("svg") == (run, "svg")
+    assert run._shown == [(run, "svg")] * 2
+
+
+def test_an_interrupt_of_the_lines_leaves_the_run_alone(folder, monkeypatch, time_passes):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    time_passes(interrupt)
+    run = Run(folder)
+    assert run.live() is run
+    assert run.state == "running"
+
+
+def test_this_is_no_notebook():
+    assert not in_a_notebook()
+    assert not in_marimo()
+
+
+def test_what_every_kind_says_for_itself_is_asked_of_it(folder):
+    bare = Watched(folder)
+    assert (bare.id, bare.name, bare.path) == ("a-run", "a-run", folder.path)
+    with pytest.raises(NotImplementedError):
+        bare.lines()
+    folder.write_status(state="failed")
+    with pytest.raises(NotImplementedError):
+        bare._result_or_raise()
+
+
+# Signals
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """What goes out instead of a signal."""
+    found = []
+    monkeypatch.setattr(os, "kill", lambda *asked: found.append(("one", *asked)))
+    monkeypatch.setattr(os, "killpg", lambda *asked: found.append(("group", *asked)))
+    return found
+
+
+def test_a_stop_asks_its_process_and_a_kill_ends_the_group(folder, sent):
+    run = Run(folder)
+    run.stop()
+    run.kill()
+    pid = os.getpid()
+    assert sent == [("one", pid, signal.SIGINT), ("group", pid, signal.SIGKILL)]
+
+
+@pytest.mark.parametrize("state", ["finished", "failed", "stopped"])
+def test_what_has_ended_is_sent_nothing(folder, sent, state):
+    """Its number may be somebody else's by now."""
+    folder.write_status(state=state, result={})
+    run = Run(folder)
+    run.stop()
+    run.kill()
+    folder.write_status(state="running", **NOBODY)
+    run.stop()
+    run.kill()
+    assert sent == []
+
+
+def test_what_ends_meanwhile_is_no_error(folder, monkeypatch):
+    def gone(pid, number):
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "kill", gone)
+    Run(folder).stop()
+
+
+def test_what_has_no_process_yet_is_sent_nothing(tmp_path, sent):
+    folder = RunFolder(tmp_path)
+    folder.write_status(state="prepared")
+    Run(folder).stop()
+    assert sent == []
