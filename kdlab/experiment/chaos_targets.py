@@ -4,14 +4,32 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kdlab.cluster.chaos import Chaos, ChaosRunner, Target
+from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.local_pool import RunningLocalPool
-from kdlab.cluster.pool import Pool
-from kdlab.cluster.wires.wire import ask
+from kdlab.cluster.pool import Pool, status_of
+from kdlab.cluster.wires.security import Files
 from kdlab.errors import SchedulerUnreachable
 from kdlab.events.event import Emit
+
+
+def by_pid(
+    address: str,
+    tls: Files | None,
+    status: Callable[[str, Files | None], PoolStatus] = status_of,
+) -> dict[int, Target]:
+    """The teachers of a pool that are processes of this machine."""
+    try:
+        every = status(address, tls).teachers
+    except SchedulerUnreachable:
+        return {}  # the pool is gone; so are its teachers
+    return {
+        t.facts.pid: Target(t.facts.name, t.facts.pid, t.address)
+        for t in every
+        # A pid means something on its own machine only; an emulated one is of them all.
+        if t.facts and "://127." in t.address and t.facts.device != "emulated"
+    }
 
 
 @dataclass(slots=True)
@@ -20,12 +38,13 @@ class OwnTargets:
 
     pool: Pool | None = None  # of teachers; only those of a pool of this run can be hit
     ranks: Callable[[], list[Target]] = list  # the processes that train
+    known: Callable[[str, Files | None], dict[int, Target]] = by_pid
 
     def teachers(self) -> list[Target]:
         """Those that serve or load; one that just ended is none."""
         if not isinstance(self.pool, RunningLocalPool):
             return []
-        known = by_pid(self.pool.address, self.pool.tls)
+        known = self.known(self.pool.address, self.pool.tls)
         alive = [child for child in list(self.pool.teachers) if child.alive()]
         return [known[c.pid] for c in alive if c.pid in known]
 
@@ -38,11 +57,7 @@ class OwnTargets:
     def main(self) -> list[Target]:
         return []
 
-    def processes(self) -> list[Target]:
-        return []
-
-    def helpers(self) -> list[Target]:
-        return []
+    processes = helpers = main
 
     def files(self, kind: str) -> list[Path]:
         return []
@@ -62,17 +77,3 @@ def chaos_while(
         yield targets
     finally:
         runner.stop()
-
-
-def by_pid(address: str, tls: dict[str, str] | None) -> dict[int, Target]:
-    """The teachers of a pool that are processes of this machine."""
-    try:
-        status: dict[str, Any] = ask(address, "kdlab_status", tls=tls)
-    except SchedulerUnreachable:
-        return {}  # the pool is gone; so are its teachers
-    return {
-        t["pid"]: Target(str(t.get("name", t["address"])), t["pid"], t["address"])
-        for t in status["teachers"]
-        # A pid means something on its own machine only; an emulated one is of them all.
-        if "pid" in t and "://127." in t["address"] and t.get("device") != "emulated"
-    }

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from kdlab.cluster.chaos import Target
@@ -19,30 +20,45 @@ _TICK_S = 0.2
 class PoolOrders:
     """Reads the orders of `kdlab.run.handle.control` and carries out those for teachers.
 
-    Orders from before `since` belong to an earlier session.
+    Orders from before `since` belong to an earlier session. `targets` finds who there is.
     """
 
     def __init__(
-        self, path: Path, pool: RunningLocalPool, emit: Emit, since: float
+        self,
+        path: Path,
+        pool: RunningLocalPool,
+        emit: Emit,
+        since: float,
+        *,
+        targets: Callable[[RunningLocalPool], OwnTargets] = OwnTargets,
+        kill: Callable[[int, int], None] = os.kill,
     ) -> None:
         self._read, self._since = OrderReader(path), since
         self._pool, self._emit = pool, emit
+        self._targets, self._kill = targets, kill
         self._closing = threading.Event()
         self._thread = threading.Thread(
             target=self._follow, name="pool-orders", daemon=True
         )
+
+    def start(self) -> "PoolOrders":
         self._thread.start()
+        return self
 
     def _follow(self) -> None:
         while not self._closing.wait(_TICK_S):
-            for order in self._read():
-                if order.time < self._since:
-                    continue
-                try:
-                    self._execute(order)
-                except Exception as error:  # of whatever kind: the next order must be heard
-                    said = f"{order.KIND} was not carried out: {error!r}"
-                    self._emit(Warned(message=said))
+            self.look()
+
+    def look(self) -> None:
+        """Carry out what is new."""
+        for order in self._read():
+            if order.time < self._since:
+                continue
+            try:
+                self._execute(order)
+            except Exception as error:  # of whatever kind: the next order must be heard
+                said = f"{order.KIND} was not carried out: {error!r}"
+                self._emit(Warned(message=said))
 
     def _execute(self, order: Order) -> None:
         match order:
@@ -51,18 +67,20 @@ class PoolOrders:
                 self._emit(TeacherAdded(by="user", pid=child.pid))
             case DrainTeacher(name=name) if target := self._target(name):
                 self._emit(TeacherDrained(by="user", target=name, pid=target.pid))
-                os.kill(target.pid, signal.SIGTERM)  # it answers what it was asked
+                self._kill(target.pid, signal.SIGTERM)  # it answers what it was asked
             case KillTeacher(name=name) if target := self._target(name):
                 self._emit(
                     ChaosCaused(by="user", kind=order.KIND, target=name, pid=target.pid)
                 )
-                os.kill(target.pid, signal.SIGKILL)
+                self._kill(target.pid, signal.SIGKILL)
             case DrainTeacher(name=name) | KillTeacher(name=name):
                 self._emit(Warned(message=f"There is no teacher {name} any more."))
 
     def _target(self, name: str) -> Target | None:
         """The teacher of this name among our own children, if it lives."""
-        return next((t for t in OwnTargets(self._pool).teachers() if t.name == name), None)
+        return next(
+            (t for t in self._targets(self._pool).teachers() if t.name == name), None
+        )
 
     def close(self) -> None:
         self._closing.set()

@@ -67,8 +67,8 @@ class Pools:
             pool = self.spec.teacher_pool.start(deployment(), self.run.path / folder)
             self._up[folder] = pool
             if isinstance(pool, RunningLocalPool):
-                path = self.run.path / CONTROL
-                self._orders.append(PoolOrders(path, pool, self._emit, self.run.since))
+                path, since = self.run.path / CONTROL, self.run.since
+                self._orders.append(PoolOrders(path, pool, self._emit, since).start())
             status = pool.wait(self._stop)
             self._emit(PoolReady(address=pool.address, teachers=status.said_of_teachers()))
         return self._up[folder]

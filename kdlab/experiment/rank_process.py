@@ -187,16 +187,19 @@ def is_machines_fault(error: Exception) -> bool:
 
 
 def serve(
-    rank: RankProcess[OrderType], orders: "queue.SimpleQueue[dict[str, Any] | None]"
+    rank: RankProcess[OrderType],
+    orders: "queue.SimpleQueue[dict[str, Any] | None]",
+    say: Callable[..., None] = announce,
+    end: Callable[[int], object] = os._exit,
 ) -> None:
     """Carry out orders until the end; every way a generation ends is announced."""
-    announce(ready=True)
+    say(ready=True)
     while (order := orders.get()) is not None:
         answer = _carried_out(rank, typed(rank.takes, order))
-        announce(**RANK_ANSWERS.plain(answer))
+        say(**RANK_ANSWERS.plain(answer))
         if isinstance(answer, MachineFailed):
             # A rank that is lost: another process, maybe elsewhere, takes its place.
-            os._exit(_LOST)
+            end(_LOST)
         if isinstance(answer, RankSaved) and rank.leaving:
             return
 

@@ -167,11 +167,6 @@ class TrainingSetup:
 
     @cached_property
     def teacher_head(self) -> tuple[str, nn.Linear]:
-        """The teacher's last layer, and its name.
-
-        Raises:
-            ModelError: its logits come from something else.
-        """
         return head_of(self.whole(), self.data)
 
     def samples(

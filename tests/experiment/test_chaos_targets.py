@@ -1,0 +1,102 @@
+"""Whom chaos can hit: processes of this machine, as their pool knows them."""
+
+import os
+
+import pytest
+
+from kdlab.cluster.chaos import Chaos, Target
+from kdlab.cluster.coordination.coordinator_messages import (
+    PoolStatus,
+    TeacherFacts,
+    TeacherStatus,
+)
+from kdlab.errors import SchedulerUnreachable
+from kdlab.events.teachers import ChaosCaused
+from kdlab.experiment.chaos_targets import OwnTargets, by_pid, chaos_while
+
+
+def teacher(name, pid, address="tls://127.0.0.1:5", device="cpu"):
+    facts = TeacherFacts(
+        name=name, pid=pid, device=device, threads=1, best_batch=8, by_reference=True,
+        wire_port=6,
+    )  # fmt: skip
+    return TeacherStatus(address, "free", None, 10.0, 0.1, facts)
+
+
+def pool_of(*teachers):
+    return PoolStatus(deployed="f", expired=0, renewals=0, students={}, teachers=teachers)
+
+
+def test_only_processes_of_this_machine_have_a_pid_that_means_something():
+    coming = TeacherStatus("tls://127.0.0.1:9", "registered", None, 0.0, 0.1)
+    status = pool_of(
+        teacher("a", 11),
+        teacher("elsewhere", 12, address="tls://10.0.0.7:5"),
+        teacher("emulated", os.getpid(), device="emulated"),
+        coming,
+    )
+    found = by_pid("tls://127.0.0.1:1", {"ca": "x"}, lambda address, tls: status)
+    assert found == {11: Target("a", 11, "tls://127.0.0.1:5")}
+
+
+def test_of_a_pool_that_is_gone_nobody_can_be_hit():
+    def gone(address, tls):
+        raise SchedulerUnreachable(address, 0.0, "nobody answers")
+
+    assert by_pid("tls://127.0.0.1:1", None, gone) == {}
+
+
+def test_own_teachers_are_those_of_the_pool_that_live(local_pool):
+    pool = local_pool(teachers=3)
+    first, _, third = (child.pid for child in pool.teachers)
+    known = {
+        pid: Target(f"teacher-{pid}", pid) for pid in (first, third, 999)
+    }  # the second loads still, and somebody else's is there too
+    targets = OwnTargets(pool, known=lambda address, tls: known)
+    assert [t.pid for t in targets.teachers()] == [first, third]
+    pool.teachers[0].die()
+    assert [t.pid for t in targets.teachers()] == [third]
+    targets.add_teacher()
+    assert len(pool.teachers) == 4
+    assert targets.main() == targets.processes() == targets.helpers() == []
+    assert targets.files("damage_status") == []
+
+
+@pytest.mark.parametrize("pool", [None, "a pool of somebody else's"])
+def test_teachers_of_other_pools_are_not_hit(pool):
+    targets = OwnTargets(pool, known=lambda address, tls: pytest.fail("it was asked"))
+    assert targets.teachers() == []
+    targets.add_teacher()  # and none is added
+
+
+def test_without_chaos_nothing_is_caused():
+    with chaos_while(None, pytest.fail, None, list) as targets:
+        assert targets is None
+
+
+def test_chaos_hits_the_ranks_of_the_run_while_its_block_goes_on():
+    """What follows is due to what is said before it; a rank may be gone by then."""
+    gone = Target("rank-0", 2**22 + 5)  # no system has such a pid
+    events = []
+    chaos = Chaos(kill_rank=1, events=2, every_s=1e-4, seed=0)
+    with chaos_while(chaos, events.append, None, lambda: [gone]) as targets:
+        assert targets.ranks() == [gone]
+        assert targets.pool is None
+        while len(events) < 2:
+            os.sched_yield()
+    assert {type(e) for e in events} == {ChaosCaused}
+    assert [(e.kind, e.target, e.number) for e in events] == [
+        ("kill_rank", "rank-0", 1),
+        ("kill_rank", "rank-0", 2),
+    ]
+
+
+def test_chaos_ends_with_its_block():
+    asked = []
+    chaos = Chaos(kill_rank=1, events=1, every_s=1e6, seed=0)
+    with (
+        pytest.raises(ZeroDivisionError),
+        chaos_while(chaos, pytest.fail, None, lambda: asked.append(1) or []),
+    ):
+        raise ZeroDivisionError
+    assert asked == []

@@ -1,0 +1,60 @@
+"""Taps, shapes and misfits of the inner outputs that two networks are compared by."""
+
+import numpy as np
+import pytest
+import torch
+
+from kdlab.errors import ModelError
+from kdlab.experiment.feature_setup import feature_job, row_of, teacher_taps, two_images
+from kdlab.features.attention import Attention
+from kdlab.features.hint import Hint
+from kdlab.models.cifar_resnet import CifarResNet
+
+TEACHER = CifarResNet(depth=8, width=(8, 8, 16, 16))
+STUDENT = CifarResNet(depth=8, width=(4, 4, 8, 8))
+
+
+@pytest.fixture
+def networks():
+    torch.manual_seed(0)
+    return TEACHER.build(10, 1).eval(), STUDENT.build(10, 1)
+
+
+def test_the_images_that_are_asked_are_two_of_the_datas_shape_and_always_the_same(digits):
+    data, _ = digits
+    views = two_images(data)
+    assert views.shape == (2, *data.shape)
+    assert views.dtype == torch.uint8
+    assert torch.equal(views, two_images(data))
+    assert not torch.equal(views[0], views[1])
+
+
+def test_a_job_has_taps_and_shapes_of_both_networks(digits, networks):
+    data, (teacher, student) = digits[0], networks
+    losses = [
+        Hint(teacher="blocks.2", student="blocks.1"),
+        Attention(teacher="blocks.0", student="blocks.0"),
+    ]
+    job = feature_job(losses, teacher, student, data)
+    assert job.classes == 10
+    assert len(job.taps) == len(job.own) == len(job.theirs) == 2
+    assert [shape[0] for shape in job.theirs] == [16, 8]  # channels
+    assert [shape[0] for shape in job.own] == [4 * 2, 4]
+    numbers = 10 + sum(int(np.prod(shape)) for shape in job.theirs)
+    assert job.outputs == numbers
+    taps = teacher_taps(losses, teacher, data)
+    assert row_of(taps, teacher, data) == numbers
+    assert student.training  # it was looked at, and is as it was
+
+
+def test_outputs_that_cannot_be_compared_are_named_with_their_loss(digits, networks):
+    data, (teacher, student) = digits[0], networks
+    losses = [
+        Attention(teacher="blocks.0", student="blocks.0"),
+        Attention(teacher="penultimate", student="blocks.1"),
+    ]
+    with pytest.raises(ModelError) as caught:
+        feature_job(losses, teacher, student, data)
+    said = str(caught.value)
+    assert said.startswith("features.1 (features/attention) compares blocks.1")
+    assert "with penultimate" in said

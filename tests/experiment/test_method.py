@@ -1,0 +1,162 @@
+"""What every method has from its base, and one training of a run in this process."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_experiments import ScriptedPool
+
+from kdlab.control.orders import CONTROL, Pause, append
+from kdlab.errors import RunStopped
+from kdlab.experiment.method import MemberTraining, MethodSpec, recipe_faults, short_name
+from kdlab.experiment.pools import Pools
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.soft_labels.none import NoTeacher
+from kdlab.train.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nothing(MethodSpec):
+    """Trains nothing; for what a method need not say."""
+
+    files = ("a.json", "b.json")
+
+    def train(self, training):
+        raise NotImplementedError
+
+
+@pytest.fixture
+def training(run_of, kdlab_home):
+    """Makes the only training of a spec: (training, events)."""
+
+    def make(spec, stop=lambda: False, pool=None):
+        events = []
+        setup = TrainingSetup(spec, stop=stop)
+        run = run_of(spec)
+        (member,) = spec.members()
+        folder = run.member(member.name)
+        folder.mkdir(parents=True)
+        made = MemberTraining(
+            setup=setup,
+            member=member,
+            run=run,
+            folder=folder,
+            emit=events.append,
+            pools=Pools(run, setup, events.append, stop, pool),
+            hosts=None,
+            chaos=lambda pool, ranks: nullcontext(),
+        )
+        return made, events
+
+    return make
+
+
+def loop_of(training):
+    return training.setup.loop(training.member, training.folder, training.emit)
+
+
+def test_a_loop_is_trained_here_to_its_end(spec, training):
+    one, events = training(spec("smoke/none"))
+    result = one.train_here(loop_of(one), one.folder)
+    assert result.steps == 3  # 96 samples, some of them for validation, in batches of 32
+    assert result.seen == len(one.setup.data.train)
+    assert result.parameters == sum(
+        p.numel()
+        for p in one.setup.loop(one.member, one.folder, one.emit).model.parameters()
+    )
+    assert (result.lost, result.repeated) == (0, 0)
+    assert load_file(result.model_path)
+    assert "epoch_done" in [e.KIND for e in events]
+
+
+def test_a_stopped_one_goes_on_from_its_checkpoint_to_the_same_student(
+    spec, training, tmp_path
+):
+    wanted = spec("smoke/none", train__epochs=2)
+    whole, _ = training(wanted)
+    expected = load_file(whole.train_here(loop_of(whole), whole.folder).model_path)
+    asked = []
+
+    def stop():
+        asked.append(1)
+        return len(asked) > 2
+
+    setup, other = TrainingSetup(wanted, stop=stop), tmp_path / "other"
+    loop = setup.loop(whole.member, other, lambda event: None)
+    with pytest.raises(RunStopped):
+        whole.train_here(loop, other)
+    again = whole.setup.loop(whole.member, other, lambda event: None)
+    result = whole.train_here(again, other)
+    found = load_file(result.model_path)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert result.lost == result.repeated == 0
+
+
+def test_soft_labels_come_from_the_teacher_of_the_experiment_or_another(spec, training):
+    one, _ = training(spec("smoke/in_process"))
+    asked = []
+
+    def other():
+        asked.append(1)
+        return one.setup.load_teacher()
+
+    one.train_here(loop_of(one), one.folder, load_teacher=other)
+    assert asked
+    plain = one.train_here(loop_of(one), one.folder / "none", source=NoTeacher())
+    assert plain.steps == 3
+
+
+def test_only_who_is_served_has_a_pool(spec, training):
+    pool = ScriptedPool()
+    alone, _ = training(spec("smoke/in_process"), pool=pool)
+    assert alone.pool is None
+
+
+def test_a_served_member_has_the_pool_of_whole_teachers_before_its_time_counts(
+    spec, training
+):
+    pool = ScriptedPool()
+    served, _ = training(spec("smoke/served"), pool=pool)
+    assert served.pool is pool
+    served.spec.method.prepare(served)
+    assert served.pools._up == {}
+
+
+def test_orders_of_the_run_reach_the_member_they_are_for(spec, training):
+    one, _ = training(spec("smoke/none"))
+    append(one.run.path, Pause(time=one.run.since + 1, member="somebody/else"))
+    steering = one.steering
+    steering.look(now=True)
+    assert not steering.paused
+    append(one.run.path, Pause(time=one.run.since + 1, member=one.member.name))
+    steering.look(now=True)
+    assert steering.paused
+    assert (one.run.path / CONTROL).exists()
+
+
+def test_what_a_method_need_not_say(spec, tmp_path):
+    method, wanted = Nothing(), spec("smoke/in_process")
+    assert list(method.compared(wanted)) == ["in_process"]
+    assert short_name(wanted.soft_labels) == "in_process"
+    assert method.compared(wanted)["in_process"] is wanted.soft_labels
+    assert isinstance(method.default_source(wanted), NoTeacher)
+    assert method.described(["none", "served", "cached"]) == "served"
+    assert method.described(["none", "in_process"]) == "in_process"
+    assert method.labelled(wanted) is wanted.train
+    assert not method.has_ranks(wanted)
+    assert not method.needs_pool(wanted)
+    assert list(method.faults(wanted)) == []
+    assert method.check(None) is None
+    assert method.summarise(wanted, None) == []
+    (tmp_path / "b.json").write_text("{}")
+    assert method.artifacts(tmp_path) == [str(tmp_path / "b.json")]
+
+
+def test_keys_of_a_recipe_that_a_method_does_not_have_are_faults_where_they_are_set():
+    assert list(recipe_faults(Recipe(), ("epochs", "lr"), "no")) == []
+    recipe = Recipe(epochs=Recipe().epochs + 1)
+    (fault,) = recipe_faults(recipe, ("epochs", "lr"), "local models have none")
+    assert fault.key == "train.epochs"
+    assert "local models have none" in fault.message

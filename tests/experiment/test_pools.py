@@ -1,0 +1,177 @@
+"""Pools of a run: started when they are asked for, once, with what their teachers must know."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from small_experiments import ScriptedPool
+
+from kdlab.cluster.coordination.coordinator_messages import PoolStatus
+from kdlab.cluster.pool import ComputingPoolSpec
+from kdlab.cluster.teachers.probe import identity_of, probe_images
+from kdlab.config import register
+from kdlab.experiment.deployed import deployment_of
+from kdlab.experiment.pools import Pools
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.train.teacher import PreparedTeachers
+
+HINT = [{"type": "features/hint", "teacher": "blocks.2", "student": "blocks.2"}]
+STARTED = []  # (deployment, folder, pool) of each start
+
+
+class ScriptedServing(ScriptedPool):
+    def wait(self, stop=lambda: False):
+        self.stop = stop
+        return PoolStatus(deployed="f", expired=0, renewals=0, students={}, teachers=())
+
+
+@register("cluster/scripted_pool_of_tests")
+@dataclass(frozen=True, kw_only=True)
+class ScriptedPools(ComputingPoolSpec):
+    """Starts nothing, and keeps what it was to serve."""
+
+    def start(self, deployment, folder):
+        STARTED.append((deployment, folder, ScriptedServing()))
+        return STARTED[-1][2]
+
+
+@pytest.fixture
+def pools_of(spec, run_of, kdlab_home):
+    """Makes the pools of a served experiment: (pools, setup, events)."""
+    STARTED.clear()
+
+    def make(**changes):
+        pool = {"type": "cluster/scripted_pool_of_tests"}
+        shared = changes.pop("shared", None)
+        setup = TrainingSetup(spec("smoke/served", teacher_pool=pool, **changes))
+        events = []
+        run = run_of(setup.spec)
+        stop = lambda: False  # noqa: E731
+        return Pools(run, setup, events.append, stop, shared), setup, events
+
+    return make
+
+
+def test_a_pool_is_started_once_for_all_who_need_it(pools_of):
+    pools, _, events = pools_of()
+    assert STARTED == []  # nobody has asked
+    first = pools.whole()
+    assert pools.whole() is first
+    ((_, folder, pool),) = STARTED
+    assert folder == pools.run.path / "pool"
+    assert [e.KIND for e in events] == ["pool_starting", "pool_ready"]
+    assert events[0].pool == "cluster/scripted_pool_of_tests"
+    assert events[1].address == pool.address
+    other = pools.started("local_models", pools._deployment)
+    assert other is not first
+    pools.close()
+    assert [pool.closed for _, _, pool in STARTED] == [1, 1]
+
+
+def test_a_shared_pool_is_used_and_left_open(pools_of):
+    shared = ScriptedServing()
+    pools, _, events = pools_of(shared=shared)
+    assert pools.whole() is shared
+    pools.close()
+    assert (shared.closed, STARTED, events) == (0, [], [])
+
+
+def test_teachers_are_told_model_data_and_the_answers_that_prove_them(pools_of):
+    pools, setup, _ = pools_of(train__batch=24)
+    pools.whole()
+    ((made, _, _),) = STARTED
+    (teacher,) = setup.teacher.members
+    assert [m.sha256 for m in made.members] == [teacher.sha256]
+    assert made.members[0].weights == str(teacher.weights)
+    assert made.members[0].model.get("weights") is None  # they are fetched
+    assert (made.num_classes, made.batch, made.shape) == (10, 24, setup.data.shape)
+    assert made.identity == identity_of(setup.data)
+    assert made.data == setup.spec.data.to_dict()
+    assert (made.by_reference, made.or_value) == (True, False)
+    assert made.teacher == f"{teacher.fingerprint}+auto"  # engines answer otherwise
+    assert made.combination is None
+    assert made.engine == "auto"  # as the pool says
+    answers = setup.load_teacher().infer(torch.from_numpy(probe_images(made.shape)))
+    assert np.allclose(made.reference, answers.numpy())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "ways"), [("value_uint8", (False, False)), ("auto", (True, True))]
+)
+def test_pixels_are_sent_where_the_source_says_so(pools_of, inputs, ways):
+    pools, _, _ = pools_of(soft_labels__inputs=inputs)
+    pools.whole()
+    ((made, _, _),) = STARTED
+    assert (made.by_reference, made.or_value) == ways
+
+
+def test_inner_outputs_are_served_behind_the_logits(pools_of):
+    pools, setup, _ = pools_of(features=HINT)
+    pools.whole()
+    ((made, _, _),) = STARTED
+    _, model, fingerprint = setup.tapped()
+    assert made.teacher == fingerprint
+    assert made.num_classes == model.num_classes > 10
+    assert made.engine == "eager"  # others are held to probabilities
+    assert made.members[0].model["type"] == "models/with_features"
+    assert np.array(made.reference).shape == (4, min(made.num_classes, 1024))
+
+
+def test_hidden_states_are_what_the_head_makes_logits_of(pools_of):
+    pools, setup, _ = pools_of(soft_labels__sends="hidden")
+    pools.whole()
+    ((made, _, _),) = STARTED
+    assert made.teacher == f"{setup.teacher.members[0].fingerprint}-hidden"
+    assert made.num_classes == 16
+    assert made.engine == "eager"
+    assert made.members[0].model["type"] == "models/headless"
+    _, head = setup.teacher_head
+    logits = setup.load_teacher().infer(torch.from_numpy(probe_images(made.shape)))
+    hidden = torch.tensor(made.reference, dtype=torch.float32)
+    assert torch.allclose(head(hidden), logits, atol=1e-5)
+
+
+def test_what_pool_and_source_say_reaches_the_deployment(spec, kdlab_home):
+    setup = TrainingSetup(spec("smoke/in_process"))
+    parts = {"x": {"source": "x = 1", "sha256": "s"}}
+    made = deployment_of(
+        setup.teacher, setup.data, data_spec={"type": "d"}, batch=8, components=parts,
+        by_reference=False, or_value=True, reference=((1.0,),),
+    )  # fmt: skip
+    assert (made.components, made.data) == (parts, {"type": "d"})
+    assert (made.by_reference, made.or_value, made.reference) == (False, True, ((1.0,),))
+
+
+def test_several_teachers_are_told_how_they_are_one(spec, kdlab_home, teacher_card):
+    two = [teacher_card, teacher_card | {"weight": 3.0}]
+    setup = TrainingSetup(spec("smoke/in_process", teacher=two))
+    plain = deployment_of(setup.teacher, setup.data, data_spec={}, batch=8)
+    assert [m.weight for m in plain.members] == [1.0, 3.0]
+    assert plain.combination is None  # the weights of the members say it
+    best = PreparedTeachers(setup.teacher.members, "best")
+    other = deployment_of(best, setup.data, data_spec={}, batch=8)
+    assert other.combination == best.combination
+    assert other.teacher != plain.teacher
+
+
+def test_orders_for_teachers_are_heard_while_a_pool_on_this_machine_is_up(
+    pools_of, local_pool, monkeypatch
+):
+    pool = local_pool()
+    pool.wait = lambda stop: PoolStatus(
+        deployed="f", expired=0, renewals=0, students={}, teachers=()
+    )
+    monkeypatch.setattr(ScriptedPools, "start", lambda self, deployment, folder: pool)
+    pools, _, _ = pools_of()
+    pools.whole()
+    (orders,) = pools._orders
+    assert orders._thread.is_alive()
+    pools.close()
+    assert not orders._thread.is_alive()
+
+
+def test_ranks_are_started_here_unless_workers_are_named(pools_of):
+    pools, _, _ = pools_of()
+    assert pools.hosts is None
+    pools.close()  # there is nothing to close
