@@ -1,0 +1,211 @@
+"""What there is in kdlab/, read from its source: lines, functions, imports and names.
+
+`budgets.toml` says how much there may be of it and `make house` prints it into the docs.
+"""
+
+import ast
+import re
+import tomllib
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+KDLAB = ROOT / "kdlab"
+FILES = sorted(KDLAB.rglob("*.py"))
+LONG_FILE, LONG_FUNCTION = 400, 60
+LOOSE = re.compile(r"\b(?:dict|Mapping)\[\s*str,\s*(?:Any|object)\s*\]")
+# The door and the main module belong to the files that do what they only name.
+TOGETHER = {"__init__.py": "session.py", "__main__.py": "cli.py"}
+
+
+@cache
+def text(path):
+    return path.read_text()
+
+
+@cache
+def tree(path):
+    return ast.parse(text(path))
+
+
+def place(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def lines(path):
+    """As `wc -l` counts them: code, comments, docstrings and empty lines."""
+    return text(path).count("\n")
+
+
+def module(path):
+    """The name by which it is imported; a package's is that of its folder."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module(path): path for path in FILES}
+
+
+def room(path):
+    """Folder directly under kdlab/, or file there."""
+    first = path.relative_to(KDLAB).parts[0]
+    return TOGETHER.get(first, first)
+
+
+def rooms():
+    """Lines of Python of each room."""
+    counted = {}
+    for path in FILES:
+        counted[room(path)] = counted.get(room(path), 0) + lines(path)
+    return counted
+
+
+def long_files():
+    return {place(p): lines(p) for p in FILES if lines(p) > LONG_FILE}
+
+
+def long_functions():
+    """From `def` to the last line, by file and name with that of its class."""
+    return {
+        f"{place(path)}::{name}": length
+        for path in FILES
+        for name, node in functions(tree(path))
+        if (length := node.end_lineno - node.lineno + 1) > LONG_FUNCTION
+    }
+
+
+def functions(node, outer=""):
+    for child in inner(node):
+        name = outer
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            name = f"{outer}.{child.name}".lstrip(".")
+            if not isinstance(child, ast.ClassDef):
+                yield name, child
+        yield from functions(child, name)
+
+
+def inner(node):
+    """Statements directly in it: the only nodes where imports and definitions are."""
+    for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+        yield from getattr(node, part, ())
+
+
+def statements(node, *, types=True):
+    """Itself and all statements in it, without types=True not those that only types need."""
+    todo = [node]
+    while todo:
+        child = todo.pop()
+        if types or not (
+            isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        ):
+            yield child
+            todo += inner(child)
+
+
+def loose_mappings():
+    """Annotations that promise nothing: `dict` or `Mapping` of `str` to `Any` or `object`."""
+    return sum(len(LOOSE.findall(text(path))) for path in FILES)
+
+
+def imported(node, *, types=True):
+    """Modules of kdlab that it imports, deferred and under `TYPE_CHECKING` too."""
+    found = set()
+    for child in statements(node, types=types):
+        if isinstance(child, ast.Import):
+            found |= {name.name for name in child.names}
+        elif isinstance(child, ast.ImportFrom) and child.module:
+            for name in child.names:
+                whole = f"{child.module}.{name.name}"
+                found.add(whole if whole in MODULES else child.module)
+    return found & MODULES.keys()
+
+
+def circles(*, types=True):
+    """Modules that import each other, as sorted lists."""
+    graph = {name: imported(tree(path), types=types) for name, path in MODULES.items()}
+    return circles_of(graph)
+
+
+def circles_of(graph):
+    """Of modules and what each imports."""
+    found = []
+    while (module := _in_a_circle(graph)) is not None:
+        importers = {name: {n for n in graph if name in graph[n]} for name in graph}
+        together = _reached(graph, module) & _reached(importers, module)
+        found.append(sorted(together))
+        graph = {n: others - together for n, others in graph.items() if n not in together}
+    return sorted(found)
+
+
+def _in_a_circle(graph):
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as circle:
+        return circle.args[1][0]
+    return None
+
+
+def _reached(graph, start):
+    seen, todo = set(), [start]
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += graph[name]
+    return seen
+
+
+def named_twice():
+    """Names of classes and type aliases that stand in several places."""
+    places = {}
+    for path in FILES:
+        for name in [*_classes(tree(path)), *aliases(tree(path))]:
+            places.setdefault(name, []).append(place(path))
+    return {name: where for name, where in sorted(places.items()) if len(where) > 1}
+
+
+def _classes(node):
+    return [child.name for child in statements(node) if isinstance(child, ast.ClassDef)]
+
+
+def aliases(node):
+    """`Points = Sequence[float]`, `Event = Started | Ended`, `type X = …`, `X: TypeAlias = …`.
+
+    Their names are written as those of classes are; a value's is not.
+    """
+    for child in node.body:
+        if isinstance(child, ast.Assign):
+            targets, typed = (
+                child.targets,
+                isinstance(child.value, ast.Subscript | ast.BinOp),
+            )
+        elif isinstance(child, ast.AnnAssign):
+            targets, typed = [child.target], "TypeAlias" in ast.unparse(child.annotation)
+        elif type(child).__name__ == "TypeAlias":  # Python 3.12
+            targets, typed = [child.name], True
+        else:
+            continue
+        for target in targets:
+            if typed and re.fullmatch(r"_?[A-Z][A-Za-z]*[a-z]\w*", ast.unparse(target)):
+                yield ast.unparse(target)
+
+
+def layers():
+    """Rooms from the top down, as import-linter holds them; rooms of a line side by side."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (found,) = (c["layers"] for c in contracts["contracts"] if c["type"] == "layers")
+    return [[name.removeprefix("kdlab.") for name in line.split(" | ")] for line in found]
+
+
+def about(name):
+    """First line of what a room, or a folder in it, says of itself."""
+    path = KDLAB / name / "__init__.py"
+    path = path if path.exists() else KDLAB / f"{name}.py"
+    return ast.get_docstring(tree(path)).splitlines()[0]
+
+
+def folders(name):
+    """Packages in a room, and in those."""
+    found = sorted((KDLAB / name).rglob("*/__init__.py"))
+    return [path.parent.relative_to(KDLAB / name).as_posix() for path in found]

@@ -1,0 +1,106 @@
+"""Marks and imports of tests are read as pytest and Python take them."""
+
+import ast
+
+import pytest
+from rules import house, suite
+
+TEXT = """
+import pytest
+from kdlab import errors
+from kdlab.run import catalogue, doctor
+from kdlab.tuning.space import spaces
+
+pytestmark = [pytest.mark.usefixtures("elsewhere"), pytest.mark.processes(" starts one ")]
+slow = pytest.mark.slow("three ranks")
+
+@slow
+@pytest.mark.parametrize("n", [1, pytest.param(2, marks=[pytest.mark.nightly("twice")])])
+def test_whole(n): assert doctor
+
+@pytest.fixture
+def place(): from kdlab.run import estimate; return catalogue.place
+
+class TestPart:
+    pytestmark = pytest.mark.gpu
+    def test_more(self): errors.KdlabError
+
+def helper(): pass
+"""
+
+
+@pytest.fixture
+def read(monkeypatch, tmp_path):
+    """Cases of a file with this text."""
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
+    monkeypatch.setattr(house, "ROOT", tmp_path)
+    (tmp_path / "tests").mkdir()
+
+    def cases(text, name="test_a.py"):
+        path = tmp_path / "tests" / name
+        path.write_text(text)
+        monkeypatch.setattr(suite, "FILES", [path])
+        suite.in_unit_tests.cache_clear()
+        return {case.name.partition("::")[2]: case for case in suite.cases_of(path)}
+
+    yield cases
+    suite.in_unit_tests.cache_clear()
+
+
+def test_marks_are_a_tests_own_its_classs_and_its_files(read):
+    cases = read(TEXT)
+    assert list(cases) == ["test_whole", "TestPart::test_more"]
+    whole, more = cases.values()
+    assert whole.has("slow")
+    assert whole.has("processes")
+    assert not whole.has("nightly")
+    assert whole.for_some == (suite.Mark("nightly", "twice"),)
+    assert whole.reasons() == ["starts one", "three ranks", "twice"]
+    assert more.has("gpu")
+    assert more.reasons() == ["starts one"]
+
+
+def test_a_file_of_whole_tests_shows_no_module(read):
+    read(TEXT)
+    assert suite.in_unit_tests() == set()
+
+
+def test_what_only_a_whole_test_uses_does_not_count(read):
+    read(
+        TEXT.replace("pytest.mark.processes", "pytest.mark.skipif").replace(
+            "mark.gpu", "mark.a"
+        )
+    )
+    assert suite.in_unit_tests() == {
+        "kdlab.errors",
+        "kdlab.run.catalogue",
+        "kdlab.run.estimate",
+    }
+    assert "kdlab.run.doctor" in suite.untested(["run"])
+    assert "kdlab.run.catalogue" not in suite.untested(["run"])
+
+
+def test_tests_have_the_names_that_pytest_gives_them(request):
+    here = {item.nodeid.split("[")[0] for item in request.session.items}
+    assert here <= suite.cases().keys()
+
+
+def test_circles_are_found_whole():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
+    assert house.circles_of(graph) == [["a", "b", "c"], ["d", "e"]]
+    assert house.circles_of({"a": {"b"}, "b": set()}) == []
+
+
+ALIASES = """
+A_B = list[int]
+Part = int | str
+Parts: TypeAlias = "Part"
+_Row = tuple[int]
+Same = Part
+T = TypeVar("T")
+made: dict[str, int] = {}
+"""
+
+
+def test_aliases_are_names_that_are_bound_to_types():
+    assert list(house.aliases(ast.parse(ALIASES))) == ["Part", "Parts", "_Row"]
