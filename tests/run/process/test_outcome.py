@@ -1,0 +1,183 @@
+"""The rows and means of a run's result, from reports that are made up."""
+
+import dataclasses
+import math
+from statistics import stdev
+
+import pytest
+from tests_support import event
+
+import kdlab
+from kdlab.events.log import EventLog
+from kdlab.experiment.folder import RunFolder
+from kdlab.run.process.outcome import outcome, row
+from kdlab.train.evaluate import Accuracy
+from kdlab.train.result import MemberReport
+
+COSTS = {"student": {"parameters": 10.0}}
+WAITED = {
+    "served_s": 10.0, "starved_s": 5.0, "queued_s": 6.0, "views_s": 1.0, "computed_s": 2.0,
+    "wire_s": 1.0,
+}  # fmt: skip
+
+
+def report(source="none", seed=0, top1=80.0, **more):
+    usual = dict(
+        last=Accuracy(top1, 99.0, 100),
+        best=Accuracy(top1 + 1, 99.5, 100),
+        validation_last=70.0,
+        validation_best=72.0,
+        best_epoch=1,
+        epochs=2,
+        steps=16,
+        samples_per_second=1000.0 + seed,
+        train_seconds=3.0,
+        seen=480,
+        lost=0,
+        repeated=1,
+        rolled_back=2,
+        figures={},
+        model_path="student.safetensors",
+        best_path="best.safetensors",
+        parameters=10,
+        member=f"{source}/seed{seed}",
+        source=source,
+        seed=seed,
+        wall_seconds=4.0,
+        teacher_top1=None,
+        costs={},
+    )
+    return MemberReport(**(usual | more))
+
+
+@pytest.fixture
+def told(tmp_path):
+    """The outcome of an experiment with these reports."""
+
+    def make(name, *reports, overrides=(), **more):
+        return outcome(
+            kdlab.load(f"smoke/{name}", *overrides).spec,
+            reports,
+            run=RunFolder(tmp_path),
+            experiment=name,
+            dataset="digits",
+            wall_seconds=9.0,
+            tracking_uri=None,
+            **more,
+        )
+
+    return make
+
+
+def test_one_training_is_the_whole_result(told, tmp_path):
+    found = told("none", report(costs=COSTS))
+    assert (found.run_id, found.run_dir) == (tmp_path.name, str(tmp_path))
+    assert (found.student_top1, found.student_top1_best) == (80.0, 81.0)
+    assert (found.student_top5, found.validation_top1) == (99.0, 70.0)
+    assert found.student_top1_std is None  # one seed has no deviation
+    assert (found.samples_seen, found.samples_repeated, found.samples_rolled_back) == (
+        480, 1, 2
+    )  # fmt: skip
+    assert (found.epochs, found.costs, found.teacher_top1) == (2, COSTS, None)
+    assert (found.status, found.method, found.source) == (
+        "finished",
+        "methods/student",
+        "none",
+    )
+    assert len(found.runs) == 1
+
+
+def test_over_seeds_accuracies_are_means_and_counts_are_sums(told):
+    reports = [report("cached", seed, top1) for seed, top1 in enumerate((80.0, 82.0, 87.0))]
+    found = told("cached", *reports, overrides=["seeds=[0, 1, 2]"])
+    assert found.student_top1 == pytest.approx(83.0)
+    assert found.student_top1_std == pytest.approx(stdev([80.0, 82.0, 87.0]))
+    assert found.samples_per_second == pytest.approx(1001.0)
+    assert (found.samples_seen, found.samples_repeated) == (1440, 3)
+    assert found.seeds == [0, 1, 2]
+
+
+def test_of_a_comparison_the_described_source_is_the_result_and_all_have_rows(told):
+    reports = [
+        report(source, seed, top1, teacher_top1=teacher)
+        for seed in (0, 1)
+        for source, top1, teacher in (("none", 50.0, None), ("cached", 80.0 + seed, 97.5))
+    ]
+    found = told("cached", *reports, overrides=["compare=[none, cached]", "seeds=[0, 1]"])
+    assert found.source == "cached"
+    assert found.student_top1 == pytest.approx(80.5)
+    assert found.samples_seen == 960  # of it alone
+    assert found.teacher_top1 == 97.5
+    assert [(r.source, r.seed) for r in found.runs] == [
+        ("none", 0), ("cached", 0), ("none", 1), ("cached", 1)
+    ]  # fmt: skip
+
+
+def test_what_no_training_has_is_none_and_what_one_lacks_is_left_out(told):
+    nothing = told("none", report(validation_last=math.nan, validation_best=math.nan))
+    assert nothing.validation_top1 is None
+    assert nothing.validation_top1_best is None
+    assert nothing.global_top1 is None
+    reports = [report(seed=0, validation_last=math.nan), report(seed=1)]
+    assert told("none", *reports).validation_top1 == 70.0
+
+
+def test_costs_are_of_the_first_that_could_be_measured(told):
+    reports = [report(seed=0), report(seed=1, costs=COSTS)]
+    assert told("none", *reports).costs == COSTS
+
+
+# Rows
+
+
+def test_a_row_has_the_figures_of_its_reader():
+    figures = {
+        "resends": 3.0, "volume_max": 600.0, "bytes_per_sample_reference": 12.0,
+        "bytes_per_sample_value": 0.0, "exchanged_bytes": 2_500_000.0,
+    }  # fmt: skip
+    found = row(report("served", figures=figures, more={"gap": 1.5}))
+    assert (found.resends, found.volume_max) == (3.0, 600.0)
+    assert found.bytes_per_sample == {"reference": 12.0}  # the way that was gone
+    assert found.exchanged_mb == 2.5
+    assert found.more == {"gap": 1.5}
+    assert (found.student_path, found.member) == ("student.safetensors", "served/seed0")
+
+
+def test_a_row_without_a_reader_has_none_of_them():
+    found = row(report())
+    assert (found.resends, found.volume_max, found.bytes_per_sample) == (0, 0, {})
+    assert (found.exchanged_mb, found.bottleneck, found.starved, found.verdict) == (
+        None,
+    ) * 4
+
+
+def test_a_row_names_the_slow_side():
+    found = row(report("served", figures=WAITED))
+    assert (found.bottleneck, found.starved) == ("teachers", 0.5)
+    assert "Teachers are the bottleneck" in found.verdict
+
+
+def test_every_number_of_a_row_can_be_written_as_json():
+    found = dataclasses.asdict(row(report(validation_last=math.nan)))
+    assert not [v for v in found.values() if isinstance(v, float) and math.isnan(v)]
+
+
+# Engines
+
+
+def joined(folder, *events):
+    log = EventLog(folder.events)
+    for kind, facts in events:
+        log.emit(event(kind, **facts))
+
+
+def test_engines_are_named_where_teachers_chose(told, tmp_path):
+    joined(
+        RunFolder(tmp_path),
+        ("teacher_joined", {"engine": "compiled float16, on a GPU"}),
+        ("teacher_joined", {"engine": "eager float32"}),
+        ("engine_changed", {"engine": "compiled float16, on another"}),
+    )
+    chosen = told("served", report("served"), overrides=["teacher_pool.engine=auto"])
+    assert chosen.teacher_engines == ["compiled float16", "eager float32"]
+    assert told("served", report("served")).teacher_engines == []  # eager was asked for
