@@ -4,7 +4,7 @@ import ast
 from dataclasses import dataclass
 from functools import cache
 
-from rules.house import MODULES, ROOT, imported, place, tree
+from rules.house import MODULES, ROOT, imported, place, statements, tree
 
 WHOLE = {"processes", "slow", "nightly", "gpu"}  # a test without these is a unit test
 FILES = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -97,46 +97,92 @@ def _reason(mark):
 
 @cache
 def in_unit_tests():
-    """Modules of kdlab that a unit test imports: it, its file or a function that is no test.
+    """Modules of kdlab that unit tests import, or fixtures, or what either of them calls.
 
-    What the head of a file imports counts where something that is no whole test uses it.
+    What the head of a file imports counts where something that is no whole test uses it. What
+    tests share in files of their own counts by what is used of it.
     """
-    found = set()
+    found, seen = set(), set()
     for path in FILES:
         if "gpu" in path.relative_to(ROOT / "tests").parts:
             continue
         here = cases_of(path)
         whole = [case.node for case in here if case.has(*WHOLE)]
-        if len(whole) == len(here):
+        if len(whole) < len(here):
+            roots = [n for n in tree(path).body if n not in whole and not _is_import(n)]
+            found |= _needed(path, roots, seen)
+    return found
+
+
+def _needed(path, roots, seen):
+    """Modules of kdlab that these nodes of a file need, and what they call in files of tests."""
+    found, todo, bound = set(), list(roots), _bound(path)
+    while todo:
+        node = todo.pop()
+        if node in seen:
             continue
-        found |= _imported_outside(tree(path), whole)
+        seen.add(node)
+        found |= imported(node)
+        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        todo += [bound[name] for name in names & bound.keys()]
+        for shared, name in _shared(node):
+            found |= _needed(shared, [_bound(shared)[name]], seen)
+        for fixture in {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}:
+            for shared in _conftests(path):
+                if fixture in _bound(shared):
+                    found |= _needed(shared, [_bound(shared)[fixture]], seen)
+            todo += [bound[fixture]] if fixture in bound else []
     return found
 
 
-def _imported_outside(module, left_out):
-    outside = [n for n in module.body if n not in left_out]
-    used = {
-        inner.id
-        for node in outside
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Name)
-    }
-    found = set()
-    for node in outside:
-        if isinstance(node, ast.ImportFrom | ast.Import):
+@cache
+def _bound(path):
+    """What each name at the top of a file stands for: a definition, or one name's import."""
+    found = {}
+    for node in tree(path).body:
+        if _is_import(node):
             for name in node.names:
-                bound = (name.asname or name.name).split(".")[0]
-                if bound in used:
-                    found |= imported(_only(node, name))
-        else:
-            found |= imported(node)
+                found[(name.asname or name.name).split(".")[0]] = _only(node, name)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                found |= {n.id: node for n in ast.walk(target) if isinstance(n, ast.Name)}
+        elif hasattr(node, "name"):
+            found[node.name] = node
     return found
+
+
+def _is_import(node):
+    return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def _only(node, name):
     if isinstance(node, ast.Import):
         return ast.Import(names=[name])
     return ast.ImportFrom(module=node.module, names=[name], level=node.level)
+
+
+def _shared(node):
+    """What it imports from files of tests: file and name."""
+    for child in statements(node):
+        if isinstance(child, ast.ImportFrom) and child.module in _files_of_tests():
+            path = _files_of_tests()[child.module]
+            yield from ((path, n.name) for n in child.names if n.name in _bound(path))
+        elif isinstance(child, ast.Import):
+            for path in (_files_of_tests().get(name.name) for name in child.names):
+                yield from ((path, name) for name in (_bound(path) if path else ()))
+
+
+@cache
+def _files_of_tests():
+    """By the names that tests import them by."""
+    return {
+        p.stem: p for p in (ROOT / "tests").rglob("*.py") if not p.stem.startswith("test_")
+    }
+
+
+def _conftests(path):
+    above = [folder / "conftest.py" for folder in path.parents]
+    return [p for p in above if p.is_relative_to(ROOT / "tests") and p.exists()]
 
 
 def untested(rooms):

@@ -40,11 +40,16 @@ def read(monkeypatch, tmp_path):
         path = tmp_path / "tests" / name
         path.write_text(text)
         monkeypatch.setattr(suite, "FILES", [path])
-        suite.in_unit_tests.cache_clear()
+        _forget()
         return {case.name.partition("::")[2]: case for case in suite.cases_of(path)}
 
     yield cases
+    _forget()
+
+
+def _forget():
     suite.in_unit_tests.cache_clear()
+    suite._files_of_tests.cache_clear()
 
 
 def test_marks_are_a_tests_own_its_classs_and_its_files(read):
@@ -78,6 +83,28 @@ def test_what_only_a_whole_test_uses_does_not_count(read):
     }
     assert "kdlab.run.doctor" in suite.untested(["run"])
     assert "kdlab.run.catalogue" not in suite.untested(["run"])
+
+
+SHARED = """
+from kdlab.run import catalogue, doctor
+import kdlab.run.reach
+
+def made(): return built()
+def built(): return catalogue
+def other(): return doctor
+"""
+
+
+def test_what_tests_share_counts_by_what_is_used_of_it(read, tmp_path):
+    (tmp_path / "tests" / "shared_runs.py").write_text(SHARED)
+    read("from shared_runs import made, other\ndef test_it(): made()")
+    assert suite.in_unit_tests() == {"kdlab.run.catalogue"}
+    (tmp_path / "tests" / "conftest.py").write_text(
+        "from shared_runs import other\n\n"
+        "@pytest.fixture\ndef run(): return other()\n\n@pytest.fixture\ndef no(): made()"
+    )
+    read("def test_it(run): pass", "test_b.py")
+    assert suite.in_unit_tests() == {"kdlab.run.doctor"}
 
 
 def test_tests_have_the_names_that_pytest_gives_them(request):
