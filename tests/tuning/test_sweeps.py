@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import optuna
 import psutil
@@ -63,7 +64,31 @@ def words(process):
         return ""
 
 
-@pytest.mark.processes
+@pytest.mark.slow("a sweep and its workers, each a Python with torch, twice")
+def test_a_killed_worker_and_a_stop_lose_no_trial(sweeps):
+    """The same command goes on; what a trial comes to is the mean of its seeds."""
+    small = {"overrides": {"train.epochs": 8}, "seeds": [3, 4], "trials": 3, "jobs": 2}
+    sweep = sweeps(TRAINED, **small)
+    until(lambda: list(select(sweep.folder.events, "trial_started")))
+    until(lambda: workers(sweep))[0].kill()
+    until(lambda: list(select(sweep.folder.events, "worker_lost")))
+    sweep.stop()
+    sweep.wait(timeout_s=600)
+    assert sweep.state == "stopped"
+    with pytest.raises(RunStopped, match=r"goes on with"):
+        _ = sweep.result
+    assert not workers(sweep)
+    sweep = sweeps(TRAINED, **small).wait(timeout_s=600)
+    assert sweep.state == "finished", sweep.status.error
+    assert counted(sweep) == [TrialState.COMPLETE] * 3
+    best = sweep.result["best"]
+    rows = RunFolder(Path(best["run_dir"])).raw_status().result["runs"]
+    each = [row["validation_top1"] for row in rows]
+    assert len(each) == 2
+    assert best["values"]["validation_top1"] == pytest.approx(sum(each) / 2)
+
+
+@pytest.mark.nightly
 def test_a_simulated_sweep(sweeps):
     sweep = sweeps(SIMULATED).wait(timeout_s=600)
     result = sweep.result
@@ -81,7 +106,7 @@ def test_a_simulated_sweep(sweeps):
     assert {"history.png", "pareto.png"} <= {p.name for p in sweep.pictures()}
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_the_best_of_an_earlier_sweep_is_tried_first(sweeps):
     first = sweeps(SIMULATED).wait(timeout_s=600).result
     warm = {"study": "small", "best": 2}
@@ -98,7 +123,7 @@ def test_the_best_of_an_earlier_sweep_is_tried_first(sweeps):
         sweeps(SIMULATED, "other", warm_start={"study": "smalls"})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_sweep_finds_confirms_and_keeps_the_best(sweeps, elsewhere):
     seeds = {"confirm": {"seeds": [11, 12]}}
     tracked = {"tracking": {"enabled": True}}
@@ -163,7 +188,7 @@ def in_mlflow(result, sweep):
 MANY = {"trials": 60, "overrides": {"steps": 60}, "jobs": 2}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_driver_killed_at_any_moment_loses_nothing(sweeps):
     """What was told stays told; trials under way are tried again; the number is kept."""
     chance, known = random.Random(5), {}
@@ -200,7 +225,7 @@ def list_of(sweep):
         return {}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_full_disk_loses_no_trial(sweeps):
     """The journal cannot grow; with room again the same command goes on."""
     sweep = sweeps(SIMULATED, **MANY | {"trials": 2000})
@@ -219,7 +244,7 @@ def test_a_full_disk_loses_no_trial(sweeps):
     assert {n: told(sweep)[n] for n in known} == known
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_full_disk_of_a_worker_ends_the_sweep_and_no_trial(sweeps):
     """Its weights cannot be written: that is no fault of the trial."""
     long = {"overrides": {"train.epochs": 12}, "trials": 4, "jobs": 1}
@@ -233,7 +258,7 @@ def test_a_full_disk_of_a_worker_ends_the_sweep_and_no_trial(sweeps):
     assert counted(sweep) == [TrialState.COMPLETE] * 4
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_sqlite_and_a_time_limit(sweeps):
     limits = {"storage": "sqlite", "time_limit_s": 3.0, "trials": 5000}
     sweep = sweeps(SIMULATED, **limits).wait(timeout_s=600)
@@ -245,7 +270,7 @@ def test_sqlite_and_a_time_limit(sweeps):
     assert known.n_trials == result["trials"]["total"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_trial_of_several_seeds_is_their_mean(sweeps):
     sweep = sweeps(TRAINED, seeds=[3, 4], trials=1).wait(timeout_s=600)
     run = RunFolder(sweep.path / "trials/small-0000")
@@ -254,7 +279,7 @@ def test_a_trial_of_several_seeds_is_their_mean(sweeps):
     assert sweep.result["best"]["values"]["validation_top1"] == pytest.approx(sum(each) / 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_worker_costs_its_trial_alone(sweeps):
     sweep = sweeps(TRAINED, overrides={"train.epochs": 12}, trials=6, jobs=2)
     until(lambda: list(select(sweep.folder.events, "trial_started")))
@@ -265,7 +290,7 @@ def test_a_killed_worker_costs_its_trial_alone(sweeps):
     assert counted(sweep) == [TrialState.COMPLETE] * 6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_trials_on_a_dask_cluster_survive_the_loss_of_a_machine(sweeps, two_workers):
     address, machines = two_workers
     sweep = sweeps(
@@ -283,7 +308,7 @@ def test_trials_on_a_dask_cluster_survive_the_loss_of_a_machine(sweeps, two_work
     assert list(select(sweep.folder.events, "worker_lost"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_ends_gracefully_and_the_same_command_goes_on(sweeps):
     long = {"overrides": {"train.epochs": 40}, "trials": 4, "jobs": 2}
     sweep = sweeps(TRAINED, **long)
@@ -300,7 +325,7 @@ def test_ctrl_c_ends_gracefully_and_the_same_command_goes_on(sweeps):
     assert attach_sweep("small").result == sweep.result
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_failed_trials_are_kept_with_their_error(sweeps):
     """A batch that the pool's upper threshold cannot hold is no spec; the search goes on."""
     batches = {"train.batch": {"choices": [16, 4096]}}
@@ -319,7 +344,7 @@ def test_failed_trials_are_kept_with_their_error(sweeps):
     assert "soft_labels.ut: is 512" in sweep.table()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_trials_share_one_pool_and_a_pruned_one_gives_its_teachers_back(sweeps):
     sweep = sweeps(
         TRAINED,
@@ -343,7 +368,7 @@ def test_trials_share_one_pool_and_a_pruned_one_gives_its_teachers_back(sweeps):
     assert "No trial ended well" in sweep.status.error
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_a_running_sweep_is_not_started_again(sweeps):
     sweep = sweeps(SIMULATED, trials=200, overrides={"steps": 400})
     until(lambda: sweep.state == "running")
@@ -353,7 +378,7 @@ def test_a_running_sweep_is_not_started_again(sweeps):
     sweep.wait(timeout_s=600)
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -371,18 +396,20 @@ def test_bad_input_ends_with_2_before_anything_starts(elsewhere, content, words)
     assert not (elsewhere / "runs").exists()
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_an_unknown_sweep_names_the_nearest(elsewhere):
     done = command("quickstar")
     assert done.returncode == 2
     assert "Nearest: quickstart" in done.stderr
 
 
-@pytest.mark.processes
-def test_the_command_ends_with_one_object(kdlab_home, elsewhere):
+@pytest.mark.processes("the command, its sweep and a worker: each a Python of its own")
+def test_the_command_ends_with_one_object(kdlab_home, elsewhere, kdlab_cli):
+    """A whole sweep of simulations, as people start it."""
+    few = {key: SIMULATED["space"][key] for key in ("cases.0.teachers", "lt")}
     path = elsewhere / "small.yaml"
-    path.write_text(yaml.safe_dump(SIMULATED))
-    done = command(str(path), "--json", "--trials", "5", "--study", "mine")
+    path.write_text(yaml.safe_dump(SIMULATED | {"space": few}))
+    done = command(str(path), "--json", "--trials", "5", "--jobs", "1", "--study", "mine")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert set(result) >= KEYS
@@ -390,9 +417,9 @@ def test_the_command_ends_with_one_object(kdlab_home, elsewhere):
     assert result["trials"]["total"] == 5
     other = elsewhere / "other.yaml"
     other.write_text(yaml.safe_dump(SIMULATED | {"overrides": {"steps": 33}}))
-    refused = command(str(other), "--study", "mine")
-    assert refused.returncode == 2
-    assert "another sweep" in refused.stderr
+    code, _, said = kdlab_cli("sweep", str(other), "--study", "mine")
+    assert code == 2
+    assert "another sweep" in said
     assert RunFolder(elsewhere / "runs/sweeps/mine").raw_status().state == "finished"
 
 
