@@ -4,6 +4,8 @@ import logging
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
+from typing import Self
 
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus, TeacherStatus
 from kdlab.cluster.deployers.deployer import Machines
@@ -20,32 +22,43 @@ _LONGEST_PAUSE_S = 60.0  # until machines that could not be had are asked for ag
 class DemandFollower:
     """Carries out papers/edl_dist/pool_size.py, twice a second; its unit is a machine."""
 
-    def __init__(self, machines: Machines, tls: Files | None, size: PoolSize) -> None:
-        self.machines, self.tls, self.size = machines, tls, size
+    def __init__(
+        self,
+        machines: Machines,
+        tls: Files | None,
+        size: PoolSize,
+        status: Callable[[str, Files | None], PoolStatus] = status_of,
+    ) -> None:
+        self.machines, self.tls, self.size, self._status_of = machines, tls, size, status
         self._closing = threading.Event()
         self._failures = 0  # in a row
         self._again_at = 0.0  # no machine is asked for before
         self._thread = threading.Thread(target=self._run, name="pool-demand", daemon=True)
+
+    def begin(self) -> Self:
+        """Follow it in a thread, until it is closed."""
         self._thread.start()
+        return self
 
     def _run(self) -> None:
         while not self._closing.wait(_TICK_S):
-            try:
-                self._tick(time.monotonic())
-            except SchedulerUnreachable as error:
-                logging.getLogger("kdlab").warning("pool: %s", error)
-            except Exception as error:  # a pool that never grew again would say nothing
-                pause_s = min(_LONGEST_PAUSE_S, 2.0**self._failures)
-                self._failures += 1
-                self._again_at = time.monotonic() + pause_s
-                logging.getLogger("kdlab").warning("pool: %s In %g s.", error, pause_s)
+            self.look(time.monotonic())
 
-    def _tick(self, now: float) -> None:
-        resize = self.size.on_tick(
-            level_of(
-                status_of(self.machines.address, self.tls), self.machines.wanted(), now
-            )
-        )
+    def look(self, now: float) -> None:
+        """One look; what goes wrong is said, and tried again later each time."""
+        try:
+            self._resize(now)
+        except SchedulerUnreachable as error:
+            logging.getLogger("kdlab").warning("pool: %s", error)
+        except Exception as error:  # a pool that never grew again would say nothing
+            pause_s = min(_LONGEST_PAUSE_S, 2.0**self._failures)
+            self._failures += 1
+            self._again_at = now + pause_s
+            logging.getLogger("kdlab").warning("pool: %s In %g s.", error, pause_s)
+
+    def _resize(self, now: float) -> None:
+        status = self._status_of(self.machines.address, self.tls)
+        resize = self.size.on_tick(level_of(status, self.machines.wanted(), now))
         if resize.withdraw:
             self.machines.withdraw(resize.withdraw)
         if resize.start and now >= self._again_at:

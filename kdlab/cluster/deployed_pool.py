@@ -155,7 +155,7 @@ class RunningDeployedPool:
     def _follower(self) -> DemandFollower:
         assert self.machines is not None
         size = PoolSize(self.spec.least, self.spec.most, self.spec.idle_s)
-        return DemandFollower(self.machines, self.tls, size)
+        return DemandFollower(self.machines, self.tls, size).begin()
 
     def wait(self, stop: Callable[[], bool] = lambda: False) -> PoolStatus:
         """They come when a student searches."""
@@ -240,7 +240,7 @@ def follow_demand(
     machines = DaskMachines(cluster)
     install(machines.address, tls)
     host_teachers(machines.address, tls, teachers, threads)
-    follower = DemandFollower(machines, tls, PoolSize(least, most, idle_s))
+    follower = DemandFollower(machines, tls, PoolSize(least, most, idle_s)).begin()
     try:
         yield follower
     finally:

@@ -13,7 +13,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,49 @@ class WorkerRoles:
     """What is read of how a scheduler describes a worker."""
 
     resources: dict[str, float] | None = None
+
+
+def for_ranks(workers: object) -> list[str]:
+    """Addresses of the workers that may train; teachers never do.
+
+    Args:
+        workers: by address, as the scheduler describes them.
+    """
+    known = typed(dict[str, WorkerRoles], workers)
+    roles = {worker: about.resources or {} for worker, about in known.items()}
+    named = sorted(w for w, has in roles.items() if RANK in has)
+    return named or sorted(w for w, has in roles.items() if TEACHER not in has)
+
+
+def with_keepers(address: str, tls: Files | None) -> list[str]:
+    """Addresses of all workers, each of which can keep ranks now.
+
+    Raises:
+        SchedulerUnreachable: nobody answers at the address.
+        ClusterError: no worker is there, or they cannot import kdlab.
+    """
+    check_address(address, tls=tls)
+    try:
+        found = for_ranks(register_plugin(address, tls, RankHost())["workers"])
+    except (OSError, ImportError, TimeoutError) as error:
+        raise ClusterError(
+            f"The workers of {address} cannot keep ranks: {error}. kdlab must be installed on "
+            "every machine of the cluster."
+        ) from error
+    if not found:
+        raise BadInput(
+            f"The Dask scheduler at {address} has no workers that may train: teachers are "
+            "never given ranks, and where some workers have the resource kdlab_rank, only "
+            "those are. Start one on each machine:\n"
+            f"    dask worker {address} --no-nanny --nthreads 1"
+        )
+    return found
+
+
+async def connections(tls: Files | None) -> ConnectionPool:
+    """Each worker by itself: one that does not answer must not keep the others waiting."""
+    secured = client_security(tls).get_connection_args("client") if tls else None
+    return await ConnectionPool(limit=4096, timeout=CALL_S, connection_args=secured)
 
 
 class HostedRank:
@@ -102,18 +145,19 @@ class HostedRank:
 
 
 class DaskHosts:
-    """The workers of a Dask cluster, as places for ranks.
+    """The workers of a Dask cluster, as places for ranks; raises what `with_keepers` does."""
 
-    Raises:
-        SchedulerUnreachable: nobody answers at the address.
-        ClusterError: no worker is there, or they cannot import kdlab.
-    """
-
-    def __init__(self, address: str, tls: Files | None = None) -> None:
-        check_address(address, tls=tls)
-        self.tls = tls
-        self.address = address
-        self.workers = _with_keepers(address, tls)
+    def __init__(
+        self,
+        address: str,
+        tls: Files | None = None,
+        *,
+        keepers: Callable[[str, Files | None], list[str]] = with_keepers,
+        connect: Callable[[Files | None], Awaitable[ConnectionPool]] = connections,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.workers = keepers(address, tls)
+        self.tls, self.address, self._connect, self._now = tls, address, connect, now
         self._ranks: list[HostedRank] = []
         self._said = "nothing"  # when it was last asked in vain
         self._heard: dict[str, float] = {}
@@ -190,14 +234,7 @@ class DaskHosts:
 
     async def _follow(self) -> None:
         settle()
-        # Each by itself: one that does not answer must not keep the others waiting.
-        self._pool = await ConnectionPool(
-            limit=4096,
-            timeout=CALL_S,
-            connection_args=None
-            if self.tls is None
-            else client_security(self.tls).get_connection_args("client"),
-        )
+        self._pool = await self._connect(self.tls)
         self._up.set()
         following = {w: asyncio.create_task(self._follow_one(w)) for w in self.workers}
         looked_at = time.monotonic()
@@ -222,7 +259,7 @@ class DaskHosts:
     async def _news(self, worker: str) -> None:
         ranks = {rank.name: rank for rank in self._ranks if rank.worker == worker}
         if not ranks:
-            self._heard[worker] = time.monotonic()
+            self._heard[worker] = self._now()
             return
         try:
             said = await self._once(worker, "kdlab_rank_news", {"names": list(ranks)})
@@ -232,7 +269,7 @@ class DaskHosts:
                 for rank in ranks.values():
                     rank.lost(f"The Dask worker at {worker} does not answer ({error}).")
             return
-        self._heard[worker] = time.monotonic()
+        self._heard[worker] = self._now()
         for name, rank in ranks.items():
             if name in news:
                 rank.hear(news[name])
@@ -258,36 +295,5 @@ class DaskHosts:
         return await within(CALL_S, call)
 
     def _is_lost(self, worker: str) -> bool:
-        heard = self._heard.setdefault(worker, time.monotonic())
-        return time.monotonic() - heard > _LOST_S
-
-
-def for_ranks(workers: object) -> list[str]:
-    """Addresses of the workers that may train; teachers never do.
-
-    Args:
-        workers: by address, as the scheduler describes them.
-    """
-    known = typed(dict[str, WorkerRoles], workers)
-    roles = {worker: about.resources or {} for worker, about in known.items()}
-    named = sorted(w for w, has in roles.items() if RANK in has)
-    return named or sorted(w for w, has in roles.items() if TEACHER not in has)
-
-
-def _with_keepers(address: str, tls: Files | None) -> list[str]:
-    """Addresses of all workers, each of which can keep ranks now."""
-    try:
-        found = for_ranks(register_plugin(address, tls, RankHost())["workers"])
-    except (OSError, ImportError, TimeoutError) as error:
-        raise ClusterError(
-            f"The workers of {address} cannot keep ranks: {error}. kdlab must be installed on "
-            "every machine of the cluster."
-        ) from error
-    if not found:
-        raise BadInput(
-            f"The Dask scheduler at {address} has no workers that may train: teachers are "
-            "never given ranks, and where some workers have the resource kdlab_rank, only "
-            "those are. Start one on each machine:\n"
-            f"    dask worker {address} --no-nanny --nthreads 1"
-        )
-    return found
+        heard = self._heard.setdefault(worker, self._now())
+        return self._now() - heard > _LOST_S

@@ -28,7 +28,7 @@ from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.errors import BadInput, ClusterError, SchedulerUnreachable
 from kdlab.papers.edl_dist.pool_size import PoolLevel, PoolSize
-from kdlab.supervision.children import Child
+from kdlab.supervision.children import Child, StartChild
 
 _TEACHER_BYTES = 350e6  # of a teacher's process, torch included, at least
 _PER_CORE = 16  # teachers: more would do nothing but take turns
@@ -100,13 +100,27 @@ class LocalPool(ComputingPoolSpec):
             )
 
     def start(self, deployment: Deployment, folder: Path) -> "RunningLocalPool":
-        return RunningLocalPool(self, deployment, folder)
+        pool = RunningLocalPool(self, deployment, folder)
+        pool.keep()
+        return pool
 
 
 class RunningLocalPool:
-    def __init__(self, spec: LocalPool, deployment: Deployment, folder: Path) -> None:
+    def __init__(
+        self,
+        spec: LocalPool,
+        deployment: Deployment,
+        folder: Path,
+        *,
+        start: StartChild = Child,
+        start_scheduler: Callable[..., tuple[Child, str]] = start_scheduler,
+        status: Callable[[str, Files | None], PoolStatus] = status_of,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.spec, self.folder, self.teacher = spec, folder, deployment.teacher
-        self.deployment = deployment
+        self.deployment, self._now = deployment, now
+        self._start_child, self._scheduler_from = start, start_scheduler
+        self._status_of = status
         self.files = own_files(spec.tls, folder)
         self.tls: Files | None = self.files
         self.scheduler, self.address = self._start_scheduler()
@@ -117,6 +131,9 @@ class RunningLocalPool:
         self._replaced: set[int] = set()  # pids of the dead that were seen to
         self._back_at: list[float] = []  # when teachers that died come back
         self._deaths = 0  # in a row, without one that became ready meanwhile
+        self._size: PoolSize | None = None
+        if spec.most is not None:
+            self._size = PoolSize(spec.least, spec.most, spec.idle_s)
         # Starting takes much memory and all cores: the others come as these are ready.
         self._still_to_start = max(0, spec.teachers - _AT_ONCE)
         try:
@@ -125,14 +142,17 @@ class RunningLocalPool:
         except BaseException:
             self.close()
             raise
-        if spec.most is not None or spec.replace_lost or self._still_to_start:
+
+    def keep(self) -> None:
+        """Look after it in a thread, where there is something to look after."""
+        if self.spec.most is not None or self.spec.replace_lost or self._still_to_start:
             self._keeper = threading.Thread(
                 target=self._keep, name="pool-keeper", daemon=True
             )
             self._keeper.start()
 
     def _start_scheduler(self, port: int = 0) -> tuple[Child, str]:
-        return start_scheduler(
+        return self._scheduler_from(
             self.deployment,
             self.folder,
             ttl_s=self.spec.ttl_s,
@@ -155,7 +175,7 @@ class RunningLocalPool:
             tls=self.tls,
             chaos=self.spec.chaos,
         )
-        child = Child(
+        child = self._start_child(
             "kdlab.cluster.teachers.teacher_server",
             config,
             self.folder / f"{name}.log",
@@ -166,7 +186,7 @@ class RunningLocalPool:
 
     def wait(self, stop: Callable[[], bool] = lambda: False) -> PoolStatus:
         if self.spec.teachers == 0:  # they come when a student searches
-            return status_of(self.address, self.tls)
+            return self._status()
         return wait_for_teacher(
             self.address, self.spec.start_s, self._hopeless, stop, tls=self.tls
         )
@@ -175,22 +195,24 @@ class RunningLocalPool:
         if not any(child.alive() for child in self.teachers):
             raise ClusterError(self.teachers[0].exit_report("ended before it could serve"))
 
+    def _status(self) -> PoolStatus:
+        return self._status_of(self.address, self.tls)
+
     def _keep(self) -> None:
-        """Scheduler and teachers that die come back; the number follows the demand."""
-        spec = self.spec
-        machine = None
-        if spec.most is not None:
-            machine = PoolSize(spec.least, spec.most, spec.idle_s)
         while not self._closing.wait(_TICK_S):
             try:
-                if self._still_to_start:
-                    self._start_more()
-                if spec.replace_lost:
-                    self._replace()
-                if machine is not None:
-                    self._resize(machine)
+                self.look()
             except (SchedulerUnreachable, ClusterError) as error:
                 logging.getLogger("kdlab").warning("pool: %s", error)
+
+    def look(self) -> None:
+        """Scheduler and teachers that die come back; the number follows the demand."""
+        if self._still_to_start:
+            self._start_more()
+        if self.spec.replace_lost:
+            self._replace()
+        if self._size is not None:
+            self._resize(self._size)
 
     def _start_more(self) -> None:
         """Teachers that were asked for and wait: as many as the ready ones make room for.
@@ -199,7 +221,7 @@ class RunningLocalPool:
             SchedulerUnreachable: it is being started again.
         """
         alive = sum(child.alive() for child in self.teachers)
-        starting = alive - len(status_of(self.address, self.tls).ready)
+        starting = alive - len(self._status().ready)
         for _ in range(min(self._still_to_start, max(0, _AT_ONCE - starting))):
             self._still_to_start -= 1
             self.add_teacher()
@@ -215,7 +237,7 @@ class RunningLocalPool:
             self.scheduler, _ = self._start_scheduler(urlsplit(self.address).port or 0)
         if self.spec.chaos or self.spec.most is not None:
             return  # chaos has its own timetable, a pool that grows its own measure
-        now = time.monotonic()
+        now = self._now()
         for child in self.teachers:
             if child.alive() or child.pid in self._replaced:
                 continue
@@ -232,8 +254,7 @@ class RunningLocalPool:
             self._deaths = 0
 
     def _all_are_ready(self) -> bool:
-        ready = status_of(self.address, self.tls).ready
-        return len(ready) >= sum(child.alive() for child in self.teachers)
+        return len(self._status().ready) >= sum(child.alive() for child in self.teachers)
 
     def _resize(self, machine: PoolSize) -> None:
         """Carry out kdlab/papers/edl_dist/pool_size.py, twice a second.
@@ -241,7 +262,7 @@ class RunningLocalPool:
         Raises:
             SchedulerUnreachable: it is being started again.
         """
-        status = status_of(self.address, self.tls)
+        status = self._status()
         resize = machine.on_tick(self._level(status))
         for _ in range(resize.start):
             self.add_teacher()
@@ -253,7 +274,7 @@ class RunningLocalPool:
         # Those that are still to be started count as starting: the pool does not start them twice.
         alive = sum(child.alive() for child in self.teachers) + self._still_to_start
         return PoolLevel(
-            time=time.monotonic(),
+            time=self._now(),
             missing=status.missing,
             t_t=sum(t.t_t for t in ready) / len(ready) if ready else 0.0,
             alive=alive,

@@ -6,6 +6,7 @@ A keeper that nobody asks for a while ends its ranks: their run is gone.
 import asyncio
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -40,6 +41,9 @@ class RankHost(WorkerPlugin):
     name = _PLUGIN
     idempotent = True  # another run's does not replace it, with the ranks it keeps
 
+    def __init__(self, start: Callable[..., LocalRank] = LocalRank) -> None:
+        self._start_rank = start
+
     def setup(self, worker: Worker) -> None:
         self.ranks: dict[str, LocalRank] = {}
         self.asked: dict[str, float] = {}
@@ -66,7 +70,7 @@ class RankHost(WorkerPlugin):
         environment = {}
         if (interface := interface_of(self.host)) is not None:
             environment["GLOO_SOCKET_IFNAME"] = interface
-        rank = LocalRank(module, config, Path(log), Path(pulse), environment)
+        rank = self._start_rank(module, config, Path(log), Path(pulse), environment)
         self.ranks[name], self.asked[name] = rank, time.monotonic()
         return rank.pid
 
@@ -116,9 +120,13 @@ class RankHost(WorkerPlugin):
     async def _end_the_forgotten(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_S)
-            for name, asked in list(self.asked.items()):
-                if name in self.ranks and time.monotonic() - asked > _UNASKED_S:
-                    await asyncio.to_thread(self._end, name)
+            await self.look(time.monotonic())
+
+    async def look(self, now: float) -> None:
+        """End those that nobody has asked for."""
+        for name, asked in list(self.asked.items()):
+            if name in self.ranks and now - asked > _UNASKED_S:
+                await asyncio.to_thread(self._end, name)
 
 
 def interface_of(host: str) -> str | None:

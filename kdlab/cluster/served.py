@@ -33,7 +33,7 @@ from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.soft_labels.compressed import MOST_DRAWS
 from kdlab.soft_labels.label_file import meta_for, own_folder
 from kdlab.soft_labels.source import Batch, MixedLabels, SourceContext, SourceSpec
-from kdlab.supervision.children import tail
+from kdlab.supervision.children import Child, StartChild, tail
 
 _MAX_MEMORY = 0.8  # of what is free
 # What reader and wires take from the spec as it is.
@@ -256,14 +256,17 @@ class Served(SourceSpec):
 
 
 class ServedSource:
-    def __init__(self, spec: Served, context: SourceContext) -> None:
+    def __init__(
+        self, spec: Served, context: SourceContext, start_reader: StartChild = Child
+    ) -> None:
         assert context.student_rate is not None
         self.spec, self.context = spec, context
         start = ReaderStart(epoch=context.start["epoch"], done=tuple(context.start["done"]))
         config = self._reader_config(start, max(context.student_rate(), ulp(1.0)))
         self.log = context.folder / "reader.log"
+        log, gpu = self.log, context.on_gpu
         self.reader = HeldReader(
-            config, self.log, context.report, context.stop, on_gpu=context.on_gpu
+            config, log, context.report, context.stop, on_gpu=gpu, start=start_reader
         )
         self._held: int | None = None  # slot of the batch that is trained on
         self._first: int | None = None

@@ -1,15 +1,22 @@
 """A real pool: a Dask scheduler and teachers, each a process of its own."""
 
+import asyncio
 import contextlib
+from dataclasses import replace
 
 import pytest
+from pool_in_process import PoolInProcess
+from safetensors.torch import load_file, save_file
 from tests_support import until
 
 from kdlab.cluster.local_pool import LocalPool
-from kdlab.cluster.served import Served
+from kdlab.cluster.reader.reader_wires import Wires
+from kdlab.cluster.served import Served, ServedSource
+from kdlab.cluster.teachers import inference
 from kdlab.cluster.wires.wire import ask
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
+from kdlab.config.seal import file_sha256
 from kdlab.data.samples import planned
 from kdlab.events.event import unheard
 from kdlab.experiment.deployed import deployment_of
@@ -58,32 +65,94 @@ def served(digits, tmp_path):
     """Makes served sources on a pool, with a record of what they report."""
     with contextlib.ExitStack() as stack:
 
-        def make(
-            pool,
-            *,
-            epochs=3,
-            batch=20,
-            start=None,
-            rate=500.0,
-            stop=lambda: False,
-            student="test",
-            **spec,
-        ):
-            data, data_spec = digits
-            samples = planned(data, data_spec.to_dict(), batch=batch, seed=3, epochs=epochs)
-            events = []
-            context = SourceContext(
-                samples=samples,
-                student=student,
-                folder=tmp_path,
-                pool=pool,
-                report=lambda event: events.append((event.KIND, event)),
-                stop=stop,
-                student_rate=lambda: rate,
-                start=start or {"epoch": 0, "done": []},
-            )
-            source = Served(**{"lt": 20, "ut": 200} | spec).build(context)
+        def make(pool, **how):
+            source, samples, events = served_by(pool, digits, tmp_path, **how)
             stack.callback(source.close)
             return source, samples, events
 
         yield make
+
+
+def served_by(
+    pool,
+    digits,
+    folder,
+    *,
+    epochs=3,
+    batch=20,
+    start=None,
+    rate=500.0,
+    stop=lambda: False,
+    student="test",
+    **spec,
+):
+    """(source, samples, what it reports)."""
+    data, data_spec = digits
+    samples = planned(data, data_spec.to_dict(), batch=batch, seed=3, epochs=epochs)
+    events = []
+    context = SourceContext(
+        samples=samples,
+        student=student,
+        folder=folder,
+        pool=pool,
+        report=lambda event: events.append((event.KIND, event)),
+        stop=stop,
+        student_rate=lambda: rate,
+        start=start or {"epoch": 0, "done": []},
+    )
+    made = Served(**{"lt": 20, "ut": 200} | spec)
+    if isinstance(pool, PoolInProcess):
+        pool.samples[student] = samples
+        return ServedSource(made, context, pool.start_reader), samples, events
+    return made.build(context), samples, events
+
+
+@pytest.fixture
+def pool_here(deployment, tmp_path, monkeypatch):
+    """Makes pools that are in this process (pool_in_process.py)."""
+    monkeypatch.setattr(inference, "_MEASURE_S", 0.002)
+    pools = []
+
+    def make(deployed=deployment, teachers=0, **options):
+        pools.append(PoolInProcess(deployed, tmp_path / f"pool{len(pools)}", **options))
+        for _ in range(teachers):
+            pools[-1].add_teacher()
+        return pools[-1]
+
+    async def connected(config):
+        (pool,) = (pool for pool in pools if pool.loop is asyncio.get_running_loop())
+        return pool.wires(config)
+
+    monkeypatch.setattr(Wires, "open", connected)
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+@pytest.fixture
+def served_here(digits, tmp_path):
+    """Makes served sources on a pool in this process, with a record of what they report."""
+    with contextlib.ExitStack() as stack:
+
+        def make(pool, **how):
+            source, samples, events = served_by(pool, digits, tmp_path, **how)
+            stack.callback(source.close)
+            return source, samples, events
+
+        yield make
+
+
+@pytest.fixture
+def spoilt(deployment, tmp_path):
+    """The same deployment with other weights in its file."""
+
+    def make(change):
+        (member,) = deployment.members
+        state = load_file(member.weights)
+        change(state)
+        path = tmp_path / "spoilt.safetensors"
+        save_file(state, path)
+        member = replace(member, weights=str(path), sha256=file_sha256(path))
+        return replace(deployment, members=(member,))
+
+    return make

@@ -34,6 +34,7 @@ def test_the_refusal_comes_before_anything_starts(kdlab_cli, elsewhere):
 def test_teachers_start_in_small_groups(monkeypatch):
     pool = object.__new__(local_pool.RunningLocalPool)
     pool.address, pool.tls, pool._still_to_start = "", None, 6
+    pool._status_of = lambda address, tls: Status
 
     class Alive:
         def alive(self):
@@ -43,7 +44,6 @@ def test_teachers_start_in_small_groups(monkeypatch):
         ready = ()
 
     pool.teachers = [Alive() for _ in range(4)]
-    monkeypatch.setattr(local_pool, "status_of", lambda address, tls: Status)
     monkeypatch.setattr(pool, "add_teacher", lambda: pool.teachers.append(Alive()))
     pool._start_more()
     assert len(pool.teachers) == 4  # none is ready: no more start

@@ -184,6 +184,7 @@ def test_the_slow_side_is_named_from_what_both_sides_measured(
     assert found.starved > 0.5
 
 
+@pytest.mark.processes
 def test_strict_order_is_the_plans(pools, served, deployment):
     source, samples, _ = served(pools(deployment), order="strict")
     indices = [batch.index for batch in source.epoch(0, ())]

@@ -25,7 +25,7 @@ from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped
 from kdlab.events.event import Emit, parse
 from kdlab.events.teachers import ReaderRestarted
 from kdlab.models.device_feed import pin, unpin
-from kdlab.supervision.children import Child, tail
+from kdlab.supervision.children import Child, StartChild, tail
 from kdlab.supervision.restarts import Restarts
 
 _TICK_S = 0.2  # how often a waiting trainer looks whether it should stop
@@ -41,6 +41,8 @@ class HeldReader:
         report: told of every event.
         stop: whether the user asked to stop.
         on_gpu: a GPU copies from its slots.
+        start: starts the process.
+        now: seconds, by which its restarts are counted.
     """
 
     def __init__(
@@ -51,8 +53,11 @@ class HeldReader:
         stop: Callable[[], bool],
         *,
         on_gpu: bool = False,
+        start: StartChild = Child,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config, self.log, self._on_gpu = config, log, on_gpu
+        self._start_child, self._now = start, now
         self._report, self._stop = report, stop
         self._last: dict[str, float] = {}  # figures, kept when the ring is gone
         self._restarts = Restarts(_RESTARTS, _RESTARTS_S)
@@ -87,7 +92,7 @@ class HeldReader:
             socket_fd=theirs.fileno(),
         )
         self._channel = Channel(ours)
-        self._child = Child(
+        self._child = self._start_child(
             "kdlab.cluster.reader.student_reader",
             config,
             self.log,
@@ -104,7 +109,7 @@ class HeldReader:
         last = self.figures()
         why = self._child.exit_report("ended during the run")
         self._end()
-        if not self._restarts.allowed(time.monotonic()):
+        if not self._restarts.allowed(self._now()):
             self._last = last
             raise ClusterError(f"{why}\nIt was started again {_RESTARTS} times.")
         first_line, batches = why.split("\n", 1)[0], len(self._done)

@@ -3,13 +3,14 @@
 A worker with the resource `kdlab_teacher` (dask worker --resources "kdlab_teacher=1", or the
 same option of any cluster class) becomes a host: its plugin starts teachers as processes of
 their own, which join the same scheduler as workers. They go with the worker, and one that
-dies is started again.
+dies is started again, a few times a minute at most.
 """
 
 import asyncio
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,9 +20,11 @@ from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.wires.roles import MEANT_TO_END, TEACHER
 from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import register_plugin
-from kdlab.supervision.children import Child
+from kdlab.supervision.children import Child, StartChild
+from kdlab.supervision.restarts import Restarts
 
 _TICK_S = 1.0
+_RESTARTS, _RESTARTS_S = 3, 60.0  # of each teacher, in so many seconds
 
 
 class TeacherHost(WorkerPlugin):
@@ -30,8 +33,12 @@ class TeacherHost(WorkerPlugin):
     name = "kdlab-teacher-host"
     idempotent = True  # another run's does not replace it, with the teachers it keeps
 
-    def __init__(self, teachers: int, threads: int, tls: Files | None) -> None:
+    def __init__(
+        self, teachers: int, threads: int, tls: Files | None, start: StartChild = Child
+    ) -> None:
         self.teachers, self.threads, self.tls = teachers, threads, tls
+        self.start, self.wanted = start, teachers
+        self.restarts = Restarts(_RESTARTS * teachers, _RESTARTS_S)
 
     def setup(self, worker: Worker) -> None:
         self.children: list[Child] = []
@@ -57,17 +64,22 @@ class TeacherHost(WorkerPlugin):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     async def _keep(self) -> None:
-        wanted = self.teachers
         while True:
-            for child in list(self.children):
-                if child.alive():
-                    continue
-                self.children.remove(child)
-                if child.process.returncode in MEANT_TO_END:
-                    wanted -= 1
-            while len(self.children) < wanted:
-                self.children.append(await asyncio.to_thread(self._start))
+            await self.look(time.monotonic())
             await asyncio.sleep(_TICK_S)
+
+    async def look(self, now: float) -> None:
+        """Those that died come back, unless they were meant to end or die too often."""
+        for child in list(self.children):
+            if child.alive():
+                continue
+            self.children.remove(child)
+            if child.process.returncode in MEANT_TO_END:
+                self.wanted -= 1
+        while len(self.children) < self.wanted:
+            if self.started >= self.teachers and not self.restarts.allowed(now):
+                return  # later
+            self.children.append(await asyncio.to_thread(self._start))
 
     def _start(self) -> Child:
         name = f"{self.machine}.{os.getpid()}.{self.started}"
@@ -82,7 +94,7 @@ class TeacherHost(WorkerPlugin):
             tls=self.tls,
         )
         environment = {"OMP_NUM_THREADS": str(self.threads)}
-        return Child(
+        return self.start(
             "kdlab.cluster.teachers.teacher_server",
             config,
             self.folder / f"{os.getpid()}-{self.started}.log",

@@ -1,0 +1,150 @@
+"""Machines by the demand of a pool: grown, given back, and asked for again after a failure."""
+
+import logging
+from itertools import pairwise
+
+import pytest
+from pool_status import status, teacher
+
+from kdlab.cluster.demand import DemandFollower, level_of
+from kdlab.errors import ClusterError, SchedulerUnreachable
+from kdlab.papers.edl_dist.pool_size import PoolSize
+
+
+class Machines:
+    """Those that were asked for are there at once, until `failure` is raised."""
+
+    address = "tls://there:1"
+
+    def __init__(self):
+        self.count, self.given_back, self.failure, self.asked = 0, [], None, []
+
+    def wanted(self):
+        return self.count
+
+    def grow(self, count):
+        self.asked.append(count)
+        if self.failure is not None:
+            raise self.failure
+        self.count += count
+
+    def withdraw(self, names):
+        self.given_back += names
+        self.count -= len(names)
+
+
+class Case:
+    def __init__(self, least=0, most=4, idle_s=10.0):
+        self.machines, self.said, self.now = Machines(), status(), 0.0
+        self.follower = DemandFollower(
+            self.machines, None, PoolSize(least, most, idle_s), self._status
+        )
+
+    def _status(self, address, tls):
+        assert address == self.machines.address
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+    def after(self, seconds):
+        """Machines that were asked for by then."""
+        self.now += seconds
+        before = len(self.machines.asked)
+        self.follower.look(self.now)
+        return sum(self.machines.asked[before:])
+
+
+def hosted(*names, state="free", t_t=100.0):
+    return [teacher(f"{name}.77.0", state, t_t) for name in names]
+
+
+def test_none_is_there_before_somebody_searches():
+    case = Case()
+    assert case.after(0.5) == case.after(60) == 0
+    case.said = status(missing=1000.0)
+    assert case.after(0.5) == 1
+
+
+def test_it_grows_by_what_is_missing_and_what_a_machine_gives():
+    case = Case(most=10)
+    case.said = status(*hosted("a", state="assigned"), missing=250.0)
+    case.machines.count = 1
+    assert case.after(0.5) == 3
+    assert case.after(0.5) == 0  # they are on their way
+
+
+def test_the_least_is_there_always():
+    case = Case(least=2)
+    assert case.after(0.5) == 2
+
+
+def test_machines_that_are_idle_are_given_back_and_others_not():
+    case = Case(idle_s=10.0)
+    case.machines.count = 2
+    case.said = status(*hosted("idle"), *hosted("used", state="assigned"))
+    for _ in range(3):
+        case.after(5)
+    assert case.machines.given_back == ["idle"]
+
+
+def test_a_machine_with_one_teacher_in_use_is_in_use():
+    level = level_of(
+        status(
+            teacher("m.1.0", "free", 100.0),
+            teacher("m.1.1", "assigned", 50.0),
+            teacher("n.1.0", "free", 30.0),
+            teacher("o.1.0", "registered"),
+        ),
+        alive=4,
+        now=7.0,
+    )
+    assert level.free == {"n": 30.0}
+    assert level.t_t == (150.0 + 30.0) / 2  # of a machine, with all its teachers
+    assert (level.alive, level.starting, level.time) == (4, 2, 7.0)
+
+
+def test_machines_that_cannot_be_had_are_asked_for_later_each_time(caplog):
+    case = Case()
+    case.machines.failure = ClusterError("the queue is closed.")
+    case.said = status(missing=1000.0)
+    asked_at = []
+    while len(asked_at) < 8:
+        if case.after(0.5):
+            asked_at.append(case.now)
+    gaps = [later - before for before, later in pairwise(asked_at)]
+    assert gaps == [1, 2, 4, 8, 16, 32, 60]
+    assert "pool: the queue is closed. In 1 s." in caplog.text
+
+
+def test_after_a_success_the_pauses_begin_anew():
+    case = Case(most=9)
+    case.said = status(missing=1000.0)
+    case.machines.failure = ClusterError("not now")
+    for seconds in (0.5, 1, 2):
+        assert case.after(seconds) == 1
+    case.machines.failure = None
+    assert case.after(4) == 1
+    case.machines.count = 0  # it was lost
+    case.machines.failure = ClusterError("not now")
+    assert case.after(0.5) == 1
+    assert case.after(1) == 1
+
+
+def test_a_scheduler_that_is_away_is_waited_for(caplog):
+    case = Case()
+    case.said = SchedulerUnreachable("tls://there:1", 5.0, "refused")
+    with caplog.at_level(logging.WARNING, "kdlab"):
+        case.after(0.5)
+    assert "tls://there:1" in caplog.text
+    case.said = status(missing=1.0)
+    assert case.after(0.5) == 1  # without a pause
+
+
+def test_closing_is_the_end_of_it(monkeypatch):
+    monkeypatch.setattr("kdlab.cluster.demand._TICK_S", 0.001)
+    case = Case(least=1)
+    follower = case.follower.begin()
+    follower.close()
+    assert not follower._thread.is_alive()
+    with pytest.raises(RuntimeError):
+        follower.begin()  # a thread starts once

@@ -1,0 +1,245 @@
+"""Teachers on this machine: who is started, who comes back and when, who is withdrawn."""
+
+import signal
+from types import SimpleNamespace
+
+import pytest
+from pool_status import status, teacher
+from scripted_children import Starts
+
+from kdlab.cluster.child_configs import TeacherConfig
+from kdlab.cluster.local_pool import LocalPool, RunningLocalPool
+from kdlab.cluster.wires.roles import FAILED, REFUSED, WITHDRAWN
+from kdlab.cluster.wires.security import Tls
+from kdlab.config.home import home
+from kdlab.errors import ClusterError, RunStopped
+from kdlab.testing.scripted import FakeClock
+
+ADDRESS = "tls://127.0.0.1:4321"
+
+
+@pytest.fixture
+def tls(tmp_path):
+    """Certificates as of a user: nothing is made, and nothing is deleted."""
+    paths = {name: tmp_path / name for name in ("ca", "cert", "key")}
+    for path in paths.values():
+        path.touch()
+    return Tls(**{name: str(path) for name, path in paths.items()})
+
+
+class Case:
+    """A pool without processes at second 100; `said` is what its coordinator says."""
+
+    def __init__(self, folder, **spec):
+        self.clock, self.starts, self.said = FakeClock(100.0), Starts(), status()
+        self.schedulers, self.how = Starts(), []
+        self.pool = RunningLocalPool(
+            LocalPool(**spec),
+            SimpleNamespace(teacher="fingerprint"),
+            folder,
+            start=self.starts,
+            start_scheduler=self._scheduler,
+            status=lambda address, tls: self.said,
+            now=self.clock,
+        )
+
+    def _scheduler(self, deployment, folder, **how):
+        self.how.append(how)
+        return self.schedulers("scheduler", None, folder), ADDRESS
+
+    def after(self, seconds):
+        """How many were started since, when it looks again."""
+        before = len(self.starts.children)
+        self.clock.advance(seconds)
+        self.pool.look()
+        return len(self.starts.children) - before
+
+
+@pytest.fixture
+def case(tmp_path, tls):
+    made = []
+
+    def make(**spec):
+        made.append(Case(tmp_path / "pool", **{"tls": tls} | spec))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.pool.close()
+
+
+def test_each_teacher_is_told_where_the_scheduler_is_and_who_it_is(case, tls, tmp_path):
+    starts = case(teachers=2, threads=3, chaos=True).starts
+    assert [child.module for child in starts.children] == [
+        "kdlab.cluster.teachers.teacher_server"
+    ] * 2
+    first, second = (child.config for child in starts.children)
+    assert first == TeacherConfig(
+        scheduler=ADDRESS,
+        name="teacher-0",
+        host="127.0.0.1",
+        threads=3,
+        scratch=str(tmp_path / "pool" / "scratch"),
+        device="auto",
+        number=0,
+        tls=tls.files(tmp_path),
+        chaos=True,
+    )
+    assert (second.name, second.number) == ("teacher-1", 1)
+    assert starts.children[0].options == {"environment": {"OMP_NUM_THREADS": "3"}}
+    assert starts.children[1].log == tmp_path / "pool" / "teacher-1.log"
+
+
+def test_its_scheduler_keeps_the_leases_as_long_as_it_was_told(case, tls, tmp_path):
+    (how,) = case(ttl_s=9.0, store="/somewhere/leases.json", start_s=7.0).how
+    assert how == {
+        "ttl_s": 9.0,
+        "tls": tls.files(tmp_path),
+        "store": "/somewhere/leases.json",
+        "port": 0,
+        "start_s": 7.0,
+    }
+
+
+def test_four_start_at_once_and_the_others_as_these_are_ready(case):
+    pool = case(teachers=6)
+    assert len(pool.starts.children) == 4
+    assert pool.after(1) == 0
+    pool.said = status(teacher("a"), teacher("b"), teacher("c", "registered"))
+    assert pool.after(1) == 2
+    pool.said = status(*map(teacher, "abcdef"))
+    assert pool.after(1) == 0
+
+
+def test_who_dies_comes_back_later_each_time(case):
+    pool = case(teachers=1)
+    waits = []
+    for _ in range(8):
+        pool.starts.children[-1].die(FAILED)
+        waits.append(0)
+        while not pool.after(0.5):  # it looks twice a second
+            waits[-1] += 0.5
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_a_teacher_that_became_ready_begins_the_count_anew(case):
+    pool = case(teachers=1)
+    for _ in range(3):
+        pool.starts.children[-1].die()
+        pool.after(0)
+        assert pool.after(60) == 1
+    pool.said = status(teacher("teacher-3"))
+    pool.after(0.5)
+    pool.starts.children[-1].die()
+    pool.said = status()
+    assert pool.after(0) == 0
+    assert pool.after(1) == 1
+
+
+@pytest.mark.parametrize("code", [WITHDRAWN, REFUSED])
+def test_who_was_meant_to_end_stays_away(case, code):
+    pool = case(teachers=2)
+    pool.starts.children[0].die(code)
+    assert pool.after(0) == pool.after(100) == 0
+    assert len(pool.starts.alive) == 1
+
+
+@pytest.mark.parametrize("spec", [{"replace_lost": False}, {"chaos": True}])
+def test_nobody_comes_back_where_that_is_not_wanted(case, spec):
+    pool = case(teachers=2, **spec)
+    pool.starts.children[0].die()
+    assert pool.after(0) == pool.after(100) == 0
+
+
+def test_a_scheduler_that_dies_comes_back_at_its_port(case):
+    pool = case(teachers=1)
+    dead = pool.pool.scheduler
+    dead.die()
+    pool.after(0.5)
+    assert [how["port"] for how in pool.how] == [0, 4321]
+    assert pool.pool.scheduler is not dead
+    assert dead.stops == 1  # its pipes are closed
+    assert pool.starts.alive  # teachers keep their models meanwhile
+
+
+def test_it_grows_to_what_students_miss_and_no_further(case):
+    pool = case(teachers=0, least=0, most=3)
+    assert pool.after(0.5) == 0
+    pool.said = status(missing=1e9)
+    assert pool.after(0.5) == 1  # how quick one is is not known yet
+    pool.said = status(teacher("teacher-0", "assigned", 100.0), missing=1e9)
+    assert pool.after(0.5) == 2
+    assert pool.after(0.5) == 0
+
+
+def test_one_that_is_idle_is_told_to_leave(case):
+    pool = case(teachers=2, least=1, most=2, idle_s=10.0)
+    slow, quick = pool.starts.children
+    pool.said = status(
+        teacher("slow", t_t=50.0, pid=slow.pid), teacher("quick", pid=quick.pid)
+    )
+    for _ in range(3):
+        pool.after(6)
+    assert slow.signals == [signal.SIGTERM]  # it drains first
+    assert quick.signals == []
+
+
+def test_a_pool_whose_teachers_have_all_ended_says_why(case):
+    pool = case(teachers=1)
+    pool.starts.children[0].die(REFUSED)
+    with pytest.raises(ClusterError, match="ended before it could serve"):
+        pool.pool._hopeless()
+    pool.pool.add_teacher()
+    pool.pool._hopeless()  # there is hope
+
+
+def test_without_a_first_teacher_nobody_waits(case):
+    pool = case(teachers=0, least=0, most=2)
+    assert pool.pool.wait() is pool.said
+
+
+def test_a_stop_is_heard_while_teachers_start(case):
+    with pytest.raises(RunStopped, match="while teachers were starting"):
+        case(teachers=1).pool.wait(lambda: True)
+
+
+def test_closing_ends_all_and_leaves_nothing_but_logs(case, tls, tmp_path):
+    pool = case(teachers=2)
+    scratch = tmp_path / "pool" / "scratch"
+    scratch.mkdir(parents=True)
+    (note,) = (home() / "pools").glob("127.0.0.1-4321.json")
+    pool.pool.close()
+    assert all(child.stops == 1 for child in pool.starts.children)
+    assert pool.schedulers.children[0].stops == 1
+    assert not scratch.exists()
+    assert not note.exists()
+    assert all((tmp_path / name).exists() for name in ("ca", "cert", "key"))  # a user's
+
+
+def test_certificates_that_were_made_for_it_go_with_it(case, tmp_path):
+    pool = case(teachers=1, tls=None).pool
+    made = [tmp_path / path for path in pool.files.values()]
+    assert all(path.exists() for path in made)
+    assert set(pool.files) == {"ca", "cert", "key", "token"}
+    pool.close()
+    assert not any(path.exists() for path in made)
+
+
+def test_a_teacher_that_cannot_be_started_leaves_no_other_behind(tmp_path, tls):
+    starts, schedulers = Starts(), Starts()
+
+    def start(*args, **options):
+        if len(starts.children) == 2:
+            raise OSError("no more processes")
+        return starts(*args, **options)
+
+    with pytest.raises(OSError, match="no more processes"):
+        RunningLocalPool(
+            LocalPool(teachers=3, tls=tls),
+            SimpleNamespace(teacher="fingerprint"),
+            tmp_path / "pool",
+            start=start,
+            start_scheduler=lambda *_, **how: (schedulers("", None, tmp_path), ADDRESS),
+        )
+    assert not starts.alive
+    assert not schedulers.alive
