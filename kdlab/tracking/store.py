@@ -7,6 +7,7 @@ killed meanwhile, leave tables half made, and MLflow refuses that file ever afte
 import logging
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -30,7 +31,11 @@ def client(uri: str) -> MlflowClient:
     return MlflowClient(address)
 
 
-def make_sure_of(path: Path) -> None:
+def _make(uri: str) -> None:
+    MlflowClient(uri).search_experiments(max_results=1)
+
+
+def make_sure_of(path: Path, make: Callable[[str], None] = _make) -> None:
     """An SQLite store with all its tables stands there; one at a time makes it.
 
     A half-made one that has no run is put aside.
@@ -43,7 +48,7 @@ def make_sure_of(path: Path) -> None:
         if not path.exists():
             new = path.with_name(f"{path.name}.new")
             new.unlink(missing_ok=True)  # of somebody who was killed
-            MlflowClient(f"{_SQLITE}{new}").search_experiments(max_results=1)
+            make(f"{_SQLITE}{new}")
             os.replace(new, path)
 
 

@@ -1,8 +1,10 @@
 """The MLflow file of a machine's runs: made once, whoever comes at the same time or is killed."""
 
+import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 
 import pytest
@@ -16,7 +18,8 @@ print(len(client(sys.argv[1]).search_experiments()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow("four Pythons with MLflow, one of which makes its tables")
+@pytest.mark.nightly
 def test_four_that_come_at_once_find_the_same_whole_store(tmp_path):
     """MLflow makes its tables without a lock: all four failed, and each run after them."""
     command = [
@@ -31,13 +34,48 @@ def test_four_that_come_at_once_find_the_same_whole_store(tmp_path):
     assert [process.communicate()[0] for process in all_four] == ["1\n"] * 4
 
 
+def test_one_at_a_time_makes_it_and_the_others_find_it_whole(tmp_path):
+    """A lock of the file holds threads as it holds processes."""
+    path, makers, found = tmp_path / "mlflow.db", [], []
+    others_wait = threading.Barrier(4)
+
+    def make(uri):
+        makers.append(uri)
+        new = uri.removeprefix("sqlite:///")
+        sqlite(new, "create table experiments (name text)")
+        assert not path.exists()  # nobody can open it yet
+        sqlite(new, "create table runs (name text)")
+
+    def come():
+        others_wait.wait()
+        make_sure_of(path, make)
+        with closing(sqlite3.connect(path)) as file:
+            found.append(len(file.execute("select * from sqlite_master").fetchall()))
+
+    threads = [threading.Thread(target=come) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(makers) == 1
+    assert found == [2, 2, 2, 2]
+
+
+def test_what_somebody_who_was_killed_left_is_made_anew(tmp_path):
+    path = tmp_path / "mlflow.db"
+    (tmp_path / "mlflow.db.new").write_bytes(b"half of it")
+    make_sure_of(path, lambda uri: sqlite(uri[10:], "create table experiments (name text)"))
+    assert path.read_bytes().startswith(b"SQLite")
+    assert not (tmp_path / "mlflow.db.new").exists()
+
+
 def sqlite(path, *statements):
     with closing(sqlite3.connect(path)) as file, file:
         for statement in statements:
             file.execute(statement)
 
 
-def test_a_half_made_store_is_put_aside(tmp_path, caplog):
+def test_a_half_made_store_is_put_aside(tmp_path, caplog, empty_store):
     path = tmp_path / "mlflow.db"
     sqlite(
         path,
@@ -45,6 +83,7 @@ def test_a_half_made_store_is_put_aside(tmp_path, caplog):
         "create table _alembic_tmp_experiments (name text)",
         "create table runs (name text)",
     )
+    make_sure_of(path, lambda uri: shutil.copyfile(empty_store, uri[10:]))
     made = client(f"sqlite:///{path}")
     assert [e.name for e in made.search_experiments()] == ["Default"]
     assert (tmp_path / "mlflow.db.half-made").exists()

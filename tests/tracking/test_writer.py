@@ -50,9 +50,9 @@ def started(uri, members):
 
 
 @pytest.fixture
-def folder(tmp_path):
-    run = tmp_path / "runs" / "r1"
-    run.mkdir(parents=True)
+def folder(runs):
+    run = runs / "r1"
+    run.mkdir()
     (run / "spec.yaml").write_text("train: {lr: 0.1}\n")
     (run / "student.safetensors").write_bytes(b"weights")
     (run / "student.json").write_text("{}")
@@ -261,7 +261,8 @@ def test_no_tracking_writes_nothing(folder):
     writer = Writer(folder)
     writer.step()
     assert writer.done
-    assert not (folder.parent / "mlflow.db").exists()
+    assert "uri" not in writer.state
+    assert MlflowClient(uri_of(folder)).get_experiment_by_name("my group") is None
     # Gone on with, and tracked from there.
     say(log, "run_started", **started(uri_of(folder), ["m"]))
     say(log, "run_done", state="finished")
