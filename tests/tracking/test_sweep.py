@@ -209,6 +209,7 @@ def test_fresh_seeds_are_runs_that_say_what_they_confirm(case):
         case.trained(path)
     failed = str(case.folder / "confirmed" / "as_it_is-12")
     case.say("repeat_done", run=failed, state="failed")
+    case.written()  # its runs are known from here on, and written at the next look
     found = case.written()
     best = found["confirmed best · seed 11"]
     other = found["as it is, confirmed · seed 12"]
