@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import load_file
 
 import kdlab
-from kdlab.errors import BadInput, NotFoundError, SpecError
+from kdlab.errors import NotFoundError
 from kdlab.events.log import select
 from kdlab.models.ensemble import Combination, combined
 from kdlab.models.exported import load_exported
@@ -265,75 +265,6 @@ def writes_to(process):
         return []
 
 
-FAULTS = {
-    "too_many_workers": (("method.workers=40",), "too few for 40 workers"),
-    "relabel_by_nothing": (
-        (*RELABELLED, "aggregation.relabel.type=soft_labels/in_process"),
-        "it must be of a pool",
-    ),
-    "relabel_ut": (
-        (*RELABELLED, *POOL, "aggregation.relabel.ut=20", "aggregation.relabel.lt=10"),
-        "must hold more than",
-    ),
-    "tau_0": (("method.compare.ma_dnn.aggregation.tau=0",), "must be >= 1"),
-    "mu": (("method.compare.ec_dnn.aggregation.compression.mu=1.5",), "mu"),
-    "tau_too_long": (
-        ("method.compare.ma_dnn.aggregation.tau=4000",),
-        "no communication would happen",
-    ),
-    "p_too_long": (
-        ("method.compare.ec_dnn.aggregation.compression.p_iterations=9999",),
-        "longer than the whole training",
-    ),
-    "all_reduce": (
-        ("method.compare={a: {aggregation: {type: train/aggregation/all_reduce}}}",),
-        "local models are averaged",
-    ),
-    "aggregation_and_compare": (
-        ("aggregation={type: train/aggregation/model_average}",),
-        "method.compare names its own",
-    ),
-    "unlike": (
-        (
-            "method.models=[{type: models/patch_net, patch: 8}, "
-            "{type: models/patch_net, patch: 4}, {type: models/patch_net, patch: 8}]",
-        ),
-        "unlike networks",
-    ),
-    "few_models": (("method.models=[{type: models/patch_net}]",), "1 networks for 3"),
-    "label_smoothing": (("train.label_smoothing=0.1",), "does not have it"),
-    "skewed": (
-        ("method.workers=11", "method.shards={kind: dirichlet, concentration: 0.0001}"),
-        "No deal of 240 images",
-    ),
-    "served_and_mu_1": (
-        (
-            "method.compare.ec_dnn.aggregation.compression.mu=1",
-            "soft_labels={type: cluster/served, lt: 20, ut: 99}",
-            "teacher={use: teachers/digits_tiny}",
-            "teacher_pool={use: teacher_pools/local, engine: eager}",
-        ),
-        "give it mu below 1",
-    ),
-    "one_student": (
-        (
-            "method={type: methods/student}",
-            "aggregation={type: train/aggregation/ensemble}",
-        ),
-        "method: {type: methods/ensemble} trains those",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_bad_input_is_found_before_anything_starts(kdlab_home, elsewhere, name):
-    overrides, said = FAULTS[name]
-    with pytest.raises((BadInput, SpecError)) as error:
-        experiment(*overrides).check()
-    assert said in str(error.value)
-    assert not (elsewhere / "runs").exists()
-
-
 @pytest.mark.processes
 def test_the_result_says_what_it_was(kdlab_home, elsewhere):
     run = experiment(*EC, "method.processes=false", "method.final=validation").start()
@@ -379,27 +310,3 @@ def test_every_rival_trains_to_its_end(kdlab_home, elsewhere):
         assert (folder / "student.safetensors").is_file()
         kept = "ensemble.yaml" if name == "codistillation" else "global.safetensors"
         assert (folder / kept).is_file()
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ("method.start=own", "aggregation={type: train/aggregation/diloco}"),
-            "remembers the weights that all begin with",
-        ),
-        (
-            ("method.workers=1", "aggregation={type: train/aggregation/codistillation}"),
-            "needs a neighbour",
-        ),
-        (
-            (
-                "aggregation={type: train/aggregation/streaming_diloco, tau: 200, fragments: 64}",
-            ),
-            "which 64 fragments do not divide",
-        ),
-    ],
-)
-def test_what_a_rival_cannot_have_is_found_before_the_start(words, said):
-    with pytest.raises(SpecError, match=said):
-        kdlab.load("smoke/ensemble", "method.compare={}", *words)

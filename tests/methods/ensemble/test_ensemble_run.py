@@ -1,0 +1,368 @@
+"""One member of an ensemble experiment: what its workers have, and what becomes of them."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from local_models import apart
+from safetensors.torch import load_file
+
+import kdlab
+from kdlab.errors import BadInput
+from kdlab.events.general import Note, Warned
+from kdlab.events.teachers import TeacherJoined, TeacherLost
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.methods.ensemble.checks import check
+from kdlab.methods.ensemble.ensemble_run import EnsembleRun
+from kdlab.methods.ensemble.exchange import fetch
+from kdlab.methods.ensemble.local_job import Prices
+from kdlab.methods.ensemble.model_workers import WorkersHere, looked_at
+from kdlab.methods.ensemble.round_driver import RoundDriver
+from kdlab.models.ensemble import Combination, combined
+from kdlab.models.exported import load_exported
+from kdlab.soft_labels.none import NoTeacherSource
+from kdlab.soft_labels.source import PoolAddress
+from kdlab.train.evaluate import evaluate
+
+SKEWED = "method.shards={kind: dirichlet, concentration: 0.05}"
+
+
+def run_of(*overrides, compare="{}", number=0, prices=None):
+    """The member of this number of a small experiment."""
+    spec = kdlab.load("smoke/ensemble", f"method.compare={compare}", *overrides).spec
+    member = spec.members()[number]
+    return EnsembleRun(spec.method, TrainingSetup(spec), member, prices)
+
+
+def averaging(*overrides, kind="model_average, tau: 3", **rest):
+    one = f"aggregation={{type: train/aggregation/{kind}}}"
+    return run_of("method.workers=2", "train.epochs=1", one, *overrides, **rest)
+
+
+def trained(own, folder, events=None):
+    """(outcome, result) with all workers in this process."""
+    emit = ([] if events is None else events).append
+    workers = WorkersHere(
+        lambda number: own.worker(number, folder, emit),
+        lambda worker: own.source(worker, "run", None),
+    )
+    outcome = RoundDriver(own.training(folder, emit), workers).run()
+    return outcome, own.result(outcome, folder)
+
+
+# What its workers have
+
+
+def test_a_variant_may_have_workers_and_epochs_of_its_own():
+    compare = (
+        "{a: {aggregation: {type: train/aggregation/none}, workers: 1, epochs: 2}, "
+        "b: {aggregation: {type: train/aggregation/none}, iterations: 7}}"
+    )
+    a, b = (run_of(compare=compare, number=k) for k in (0, 1))
+    assert (a.workers, b.workers) == (1, 3)
+    assert (a.recipe.epochs, b.recipe.epochs) == (2, 6)
+    assert a.timetable.iterations == 2 * 12  # 240 images in batches of 20
+    assert b.timetable.iterations == 7
+
+
+def test_each_worker_has_images_of_its_own():
+    own = run_of()
+    parts = [set(own.samples(k).plan.ids.tolist()) for k in range(3)]
+    assert set.union(*parts) == set(own.setup.data.train.tolist())
+    assert sum(map(len, parts)) == len(own.setup.data.train)
+
+
+def test_all_do_as_many_iterations_as_the_smallest_part_allows(tmp_path):
+    own = run_of(SKEWED, "train.epochs=8")
+    sizes = [own.samples(k).plan.batches for k in range(3)]
+    assert min(sizes) < max(sizes)
+    assert own.timetable.iterations == 8 * min(sizes)
+    # Who has more images has them in as many epochs as the iterations need.
+    most = max(range(3), key=lambda k: sizes[k])
+    worker = own.worker(most, tmp_path, lambda event: None)
+    assert worker.job.samples.plan.epochs == 8
+    assert worker.job.timetable == own.timetable
+
+
+def test_classes_that_a_worker_never_sees_are_said():
+    said = []
+    own = run_of(SKEWED, "train.epochs=8")
+    own.warn_of_unseen_classes(said.append)
+    (warning,) = said
+    assert isinstance(warning, Warned)
+    labels = own.setup.data.labels
+    for worker in range(3):
+        seen = len(np.unique(labels[own.samples(worker).plan.ids]))
+        assert (f"worker {worker} {10 - seen}" in warning.message) is (seen < 10)
+    said.clear()
+    run_of().warn_of_unseen_classes(said.append)
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "alike"),
+    [
+        ("model_average, tau: 3", "null", True),
+        ("model_average, tau: 3", "own", False),
+        ("none", "null", False),
+        ("none", "equal", True),
+    ],
+)
+def test_models_that_are_averaged_begin_alike(kind, start, alike):
+    own = averaging(f"method.start={start}", kind=kind)
+    before = torch.random.get_rng_state()
+    one, two = (dict(own.fresh(k).net.state_dict()) for k in (0, 1))
+    assert (apart(one, two) == 0) is alike
+    assert torch.equal(torch.random.get_rng_state(), before)  # no chance of others is spent
+    assert apart(one, dict(own.fresh(0).net.state_dict())) == 0
+
+
+def test_a_place_for_models_of_others_is_made_once_for_each_kind():
+    models = (
+        "method.models=[{type: models/patch_net, patch: 8}, "
+        "{type: models/patch_net, patch: 4}, {type: models/patch_net, patch: 8}]"
+    )
+    give = run_of(models).scratch(torch.device("cpu"))
+    first = give(0)
+    assert give(2) is first
+    other = give(1)
+    assert other is not first
+    assert give(1) is other
+
+
+def test_prices_and_the_link_of_the_spec_reach_whoever_counts(tmp_path):
+    prices = Prices(step_s=2.0, row_s=0.5)
+    own = averaging("method.gbit_per_s=8", prices=prices)
+    assert own.training(tmp_path, print).network.bytes_per_s == 1e9
+    assert own.worker(0, tmp_path, print).job.prices == prices
+
+
+def test_only_what_merely_averages_can_be_looked_at_between(tmp_path):
+    assert averaging().training(tmp_path, print).averaged is not None
+    for kind in ("diloco, tau: 3", "none"):
+        assert averaging(kind=kind).training(tmp_path, print).averaged is None
+
+
+# What can be wrong before a start
+
+
+def test_nothing_is_wrong_with_what_can_be_trained():
+    check(averaging())
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("model_average, tau: 7", "tau is 7, and each worker has 6 local iterations"),
+        (
+            "streaming_diloco, tau: 12, fragments: 2",
+            "2 fragments take turns, and 6 iterations have 1 communications",
+        ),
+        (
+            "ensemble, tau: 2, compression: {type: train/compression/distillation, "
+            "p_iterations: 9}",
+            "p_iterations is 9, longer than the whole training of 6",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_numbers(kind, said):
+    with pytest.raises(BadInput, match=said):
+        check(averaging(kind=kind))
+
+
+def test_who_chooses_by_validation_needs_some():
+    own = averaging(kind="soup, recipe: greedy")
+    check(own)
+    vars(own.setup)["data"] = replace(own.setup.data, validation=np.empty(0, np.int64))
+    with pytest.raises(BadInput, match=r"chooses by validation images, and .* has none"):
+        check(own)
+
+
+def test_parts_of_very_unlike_sizes_are_refused(monkeypatch):
+    parts = [
+        SimpleNamespace(plan=SimpleNamespace(ids=range(n), batches=6)) for n in (5, 120)
+    ]
+    own = averaging()
+    monkeypatch.setattr(EnsembleRun, "samples", lambda self, worker: parts[worker])
+    with pytest.raises(BadInput, match=r"5 to 120 images.*concentration"):
+        check(own)
+
+
+# What is asked of a pool that serves the models of all
+
+
+def served(*overrides):
+    """A member whose workers have a pool say what the others' models say."""
+    return run_of(
+        "method.workers=2",
+        "train.epochs=1",
+        "aggregation={type: train/aggregation/ensemble, tau: 3, compression: "
+        "{type: train/compression/distillation, p_iterations: 2, mu: 0.5}, "
+        "relabel: {type: cluster/served, lt: 40, ut: 100}}",
+        "teacher_pool={type: cluster/local_pool, teachers: 1, engine: eager}",
+        *overrides,
+    )
+
+
+def test_workers_ask_a_pool_in_the_order_of_their_batches(tmp_path, monkeypatch):
+    own, events, pulses, contexts = served(), [], [], []
+    assert own.relabels is not None
+    monkeypatch.setattr(type(own.relabels), "build", lambda self, c: contexts.append(c))
+    worker = own.worker(1, tmp_path, events.append, pulse=pulses.append)
+    pool = PoolAddress("tcp://127.0.0.1:1", "teacher-1", None)
+    start = worker.stream.start()
+    worker.job.opened(pool, worker.job.samples, start, 20)
+    (context,) = contexts
+    folder = tmp_path / "worker-1" / "relabel"
+    assert folder.is_dir()
+    assert (context.pool, context.start, context.outputs) == (pool, start, 20)
+    assert context.in_group
+    assert context.student == f"{folder}/teacher-1"
+    assert context.student_rate() > 1e5  # all that the pool can give: everybody waits
+    assert context.stop() is False
+    assert pulses == [0]  # whoever asks whether to stop is alive
+    for event in (
+        TeacherLost(teacher="t", why="x", resent=0),
+        Warned(message="w"),
+        Note(message="n"),
+    ):
+        context.report(event)
+    assert [e.KIND for e in events] == ["teacher_lost", "warning"]
+    assert TeacherJoined not in {type(e) for e in events}
+
+
+# What becomes of it
+
+RIVALS = {
+    "diloco": "diloco, tau: 3",
+    "streaming_diloco": "streaming_diloco, tau: 4, fragments: 2",
+    "papa": "papa, tau: 3",
+    "easgd": "easgd, tau: 3",
+    "bmuf": "bmuf, tau: 3",
+    "dart": "dart, tau: 3",
+    "soup": "soup",
+    "codistillation": "codistillation, tau: 3",
+}
+
+
+@pytest.fixture(scope="module")
+def rivals(tmp_path_factory):
+    """(folder, outcome, result) of each, trained to its end once."""
+    made = {}
+    for name, kind in RIVALS.items():
+        folder = tmp_path_factory.mktemp(name)
+        made[name] = folder, *trained(averaging(kind=kind), folder)
+    return made
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_every_rival_leaves_a_student_and_a_global_model(rivals, name):
+    folder, outcome, result = rivals[name]
+    assert result.lost == result.repeated == 0
+    assert result.global_top1 > 0
+    assert result.seen == 240
+    assert len(outcome.models) == 2
+    assert (folder / "student.safetensors").is_file()
+    kept = "ensemble.yaml" if name == "codistillation" else "global.safetensors"
+    assert (folder / kept).is_file()
+
+
+def test_rivals_exchange_what_they_say_they_do(rivals):
+    sent = {
+        name: result.figures["exchanged_bytes"] for name, (_, _, result) in rivals.items()
+    }
+    whole = sent["papa"]  # the model in each of two communications
+    for name in ("diloco", "easgd", "bmuf", "dart", "codistillation"):
+        assert sent[name] == pytest.approx(whole, rel=0.1), name
+    # Half of it in each of three, and all of it once, in the end.
+    assert sent["streaming_diloco"] == pytest.approx(0.75 * whole, rel=0.1)
+    assert sent["soup"] == pytest.approx(0.5 * whole, rel=0.1)
+
+
+def test_an_ensemble_is_kept_as_a_card_of_teachers(tmp_path):
+    own = averaging(kind="none")
+    outcome, result = trained(own, tmp_path)
+    card = yaml.safe_load((tmp_path / "ensemble.yaml").read_text())
+    paths = [one["model"]["weights"] for one in card["teacher"]]
+    assert len(paths) == 2
+    networks = [load_exported(path).eval() for path in paths]
+    for network, file in zip(networks, outcome.models, strict=True):
+        assert apart(dict(network.net.state_dict()), fetch(file)) == 0
+    data = own.setup.data
+    whole = combined(networks, Combination.of([1.0, 1.0]))
+    assert evaluate(whole, data, data.test, 256).top1 == pytest.approx(result.global_top1)
+    assert result.diff_lg == pytest.approx(
+        np.mean([look.diff_lg for look in outcome.looks]), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("final", ["training_loss", "validation"])
+def test_the_student_is_the_best_by_what_the_spec_says(tmp_path, final):
+    own = averaging(f"method.final={final}", kind="none")
+    events = []
+    outcome, _ = trained(own, tmp_path, events)
+    # As if the first had learnt its own images best and the second did best on validation.
+    *before, last = outcome.looks
+    last = replace(last, validation_locals=[30.0, 20.0])
+    outcome = replace(outcome, losses={0: 0.1, 1: 0.2}, looks=[*before, last])
+    result = own.result(outcome, tmp_path)
+    by = {"training_loss": 0, "validation": 1}[final]
+    student = load_file(tmp_path / "student.safetensors")
+    assert apart(student, load_file(outcome.models[by].path)) == 0
+    best = load_file(tmp_path / "best.safetensors")
+    assert apart(best, load_file(outcome.models[1].path)) == 0
+    assert (result.validation_last, result.validation_best) == (70 + 10 * by, 80.0)
+    assert (result.last == result.best) is (final == "validation")
+
+
+def test_rounds_without_a_worker_are_lost_samples(tmp_path):
+    own = averaging(kind="none")
+    outcome, whole = trained(own, tmp_path)
+    assert whole.lost == 0
+    account = replace(outcome.account, steps=outcome.account.steps - 3)
+    result = own.result(replace(outcome, account=account), tmp_path)
+    assert result.lost == 3 * 20
+    assert result.workers == 2
+    assert result.figures["iterations"] == result.steps == 6
+
+
+def test_what_an_average_says_is_computed_from_the_files(tmp_path):
+    own = averaging()
+    outcome, _ = trained(own, tmp_path)
+    said = own.training(tmp_path, print).averaged(outcome.models)
+    assert said.shape == (len(looked_at(own.setup.data)), 10)
+    assert said.sum(1) == pytest.approx(np.ones(len(said)), abs=1e-5)
+    wrong = (
+        said[-len(own.setup.data.test) :].argmax(1)
+        != own.setup.data.labels[own.setup.data.test]
+    )
+    assert 100 * wrong.mean() == pytest.approx(outcome.looks[-1].global_)
+
+
+def test_the_form_of_a_compression_is_that_of_the_last_models(tmp_path):
+    own = averaging(
+        kind="ensemble, tau: 3, compress_last: true, compression: "
+        "{type: train/compression/pruning, sparsity: 0.75, p_iterations: 2}"
+    )
+    outcome, result = trained(own, tmp_path)
+    paths = [tmp_path / "student.safetensors", *(file.path for file in outcome.models)]
+    for path in paths:
+        for name, weight in load_file(path).items():
+            if weight.dim() >= 2:
+                assert int((weight == 0).sum()) >= int(0.75 * weight.numel()), (path, name)
+    assert result.figures["iterations"] == 6
+    assert result.steps == 6 + 2 * 2
+
+
+def test_the_source_of_batches_goes_on_where_the_worker_stands(tmp_path):
+    own = averaging()
+    worker = own.worker(0, tmp_path, print)
+    next(worker.stream.take(NoTeacherSource(worker.job.samples), 1))
+    worker.stream.taken = 2
+    source = own.source(worker, "run", None)
+    first = next(iter(source.epoch(0, {0, 1})))
+    assert first.ids.tolist() == worker.job.samples.batches(0)[2].tolist()
+    assert (tmp_path / "worker-0").is_dir()
