@@ -1,0 +1,239 @@
+"""What each command calls with what was typed, what it prints where, and how it ends."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from asked_runs import ARun, Asked, Shown, told
+
+from kdlab import cli
+from kdlab.commands import (
+    bench,
+    completion,
+    data,
+    doctor,
+    examine,
+    export,
+    new,
+    predict,
+    recipes,
+    reproduce,
+    runs,
+    show,
+    simulate,
+    teacher,
+    ui,
+)
+from kdlab.commands import list as listing
+from kdlab.errors import BadInput, RunFailed
+
+
+def test_runs_lists_compares_or_syncs(typed, monkeypatch):
+    lists = told(monkeypatch, "kdlab.run.runs", Shown(text="r1 finished"))
+    compared = told(monkeypatch, "kdlab.run.compare", Shown(text="lr differs"))
+    told(monkeypatch, "kdlab.run.outputs.tracking_sync.sync_all", "r1: 3 rows\nr2: 1 row")
+    assert typed(runs, "-n", "3")[1] == "r1 finished\n"
+    assert typed(runs, "--compare", "r1", "r2")[1] == "lr differs\n"
+    code, out, _ = typed(runs, "--sync", "--json")
+    assert (code, json.loads(out)) == (0, {"written": ["r1: 3 rows", "r2: 1 row"]})
+    assert (lists, compared) == ([(3,)], [("r1", "r2")])
+
+
+@pytest.mark.parametrize(("broken", "code"), [([], 0), (["a.png"], 1)])
+def test_data_fails_where_an_image_is_broken(typed, monkeypatch, broken, code):
+    sheet = Shown(text="10 images", broken=broken, write=Path)
+    calls = told(monkeypatch, "kdlab.run.outputs.data_sheet.look_at", sheet)
+    ended, out, err = typed(data, "photos", "size=70", "--html", "p.html", "--json")
+    assert (ended, json.loads(out)) == (code, {"text": "10 images"})
+    assert "written to p.html" in err
+    assert calls[0][:2] == ("photos", "size=70")
+
+
+@pytest.mark.parametrize(("state", "code"), [("ok", 0), ("missing", 1)])
+def test_doctor_fails_where_something_is_missing(typed, monkeypatch, state, code):
+    findings = [{"name": "torch", "state": state}]
+    told(monkeypatch, "kdlab.run.doctor.examine", findings)
+    told(monkeypatch, "kdlab.run.doctor.printed", "a table")
+    ended, out, err = typed(doctor, "--json")
+    assert (ended, json.loads(out), err) == (code, findings, "a table\n")
+
+
+def test_examine_says_where_its_page_is(typed, found):
+    page = Shown(text="98 %", save=lambda path: Path(path).absolute())
+    one = ARun(examine=page)
+    found(one)
+    _, out, err = typed(examine, "r1", "--split", "validation", "--out", "e.html", "--json")
+    assert one.calls == [("examine", "validation", 2000)]
+    assert json.loads(out) == {"text": "98 %", "page": str(Path("e.html").absolute())}
+    assert "Page: " in err
+
+
+MADE = "none/seed0\nout.onnx (3 networks)\nand more"
+
+
+def test_export_says_training_and_file(typed, monkeypatch):
+    calls = told(monkeypatch, "kdlab.run.outputs.export.export_student", MADE)
+    _, out, _ = typed(export, "r1", "--to", "onnx", "--out", "out.onnx", "--json")
+    assert json.loads(out) == {"member": "none/seed0", "written": "out.onnx", "text": MADE}
+    assert calls[0][0] == "r1"
+    assert calls[0][1] | {"to": "onnx", "out": "out.onnx"} == calls[0][1]
+
+
+def test_a_global_model_is_exported_as_safetensors_alone(typed, monkeypatch):
+    calls = told(monkeypatch, "kdlab.run.outputs.export.export_global", MADE)
+    with pytest.raises(BadInput, match="leave --to away"):
+        typed(export, "r1", "--global", "--to", "onnx")
+    assert typed(export, "r1", "--global")[0] == 0
+    assert calls == [("r1", {"out": None, "member": None})]
+
+
+def test_an_export_to_a_place_that_cannot_be_written(typed, monkeypatch):
+    def full(*_arguments, **_options):
+        raise OSError("No space left")
+
+    monkeypatch.setattr("kdlab.run.outputs.export.export_student", full)
+    with pytest.raises(BadInput, match=r"cannot be written to \.: No space left"):
+        typed(export, "r1")
+
+
+def test_list_show_and_recipes_read_the_registry(typed):
+    _, out, _ = typed(listing, "losses", "--json")
+    names = [entry["name"] for entry in json.loads(out)["kinds"]["losses"]]
+    assert "losses/hinton" in names
+    assert "temperature" in typed(show, "losses/hinton")[1]
+    _, out, err = typed(show, "smoke/none", "train.epochs=3", "--json")
+    assert "train.epochs" in err
+    assert json.loads(out)
+    _, out, err = typed(recipes, "--json")
+    assert json.loads(out)["recipes"]
+    assert err
+
+
+def test_new_says_what_it_made(typed, monkeypatch):
+    chosen = SimpleNamespace(config="photos/x", reasons=["small images"], seconds=60.0)
+    made = SimpleNamespace(config=Path("c.yaml"), notebook=Path("n.ipynb"), chosen=chosen)
+    calls = told(monkeypatch, "kdlab.run.new.new", made)
+    _, out, _ = typed(new, "mine", "--data", "photos", "--minutes", "2", "--json")
+    assert json.loads(out) == {
+        "config": "c.yaml", "notebook": "n.ipynb", "chosen": "photos/x",
+        "reasons": ["small images"], "seconds": 60.0,
+    }  # fmt: skip
+    (name, wishes, options), *_ = calls
+    assert (name, wishes.data, wishes.minutes) == ("mine", "photos", 2.0)
+    assert options["force"] is False
+
+
+def test_predict_hands_over_its_images(typed, monkeypatch):
+    calls = told(monkeypatch, "kdlab.run.outputs.prediction.answers", Shown(text="a cat"))
+    _, out, err = typed(predict, "r1", "a.png", "b.png", "--top", "2", "--json")
+    assert (json.loads(out), err) == ({"predictions": {"text": "a cat"}}, "a cat\n")
+    assert calls[0][:3] == ("r1", ["a.png", "b.png"], 2)
+
+
+def test_a_simulation_has_table_and_report(typed, monkeypatch):
+    calls = told(monkeypatch, "kdlab.run.simulations.simulate", ({"name": "t"}, "table"))
+    _, out, err = typed(simulate, "edl_dist/table3", "students=2", "--json")
+    assert (json.loads(out), err) == ({"name": "t"}, "table\n")
+    assert calls[0][:2] == ("edl_dist/table3", ["students=2"])
+
+
+def test_reproduce_without_a_name_lists(typed, monkeypatch):
+    told(monkeypatch, "kdlab.reproduce.command.known", {"ec_dnn/table1": "errors"})
+    assert typed(reproduce)[1] == f"{'ec_dnn/table1':22}errors\n"
+    with pytest.raises(BadInput, match="Say what to reproduce"):
+        typed(reproduce, "measurement.repeats=5")
+
+
+def test_reproduce_parts_names_from_settings(typed, monkeypatch):
+    result = Asked(table="a table", facts={"name": "t"})
+    result.files, result.figures = [Path("t.csv")], [Path("f.png")]
+    calls = told(monkeypatch, "kdlab.reproduce.command.reproduce", [result])
+    _, out, err = typed(
+        reproduce, "t", "measurement.repeats=5", "--simulate-only", "--json"
+    )
+    names, overrides, options = calls[0]
+    assert (names, overrides) == (["t"], ["measurement.repeats=5"])
+    assert (options["measures"], options["keeps"]) == (False, False)
+    assert json.loads(out) == {"name": "t", "figures": ["f.png"]}
+    assert err == "a table\nt.csv\n"
+    told(monkeypatch, "kdlab.reproduce.command.reproduce", [result, result])
+    assert len(json.loads(typed(reproduce, "t", "u", "--json")[1])["reproductions"]) == 2
+
+
+def test_a_bench_takes_what_it_has(typed, monkeypatch):
+    from kdlab.report.figures import figure, report
+
+    made = report("overhead", [figure("import_s", 0.5, "s", "<= 1")])
+    calls = told(monkeypatch, "kdlab.bench.overhead.measure", made)
+    _, out, _ = typed(bench, "overhead", "--repeats", "3")
+    assert "holds" in out
+    assert calls[0][0]["repeats"] == 3
+    assert set(calls[0][0]) == {"repeats", "say"}
+    with pytest.raises(BadInput, match="overhead has no settings"):
+        typed(bench, "overhead", "root=photos")
+    with pytest.raises(BadInput, match="overhead has no parts"):
+        typed(bench, "overhead", "--only", "served")
+
+
+def test_teacher_joins_as_it_was_told(typed, monkeypatch, tmp_path):
+    calls = told(monkeypatch, "kdlab.run.join.join", 3)
+    code, *_ = typed(
+        teacher, "tcp://10.0.0.1:8786", "--insecure", "--threads", "2", "--name", "gpu0",
+        "--patience", "5", "--model", "teachers/x",
+    )  # fmt: skip
+    assert code == 3
+    ((config, model),) = calls
+    assert model == "teachers/x"
+    assert (config.scheduler, config.name, config.threads) == (
+        "tcp://10.0.0.1:8786",
+        "gpu0",
+        2,
+    )
+    assert (config.patience_s, config.device, config.notice) == (5.0, "auto", None)
+
+
+def test_ui_serves(typed, monkeypatch):
+    calls = told(monkeypatch, "kdlab.run.ui.serve_ui", 0)
+    assert typed(ui, "--port", "5001", "--open")[0] == 0
+    assert calls == [(5001, None, {"browser": True})]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_says_what_belongs_into_a_shells_file(typed, shell):
+    assert "register-python-argcomplete" in typed(completion, shell)[1]
+
+
+def test_the_tab_key_knows_names(monkeypatch, elsewhere):
+    given = []
+    monkeypatch.setattr("argcomplete.autocomplete", given.append)
+    whole = cli.parser()
+    completion.complete(whole)
+    assert given == [whole]
+    commands = whole._subparsers._group_actions[0].choices
+    completers = {
+        f"{command} {action.dest}": action.completer()
+        for command, own in commands.items()
+        for action in own._actions
+        if hasattr(action, "completer")
+    }
+    assert "quickstart" in completers["run experiment"]
+    assert not [name for name in completers["run experiment"] if name.startswith("sweeps/")]
+    assert "losses/hinton" in completers["show name"]
+    assert "data/digits" in completers["show name"]
+    assert completers["stop run"] == ["last"]
+    assert "quickstart" in completers["sweep sweep"]
+
+
+def test_a_fault_is_no_word_to_complete():
+    def broken():
+        raise OSError("gone")
+
+    assert completion._quietly(broken)(prefix="x") == []
+
+
+def test_errors_have_their_exit_codes(monkeypatch, capsys):
+    for error, code in ((BadInput("no"), 2), (RunFailed("no"), 1)):
+        monkeypatch.setattr(ui, "do", lambda _, error=error: (_ for _ in ()).throw(error))
+        assert cli.main(["ui"]) == code
+        assert capsys.readouterr().err == "no\n"

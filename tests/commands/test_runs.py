@@ -1,0 +1,233 @@
+"""Commands that start, watch and change runs: what they ask of them, and how they end."""
+
+import json
+import signal
+from types import SimpleNamespace
+
+import pytest
+from asked_runs import ARun, Asked, Shown, told
+
+from kdlab import cli
+from kdlab.commands import (
+    attach,
+    chaos,
+    control,
+    resume,
+    run,
+    scale,
+    stop,
+)
+from kdlab.commands.command import tell_tracking
+from kdlab.errors import BadInput, RunFailed
+from kdlab.events.general import Warned
+
+FINISHED = {"run_dir": "runs/r1", "tracking_uri": "sqlite:///x"}
+
+
+def test_attach_shows_a_finished_runs_table_and_result(typed, found, monkeypatch):
+    one = ARun(FINISHED, table="| 98 % |")
+    monkeypatch.setattr("kdlab.run.Run", ARun)
+    found(one)
+    code, out, err = typed(attach, "r1", "--json")
+    assert code == 0
+    assert json.loads(out) == FINISHED
+    assert "| 98 % |" in err
+    assert "Compare in MLflow: kdlab ui" in err
+    assert "kdlab export r1" in err
+    assert one.calls == [("wait", "see"), ("table",)]
+
+
+def test_ctrl_c_leaves_a_run_that_is_watched(typed, found):
+    names = found(ARun(wait=KeyboardInterrupt()))
+    code, out, err = typed(attach)
+    assert (code, out, names) == (0, "", ["last"])
+    assert "r1 goes on" in err
+
+
+def test_a_sweep_has_its_outcome(typed, found):
+    one = ARun({"study": "s"})
+    one.outcome = "best: lr=0.1"
+    names = found(one)
+    assert typed(attach, "sweeps/s") == (0, "best: lr=0.1\n", "")
+    assert names == ["s"]
+
+
+@pytest.mark.parametrize(("words", "how"), [([], "stop"), (["--now"], "kill")])
+def test_stop_waits_for_the_end(typed, found, words, how):
+    one = ARun()
+    found(one)
+    code, out, _ = typed(stop, "r1", *words, "--json")
+    assert (code, json.loads(out)) == (0, {"run_id": "r1", "state": "stopped"})
+    assert one.calls == [(how,), ("wait",)]
+
+
+def test_scale_says_how_many(typed, found):
+    one = ARun()
+    found(one)
+    code, out, err = typed(scale, "r1", "3", "--json")
+    assert (code, json.loads(out)) == (0, {"run_id": "r1", "ranks": 3})
+    assert one.calls == [("scale", 3)]
+    assert "asked for 3 ranks" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        (["pause"], ("pause",)),
+        (
+            ["set", "soft_labels.ut=700", "lr=1e-1"],
+            ("set", {"soft_labels.ut": 700.0, "lr": 0.1}),
+        ),
+        (["kill-teacher", "teacher-0"], ("kill_teacher", "teacher-0")),
+    ],
+)
+def test_control_calls_the_order_of_its_name(typed, found, words, call):
+    one = ARun()
+    found(one)
+    code, out, _ = typed(control, "r1", *words, "--json")
+    assert code == 0
+    assert one.calls == [call]
+    assert json.loads(out) == {"run_id": "r1", "order": words[0], "values": words[1:]}
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["pause", "now"], "pause takes no values"),
+        (["kill-teacher"], "takes the name of one teacher"),
+        (["set", "lr=much"], "'lr=much' is not KEY=NUMBER"),
+    ],
+)
+def test_control_refuses_what_an_order_does_not_take(typed, found, words, fault):
+    one = ARun()
+    found(one)
+    with pytest.raises(BadInput, match=fault):
+        typed(control, "r1", *words)
+    assert not one.calls
+
+
+def test_set_without_values_shows_what_can_be_set(typed, found):
+    knob = SimpleNamespace(name="lr", value=0.25, range="> 0")
+    found(ARun(knobs=[knob]))
+    assert typed(control, "r1", "set")[1] == "lr = 0.25  (> 0)\n"
+
+
+def test_chaos_ends_what_it_began_whatever_happens(typed, found, monkeypatch):
+    trouble = Asked(wait=KeyboardInterrupt())
+    calls = told(monkeypatch, "kdlab.run.handle.chaos.chaos", trouble)
+    one = ARun()
+    found(one)
+    with pytest.raises(KeyboardInterrupt):
+        typed(chaos, "r1", "kill_teacher=1", "every_s=5")
+    assert trouble.calls == [("wait",), ("stop",)]
+    (run_, line, settings), *_ = calls
+    assert (run_, settings) == (one, {"kill_teacher": 1, "every_s": 5})
+    trouble.answers, trouble.done = {}, 2
+    trouble.spec = SimpleNamespace(events=3)
+    line(Warned(message="the disk is full"))
+    code, out, _ = typed(chaos, "r1", "kill_teacher=1")
+    assert code == 0
+    assert "the disk is full" in out
+    assert out.endswith("2 of 3 events hit somebody.\n")
+
+
+def test_a_started_run_is_reported_and_ctrl_c_is_as_it_was(typed, monkeypatch):
+    before = signal.getsignal(signal.SIGINT)
+    one = ARun(FINISHED, table="| 98 % |", tracking="it is late")
+    experiment = Asked(start=one)
+    calls = told(monkeypatch, "kdlab.run.load", experiment)
+    code, out, err = typed(run, "smoke/none", "train.epochs=1")
+    assert code == 0
+    assert calls == [("smoke/none", "train.epochs=1")]
+    assert out == "\n| 98 % |\n\n"
+    assert "MLflow: it is late" in err
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_detached_run_is_not_waited_for(typed, monkeypatch):
+    one = ARun()
+    told(monkeypatch, "kdlab.run.load", Asked(start=one))
+    code, out, err = typed(run, "smoke/none", "--detach", "--json")
+    assert code == 0
+    assert json.loads(out) == {"run_id": "r1", "run_dir": "runs/r1"}
+    assert "kdlab attach r1" in err
+    assert not one.calls
+
+
+def test_ctrl_c_stops_and_twice_ends(monkeypatch, capfd):
+    class Pressed(ARun):
+        def wait(self, see, since):
+            self.calls.append(("wait",))
+            for _ in range(2):
+                signal.raise_signal(signal.SIGINT)
+
+    one = Pressed()
+    told(monkeypatch, "kdlab.run.load", Asked(start=one))
+    code = run.do(cli.parser().parse_args(["run", "smoke/none"]))
+    assert code == 130
+    assert one.calls == [("wait",), ("stop",), ("kill",)]
+    err = capfd.readouterr().err
+    assert "stopping: what is under way is saved" in err
+    assert "kdlab resume r1" in err
+
+
+def test_ctrl_c_before_anything_began(monkeypatch, capfd):
+    class Slow(Asked):
+        def start(self, say):
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    told(monkeypatch, "kdlab.run.load", Slow())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run.do(cli.parser().parse_args(["run", "smoke/none"]))
+        assert (
+            signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        )  # no traceback of a second one
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "interrupted before anything was started" in capfd.readouterr().err
+
+
+def test_a_run_that_failed_raises_its_reason(typed, monkeypatch):
+    one = ARun(RunFailed("it failed"))
+    told(monkeypatch, "kdlab.run.load", Asked(start=one))
+    with pytest.raises(RunFailed, match="it failed"):
+        typed(run, "smoke/none")
+
+
+def test_a_dry_run_starts_nothing(typed, monkeypatch):
+    experiment = Asked(estimate=Shown(text="2 minutes"))
+    told(monkeypatch, "kdlab.run.load", experiment)
+    code, out, _ = typed(run, "smoke/none", "--dry-run")
+    assert (code, out) == (0, "2 minutes\n")
+    assert [call[0] for call in experiment.calls] == ["check", "estimate"]
+
+
+def test_torchrun_has_its_line(typed, monkeypatch):
+    experiment = Asked(prepare_for_torchrun=ARun())
+    experiment.resolved = {"aggregation": {"ranks": 4}}
+    told(monkeypatch, "kdlab.run.load", experiment)
+    line = "torchrun --nproc-per-node 4 -m kdlab.run.torchrun r1\n"
+    assert typed(run, "smoke/none", "--torchrun")[:2] == (0, line)
+
+
+def test_resume_hands_over_what_is_trusted(typed, monkeypatch):
+    calls = told(monkeypatch, "kdlab.run.handle.run.resume", ARun(FINISHED, table="t"))
+    assert typed(resume, "r1", "--trust-components")[0] == 0
+    assert typed(resume, "r1", "--anew", "--detach")[0] == 0
+    assert calls == [("r1", True, False), ("r1", False, True)]
+
+
+@pytest.mark.parametrize(
+    ("tracking", "result", "line"),
+    [
+        ("writing goes on", None, "MLflow: writing goes on\n"),
+        ("", FINISHED, "Compare in MLflow: kdlab ui\n"),
+        ("", {"tracking_uri": None}, ""),
+        ("", None, ""),
+    ],
+)
+def test_mlflow_is_named_where_it_has_something(tracking, result, line, capsys):
+    tell_tracking(ARun(result, tracking))
+    assert capsys.readouterr() == ("", line)
