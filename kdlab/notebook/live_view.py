@@ -35,6 +35,7 @@ class LiveView(ABC):
     def __init__(self, watched: Viewed, every_s: float) -> None:
         self._watched, self._every_s = watched, every_s
         self._closing = threading.Event()
+        self._lock = threading.Lock()  # callbacks of any thread read what was seen
         self._snapshot: DisplayHandle | None = None
         # A thread without a context of its own speaks for whatever request the kernel got last.
         # ipykernel 7.4 sends a page's answers to the subshell of that request, and of a reloaded
@@ -84,6 +85,15 @@ class LiveView(ABC):
         """Until the picture stands that stays, if what is followed has ended."""
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
+
+    def _greeted(self) -> None:
+        """A page shows the view, for the first time or again: all of it from here on."""
+        with self._lock:
+            self._reset()
+
+    @abstractmethod
+    def _reset(self) -> None:
+        """Send the page all that there is to see."""
 
     @abstractmethod
     def look(self) -> None:

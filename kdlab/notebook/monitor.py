@@ -7,6 +7,7 @@ or restarted kernel, or a closed browser, never touches the run.
 
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Self
 
 import ipywidgets as widgets
@@ -31,14 +32,19 @@ _PICTURE_S = 2.0  # and of the picture, where no view is
 class Monitor(LiveView):
     """What `run.live()` shows, `hz` times a second; `auto` takes SVG where no view answers."""
 
-    def __init__(self, run: "Run", renderer: Renderer = "auto", hz: float = 8.0) -> None:
+    def __init__(
+        self,
+        run: "Run",
+        renderer: Renderer = "auto",
+        hz: float = 8.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(run, 1 / hz)
-        self.run, self.renderer = run, renderer
+        self.run, self.renderer, self._now = run, renderer, now
         self.watch = Watch()
         self._read = EventReader(run.folder.events)
         self._hello = threading.Event()
-        self._lock = threading.Lock()  # the watch is read by callbacks of any thread
-        self._shown_at = time.monotonic()
+        self._shown_at = now()
         self._facts_at = self._picture_at = 0.0
         self._chapter = 0
         self.page = LiveWidget(run.id, f'kdlab.attach("{run.id}").live()', self._greeted)
@@ -49,7 +55,7 @@ class Monitor(LiveView):
         self.look()
 
     def show(self) -> Self:
-        self._shown_at = time.monotonic()
+        self._shown_at = self._now()
         return super().show()
 
     def __repr__(self) -> str:
@@ -57,10 +63,8 @@ class Monitor(LiveView):
             return f"Monitor({self.run.id}: {self.watch.state}, step {self.watch.step})"
 
     def _greeted(self) -> None:
-        """A page shows the view, for the first time or again: all of it from here on."""
         self._hello.set()
-        with self._lock:
-            self._reset()
+        super()._greeted()
 
     def _reset(self) -> None:
         order = self.watch.panels
@@ -82,7 +86,7 @@ class Monitor(LiveView):
             news = [
                 ((panel, name, ""), x, y) for panel, name, x, y in self.watch.take_news()
             ]
-            now = time.monotonic()
+            now = self._now()
             if now - self._facts_at >= _FACTS_S:
                 self._facts_at = now
                 self._facts(now)
@@ -108,7 +112,7 @@ class Monitor(LiveView):
         with self._lock:
             self.watch.state = self.run.state  # a lost one has said nothing
             self._picture_at = 0.0
-            self._facts(time.monotonic())
+            self._facts(self._now())
             still = picture.static(self.watch, self.run.id)
         self.controls.disable()
         return still

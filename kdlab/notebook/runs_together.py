@@ -1,6 +1,5 @@
 """Several runs in one live view: a colour each, a line each, no controls."""
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,6 @@ class RunsTogether(LiveView):
         self.runs = runs
         self.watches = {run.id: Watch() for run in runs}
         self._reads = [EventReader(run.folder.events) for run in runs]
-        self._lock = threading.Lock()
         self._chapters: list[int] = []
         named = ", ".join(f'kdlab.attach("{run.id}")' for run in runs)
         self.page = LiveWidget(self._watched.id, f"kdlab.live({named})", self._greeted)
@@ -48,10 +46,6 @@ class RunsTogether(LiveView):
 
     def __repr__(self) -> str:
         return f"RunsTogether({', '.join(run.id for run in self.runs)})"
-
-    def _greeted(self) -> None:
-        with self._lock:
-            self._reset()
 
     def _reset(self) -> None:
         order = list(PANELS)

@@ -1,6 +1,5 @@
 """A sweep in a notebook: the live view that follows it, and a button to stop it."""
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -36,7 +35,6 @@ class SweepView(LiveView):
         self._drawn, self._importance = drawn, importance
         self.watch = SweepWatch()
         self._read = EventReader(sweep.folder.events)
-        self._lock = threading.Lock()
         self._shares: Mapping[str, float] = {}
         self._shares_at = 0.0
         self._shares_of = 0  # trials that had ended then
@@ -48,9 +46,8 @@ class SweepView(LiveView):
         self.box = widgets.VBox([self.page, self.button])
         self.look()
 
-    def _greeted(self) -> None:
-        with self._lock:
-            self.page.reset(self.watch.curves, _DOTS)
+    def _reset(self) -> None:
+        self.page.reset(self.watch.curves, _DOTS)
 
     def look(self) -> None:
         with self._lock:
@@ -60,7 +57,7 @@ class SweepView(LiveView):
             self.button.disabled = self._watched.state in ENDED
             self.page.state = self.watch.page(self._shares)
             if not self.page.add(self.watch.take_news()):
-                self.page.reset(self.watch.curves, _DOTS)
+                self._reset()
 
     def _look_at_importance(self) -> None:
         late = (

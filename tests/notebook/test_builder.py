@@ -6,11 +6,13 @@ from tests_support import until
 
 import kdlab
 from kdlab.cluster.served import Served
+from kdlab.config import folders
 from kdlab.errors import BadInput
 from kdlab.experiment.spec import ExperimentSpec
 from kdlab.models.model import ModelSpec
 from kdlab.notebook import form
 from kdlab.notebook.builder import Builder, Draft
+from kdlab.run.experiment import Experiment
 
 
 def test_fields_come_with_ranges_choices_and_words():
@@ -152,7 +154,39 @@ def test_html_in_a_config_is_shown_as_text(elsewhere):
     assert "&lt;script&gt;" in builder.text.value
 
 
-@pytest.mark.processes
+class Started:
+    """An experiment that was started."""
+
+    id = "20261127-run"
+
+    def live(self):
+        return self
+
+
+def test_it_starts_what_it_shows_and_shows_the_run(elsewhere, monkeypatch):
+    started = []
+    monkeypatch.setattr(
+        Experiment, "start", lambda experiment: started.append(experiment) or Started()
+    )
+    builder = kdlab.load("smoke/none", "tracking.enabled=false").edit()
+    builder.fields["train.epochs"].value = "1"
+    builder.start.click()
+    assert [e.resolved["train"]["epochs"] for e in started] == [1]
+    assert "started: 20261127-run" in builder.message.value
+
+
+def test_what_cannot_be_started_is_said(elsewhere, monkeypatch):
+    def refused(experiment):
+        raise BadInput("no such data here")
+
+    monkeypatch.setattr(Experiment, "start", refused)
+    builder = kdlab.load("smoke/none").edit()
+    builder.start.click()
+    assert "no such data here" in builder.message.value
+    assert builder.run is None
+
+
+@pytest.mark.nightly
 def test_it_starts_what_it_shows(kdlab_home, elsewhere):
     builder = kdlab.load("smoke/none", "tracking.enabled=false").edit()
     builder.fields["train.epochs"].value = "1"
@@ -162,10 +196,30 @@ def test_it_starts_what_it_shows(kdlab_home, elsewhere):
     assert builder.run.result["epochs"] == 1
 
 
-def test_all_configs_can_be_edited(elsewhere):
-    from kdlab.config import folders
+def configs():
+    return [n for n in folders.names("configs") if not n.startswith("sweeps/")]
 
-    for name in (n for n in folders.names("configs") if not n.startswith("sweeps/")):
-        builder = Builder(name)
-        assert builder.draft.fault == "", name
-        assert builder.experiment.hash == kdlab.load(name).hash
+
+def edited(name):
+    builder = Builder(name)
+    assert builder.draft.fault == "", name
+    assert builder.experiment.hash == kdlab.load(name).hash
+
+
+# One of each method; a form takes a third of a second to make.
+@pytest.mark.parametrize("name", ["quickstart", "smoke/blockwise", "smoke/ensemble"])
+def test_a_config_is_edited_as_it_is(elsewhere, name):
+    edited(name)
+
+
+def test_all_configs_are_drafts_without_a_fault(elsewhere):
+    for name in configs():
+        draft = Draft(name)
+        assert draft.fault == "", name
+        assert kdlab.load(name, draft.changes).hash == kdlab.load(name).hash
+
+
+@pytest.mark.nightly
+def test_all_configs_can_be_edited(elsewhere):
+    for name in configs():
+        edited(name)

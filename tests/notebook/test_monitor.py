@@ -1,31 +1,259 @@
-"""The monitor without a page: widgets follow a real run and steer it."""
+"""The monitor without a page: widgets follow what a run writes, and steer it by orders."""
+
+import signal
 
 import numpy as np
 import pytest
 from tests_support import until
+from written_runs import WrittenRun
 
 import kdlab
+from kdlab.config import Range
+from kdlab.config.knob import Knob
+from kdlab.control.orders import ChangeSettings, GoOn, Pause, SaveCheckpoint
 from kdlab.events.log import select
 from kdlab.notebook.monitor import Monitor
 from kdlab.notebook.runs_together import RunsTogether
+from kdlab.testing.scripted import FakeClock
+
+LR = Knob(name="lr_factor", value=1.0, range=Range(gt=0))
 
 
 @pytest.fixture
-def monitor(kdlab_home, elsewhere):
-    run = kdlab.load("smoke/none", "tracking.enabled=false", "train.epochs=100000").start()
-    made = Monitor(run)
-    sent = []
-    made.page.send = lambda message, buffers: sent.append((message, buffers))
-    made.sent = sent
-    made.show()
+def run(elsewhere):
+    return WrittenRun(knobs=[LR]).begin().train(5)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock(100.0)
+
+
+@pytest.fixture
+def monitor(run, clock):
+    """Looks when it is told to; half a second passes each time."""
+    made = Monitor(run.handle, now=clock)
+    made.sent = []
+    made.page.send = lambda message, buffers: made.sent.append((message, buffers))
+
+    def look(seconds=0.5):
+        clock.advance(seconds)
+        made.look()
+
+    made.after = look
     yield made
-    run.kill()
     made.close()
 
 
+@pytest.fixture
+def interrupts():
+    """Signals that a run's process was sent: it is this one."""
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    yield heard
+    signal.signal(signal.SIGINT, before)
+
+
+def test_what_is_clicked_and_dragged_are_orders(monitor, run, interrupts):
+    monitor.after()
+    (dial,) = monitor.controls.sliders.children
+    assert dial.slider.description == "lr_factor"
+    assert dial.slider.min > 0
+    dial.slider.value = 0.5
+    monitor.controls.checkpoint.click()
+    monitor.controls.pause.click()
+    change, save, pause = run.orders()
+    assert isinstance(change, ChangeSettings)
+    assert change.set["lr_factor"] == pytest.approx(0.5, abs=0.02)
+    assert isinstance(save, SaveCheckpoint)
+    assert (type(pause), pause.member) == (Pause, "none/seed0")
+    monitor.controls.stop.click()
+    assert interrupts == [signal.SIGINT]
+    assert monitor.message.value == ""
+
+
+def test_the_controls_follow_the_run(monitor, run):
+    run.say("steered", step=5, values={"lr_factor": 0.25})
+    run.say("paused", step=5)
+    monitor.after()
+    (dial,) = monitor.controls.sliders.children
+    assert dial.field.value == 0.25
+    assert monitor.controls.pause.description == "go on"
+    monitor.controls.pause.click()
+    assert [type(order) for order in run.orders()] == [GoOn]
+    run.say("went_on", step=5)
+    monitor.after()
+    assert not monitor.watch.paused
+    assert monitor.controls.pause.description == "pause"
+    run.end("stopped")
+    monitor.after()
+    still = monitor.end()
+    assert monitor.controls.stop.disabled
+    assert dial.slider.disabled
+    assert monitor.page.state["state"] == "stopped"
+    assert "stopped" in still
+
+
+def test_a_run_that_was_lost_has_said_nothing_and_is_shown_as_lost(monitor, run):
+    run.folder.write_status(pid=2**22 + 1)  # no such process
+    assert "lost" in monitor.end()
+    assert monitor.page.state["state"] == "lost"
+
+
+def test_facts_come_twice_a_second_and_points_at_once(monitor, run):
+    run.train(1)
+    monitor.after(0.1)
+    assert [m["kind"] for m, _ in monitor.sent] == ["add"]
+    before = monitor.page.state
+    run.train(1)
+    monitor.after(0.1)
+    assert [m["kind"] for m, _ in monitor.sent] == ["add", "add"]
+    assert monitor.page.state == before
+    monitor.after(0.5)
+    assert monitor.page.state["done"] == before["done"] + 2
+
+
+def test_points_travel_as_bytes_and_a_new_page_gets_all_of_them(monitor, run):
+    monitor.after()
+    for _ in range(3):
+        run.train(4)
+        monitor.after()
+    adds = [(m, b) for m, b in monitor.sent if m["kind"] == "add"]
+    assert len(adds) == 3
+    assert all(len(b[0]) % 24 == 0 for _, b in adds)
+    assert max(len(b[0]) for _, b in adds) < 2000  # bytes of one update
+    monitor.sent.clear()
+    monitor.page._hear(monitor.page, {"kind": "hello"}, [])
+    message, (raw,) = next((m, b) for m, b in monitor.sent if m["kind"] == "reset")
+    rows = np.frombuffer(raw).reshape(-1, 3)
+    losses = [k for k, curve in enumerate(message["curves"]) if curve["panel"] == "loss"]
+    mine = rows[rows[:, 0] == losses[0]]
+    assert len(mine) == len(monitor.watch.curves["loss", "loss"]) == 17
+    assert mine[-1].tolist() == [losses[0], 17.0, 1 / 17]
+
+
+def test_without_a_view_that_says_hello_it_draws_svg(monitor, run):
+    monitor.after(1.5)
+    assert (monitor.still.value, monitor.page.layout.display) == ("", "")
+    monitor.after(1.0)  # its patience is over
+    first = monitor.still.value
+    assert "<img" in first
+    assert monitor.page.layout.display == "none"
+    run.train(3)
+    monitor.after(1.0)
+    assert monitor.still.value == first  # pictures are drawn less often
+    monitor.after(1.0)
+    assert monitor.still.value != first
+    monitor.page._hear(monitor.page, {"kind": "hello"}, [])
+    monitor.after()
+    assert (monitor.still.value, monitor.page.layout.display) == ("", "")
+
+
+@pytest.mark.parametrize(("renderer", "drawn"), [("svg", True), ("canvas", False)])
+def test_a_renderer_that_was_asked_for_is_not_waited_for(run, clock, renderer, drawn):
+    made = Monitor(run.handle, renderer, now=clock)
+    clock.advance(9.0)
+    made.look()
+    assert ("<img" in made.still.value) == drawn
+    made.close()
+
+
+def test_closing_it_leaves_the_run_alone(monitor, run, interrupts):
+    monitor.show()
+    monitor.close()
+    assert monitor.run.state == "running"
+    assert run.orders() == []
+    assert interrupts == []
+
+
+def test_a_refused_order_is_said_and_not_sent(monitor, run):
+    monitor.controls.add.click()
+    assert "no teachers of its own" in monitor.message.value
+    assert not (monitor.run.path / "control.jsonl").exists()
+
+
+def test_it_ends_with_the_run_and_leaves_a_picture(run, clock):
+    made = Monitor(run.end().handle, hz=1000.0, now=clock)
+    made.follow()
+    made.settle(60.0)
+    assert not made._thread.is_alive()
+    assert made.controls.stop.disabled
+    made.close()
+
+
+def test_what_stops_the_monitor_is_said_on_the_page(run, monkeypatch):
+    monkeypatch.setattr("threading.excepthook", lambda arguments: None)
+    made = Monitor(run.handle, hz=1000.0)
+
+    def broken():
+        raise ZeroDivisionError("of nothing")
+
+    made.look = broken
+    made.follow()
+    made.settle(60.0)
+    assert "The monitor stopped, the run did not" in made.message.value
+    made.close()
+
+
+@pytest.fixture
+def two(elsewhere):
+    """Runs that ended with other curves."""
+    return [
+        WrittenRun(path=elsewhere / "runs" / name).begin().train(steps).end()
+        for name, steps in (("one", 3), ("other", 8))
+    ]
+
+
+def test_several_runs_are_one_view(two):
+    runs = [run.handle for run in two]
+    view, sent = RunsTogether(runs), []
+    view.page.send = lambda message, buffers: sent.append(message)
+    view._greeted()
+    assert {curve["run"] for curve in sent[0]["curves"]} == {run.id for run in runs}
+    still = view.end()
+    assert all(run.id in still for run in runs)
+    assert view.page.state["state"] == "finished"
+    view.close()
+
+
+def test_several_runs_have_ended_when_the_last_one_has(two):
+    one = two[0]
+    one.folder.write_status(state="running", pid=1)  # one that lives
+    view = RunsTogether([run.handle for run in two])
+    assert view._watched.state == "running"
+    one.folder.write_status(state="failed")
+    assert view._watched.state == "failed"
+    assert repr(view) == "RunsTogether(one, other)"
+    view.close()
+
+
+def test_a_curve_that_begins_later_is_a_new_set_of_curves(two):
+    one, _ = two
+    view, sent = RunsTogether([run.handle for run in two]), []
+    view.page.send = lambda message, buffers: sent.append(message)
+    one.train(1)
+    view.look()
+    one.say("epoch_done", epoch=1, validation_top1=50.0)
+    view.look()
+    assert [message["kind"] for message in sent] == ["add", "reset"]
+    assert "top-1 on validation" in {curve["panel"] for curve in sent[1]["curves"]}
+    view.close()
+
+
 @pytest.mark.processes
-def test_buttons_and_sliders_reach_the_run(monitor):
-    run = monitor.run
+def test_buttons_and_sliders_reach_the_run(kdlab_home, elsewhere):
+    run = kdlab.load("smoke/none", "tracking.enabled=false", "train.epochs=100000").start()
+    monitor = Monitor(run)
+    monitor.page.send = lambda message, buffers: None
+    monitor.show()
+    try:
+        reach(monitor, run)
+    finally:
+        run.kill()
+        monitor.close()
+
+
+def reach(monitor, run):
     until(lambda: monitor.watch.step > 3)
     until(lambda: monitor.controls.sliders.children)
     named = {d.slider.description: d for d in monitor.controls.sliders.children}
@@ -43,59 +271,3 @@ def test_buttons_and_sliders_reach_the_run(monitor):
     until(lambda: run.state == "stopped")
     until(lambda: monitor.controls.stop.disabled)
     assert monitor.page.state["state"] == "stopped"
-
-
-@pytest.mark.processes
-def test_points_travel_as_bytes_and_a_new_page_gets_all_of_them(monitor):
-    until(lambda: monitor.watch.step > 3)
-    until(lambda: [m for m, _ in monitor.sent if m["kind"] == "add"])
-    adds = [(m, b) for m, b in monitor.sent if m["kind"] == "add"]
-    assert all(len(b[0]) % 24 == 0 for _, b in adds)
-    assert max(len(b[0]) for _, b in adds) < 2000  # bytes of one update
-    monitor.run.kill()
-    until(lambda: not monitor._thread.is_alive())  # from now on nothing is added
-    monitor.sent.clear()
-    monitor.page._hear(monitor.page, {"kind": "hello"}, [])
-    message, (raw,) = next((m, b) for m, b in monitor.sent if m["kind"] == "reset")
-    rows = np.frombuffer(raw).reshape(-1, 3)
-    losses = [k for k, curve in enumerate(message["curves"]) if curve["panel"] == "loss"]
-    assert len(rows[rows[:, 0] == losses[0]]) == len(monitor.watch.curves["loss", "loss"])
-
-
-@pytest.mark.processes
-def test_without_a_view_that_says_hello_it_draws_svg(monitor):
-    until(lambda: "<img" in monitor.still.value)
-    until(lambda: monitor.page.layout.display == "none")
-    monitor.page._hear(monitor.page, {"kind": "hello"}, [])
-    until(lambda: not monitor.still.value)
-
-
-@pytest.mark.processes
-def test_closing_it_leaves_the_run_alone(monitor):
-    until(lambda: monitor.watch.step > 3)
-    monitor.close()
-    assert monitor.run.state == "running"
-
-
-@pytest.mark.processes
-def test_a_refused_order_is_said_and_not_sent(monitor):
-    until(lambda: monitor.watch.step > 3)
-    monitor.controls.add.click()
-    assert "no teachers of its own" in monitor.message.value
-    assert not (monitor.run.path / "control.jsonl").exists()
-
-
-@pytest.mark.processes
-def test_several_runs_are_one_view(kdlab_home, elsewhere):
-    runs = [
-        kdlab.load("smoke/none", "tracking.enabled=false", f"train.lr={lr}").start().wait()
-        for lr in (0.1, 0.2)
-    ]
-    view, sent = RunsTogether(runs), []
-    view.page.send = lambda message, buffers: sent.append(message)
-    view._greeted()
-    assert {curve["run"] for curve in sent[0]["curves"]} == {run.id for run in runs}
-    still = view.end()
-    assert all(run.id in still for run in runs)
-    assert view.page.state["state"] == "finished"
-    view.close()

@@ -1,0 +1,60 @@
+"""Runs that a test writes by hand: their folder, and what happens in it next."""
+
+import os
+
+from tests_support import event
+
+import kdlab
+from kdlab.config.home import write_json
+from kdlab.control.orders import CONTROL, OrderReader
+from kdlab.events.log import EventLog
+from kdlab.messages import plain
+from kdlab.run.handle.run import Run, made
+
+
+class WrittenRun:
+    """Of a config, as if this process carried it out; `handle` is how others see it.
+
+    A signal to its process reaches the test.
+    """
+
+    def __init__(self, config="smoke/none", *overrides, path=None, knobs=()):
+        self.folder, _ = made(kdlab.load(config, *overrides), "running", path)
+        self.folder.write_status(pid=os.getpid())
+        self.log = EventLog(self.folder.events)
+        self.handle = Run(self.folder)
+        self.member, self.steps = "none/seed0", 0
+        write_json(self.folder.knobs, {self.member: plain(list(knobs))})
+
+    def say(self, kind, **facts):
+        """An event; of its member, where none is named."""
+        self.log.emit(event(kind, **{"member": self.member} | facts))
+
+    def begin(self, member=None):
+        """A member of it trains from now on."""
+        self.member = member or self.member
+        source, _, seed = self.member.partition("/seed")
+        self.say("run_started", member=None, experiment="smoke/none", members=[self.member])
+        self.say("member_started", source=source, seed=int(seed))
+        return self
+
+    def train(self, steps, of_steps=100):
+        """So many steps."""
+        for _ in range(steps):
+            self.steps += 1
+            self.say(
+                "step", step=self.steps, of_steps=of_steps, loss=1.0 / self.steps,
+                samples_per_second=500.0, epoch=self.steps // 10,
+            )  # fmt: skip
+        return self
+
+    def end(self, state="finished", error=None):
+        """With what its process leaves."""
+        self.say("run_done", member=None, state=state, error=error)
+        result = {"runs": []} if state == "finished" else None
+        self.folder.write_status(state=state, pid=None, error=error, result=result)
+        return self
+
+    def orders(self):
+        """What it was asked so far."""
+        return OrderReader(self.folder.path / CONTROL)()
