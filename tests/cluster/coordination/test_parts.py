@@ -1,0 +1,305 @@
+"""Parts of the coordinator: quarantine, news of students, the shelf of weights, recording."""
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+
+import pytest
+from tests_support import event
+
+from kdlab.cluster.coordination.coordinator_messages import WeightsSource
+from kdlab.cluster.coordination.quarantine import Quarantine
+from kdlab.cluster.coordination.recording import Recorded, from_plain, to_plain
+from kdlab.cluster.coordination.student_news import StudentNews
+from kdlab.cluster.coordination.weights_shelf import WeightsShelf
+from kdlab.papers.edl_dist.in_flight import Part
+from kdlab.papers.edl_dist.leases import Demand, Lease, LeaseTable
+from kdlab.papers.edl_dist.reader_instructions import Deliver, Say, Send
+from kdlab.testing.scripted import FakeClock
+
+# Quarantine
+
+
+def test_nobody_is_left_out_without_a_complaint():
+    assert Quarantine().left("a", 5.0) == (0.0, "")
+
+
+def test_each_complaint_doubles_the_time_up_to_ten_minutes():
+    left_out, now, waits = Quarantine(), 0.0, []
+    for _ in range(9):
+        left_out.put("a", "NaN", now)
+        waits.append(left_out.left("a", now)[0])
+        now += waits[-1]
+    assert waits == [10, 20, 40, 80, 160, 320, 600, 600, 600]
+    assert left_out.left("a", now) == (0.0, "NaN")
+    assert left_out.left("b", 0.0) == (0.0, "")
+
+
+def test_good_conduct_is_rewarded():
+    left_out = Quarantine()
+    for now in (0.0, 10.0, 30.0):
+        left_out.put("a", "NaN", now)  # until 10, 30, 70
+    left_out.put("a", "NaN", 70.0 + 599.0)
+    assert left_out.left("a", 669.0)[0] == 80.0  # a second too early
+    left_out = Quarantine()
+    for now in (0.0, 10.0, 30.0):
+        left_out.put("a", "NaN", now)
+    left_out.put("a", "NaN", 70.0 + 600.0)
+    assert left_out.left("a", 670.0)[0] == 40.0  # one of them is forgotten
+
+
+def test_with_another_model_all_begin_anew_and_long_reasons_are_cut():
+    left_out = Quarantine()
+    left_out.put("a", "x" * 1000, 0.0)
+    assert len(left_out.left("a", 1.0)[1]) == 300
+    left_out.clear()
+    assert left_out.left("a", 1.0) == (0.0, "")
+
+
+# News
+
+
+def table_with(*students):
+    table = LeaseTable(next_epoch=5)
+    for student in students:
+        table.on_demand(student, 50.0, 0.0, None)
+    return table
+
+
+def woken(table, change, *, student="s", version=None):
+    """Whether the student that waits is woken by the change."""
+
+    async def look():
+        news = StudentNews(table)
+        at = table.version_of(student) if version is None else version
+        waiting = asyncio.ensure_future(news.wait(student, at, 60.0))
+        await asyncio.sleep(0)
+        change(news)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        done = waiting.done()
+        waiting.cancel()
+        return done
+
+    return asyncio.run(look())
+
+
+def test_a_student_is_woken_when_something_of_its_own_changes():
+    table = table_with("s")
+
+    def change(news):
+        table.on_ready("a", 40.0, 1.0)
+        news.changed()
+
+    assert woken(table, change)
+
+
+def test_what_concerns_others_wakes_nobody():
+    table = table_with("s", "other")
+
+    def change(news):
+        table.on_registered("a", 1.0)  # nobody's before it is ready
+        news.changed()
+
+    def given(news):
+        table.on_ready("a", 40.0, 1.0)
+        news.changed()
+
+    assert not woken(table, change)
+    (lucky,) = [d.student for d in _after(table, given).demands.values() if d.held]
+    (unlucky,) = {"s", "other"} - {lucky}
+    table = table_with("s", "other")
+    assert not woken(table, given, student=unlucky)
+    table = table_with("s", "other")
+    assert woken(table, given, student=lucky)
+
+
+def _after(table, change):
+    change(StudentNews(table))
+    return table
+
+
+def test_whoever_is_behind_or_not_known_does_not_wait():
+    table = table_with("s")
+    table.on_ready("a", 40.0, 1.0)
+    assert woken(table, lambda news: None, version=-1)
+    assert woken(table, lambda news: None, student="nobody", version=0)
+
+
+def test_a_student_that_is_gone_hears_it():
+    table = table_with("s")
+
+    def change(news):
+        table.on_student_gone("s", 1.0)
+        news.gone("s")
+
+    assert woken(table, change)
+
+
+def test_after_its_time_it_is_answered_without_news():
+    async def look():
+        news = StudentNews(table_with("s"))
+        await news.wait("s", news._table.version_of("s"), 0.001)
+
+    asyncio.run(look())  # it returns
+
+
+# Weights
+
+FILE = bytes(range(256)) * 10_000  # 2.56 MB: three pieces
+SHA = hashlib.sha256(FILE).hexdigest()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = FakeClock(100.0)
+    monkeypatch.setattr("kdlab.cluster.coordination.weights_shelf.time.monotonic", clock)
+    return clock
+
+
+def on_shelf(act):
+    async def live():
+        shelf = WeightsShelf()
+        try:
+            return await act(shelf)
+        finally:
+            await shelf.close()
+            assert not shelf.folder.exists()
+
+    return asyncio.run(live())
+
+
+async def filled(shelf):
+    have = await shelf.put(SHA, 0, b"")
+    while have < len(FILE):
+        have = await shelf.put(SHA, have, FILE[have : have + 1_000_000])
+
+
+def test_a_file_comes_and_goes_in_pieces():
+    async def act(shelf):
+        await filled(shelf)
+        assert shelf.source("t", SHA, []) == WeightsSource(size=len(FILE))
+        found = b""
+        while len(found) < len(FILE):
+            found += await shelf.piece("t", SHA, len(found))
+        assert found == FILE
+        assert shelf._streams == {}  # its turn is over
+
+    on_shelf(act)
+
+
+def test_a_piece_that_comes_twice_or_too_early_changes_nothing():
+    """Two runs may send the same file at once."""
+
+    async def act(shelf):
+        assert await shelf.put(SHA, 0, FILE[:10]) == 10
+        assert await shelf.put(SHA, 0, FILE[:10]) == 10
+        assert await shelf.put(SHA, 20, FILE[20:30]) == 10
+        assert await shelf.put(SHA, 10, FILE[10:30]) == 30
+        assert shelf._path(SHA).read_bytes() == FILE[:30]
+
+    on_shelf(act)
+
+
+def test_whoever_has_them_serves_the_others():
+    async def act(shelf):
+        assert shelf.source("t", SHA, [("tcp://peer", 7)]) == WeightsSource(
+            peer=("tcp://peer", 7)
+        )
+        with pytest.raises(FileNotFoundError, match="neither this pool nor a teacher"):
+            shelf.source("t", SHA, [])
+
+    on_shelf(act)
+
+
+def test_two_are_served_at_once_and_one_that_went_away_holds_no_place(clock):
+    async def act(shelf):
+        await filled(shelf)
+        sources = [shelf.source(who, SHA, []) for who in "abca"]
+        assert [s.wait_s for s in sources] == [None, None, 0.5, None]
+        clock.advance(9.0)
+        await shelf.piece("b", SHA, 0)  # it goes on; a is not heard of
+        clock.advance(2.0)
+        assert shelf.source("c", SHA, []).size == len(FILE)
+        assert shelf.source("d", SHA, []).wait_s == 0.5
+
+    on_shelf(act)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "A" * 64, "ab", "0" * 63 + "/"])
+def test_nothing_but_a_hash_is_a_name(name):
+    async def act(shelf):
+        for ask in (shelf.put(name, 0, b"x"), shelf.piece("t", name, 0)):
+            with pytest.raises(ValueError, match="is no sha256"):
+                await ask
+
+    on_shelf(act)
+
+
+# Recording
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Part(1, 2, 0, 20),
+        Send(Part(0, 1, 0, 8), "tcp://a", 7),
+        Say(event("teacher_lied", teacher="a", sent_again=3)),
+        Lease("tcp://a", "free", 1.0, 6.0, epoch=7),
+        Demand("s", 50.0),
+        {"a": [Deliver(0, 3), None, 1.5, "x"]},
+    ],
+)
+def test_what_is_written_is_read_back_equal(value):
+    assert from_plain(json.loads(json.dumps(to_plain(value)))) == value
+
+
+class Machine:
+    """One that changes what it is given."""
+
+    def __init__(self):
+        self.counts = Counter()
+
+    def on_event(self, things, *, time):
+        self.counts["event"] += 1
+        things.append("seen")
+        return [Deliver(0, len(things))]
+
+    def on_noise(self):
+        self.counts["noise"] += 1
+
+    def look(self):
+        return sum(self.counts.values())
+
+
+def test_events_are_written_as_they_were_given_and_the_rest_passes_through(tmp_path):
+    path = tmp_path / "deep" / "journal.jsonl"
+    machine = Machine()
+    recorded = Recorded(
+        machine, path, leave_out=("on_noise",), state=lambda m: m.look(), begun=3
+    ).machine
+    assert recorded.on_event(["a"], time=1.0) == [Deliver(0, 2)]
+    recorded.on_noise()
+    assert recorded.look() == 2
+    assert recorded.counts is machine.counts
+    first, event = map(json.loads, path.read_text().splitlines())
+    assert first == {"machine": "Machine", "begun": 3}
+    assert event == {
+        "on": "on_event",
+        "args": [["a"]],
+        "kwargs": {"time": 1.0},
+        "told": [{"is": "Deliver", "of": {"epoch": 0, "batch": 2}}],
+        "state": 1,
+    }
+
+
+def test_an_event_that_fails_is_not_written_as_one_that_was_carried_out(tmp_path):
+    class Broken:
+        def on_event(self):
+            raise ValueError("impossible")
+
+    recorded = Recorded(Broken(), tmp_path / "journal.jsonl").machine
+    with pytest.raises(ValueError, match="impossible"):
+        recorded.on_event()
+    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 1
