@@ -12,20 +12,26 @@ the run, and leaves the run as it was: that is checked. Who writes takes a copy:
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-# A config and what is set in it.
-MADE_OF: Mapping[str, tuple[str, Mapping[str, object]]] = {
+# A config and what is set in it; what is tracked is in one store for all.
+MADE_OF = {
     "taught": (
         "smoke/in_process",
         {"compare": ["none", "in_process"], "tracking.enabled": True},
     ),
-    "of_two_seeds": ("smoke/none", {"seeds": [0, 1], "about": "Loss <b>low</b> | high"}),
-    "of_another_rate": ("smoke/none", {"train.lr": 0.2}),
+    "of_two_seeds": (
+        "smoke/none",
+        {
+            "seeds": [0, 1],
+            "about": "Loss <b>low</b> | high",
+            "tracking.enabled": True,
+        },
+    ),
+    "of_another_rate": ("smoke/none", {"train.lr": 0.2, "tracking.enabled": True}),
     "of_blocks": ("smoke/blockwise", {}),
     "of_local_models": (
         "smoke/ensemble",
@@ -66,7 +72,8 @@ class FinishedRuns:
         done = self.folder / name / "done"
         with locked(self.folder / f"{name}.lock"), self._here(name):
             if not done.exists():
-                run = load(config, dict(options)).start(lambda line: None)
+                store = {"tracking.uri": f"sqlite:///{self.folder / 'mlflow.db'}"}
+                run = load(config, options | store).start(lambda line: None)
                 run.wait(timeout_s=1200)
                 done.write_text(run.state)
             run = attach("last")
@@ -118,7 +125,7 @@ def _stamps(folder):
 def copied(elsewhere, monkeypatch):
     """A copy of a finished run that may be changed, below the current folder.
 
-    MLflow does not know it: the store of the run is not its own.
+    MLflow does not know it: the run's own place there is no copy.
     """
     from kdlab.experiment.folder import RunFolder
     from kdlab.run.handle.run import Run

@@ -8,19 +8,11 @@ from mlflow import MlflowClient
 import kdlab
 from kdlab.errors import BadInput
 
-
-@pytest.fixture
-def two(kdlab_home, elsewhere):
-    """One run with two seeds, one with another learning rate."""
-    told = {"tracking.enabled": True}
-    options = {"seeds": [0, 1], "about": "Loss <b>low</b> | high", **told}
-    first = kdlab.load("smoke/none", options)
-    second = kdlab.load("smoke/none", "train.lr=0.2", told)
-    return [experiment.start().wait() for experiment in (first, second)]
+pytestmark = pytest.mark.processes("whoever is first makes the runs that all read")
 
 
-@pytest.mark.processes
-def test_two_runs_in_words_html_and_mlflow(two):
+def test_two_runs_in_words_html_and_mlflow(of_two_seeds, of_another_rate):
+    two = [of_two_seeds, of_another_rate]
     found = kdlab.compare(*two)
     differ = dict(found.differences())
     assert differ["train.lr"][1] == 0.2
@@ -54,9 +46,20 @@ def test_two_runs_in_words_html_and_mlflow(two):
     assert f"![curves](get-artifact?path=overview.svg&run_uuid={ids[0]})" in note
 
 
-@pytest.mark.processes
-def test_what_is_not_in_mlflow_is_not_logged(kdlab_home, elsewhere):
-    run = kdlab.load("smoke/none", "tracking.enabled=false", "seeds=[0, 1]").start().wait()
+def test_what_a_run_told_mlflow_while_it_went_on_is_compared(taught):
+    found = kdlab.compare(taught)
+    (link,) = found.links()
+    members = json.loads(link.partition("runs=")[2].partition("&")[0])
+    client = MlflowClient(taught.result["tracking_uri"])
+    assert len(members) == 2
+    assert all(client.get_run(run).info.status == "FINISHED" for run in members)
+    state = json.loads((taught.path / "tracking.json").read_text())
+    names = [one.path for one in client.list_artifacts(state["runs"][""])]
+    assert {"overview.html", "overview.svg", "examination.html"} <= set(names)
+
+
+def test_what_is_not_in_mlflow_is_not_logged(of_two_seeds, copied):
+    run = copied(of_two_seeds)
     found = kdlab.compare(run)
     assert found.links() == []
     with pytest.raises(BadInput, match="in MLflow yet"):
@@ -65,10 +68,11 @@ def test_what_is_not_in_mlflow_is_not_logged(kdlab_home, elsewhere):
     assert "±" in kdlab.compare(run).outcomes()[0]["top-1 %"]
 
 
-@pytest.mark.processes
-def test_one_run_is_compared_with_itself_only_when_it_did_several_things(two):
-    assert "N-training" in str(kdlab.compare(two[0]))  # two seeds
+def test_one_run_is_compared_with_itself_only_when_it_did_several_things(
+    of_two_seeds, of_another_rate
+):
+    assert "N-training" in str(kdlab.compare(of_two_seeds))
     with pytest.raises(BadInput, match="two runs or more"):
-        kdlab.compare(two[1])
+        kdlab.compare(of_another_rate)
     with pytest.raises(BadInput, match="two runs or more"):
         kdlab.compare()

@@ -11,24 +11,14 @@ from kdlab.report.calibration import expected_calibration_error
 from kdlab.run.outputs.examination import ModelInspection
 
 
-@pytest.fixture
-def finished(kdlab_home, elsewhere):
-    experiment = kdlab.load(
-        "smoke/in_process", {"compare": ["none", "in_process"], "tracking.enabled": False}
-    )
-    return experiment.start().wait()
-
-
 @pytest.mark.processes
-def test_a_finished_run_is_examined(finished):
-    found = finished.examine()
+def test_a_finished_run_is_examined(taught):
+    found = taught.examine()
     assert found.students == ["none/seed0", "in_process/seed0"]
     right = {name: top1 for name, top1, *_ in found.table()}
-    for row in finished.result["runs"]:  # the same weights, the same images
+    for row in taught.result["runs"]:  # the same weights, the same images
         assert float(right[row["member"]]) == pytest.approx(row["student_top1"], abs=0.01)
-    assert float(right["teacher"]) == pytest.approx(
-        finished.result["teacher_top1"], abs=0.01
-    )
+    assert float(right["teacher"]) == pytest.approx(taught.result["teacher_top1"], abs=0.01)
     assert set(found.calibration()) == {"teacher", *found.students}
     rows = found.agreement("none/seed0")
     assert "<table" in rows._repr_html_()
@@ -38,15 +28,15 @@ def test_a_finished_run_is_examined(finished):
     assert pictures.images.shape[0] == len(pictures.lines) == 3
     assert pictures._repr_html_().count("data:image/png;base64,") == 3
     assert_the_mistakes_are_shown(found)
-    few = finished.examine("validation", most=10)
+    few = taught.examine("validation", most=10)
     assert len(few.ids) == 10
     assert len(set(few.labels)) > 5  # of all classes, however files are sorted
     with pytest.raises(NotFoundError, match="nobody named 'served'"):
         found.agreement("served")
-    assert "student_top1" in finished.result._repr_html_()
-    assert finished.id in finished._repr_html_()
+    assert "student_top1" in taught.result._repr_html_()
+    assert taught.id in taught._repr_html_()
     with pytest.raises(NotFoundError, match="has no plan"):
-        finished.plans()
+        taught.plans()
 
 
 def assert_the_mistakes_are_shown(found):

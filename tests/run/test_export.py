@@ -14,29 +14,15 @@ from kdlab.models.patch_net import PatchNet
 from kdlab.run.outputs.export_formats import ship
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A finished run with a teacher."""
-    folder = tmp_path_factory.mktemp("export")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KDLAB_HOME", str(folder / "home"))
-        patch.chdir(folder)
-        run = kdlab.load("smoke/in_process", "tracking.enabled=false").start()
-        yield run.wait(timeout_s=600)
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("to", ["safetensors", "torch", "pt2", "onnx"])
-def test_what_is_exported_says_what_the_student_says(
-    trained, tmp_path, kdlab_cli, monkeypatch, to
-):
-    monkeypatch.chdir(trained.path.parents[1])
+def test_what_is_exported_says_what_the_student_says(taught, tmp_path, kdlab_cli, to):
     target = tmp_path / f"own.{to}"
-    code, out, err = kdlab_cli("export", trained.id, "--to", to, "--out", str(target))
+    code, out, err = kdlab_cli("export", taught.id, "--to", to, "--out", str(target))
     assert code == 0, err
     assert re.search(r"teacher +[\d,]+ .*\nstudent +[\d,]+ .*\ntimes smaller", out)
-    student = load_exported(next(trained.path.rglob("student.safetensors")))
-    pixels = kdlab_images(trained)
+    student = load_exported(taught.path / "members/in_process/seed0/student.safetensors")
+    pixels = kdlab_images()
     with torch.inference_mode():
         own = student(torch.from_numpy(pixels)).numpy()
     card = json.loads(target.with_suffix(".json").read_text())
@@ -51,7 +37,7 @@ def test_what_is_exported_says_what_the_student_says(
         np.testing.assert_allclose(scores, own, atol=1e-4)
 
 
-def kdlab_images(run):
+def kdlab_images():
     """Some, of odd number: no batch size is built in."""
     own = kdlab.load("smoke/in_process").spec.data.load()
     return own.inputs[own.test[:37]]
@@ -78,14 +64,11 @@ def test_what_says_something_else_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "out", ["/proc/student.safetensors", ".", "a-file/student.safetensors"]
 )
-def test_a_place_that_cannot_be_written_is_named(
-    trained, tmp_path, kdlab_cli, monkeypatch, out
-):
+def test_a_place_that_cannot_be_written_is_named(taught, tmp_path, kdlab_cli, out):
     """It was a traceback."""
-    monkeypatch.chdir(trained.path.parents[1])
     place = tmp_path / out
     (tmp_path / "a-file").touch()
-    code, said, err = kdlab_cli("export", trained.id, "--out", str(place))
+    code, said, err = kdlab_cli("export", taught.id, "--out", str(place))
     assert (code, said) == (2, "")
     assert "cannot be written to" in err
     assert str(place) in err

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import kdlab
-
 DOCS = (Path(__file__).parents[2] / "docs/json.md").read_text()
-pytestmark = pytest.mark.processes
 
 
 def documented(command):
@@ -46,25 +43,31 @@ def test_what_there_is(kdlab_home, elsewhere, answer):
     assert sum(row["train"] for row in sheet["classes"].values()) > 1000
 
 
-def test_a_run_and_what_is_made_of_it(kdlab_home, elsewhere, answer, tmp_path):
-    result = answer("run", "smoke/none", "tracking.enabled=false")
-    assert documented("kdlab run CONFIG --json") <= set(result)
-    run = kdlab.attach(result["run_id"])
+@pytest.mark.processes("whoever is first makes the runs that all read")
+def test_what_is_made_of_a_run(of_another_rate, answer, tmp_path):
+    run = of_another_rate
+    result = answer("attach", run.id)
+    assert result["run_id"] == run.id
+    assert documented("kdlab run CONFIG --json") <= set(result)  # it is the same answer
     (row,) = answer("runs")["runs"]
     assert set(row) | {"runs"} == documented("kdlab runs --json")
     assert row["student_top1"] == result["student_top1"]
-    assert answer("attach", run.id)["run_id"] == run.id
     found = answer("examine", run.id, "--out", str(tmp_path / "page.html"))
     assert set(found) <= documented("kdlab examine")
     made = answer("export", run.id, "--out", str(tmp_path / "s.safetensors"))
     assert Path(made["written"]).is_file()
-    assert answer("control", run.id, "set")["run_id"] == run.id
-    again = answer("run", "smoke/none", "tracking.enabled=false", "train.lr=0.2")
-    both = answer("runs", "--compare", run.id, again["run_id"])
+
+
+@pytest.mark.processes("whoever is first makes the runs that all read")
+def test_what_two_runs_differ_in(of_two_seeds, of_another_rate, copied, answer):
+    one, other = copied(of_two_seeds), copied(of_another_rate)
+    assert answer("control", one.id, "set")["run_id"] == one.id
+    both = answer("runs", "--compare", one.id, other.id)
     assert set(both) == documented("kdlab runs --compare")
     assert "train.lr" in both["differences"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [

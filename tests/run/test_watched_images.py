@@ -4,18 +4,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import kdlab
 from kdlab.data.watched import SIDE, watched_rows
 from kdlab.experiment.spec import spec_of
 from kdlab.models.exported import load_exported
 from kdlab.train.evaluate import answers
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.processes("whoever is first makes the runs that all read")
 
 
-def test_each_epoch_and_the_teacher_answer_for_the_same_images(kdlab_home, elsewhere):
-    options = {"compare": ["none", "in_process"], "tracking.enabled": False}
-    run = kdlab.load("smoke/in_process", options).start().wait()
+def test_each_epoch_and_the_teacher_answer_for_the_same_images(taught):
+    run = taught
     events = list(run.events())
     (chosen,) = [e for e in events if e["event"] == "images_chosen"]
     data = spec_of(run.folder).data.load()
@@ -41,9 +39,8 @@ def test_each_epoch_and_the_teacher_answer_for_the_same_images(kdlab_home, elsew
         assert np.allclose(own[-1]["shares"], last.shares, atol=0.02)
 
 
-def test_local_models_and_blocks_answer_too(kdlab_home, elsewhere):
-    for name in ("smoke/ensemble", "smoke/blockwise"):
-        run = kdlab.load(name, {"tracking.enabled": False}).start().wait()
+def test_local_models_and_blocks_answer_too(of_local_models, of_blocks):
+    for run in (of_local_models, of_blocks):
         said = [e for e in run.events() if e["event"] == "images_answered"]
         members = {event["member"] for event in said}
         assert {row["member"] for row in run.result["runs"]} <= members
