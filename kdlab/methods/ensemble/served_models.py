@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -28,9 +28,14 @@ class ServedModels:
     """Has a pool serve these models, each one's logits beside the others'."""
 
     def __init__(
-        self, ensemble_run: EnsembleRun, training: MemberTraining, source: SourceSpec
+        self,
+        ensemble_run: EnsembleRun,
+        training: MemberTraining,
+        source: SourceSpec,
+        deploy: Callable[..., None] = deploy,
     ) -> None:
         self.ensemble_run, self.run, self.source = ensemble_run, training.run, source
+        self._deploy = deploy
         self._emit, self._stop = training.emit, training.setup.stop
         self.targets: OwnTargets | None = None  # of chaos, which the pool becomes one of
         self._pool: Pool | None = None
@@ -70,7 +75,7 @@ class ServedModels:
             if self.targets is not None:
                 self.targets.pool = self._pool
             return self._pool
-        deploy(
+        self._deploy(
             self._pool.address,
             deployment,
             tls=self._pool.tls,

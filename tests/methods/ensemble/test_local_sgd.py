@@ -1,0 +1,232 @@
+"""SGD of one local model: what its steps depend on, what counts as time, what it leaves."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from local_models import Case
+from torch.nn.functional import cross_entropy
+
+from kdlab.control.orders import (
+    CONTROL,
+    ChangeSettings,
+    GoOn,
+    Pause,
+    SaveCheckpoint,
+    append,
+)
+from kdlab.control.steering import Steering
+from kdlab.errors import Diverged, RunStopped
+from kdlab.losses.hinton import Hinton
+from kdlab.methods.ensemble.local_job import Prices
+from kdlab.methods.ensemble.local_sgd import LocalSgd
+from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
+from kdlab.soft_labels.none import NoTeacherSource
+from kdlab.train.aggregation.none import NoAggregation
+
+
+@pytest.fixture
+def case(digits, tmp_path):
+    """Two workers with eight iterations each."""
+    table = RoundSchedule(iterations=8, tau=None)
+    return Case(digits, tmp_path, NoAggregation(), table, 2, schedule="cosine")
+
+
+def sgd_of(case, worker=0, **fields):
+    return LocalSgd(replace(case.make(worker).job, **fields))
+
+
+def batches(sgd, count):
+    source = NoTeacherSource(sgd.job.samples)
+    found = iter(source.epoch(0, ()))
+    return [next(found) for _ in range(count)]
+
+
+class Lossy:
+    """What a step's loss was, as the loop saw it."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, scores, labels):
+        self.seen.append(float(cross_entropy(scores, labels).detach()))
+        return cross_entropy(scores, labels)
+
+
+def test_losses_are_those_since_the_last_word(case):
+    sgd, loss = sgd_of(case), Lossy()
+    assert math.isnan(sgd.mean_loss())
+    for batch in batches(sgd, 3):
+        sgd.one(batch, loss)
+    assert sgd.steps == 3
+    assert sgd.loss_so_far() == pytest.approx(np.mean(loss.seen))
+    assert sgd.mean_loss() == pytest.approx(np.mean(loss.seen))  # they counted again
+    assert math.isnan(sgd.loss_so_far())
+
+
+def test_the_objective_is_trained_on_and_the_task_loss_is_told(case):
+    sgd = sgd_of(case)
+    (batch,) = batches(sgd, 1)
+    sgd.one(batch, lambda scores, labels: 0 * scores.sum() - 7.0)
+    assert 0 < sgd.mean_loss() < 10
+
+
+def test_the_rate_runs_over_all_steps_of_the_timetable(case):
+    sgd, rates = sgd_of(case), []
+    for _ in range(9):
+        rates.append(sgd._lr())
+        sgd.steps += 1
+    assert rates[0] == pytest.approx(0.1)
+    assert rates == sorted(rates, reverse=True)
+    assert rates[4] == pytest.approx(0.05)
+    assert rates[8] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_steps_of_two_workers_have_chances_of_their_own(case):
+    drawn = []
+
+    def draws(scores, labels):
+        drawn.append(float(torch.rand(())))
+        return scores.sum() * 0
+
+    for worker in (0, 0, 1):
+        sgd = sgd_of(case, worker)
+        for batch in batches(sgd, 2):
+            sgd.one(batch, draws)
+    assert drawn[:2] == drawn[2:4]  # whatever was drawn before
+    assert len(set(drawn)) == 4
+
+
+def test_work_that_has_a_price_costs_it(case):
+    sgd = sgd_of(case, prices=Prices(step_s=2.0, row_s=0.5))
+    for batch in batches(sgd, 2):
+        sgd.one(batch)
+    sgd.computed(6)
+    assert sgd.cpu() == 7.0
+    unpriced = sgd_of(case)
+    before = unpriced.cpu()
+    unpriced.computed(10**9)
+    assert unpriced.cpu() - before < 10**6  # it is its processor's time
+
+
+def test_what_is_done_aside_is_no_time(case, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    sgd = sgd_of(case)
+    with sgd.aside():
+        now[0] += 100
+    now[0] += 3
+    assert sgd.clock() == 3
+
+
+def test_a_stop_is_raised_once_the_state_is_kept(case):
+    stopped, saved, pulses = [False], [], []
+    sgd = sgd_of(case, stop=lambda: stopped[0], pulse=pulses.append)
+    sgd.steps = 5
+    sgd.alive(lambda: saved.append(True))
+    assert saved == []
+    stopped[0] = True
+    with pytest.raises(RunStopped, match="after step 5"):
+        sgd.alive(lambda: saved.append(True))
+    assert saved == [True]
+    with pytest.raises(RunStopped):
+        sgd.alive()  # where nothing can be kept
+    assert pulses == [5, 5, 5]
+
+
+@pytest.fixture
+def steered(case, tmp_path, monkeypatch):
+    """(sgd, order): a loop that somebody else steers."""
+    monkeypatch.setattr("kdlab.control.steering._EVERY_S", 0.0)
+    monkeypatch.setattr("kdlab.control.steering._PAUSED_S", 0.0)
+
+    def order(made):
+        append(tmp_path, made)
+
+    sgd = sgd_of(case, steering=Steering(tmp_path / CONTROL, "ec/seed0"), loss=Hinton())
+    return sgd, order
+
+
+def test_values_that_are_set_hold_from_the_next_step_on(case, steered):
+    sgd, order = steered
+    before = sgd._lr()
+    wanted = {"lr_factor": 0.5, "loss.soft_weight": 0.25}
+    order(ChangeSettings(time=1.0, member="ec/seed0", set=wanted))
+    sgd.alive()
+    assert sgd._lr() == pytest.approx(before / 2)
+    assert sgd.loss.soft_weight == 0.25
+    assert sgd.job.loss.soft_weight != 0.25
+    (event,) = case.events.of("steered")
+    assert event["worker"] == 0
+
+
+@pytest.mark.parametrize("may_save", [True, False])
+def test_in_a_pause_it_stands_still_and_saves_when_it_is_told(case, steered, may_save):
+    sgd, order = steered
+    saved = []
+    looks = iter([SaveCheckpoint, GoOn])
+
+    def pulse(step):
+        if sgd.job.steering.paused:
+            order(next(looks)(time=2.0, member="ec/seed0"))
+
+    order(Pause(time=1.0, member="ec/seed0"))
+    sgd.control._pulse = pulse
+    sgd.alive((lambda: saved.append(True)) if may_save else None)
+    kinds = [e["event"] for e in case.events]
+    if may_save:
+        assert saved == [True]
+        assert kinds == ["paused", "checkpoint_saved", "went_on"]
+        assert not sgd.job.steering.wants_checkpoint
+    else:
+        assert kinds == ["paused", "went_on"]
+        assert sgd.job.steering.wants_checkpoint  # as soon as it may
+
+
+def test_a_loss_that_is_no_number_is_refused_with_what_to_do(case):
+    sgd = sgd_of(case, 1)
+    (batch,) = batches(sgd, 1)
+    sgd.one(batch, cross_entropy)
+    sgd._losses[-1] = torch.tensor(float("nan"))
+    for asks in (sgd.mean_loss, sgd.loss_so_far, lambda: sgd.log(0)):
+        with pytest.raises(
+            Diverged, match=r"worker 1 is nan near step 1.*train\.lr \(0\.1\)"
+        ):
+            asks()
+
+
+def test_a_line_of_the_log_has_the_newest_loss(case):
+    sgd, loss = sgd_of(case), Lossy()
+    sgd.log(0)
+    for batch in batches(sgd, 2):
+        sgd.one(batch, loss)
+    sgd.log(1)
+    first, second = case.events.of("local_step")
+    assert first["loss"] is None
+    assert (second["round"], second["step"], second["of_steps"]) == (1, 2, 8)
+    assert second["loss"] == pytest.approx(loss.seen[-1])
+
+
+def test_the_training_loss_of_much_data_is_that_of_a_fair_part(case):
+    sgd = sgd_of(case)
+    data, ids = sgd.job.samples.data, sgd.job.samples.plan.ids
+    said = sgd.probabilities(data.inputs[ids])
+    assert said.shape == (len(ids), 10)
+    labels = torch.from_numpy(data.labels[ids])
+    whole = -said[torch.arange(len(ids)), labels].log().mean()
+    assert sgd.train_loss() == pytest.approx(float(whole), rel=1e-5)
+    asked = []
+    really = sgd.probabilities
+    sgd.probabilities = lambda inputs: asked.append(len(inputs)) or really(inputs)
+    sgd.train_loss(most=50)
+    assert asked[0] == pytest.approx(50, abs=10)
+
+
+def test_momentum_can_be_forgotten(case):
+    sgd = sgd_of(case)
+    sgd.one(batches(sgd, 1)[0])
+    assert sgd.descent.optimizer.state
+    sgd.forget_momentum()
+    assert not sgd.descent.optimizer.state
