@@ -203,14 +203,14 @@ def _step(step: int) -> StepLogged:
 _HARNESS = """async source => {
     const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
     const view = (await import(url)).default;
-    const heard = {}, kept = {};
+    const heard = window.heard = {}, kept = {};
     const model = {
       on: (name, call) => { heard[name] = call; }, off: () => {}, send: () => {},
       get: name => kept[name],
     };
     window.hear = (message, buffers) => {
         if (message.kind !== "state") return heard["msg:custom"](message, buffers);
-        Object.assign(kept, { state: message.state, strip: message.strip });
+        Object.assign(kept, message);
         heard["change:state"]();
     };
     view.render({ model, el: document.getElementById("here") });

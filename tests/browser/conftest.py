@@ -47,33 +47,53 @@ def jupyter(tmp_path, elsewhere):
         server.wait()
 
 
-@pytest.fixture
-def page(request):
-    """A page of Debian's Chromium."""
+@pytest.fixture(scope="module")
+def browser():
+    """Debian's Chromium; not for the session, as its loop would be in the way of others."""
     if CHROMIUM is None:
         pytest.skip("needs chromium (Debian: chromium)")
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(
+        opened = started.chromium.launch(
             executable_path=CHROMIUM,
             args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
         )
-        opened = browser.new_page(viewport={"width": 1100, "height": 1300})
-        opened.set_default_timeout(180_000)
         yield opened
-        folder = os.environ.get("KDLAB_PICTURES")
-        if folder:  # how it was left, also by a failed test
-            opened.screenshot(path=Path(folder) / f"{request.node.name}.png")
-        browser.close()
+        opened.close()
+
+
+def opened(browser):
+    page = browser.new_page(viewport={"width": 1100, "height": 1300})
+    page.set_default_timeout(180_000)
+    return page
+
+
+@pytest.fixture(scope="module")
+def sheet(browser):
+    """One page into which a module pushes what it shows."""
+    return opened(browser)
 
 
 @pytest.fixture
-def picture(page):
+def page(browser, request):
+    """A page of its own."""
+    own = opened(browser)
+    yield own
+    folder = os.environ.get("KDLAB_PICTURES")
+    if folder:  # how it was left, also by a failed test
+        own.screenshot(path=Path(folder) / f"{request.node.name}.png")
+    own.close()
+
+
+@pytest.fixture
+def picture(request):
     """Keeps a screenshot where KDLAB_PICTURES says: for the docs, and to be looked at."""
     folder = os.environ.get("KDLAB_PICTURES")
+    used = "page" if "page" in request.fixturenames else "sheet"
+    shown = request.getfixturevalue(used)
 
     def take(name):
         if folder:
-            page.screenshot(path=Path(folder) / f"{name}.png")
+            shown.screenshot(path=Path(folder) / f"{name}.png")
 
     return take

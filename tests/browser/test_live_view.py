@@ -5,7 +5,7 @@ import io
 
 import pytest
 from PIL import Image
-from tests_support import event
+from tests_support import event, until
 
 from kdlab.bench import live as bench
 from kdlab.notebook import live_state
@@ -97,6 +97,17 @@ def searched():
     return watch
 
 
+def pipeline(width=0.5):
+    """What two devices did, newest epoch."""
+    watch = Watch()
+    watch.see(event("member_started", 0.0, member="tr/seed0", source="tr", seed=0))
+    told = {"member": "tr/seed0", "of_steps": 9, "samples_per_second": 90.0}
+    watch.see(event("step", 1.0, step=1, loss=1.0, epoch=0, **told))
+    spans = [[0, "teacher", 1, 0.0, width], [1, "block 1", 1, width, 1.0]]
+    watch.see(event("trace", 2.0, member="tr/seed0", spans=spans))
+    return watch
+
+
 def curves(watches):
     found = {
         (*key, label): curve
@@ -111,6 +122,13 @@ def scene(name):
     if name == "sweep":
         watch = searched()
         return watch.page({"train.lr": 0.8, "loss.weight": 0.2}), watch.curves
+    if name == "pipeline":
+        watch = pipeline()
+        return live_state.of_run(watch, "r"), curves({"": watch})
+    if name == "preparing":
+        watch = Watch()
+        watch.see(event("teacher_training", 0.0, epochs=40))
+        return live_state.of_run(watch, "r"), curves({"": watch})
     if name == "several":
         both = {"one": trained(), "another": trained("finished")}
         return live_state.of_several(both), curves(both)
@@ -118,15 +136,23 @@ def scene(name):
     return live_state.of_run(watch, "r"), curves({"": watch})
 
 
-@pytest.fixture
-def shown(page):
-    """Opens the view of a scene, on a light or a dark page of some width."""
+PUSH = """messages => {
+    for (const { message, raw } of messages) {
+        const bytes = Uint8Array.from(atob(raw), c => c.charCodeAt(0));
+        window.hear(message, raw ? [new DataView(bytes.buffer)] : []);
+    }
+}"""
 
-    def show(name, dark=False, width=1280):
+
+class Shown:
+    """The view of a scene in the page, and what is pushed into it next."""
+
+    def __init__(self, page, name, dark, width):
+        self.page, self.sent = page, []
         state, points = scene(name)
-        widget, sent = LiveWidget("r", "", lambda: None), []
-        widget.send = lambda message, buffers: sent.append((message, buffers[0]))
-        widget.reset(points)
+        self.widget = LiveWidget("r", "", lambda: None)
+        self.widget.send = lambda message, buffers: self.sent.append((message, buffers[0]))
+        self.widget.reset(points)
         page.set_viewport_size({"width": width, "height": 900})
         ground, ink = ("#111", "#eee") if dark else ("#fff", "#111")
         page.set_content(
@@ -136,17 +162,40 @@ def shown(page):
         page.add_style_tag(content=style())
         page.evaluate(bench._HARNESS, script())
         page.evaluate(
-            "messages => { window.play(messages) }", bench.packed(state, sent, STRIP)
+            "messages => { window.play(messages) }", bench.packed(state, self.sent, STRIP)
         )
         page.locator(".kd-blank:visible, .kd-plot:visible").first.wait_for()
-        return page
+        self.sent.clear()
+
+    def push(self, state=None, **more):
+        """What was sent since, and a state."""
+        if state is not None:
+            self.sent.append(({"kind": "state", "state": state} | more, b""))
+        packed = bench.packed({}, self.sent)[1:]
+        self.sent.clear()
+        self.page.evaluate(PUSH, packed)
+
+
+@pytest.fixture
+def view(sheet):
+    """Opens the view of a scene, on a light or a dark page of some width."""
+
+    def show(name, dark=False, width=1280):
+        return Shown(sheet, name, dark, width)
 
     return show
 
 
+@pytest.fixture
+def shown(view):
+    """The same, as a page."""
+    return lambda *how: view(*how).page
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize(
-    "name", ["waiting", "running", "finished", "failed", "several", "sweep"]
+    "name",
+    ["waiting", "running", "finished", "failed", "several", "sweep", "pipeline"],
 )
 def test_no_state_shuts_anybody_out(shown, picture, name, dark):
     for width in (1280, 390):
@@ -213,3 +262,87 @@ def test_curves_are_hidden_and_smoothed(shown):
     assert plot.screenshot() == both
     page.get_by_role("slider").fill("0.9")
     assert plot.screenshot() != both
+
+
+def test_what_is_added_is_drawn(view):
+    live = view("running")
+    plot = live.page.locator("canvas.kdlab-curves").first
+    before = plot.screenshot()
+    live.widget.add([(("loss", "loss", ""), float(step), 3.0) for step in range(301, 340)])
+    live.push()
+    until(lambda: plot.screenshot() != before)
+
+
+@pytest.mark.parametrize(
+    ("ends", "state", "words"),
+    [
+        (None, "running", None),
+        ("finished", "finished", None),
+        ("failed", "failed", "It failed: <img"),
+        ("failed", "failed", "kdlab resume r"),
+        ("stopped", "stopped", "To go on: kdlab resume r"),
+        ("lost", "lost", "Its process is gone"),
+    ],
+)
+def test_each_state_of_a_run_is_said(view, ends, state, words):
+    live = view("running")
+    watch = trained(ends)
+    watch.state = state
+    live.push(live_state.of_run(watch, "r"))
+    live.page.locator(f".kd-state[data-state={state}]").first.wait_for()
+    if words is not None:
+        assert words in live.page.locator(".kd-verdict").inner_text()
+
+
+def test_a_pause_is_a_state_of_its_own(view):
+    live, watch = view("running"), trained()
+    watch.see(event("paused", 61.0, step=300))
+    live.push(live_state.of_run(watch, "r"))
+    live.page.locator(".kd-state[data-state=paused]").first.wait_for()
+
+
+def test_before_a_student_trains_it_says_what_is_done(view):
+    page = view("preparing").page
+    assert "training the teacher" in page.locator(".kd-blank").first.inner_text()
+    assert "training the teacher" in page.locator(".kd-list").first.inner_text()
+
+
+def test_a_kernel_that_is_gone_is_said_until_another_one_answers(view):
+    live = view("running")
+    again = 'kdlab.attach("r").live()'
+    live.push(live_state.of_run(trained(), "r"), again=again)
+    note = live.page.locator(".kd-gone").first
+    assert not note.is_visible()
+    live.page.evaluate("window.heard['comm_live_update']()")
+    note.wait_for()
+    assert again in note.inner_text()
+    live.widget.reset({})
+    live.push()
+    note.wait_for(state="hidden")
+
+
+def test_what_devices_did_is_drawn_anew_with_each_epoch(view):
+    live = view("pipeline")
+    gantt = live.page.locator(".kd-gantt svg").first
+    gantt.wait_for()
+    assert gantt.locator("rect").count() >= 2
+    before = gantt.inner_html()
+    live.push(live_state.of_run(pipeline(0.5), "r"))
+    assert gantt.inner_html() == before  # the same spans
+    live.push(live_state.of_run(pipeline(0.25), "r"))
+    assert gantt.inner_html() != before
+
+
+def test_a_sweep_shows_its_best_and_fits_into_its_place(view):
+    live = view("sweep")
+    page = live.page
+    assert page.locator(".kd-trials td").count() > 3
+    chart, place = page.locator(".kd-parallel svg").first, page.locator("#here")
+    drawn, room = chart.bounding_box(), place.bounding_box()
+    assert (
+        drawn["x"] + drawn["width"] <= room["x"] + room["width"] + 1
+    )  # nothing is cut off
+    watch = searched()
+    watch.see(event("sweep_done", 99.0, state="stopped"))
+    live.push(watch.page({}))
+    page.locator(".kd-state", has_text="stopped").first.wait_for()
