@@ -43,6 +43,7 @@ def student(run, member):
     return load_file(run.path / "members" / member / "seed0" / "student.safetensors")
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_missing_classes_are_said(kdlab_home, elsewhere):
     skewed = "method.shards={kind: dirichlet, concentration: 0.05}"
@@ -53,6 +54,7 @@ def test_missing_classes_are_said(kdlab_home, elsewhere):
     assert any("are not in the local data: worker" in text for text in warnings)
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_the_last_models_have_the_form_of_their_compression(kdlab_home, elsewhere):
     sparse = (
@@ -107,6 +109,7 @@ def test_four_methods_side_by_side(kdlab_home, elsewhere):
         export_global(run.id, out=None, member="e_dnn/seed0")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_processes_give_what_one_process_gives(kdlab_home, elsewhere):
     together = experiment("method.processes=false").start().wait(timeout_s=600)
@@ -118,8 +121,10 @@ def test_processes_give_what_one_process_gives(kdlab_home, elsewhere):
         assert one["global_top1"] == two["global_top1"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["train", "combine"])
+@pytest.mark.slow("four workers, each a Python with torch, and one of them twice")
+@pytest.mark.parametrize(
+    "what", ["train", pytest.param("combine", marks=pytest.mark.nightly)]
+)
 def test_a_killed_worker_leaves_the_round_and_comes_back(kdlab_home, elsewhere, what):
     run = experiment(*EC, "method.workers=4", "train.epochs=60", "train.batch=10").start()
 
@@ -146,6 +151,7 @@ def test_a_killed_worker_leaves_the_round_and_comes_back(kdlab_home, elsewhere, 
     assert row["samples_lost"] >= 10 * 8 * len(missed)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_trouble_all_the_time(kdlab_home, elsewhere):
     """Killed and stopped workers, at any phase; the books are kept."""
@@ -174,10 +180,11 @@ def test_trouble_all_the_time(kdlab_home, elsewhere):
             assert done["ensemble_loss"] <= mean + 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.slow("three workers, each a Python with torch, twice")
 def test_stopped_and_resumed_it_ends_as_undisturbed(kdlab_home, elsewhere):
     options = (*EC, "train.epochs=40")
-    quiet = experiment(*options).start().wait(timeout_s=600)
+    # Undisturbed in one process: in processes the results are the same.
+    quiet = experiment(*options, "method.processes=false").start().wait(timeout_s=600)
     run = experiment(*options).start()
     until(lambda: [e for e in select(run.folder.events, "communication") if e["round"] > 1])
     run.stop()
@@ -190,6 +197,7 @@ def test_stopped_and_resumed_it_ends_as_undisturbed(kdlab_home, elsewhere):
     assert run.result["samples_lost"] == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_served_soft_labels_and_averaged_weights(kdlab_home, elsewhere):
     """EDL-Dist's teachers for students that average their weights."""
@@ -219,7 +227,7 @@ POOL = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.slow("three workers and two teachers, each a Python with torch")
 @pytest.mark.parametrize("mu", [0.5, pytest.param(1.0, marks=pytest.mark.nightly)])
 def test_a_pool_relabels_as_the_workers_do(kdlab_home, elsewhere, mu):
     """Local models as teachers that change with every communication; one is killed."""
@@ -265,6 +273,7 @@ def writes_to(process):
         return []
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_the_result_says_what_it_was(kdlab_home, elsewhere):
     run = experiment(*EC, "method.processes=false", "method.final=validation").start()
@@ -287,6 +296,8 @@ RIVALS = {
 }
 
 
+@pytest.mark.nightly
+@pytest.mark.processes
 def test_every_rival_trains_to_its_end(kdlab_home, elsewhere):
     """Side by side: a student, a global model and what travelled, of each."""
     compare = ", ".join(f"{name}: {{aggregation: {spec}}}" for name, spec in RIVALS.items())

@@ -22,6 +22,7 @@ from kdlab.errors import Diverged, RunStopped
 from kdlab.losses.hinton import Hinton
 from kdlab.methods.ensemble.local_job import Prices
 from kdlab.methods.ensemble.local_sgd import LocalSgd
+from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.papers.ec_dnn.round_schedule import RoundSchedule
 from kdlab.soft_labels.none import NoTeacherSource
 from kdlab.train.aggregation.none import NoAggregation
@@ -222,6 +223,23 @@ def test_the_training_loss_of_much_data_is_that_of_a_fair_part(case):
     sgd.probabilities = lambda inputs: asked.append(len(inputs)) or really(inputs)
     sgd.train_loss(most=50)
     assert asked[0] == pytest.approx(50, abs=10)
+
+
+def test_soft_labels_of_a_teacher_count_beside_the_loss(case):
+    loss = Hinton(temperature=2.0, hard_weight=0.3, soft_weight=0.7)
+    worker = LocalWorker(replace(case.make(0).job, loss=loss))
+    (batch,) = batches(worker.sgd, 1)
+    chance = torch.Generator().manual_seed(0)
+    scores, soft = (torch.randn(20, 10, generator=chance) for _ in range(2))
+    round_ = case.table.rounds[0]
+    taught = worker._local_loss(
+        None, round_, replace(batch, soft=soft), scores, batch.labels
+    )
+    hard = cross_entropy(scores, batch.labels)
+    expected = 0.3 * hard + 0.7 * loss.soft(scores, soft, batch.labels)
+    assert float(taught) == pytest.approx(float(expected))
+    alone = worker._local_loss(None, round_, batch, scores, batch.labels)
+    assert float(alone) == pytest.approx(float(hard))
 
 
 def test_momentum_can_be_forgotten(case):

@@ -1,14 +1,31 @@
 """Local models as processes that are a script: what becomes of orders, silence and death."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from kdlab.errors import KdlabError, RunStopped
+from kdlab.messages import plain, typed
 from kdlab.methods.ensemble import processes as module
-from kdlab.methods.ensemble.model_workers import WorkerLost, WorkerReady
+from kdlab.methods.ensemble.exchange import ModelFile
+from kdlab.methods.ensemble.local_job import RoundWork
+from kdlab.methods.ensemble.model_workers import (
+    RoundOrder,
+    RoundReport,
+    WorkerLost,
+    WorkerReady,
+)
 from kdlab.methods.ensemble.processes import Processes
-from kdlab.supervision.rank_messages import RANK_ANSWERS, RankFailed, RankStopped
+from kdlab.papers.ec_dnn.round_schedule import Round
+from kdlab.soft_labels.source import PoolAddress
+from kdlab.supervision.rank_messages import (
+    RANK_ANSWERS,
+    RANK_ORDERS,
+    RankDone,
+    RankFailed,
+    RankStopped,
+)
 from kdlab.testing.scripted import FakeClock, ScriptedChild
 
 
@@ -60,6 +77,36 @@ def test_each_start_is_told_with_its_process(models, events):
         ("worker_started", 0, 0),
         ("worker_started", 1, 1),
     ]
+
+
+def test_orders_have_the_pool_of_the_soft_labels(models, started):
+    """Workers open a source of it themselves."""
+    models.pool = PoolAddress("tcp://127.0.0.1:1", "teacher-1", {"ca": "ca.pem"})
+    order = RoundOrder(what="train", worker=0, round=Round(0, 4), models=())
+    models.send(order)
+    assert 0 in models.supervisor.busy
+    told = RANK_ORDERS.typed(started[0].orders[-1])
+    assert typed(RoundOrder, told.order) == replace(order, labels=models.pool)
+
+
+def test_a_report_is_an_event_and_its_worker_rests(models, started):
+    work = RoundWork(
+        round=0,
+        model=ModelFile(0, "/m", "ab", 9),
+        loss=0.1,
+        steps=4,
+        samples=80,
+        wall_s=1.0,
+    )
+    report = RoundReport(0, "train", work)
+    models.send(RoundOrder(what="train", worker=0, round=Round(0, 4), models=()))
+    started[0].say(**RANK_ANSWERS.plain(RankDone(plain(report))))
+    assert list(models.events()) == [report]
+    assert 0 not in models.supervisor.busy
+
+
+def test_chaos_can_hit_all_that_were_started(models):
+    assert [(t.name, t.pid) for t in models.targets()] == [("worker-0", 0), ("worker-1", 1)]
 
 
 def test_before_its_first_sign_it_may_take_long(models, events, clock, started):
