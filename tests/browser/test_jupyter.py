@@ -1,4 +1,4 @@
-"""The "lose a teacher" notebook in JupyterLab and Notebook 7, in a browser."""
+"""Runs in JupyterLab and Notebook 7, in a browser: the page, the kernel and orders to a run."""
 
 import json
 import re
@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 from tests_support import run_folders, until
+from written_runs import WrittenRun
 
 import kdlab
+from kdlab.config import Range
+from kdlab.config.knob import Knob
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
 
@@ -17,8 +20,6 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02_lose_a_teacher.ipynb"
 # Small cards: nobody has to wait for a teacher to be trained first.
 SMALL = {"data": "data/digits_tiny", "teacher": "teachers/digits_tiny"}
 SMALL |= {"student": "students/digits_tiny"}
-
-pytestmark = pytest.mark.slow
 
 IDLE = (
     "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status"
@@ -46,6 +47,86 @@ def notebook(elsewhere):
     return "lose.ipynb"
 
 
+def cells_of(sources):
+    """A notebook of these cells."""
+    cells = [
+        {
+            "cell_type": "code", "id": f"c{k}", "metadata": {}, "outputs": [],
+            "execution_count": None, "source": source,
+        }
+        for k, source in enumerate(sources)
+    ]  # fmt: skip
+    kernel = json.loads(NOTEBOOK.read_text())["metadata"]
+    written = {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(written)
+
+
+@pytest.fixture
+def runs(elsewhere):
+    """Of each state one, written by hand; nobody trains."""
+    path = elsewhere / "runs"
+    dial = Knob(name="loss.temperature", value=4.0, range=Range(gt=0))
+    made = {
+        state: WrittenRun(path=path / state, knobs=[dial])
+        for state in ("running", "finished", "failed", "stopped", "preparing")
+    }
+    made["running"].begin().train(20)
+    made["finished"].begin().train(100).end()
+    made["failed"].begin().train(3).end("failed", "the loss is not finite")
+    made["stopped"].begin().train(50).end("stopped")
+    made["preparing"].say("teacher_training", member=None, epochs=40)
+    return made
+
+
+@pytest.mark.slow("JupyterLab, a kernel and Chromium")
+def test_runs_are_said_and_steered_in_lab(jupyter, runs, page, picture, elsewhere):
+    """What comes from the page reaches the run, and what the run says the page."""
+    running = runs["running"]
+    sources = [f"kdlab.attach({run.folder.run_id!r}).live()" for run in runs.values()]
+    sources[0] = f"import kdlab\n{sources[0]}"
+    (elsewhere / "states.ipynb").write_text(cells_of(sources))
+    page.goto(jupyter("states.ipynb"))
+    page.wait_for_function(IDLE)
+    page.evaluate(RUN_ALL)
+    for state in runs.keys() - {"preparing"}:
+        page.locator(f".kd-state[data-state={state}]").first.wait_for()
+    told = page.locator(".kd-verdict").all_inner_texts()
+    assert any("kdlab resume failed" in text and "the loss is" in text for text in told)
+    assert any("To go on: kdlab resume stopped" in text for text in told)
+    page.locator(".kd-list", has_text="training the teacher").first.wait_for()
+    canvas = page.locator("canvas.kdlab-curves").first
+    canvas.wait_for()
+    before = canvas.screenshot()
+    running.train(20)
+    until(lambda: canvas.screenshot() != before)  # it moves
+
+    dial = page.locator(".widget-hbox:has(> .widget-slider)", has_text="temperature").first
+    field = dial.locator("input[type=number]")
+    field.fill("-5")  # is refused, and not taken for the least that a slider can show
+    field.press("Enter")
+    page.get_by_text(re.compile("temperature: is -5")).first.wait_for()
+    assert running.orders() == []
+    until(lambda: float(field.input_value()) > 0)
+    field.fill("7")
+    field.press("Enter")
+    (steered,) = until(running.orders)
+    assert steered.set == {"loss.temperature": 7.0}
+
+    page.get_by_role("button", name=re.compile("^pause$")).first.click()
+    until(lambda: len(running.orders()) == 2)
+    running.say("paused", step=running.steps)
+    page.get_by_role("button", name=re.compile("^go on$")).first.wait_for()
+    page.locator(".kd-state[data-state=paused]").first.wait_for()
+
+    page.evaluate(SAVE)  # as JupyterLab does by itself after a while
+    page.reload()  # the page forgets; the kernel and the run do not
+    page.wait_for_function(IDLE)
+    page.locator("canvas.kdlab-curves").first.wait_for()
+    page.wait_for_function(DRAWN)
+    picture("states_lab")
+
+
+@pytest.mark.nightly
 def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, elsewhere):
     """Reloaded, restarted and stopped, too."""
     page.goto(jupyter(notebook))
@@ -127,6 +208,7 @@ def test_a_run_is_watched_and_steered_in_lab(jupyter, notebook, page, picture, e
     assert not any(e["samples_lost"] or e["samples_repeated"] for e in events("epoch_done"))
 
 
+@pytest.mark.nightly
 def test_a_run_is_watched_in_notebook_7(jupyter, notebook, page, picture, elsewhere):
     page.goto(jupyter(notebook, "notebook"))
     page.wait_for_function(IDLE)
@@ -157,6 +239,7 @@ def in_a_new_cell(page, code):
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("module", ["jupyterlab", "notebook"])
 def test_each_state_of_a_run_is_said(jupyter, page, picture, elsewhere, module):
     """Finished, failed, stopped, and one that has not begun to train: its teacher learns first."""
@@ -184,17 +267,9 @@ def test_each_state_of_a_run_is_said(jupyter, page, picture, elsewhere, module):
             "stopped": stopped,
             "running": waiting,
         }
-        cells = [
-            {
-                "cell_type": "code", "id": f"c{k}", "metadata": {}, "outputs": [],
-                "execution_count": None, "source": f"kdlab.attach({run.id!r}).live()",
-            }
-            for k, run in enumerate(runs.values())
-        ]  # fmt: skip
-        cells[0]["source"] = f"import kdlab\n{cells[0]['source']}"
-        kernel = json.loads(NOTEBOOK.read_text())["metadata"]
-        written = {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
-        (elsewhere / "states.ipynb").write_text(json.dumps(written))
+        sources = [f"kdlab.attach({run.id!r}).live()" for run in runs.values()]
+        sources[0] = f"import kdlab\n{sources[0]}"
+        (elsewhere / "states.ipynb").write_text(cells_of(sources))
         page.goto(jupyter("states.ipynb", module))
         page.wait_for_function(IDLE)
         page.evaluate(RUN_ALL)

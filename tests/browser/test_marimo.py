@@ -6,7 +6,7 @@ import sys
 import pytest
 from tests_support import answers, free_port, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 APP = """
 import marimo

@@ -10,7 +10,7 @@ from tests_support import run_folders, until
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 CELLS = {
     "sweep": [
