@@ -72,7 +72,7 @@ def test_the_last_models_have_the_form_of_their_compression(kdlab_home, elsewher
                 assert int((weight == 0).sum()) >= int(0.75 * weight.numel()), (path, name)
 
 
-@pytest.mark.processes
+@pytest.mark.processes("four methods one after the other, with their pictures")
 def test_four_methods_side_by_side(kdlab_home, elsewhere):
     run = experiment("method.processes=false").start().wait(timeout_s=600)
     assert run.state == "finished", run.status
