@@ -257,8 +257,8 @@ class StudentLoop(PlanLoop):
         self._stop_clock()
         if any(a.all.save for a in ranks.agreed(last=True)):
             self._save()
-        request = self._request  # with this rank's thresholds
-        self.control.pause(self.source, agree=lambda _: ranks.agree(request()), act=act)
+        more = self._request  # with this rank's thresholds
+        self.control.pause(self.source, agree=lambda r: ranks.agree(r | more()), act=act)
         self._clock = time.perf_counter()
         self.logs.done(self.position.step)
 
