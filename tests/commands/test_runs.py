@@ -16,6 +16,7 @@ from kdlab.commands import (
     run,
     scale,
     stop,
+    sweep,
 )
 from kdlab.commands.command import tell_tracking
 from kdlab.errors import BadInput, RunFailed
@@ -231,3 +232,66 @@ def test_resume_hands_over_what_is_trusted(typed, monkeypatch):
 def test_mlflow_is_named_where_it_has_something(tracking, result, line, capsys):
     tell_tracking(ARun(result, tracking))
     assert capsys.readouterr() == ("", line)
+
+
+class ASweep(ARun):
+    """What the command asks of a sweep (`kdlab.tuning.handle.Sweep`)."""
+
+    outcome = "best: lr=0.1"
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """Puts a sweep where `search` finds it; what was asked of both."""
+
+    def put(one):
+        search = Asked(start=one)
+        calls = told(monkeypatch, "kdlab.tuning.search", search)
+        return calls, search.calls
+
+    return put
+
+
+def test_a_sweep_says_its_best_and_saves_it(typed, searched, tmp_path):
+    one = ASweep({"storage": "sqlite:///s.db", "best": 3}, save=["configs/tuned.yaml"])
+    calls, started = searched(one)
+    words = ["--trials", "4", "--study", "mine", "--save", "tuned", "--json"]
+    code, out, err = typed(sweep, "quickstart", "keep=all", *words)
+    assert code == 0
+    assert calls == [("quickstart", "keep=all", {"trials": 4})]
+    assert [call[:2] for call in started] == [("start", "mine")]
+    assert [call[0] for call in one.calls] == ["wait", "save"]
+    assert json.loads(out) == {"storage": "sqlite:///s.db", "best": 3}
+    assert "best: lr=0.1" in err
+    assert "optuna-dashboard sqlite:///s.db" in err
+    assert "saved configs/tuned.yaml" in err
+
+
+def test_a_sweep_of_a_mistyped_name_or_to_a_wrong_one_is_not_started(typed, searched):
+    calls, started = searched(ASweep())
+    with pytest.raises(BadInput, match="quickstart"):
+        typed(sweep, "quickstar")
+    with pytest.raises(BadInput):
+        typed(sweep, "quickstart", "--save", "../tuned")
+    assert not calls
+    assert not started
+
+
+def test_a_detached_sweep_is_not_waited_for(typed, searched):
+    one = ASweep()
+    searched(one)
+    assert typed(sweep, "quickstart", "--detach")[0] == 0
+    assert not one.calls
+
+
+def test_a_sweep_that_is_ended_at_once_says_how_to_go_on(typed, searched):
+    class Pressed(ASweep):
+        def wait(self, see, since):
+            for _ in range(2):
+                signal.raise_signal(signal.SIGINT)
+
+    one = Pressed()
+    searched(one)
+    code, _, err = typed(sweep, "quickstart")
+    assert (code, one.calls) == (130, [("stop",), ("kill",)])
+    assert "the same command goes on with the study" in err

@@ -1,0 +1,119 @@
+"""What notebooks and scripts call: each hands over to the room that does it."""
+
+import importlib
+
+import pytest
+
+import kdlab
+from kdlab import session
+from kdlab.errors import BadInput
+from kdlab.run.handle.watched import viewers
+
+
+class Started:
+    """What can be started: a search, or the experiment of somebody's photos."""
+
+    def __init__(self):
+        self.calls = []
+
+    def start(self, *arguments):
+        self.calls.append(arguments)
+        return "started"
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Puts a stand-in for a function of a module there; its calls."""
+
+    def put(place, answer=None):
+        calls = []
+        module, _, name = place.rpartition(".")
+        monkeypatch.setattr(
+            importlib.import_module(module), name,
+            lambda *words, **options: calls.append((words, options)) or answer,
+        )  # fmt: skip
+        return calls
+
+    return put
+
+
+def test_all_of_it_stands_at_the_top_of_kdlab():
+    for name in (
+        "attach_sweep",
+        "chaos",
+        "distil",
+        "follow_demand",
+        "live",
+        "look_at",
+        "sweep",
+    ):
+        assert getattr(kdlab, name) is getattr(session, name)
+        assert getattr(session, name).__doc__
+    assert kdlab.registry is session.registry
+
+
+def test_photos_become_wishes_and_a_run(told):
+    experiment = Started()
+    calls = told("kdlab.run.new.experiment_for", experiment)
+    say = [].append
+    run = session.distil("photos", "train.epochs=2", student="x", weights="w.pt", say=say)
+    assert run == "started"
+    ((wishes, overrides, lines), _) = calls[0]
+    assert (wishes.data, wishes.student, wishes.teacher) == ("photos", "x", None)
+    assert (wishes.weights, wishes.minutes) == ("w.pt", session.MINUTES)
+    assert (overrides, lines) == (("train.epochs=2",), say)
+    assert experiment.calls == [(say,)]
+
+
+def test_a_sweep_is_searched_and_started(told):
+    search = Started()
+    calls = told("kdlab.tuning.search", search)
+    assert session.sweep("quickstart", {"trials": 2}, study="mine", say=print) == "started"
+    assert calls == [(("quickstart", {"trials": 2}), {})]
+    assert search.calls == [("mine", print)]
+
+
+@pytest.mark.parametrize(
+    ("call", "place", "words", "options"),
+    [
+        (lambda: session.look_at("photos", "size=64", say=print),
+         "kdlab.run.outputs.data_sheet.look_at", ("photos", "size=64"), {"say": print}),
+        (lambda: session.follow_demand("cluster", most=8),
+         "kdlab.cluster.deployed_pool.follow_demand", ("cluster",), {"most": 8}),
+        (session.attach_sweep, "kdlab.tuning.attach_sweep", ("last",), {}),
+        (lambda: session.chaos("run", kill_teacher=1),
+         "kdlab.run.handle.chaos.chaos", ("run",), {"kill_teacher": 1}),
+        (lambda: viewers["experiment"]("quickstart", {"a": 1}),
+         "kdlab.notebook.builder.Builder", ("quickstart", {"a": 1}), {}),
+    ],
+)  # fmt: skip
+def test_it_hands_over_what_it_was_given(told, call, place, words, options):
+    calls = told(place, "found")
+    assert call() == "found"
+    assert calls == [(words, options)]
+
+
+class View:
+    def show(self):
+        return "shown"
+
+
+@pytest.mark.parametrize(
+    ("viewer", "words", "place"),
+    [
+        ("run", ("run", "svg"), "kdlab.notebook.monitor.Monitor"),
+        ("sweep", ("sweep", "page", "importance"), "kdlab.notebook.sweep_view.SweepView"),
+    ],
+)
+def test_who_is_asked_to_show_itself_has_its_viewer(told, viewer, words, place):
+    calls = told(place, View())
+    assert viewers[viewer](*words) == "shown"
+    assert calls == [(words, {})]
+
+
+def test_a_live_view_of_several_needs_one(told):
+    calls = told("kdlab.notebook.runs_together.RunsTogether", View())
+    assert session.live("a", "b") == "shown"
+    assert calls == [((("a", "b"),), {})]
+    with pytest.raises(BadInput, match="Give the runs to be shown"):
+        session.live()
