@@ -1,0 +1,259 @@
+"""The reader's process from the trainer's side, when that process is a script."""
+
+import contextlib
+import os
+import socket
+
+import numpy as np
+import pytest
+from scripted_children import Starts
+from tests_support import event
+
+from kdlab.cluster.child_configs import ReaderConfig, ReaderStart
+from kdlab.cluster.reader.held_reader import HeldReader
+from kdlab.cluster.reader.reader_messages import (
+    READER_FAILURES,
+    READER_ORDERS,
+    PauseReader,
+    ReaderDefect,
+    SetThresholds,
+    StopReader,
+    TeachersMissing,
+)
+from kdlab.cluster.reader.ring import Channel, Layout, Ring
+from kdlab.cluster.reader.student_reader import FIGURES
+from kdlab.data.samples import SampleDescription
+from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped
+from kdlab.papers.edl_dist.reader_rules import Rules
+from kdlab.testing.scripted import FakeClock
+
+LAYOUT = Layout(slots=4, largest=3, shape=(1, 2, 2), classes=5, figures=len(FIGURES))
+
+
+def config(samples):
+    return ReaderConfig(
+        rules=Rules(t_s=10.0, lt=4, ut=12, wait_s=7.0),
+        start=ReaderStart(epoch=1, done=(4,)),
+        samples=samples,
+        layout=LAYOUT,
+        ring_fd=-1,
+        socket_fd=-1,
+        student="s",
+        coordinator="tls://there:1",
+        tls=None,
+        inputs="reference",
+        replies="full",
+        top_k=1,
+        classes=5,
+        deadline_s=1.0,
+        t_s=10.0,
+    )
+
+
+class Reader:
+    """The other end of what a child was started with: its ring and its socket."""
+
+    def __init__(self, child):
+        ring_fd, socket_fd = child.options["fds"]
+        assert (ring_fd, socket_fd) == (child.config.ring_fd, child.config.socket_fd)
+        self.ring = Ring(child.config.layout, os.dup(ring_fd))
+        self.end = socket.socket(fileno=os.dup(socket_fd))
+        self.channel, self.child = Channel(self.end), child
+
+    def say(self, message):
+        self.channel.send(message)
+        self.ring.message_sent()
+
+    def fail(self, failure):
+        self.say(READER_FAILURES.plain(failure))
+
+    def fill(self, number, batch):
+        slot = self.ring.slot(number)
+        slot.head[:] = (1, batch, 3)
+        slot.soft[:] = batch
+        self.ring.fill(number)
+
+    def orders(self):
+        """What it was told since; wakes are left out."""
+        found = []
+        with contextlib.suppress(EOFError):  # and then the trainer's end was closed
+            while (message := self.channel.receive(0.0)) is not None:
+                if not isinstance(message, int):
+                    found.append(READER_ORDERS.typed(message))
+        return found
+
+    def die(self):
+        self.child.die(1)
+        self.end.close()
+
+
+class Case:
+    def __init__(self, folder, samples):
+        self.clock, self.starts, self.events = FakeClock(100.0), Starts(), []
+        self.readers, self.asked_to_stop = [], False
+        self.starts.then = lambda child: self.readers.append(Reader(child))
+        self.log = folder / "reader.log"
+        self.held = HeldReader(
+            config(samples),
+            self.log,
+            self.events.append,
+            lambda: self.asked_to_stop,
+            start=self.starts,
+            now=self.clock,
+        )
+
+    @property
+    def reader(self):
+        return self.readers[-1]
+
+    def kinds(self):
+        return [event.KIND for event in self.events]
+
+
+@pytest.fixture
+def case(tmp_path, samples):
+    described = samples.describe()
+    assert isinstance(described, SampleDescription)
+    made = Case(tmp_path, described)
+    yield made
+    for reader in made.readers:
+        if reader.end.fileno() >= 0:
+            reader.end.close()
+    made.held.close()
+
+
+def test_what_the_reader_fills_is_what_the_trainer_takes(case):
+    case.reader.fill(2, batch=7)
+    number = case.held.take()
+    slot, _, soft, _ = case.held.slot(number)
+    assert number == 2
+    assert slot.head.tolist() == [1, 7, 3]
+    assert (soft == 7).all()
+    case.held.free(number)
+    assert case.reader.ring.collect() == [2]
+
+
+def test_a_reader_begins_where_the_student_is(case):
+    assert case.reader.child.module == "kdlab.cluster.reader.student_reader"
+    assert case.reader.child.config.start == ReaderStart(epoch=1, done=(4,))
+    assert case.held.pid == case.reader.child.pid
+
+
+def test_one_that_dies_is_replaced_for_what_is_left(case):
+    case.held.trained(5)
+    case.held.at(2, {0})
+    case.held.trained(3)
+    case.reader.die()
+    case.starts.then = lambda child: (
+        case.readers.append(Reader(child)),
+        case.reader.fill(0, 9),
+    )
+    assert case.held.take() == 0
+    assert case.reader.child.config.start == ReaderStart(epoch=2, done=(0, 3))
+    (said,) = case.events
+    assert (said.KIND, said.epoch, said.batches) == ("reader_restarted", 2, 2)
+    assert said.why == "it ended during the run (exit code 1)"
+    assert case.readers[0].child.stops == 1
+
+
+def test_the_next_one_has_the_thresholds_and_the_pause_that_were_set(case):
+    case.held.set_thresholds(6, 24)
+    case.held.pause(paused=True)
+    assert case.reader.orders() == [SetThresholds(6, 24), PauseReader(True)]
+    case.reader.die()
+    case.asked_to_stop = True  # it would wait for a batch
+    with pytest.raises(RunStopped, match="while waiting for soft labels"):
+        case.held.take()
+    rules = case.reader.child.config.rules
+    assert (rules.lt, rules.ut) == (6, 24)
+    assert case.reader.orders() == [PauseReader(True)]
+
+
+def dying(case, seconds):
+    """Restarts until it gives up, when each new one dies at once after so long; at most 20."""
+
+    def die(child):
+        case.readers.append(Reader(child))
+        case.clock.advance(seconds)
+        if len(case.readers) <= 20:
+            case.reader.die()
+        else:
+            case.reader.fill(0, 1)
+
+    case.starts.then = die
+    case.reader.die()
+    case.held.take()
+
+
+def test_one_that_dies_at_once_again_and_again_is_given_up(case):
+    with pytest.raises(ClusterError, match=r"ended during the run.*\n?.*5 times"):
+        dying(case, seconds=1.0)
+    assert case.kinds() == ["reader_restarted"] * 5
+    assert len(case.starts.children) == 6
+    case.held.close()  # there is nothing to close any more
+    assert set(case.held.figures()) == set(FIGURES)
+
+
+def test_one_that_dies_now_and_then_is_not(case):
+    dying(case, seconds=13.0)  # five in 65 s
+    assert case.kinds() == ["reader_restarted"] * 20
+
+
+def test_what_it_says_is_passed_on_before_the_next_batch(case):
+    said = event("teacher_joined", name="a", t_t=5.0)
+    case.reader.say(said.facts())
+    case.reader.fill(1, 1)
+    case.held.take()
+    assert case.kinds() == ["teacher_joined"]
+    case.reader.say(said.facts())
+    case.held.look()  # also while nobody takes batches
+    assert case.kinds() == ["teacher_joined"] * 2
+    case.reader.die()
+    case.held.look()  # whoever takes the next batch starts it again
+    assert len(case.starts.children) == 1
+
+
+def test_without_teachers_the_run_ends_with_what_is_missing(case):
+    case.reader.fail(TeachersMissing(unplaced=40, batches=3, why="it answered with NaN"))
+    with pytest.raises(NoTeacherLeft) as found:
+        case.held.take()
+    said = str(found.value)
+    for fact in ("40 samples", "3 batches", "7 s", "tls://there:1", "answered with NaN"):
+        assert fact in said
+
+
+def test_a_defect_is_quoted_with_the_end_of_its_log(case):
+    case.log.write_text("Traceback\nOSError: the images are gone\n")
+    case.reader.fail(ReaderDefect("OSError('the images are gone')"))
+    with pytest.raises(ClusterError, match=r"(?s)The reader failed: OSError.*  Traceback"):
+        case.held.take()
+
+
+def test_closing_tells_it_to_go_and_hears_what_it_still_says(case):
+    case.reader.ring.figures[FIGURES.index("volume_max")] = 17.0
+    case.reader.say(event("teacher_joined", name="late").facts())
+    case.reader.end.shutdown(socket.SHUT_WR)  # that was all
+    case.held.close()
+    assert case.reader.orders() == [StopReader()]
+    assert case.kinds() == ["teacher_joined"]
+    assert case.held.figures()["volume_max"] == 17.0  # kept, when the ring is gone
+    assert case.reader.child.stops == 1
+    case.held.close()
+    assert case.reader.child.stops == 1
+
+
+def test_slots_are_not_shared_between_readers(case):
+    """What a dead reader had filled is asked for again, not taken twice."""
+    case.reader.fill(0, 1)
+    case.reader.fill(1, 2)
+    taken = [case.held.take()]
+    case.reader.ring.slot(1).head[:] = 0
+    case.reader.die()
+    taken.append(case.held.take())  # what lies there is still good
+    assert taken == [0, 1]
+    case.starts.then = lambda child: (
+        case.readers.append(Reader(child)),
+        case.reader.fill(3, 2),
+    )
+    assert case.held.take() == 3
+    assert np.array_equal(case.held.slot(3)[0].head, [1, 2, 3])
