@@ -135,9 +135,7 @@ def _builder(asked: str, changes: Mapping[str, object]) -> "Builder":
 
 
 def _sweep_view(
-    sweep: "Watched",
-    page: Callable[[], str],
-    importance: Callable[[], Mapping[str, float]],
+    sweep: "Watched", page: Callable[[], str], importance: Callable[[], Mapping[str, float]]
 ) -> "SweepView":
     from kdlab.notebook.sweep_view import SweepView
 

@@ -319,12 +319,7 @@ def _many_files(folder: Path, files: int, say: Say) -> list[Figure]:
         figure(f"plan_s/{name}", trained["plan_s"], "s"),
         figure(f"rss_mb_of_training/{name}", trained["rss_mb"], "MB"),
         # The rest is torch: the same steps on a set of few files.
-        figure(
-            f"more_rss_mb_of_training/{name}",
-            more,
-            "MB",
-            "<= 400",
-        ),
+        figure(f"more_rss_mb_of_training/{name}", more, "MB", "<= 400"),
         figure(f"samples_per_s_of_training/{name}", trained["samples_per_s"], "samples/s"),
     ]
 

@@ -179,11 +179,7 @@ class ChaosRunner:
     """
 
     def __init__(
-        self,
-        spec: Chaos,
-        targets: Targets,
-        report: Emit,
-        tls: Files | None = None,
+        self, spec: Chaos, targets: Targets, report: Emit, tls: Files | None = None
     ) -> None:
         self.spec, self.targets, self.report, self.tls = spec, targets, report, tls
         self.done = 0  # events that hit somebody

@@ -15,13 +15,7 @@ from typing import Any
 from kdlab.config import registry
 from kdlab.errors import BadInput
 
-_DEFINITIONS = (
-    ast.Import,
-    ast.ImportFrom,
-    ast.ClassDef,
-    ast.FunctionDef,
-    ast.AnnAssign,
-)
+_DEFINITIONS = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.AnnAssign)
 
 
 def pack(names: set[str]) -> dict[str, dict[str, str]]:

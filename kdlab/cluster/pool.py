@@ -107,11 +107,7 @@ def deploy(
     deadline = time.monotonic() + wait_s
     while True:
         refusal = ask(
-            address,
-            "kdlab_deploy",
-            wait_s=120.0,
-            tls=tls,
-            deployment=deployment.to_json(),
+            address, "kdlab_deploy", wait_s=120.0, tls=tls, deployment=deployment.to_json()
         )
         if not refusal:
             return

@@ -43,9 +43,7 @@ def _say_at_once(line: str) -> None:
 
 def json_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--json",
-        action="store_true",
-        help="end stdout with one JSON object on one line",
+        "--json", action="store_true", help="end stdout with one JSON object on one line"
     )
 
 

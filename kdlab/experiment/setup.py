@@ -19,12 +19,7 @@ from kdlab.data.samples import PlannedSamples, RankPart, Shard, planned
 from kdlab.data.watched import watched_rows
 from kdlab.events.event import Emit, unheard
 from kdlab.events.general import Note
-from kdlab.experiment.feature_setup import (
-    feature_job,
-    row_of,
-    teacher_taps,
-    two_images,
-)
+from kdlab.experiment.feature_setup import feature_job, row_of, teacher_taps, two_images
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.experiment.teacher_check import (
     TeacherMeasure,

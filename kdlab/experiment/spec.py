@@ -277,8 +277,7 @@ class ExperimentSpec(Spec):
             return
         if self.workers is not None:
             yield Fault(
-                "soft_labels.sends",
-                "is hidden; ranks on workers do not have the teacher",
+                "soft_labels.sends", "is hidden; ranks on workers do not have the teacher"
             )
         if not self.method.takes_hidden:
             yield Fault(

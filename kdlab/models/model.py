@@ -213,11 +213,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def export(
-    model: Normalised,
-    spec: ModelSpec,
-    path: Path,
-    data: Shown,
-    **facts: object,
+    model: Normalised, spec: ModelSpec, path: Path, data: Shown, **facts: object
 ) -> None:
     """The network alone as safetensors, loadable in plain timm or torchvision.
 

@@ -17,12 +17,7 @@ from kdlab.events.training import EpochDone
 from kdlab.report.chart import Points
 from kdlab.report.costs import CostOfEach, times_smaller
 from kdlab.report.figures import Say
-from kdlab.reproduce.measurement import (
-    Measured,
-    MeasurementSpec,
-    missing_images,
-    roots_of,
-)
+from kdlab.reproduce.measurement import Measured, MeasurementSpec, missing_images, roots_of
 from kdlab.run.experiment import load
 from kdlab.run.handle.run import Run
 from kdlab.run.outputs.examination import TEACHER

@@ -37,11 +37,7 @@ def pipelines() -> str:
                 panel.setdefault(words, []).append((float(len(case.devices)), times))
     return svg(
         [
-            Panel(
-                title=f"times data parallel, {where}",
-                curves=curves,
-                across="devices",
-            )
+            Panel(title=f"times data parallel, {where}", curves=curves, across="devices")
             for where, curves in found.items()
         ]
     )

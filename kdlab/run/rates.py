@@ -46,11 +46,7 @@ def network_rates(
 
 
 def _measured(
-    spec: ModelSpec,
-    recipe: Recipe,
-    shape: tuple[int, int, int],
-    classes: int,
-    memory: int,
+    spec: ModelSpec, recipe: Recipe, shape: tuple[int, int, int], classes: int, memory: int
 ) -> NetworkRates:
     device = torch.device(recipe.chosen_device())
     model = spec.without_weights().build(classes, shape[0]).to(device)

@@ -99,10 +99,7 @@ def _hidden(
 
 @torch.no_grad()
 def _put_into(
-    layer: nn.Module,
-    fitted: Any,
-    middle: NDArray[np.float64],
-    spread: NDArray[np.float64],
+    layer: nn.Module, fitted: Any, middle: NDArray[np.float64], spread: NDArray[np.float64]
 ) -> None:
     """The regression as the layer's weights: z-scores are folded into them."""
     assert isinstance(layer, nn.Linear)

@@ -17,12 +17,7 @@ from kdlab.config.home import write_json
 from kdlab.errors import BadInput, ClusterError, RunStopped
 from kdlab.events.general import Warned
 from kdlab.events.log import read_all
-from kdlab.events.sweeps import (
-    Confirming,
-    RealRunStarted,
-    RepeatDone,
-    RepeatStarted,
-)
+from kdlab.events.sweeps import Confirming, RealRunStarted, RepeatDone, RepeatStarted
 from kdlab.experiment.folder import UNDER_WAY, RunFolder
 from kdlab.run.experiment import Experiment, load
 from kdlab.run.handle.run import Run

@@ -95,10 +95,7 @@ class KubernetesMachines(Deployer):
         )  # fmt: skip
         service = {
             "type": "ClusterIP",
-            "selector": {
-                "dask.org/cluster-name": name,
-                "dask.org/component": "scheduler",
-            },
+            "selector": {"dask.org/cluster-name": name, "dask.org/component": "scheduler"},
             "ports": [
                 {
                     "name": "tcp-comm",
@@ -206,12 +203,7 @@ def _said(what: str) -> Iterator[None]:
     import httpx  # comes with kr8s, an extra  # noqa: PLC0415
     import kr8s  # noqa: PLC0415
 
-    known = (
-        kr8s.ServerError,
-        kr8s.NotFoundError,
-        kr8s.APITimeoutError,
-        httpx.HTTPError,
-    )
+    known = (kr8s.ServerError, kr8s.NotFoundError, kr8s.APITimeoutError, httpx.HTTPError)
     try:
         yield
     except known as error:

@@ -145,11 +145,7 @@ class _HostsCluster(SpecCluster):
     """A cluster of fixed hosts: each worker goes to one that has none."""
 
     def __init__(
-        self,
-        hosts: tuple[str, ...],
-        options: dict[str, Any],
-        scheduler: str,
-        files: Files,
+        self, hosts: tuple[str, ...], options: dict[str, Any], scheduler: str, files: Files
     ) -> None:
         # A host that was tried last comes last, so that one that is down stops no other.
         self.hosts, self.options = list(hosts), options

@@ -11,14 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kdlab.cluster.deployment import Deployment
-from kdlab.models.engines import (
-    EngineInUse,
-    choose,
-    forget,
-    installed,
-    recall,
-    remember,
-)
+from kdlab.models.engines import EngineInUse, choose, forget, installed, recall, remember
 
 _FIRST_S = 3.0  # before it serves
 _BESIDE_S = 120.0  # beside its work: none is begun later

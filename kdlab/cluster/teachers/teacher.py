@@ -288,11 +288,7 @@ class TeacherServer:
                 f"{deployment.fingerprint}"
             )
         inference = Inference(
-            deployment,
-            weights,
-            self.config.threads,
-            self.config.device,
-            self.config.number,
+            deployment, weights, self.config.threads, self.config.device, self.config.number
         )
         inference.load_data()
         inference.choose_engine(self.say)

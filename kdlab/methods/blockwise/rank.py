@@ -249,11 +249,7 @@ class BlockRank(RankProcess[GenerationOrder]):
         self.log.emit(plan)
 
     def _replanned(
-        self,
-        chosen: ExecutionPlan,
-        cutting: Cutting,
-        took: list[DeviceTook],
-        step_s: float,
+        self, chosen: ExecutionPlan, cutting: Cutting, took: list[DeviceTook], step_s: float
     ) -> ExecutionPlan | None:
         """A better plan than this one, by what its steps took; only the planning rank is asked."""
         if self._replanning is None:  # it goes on with a plan of a session before

@@ -10,12 +10,7 @@ from typing import Annotated, ClassVar
 
 from kdlab.config import Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.train.aggregation.weights import (
-    Merged,
-    Merging,
-    WeightAggregation,
-    mean_of,
-)
+from kdlab.train.aggregation.weights import Merged, Merging, WeightAggregation, mean_of
 
 
 @register("train/aggregation/bmuf")

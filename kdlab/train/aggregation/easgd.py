@@ -11,12 +11,7 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from kdlab.config import Range, register
-from kdlab.train.aggregation.weights import (
-    Merged,
-    Merging,
-    WeightAggregation,
-    mean_of,
-)
+from kdlab.train.aggregation.weights import Merged, Merging, WeightAggregation, mean_of
 
 
 @register("train/aggregation/easgd")

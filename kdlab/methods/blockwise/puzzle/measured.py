@@ -87,9 +87,7 @@ def prepared(engine: Engine, network: nn.Module, views: Tensor, what: str) -> As
 
 @torch.inference_mode()
 def latencies_ms(
-    asks: Sequence[Asked],
-    views: Sequence[Tensor],
-    alive: Callable[[], None] = lambda: None,
+    asks: Sequence[Asked], views: Sequence[Tensor], alive: Callable[[], None] = lambda: None
 ) -> list[float]:
     """Milliseconds of one call of each on one thread: medians, all in turns.
 
