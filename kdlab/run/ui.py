@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 import webbrowser
+from collections.abc import Callable
 from types import FrameType
 
 from kdlab.cluster.wires.security import write_private
@@ -38,13 +39,20 @@ def token() -> str:
     return path.read_text()
 
 
-def serve_ui(port: int, uri: str | None, *, browser: bool = False) -> int:
+def serve_ui(
+    port: int,
+    uri: str | None,
+    *,
+    browser: bool = False,
+    start: Callable[..., "subprocess.Popen[bytes]"] = subprocess.Popen,
+) -> int:
     """Until Ctrl-C.
 
     Args:
         port: on loopback.
         uri: of the store; None is the one beside the runs.
         browser: open the page, too, once the server answers.
+        start: of the server's process.
 
     Raises:
         NotFoundError: there is no store yet.
@@ -69,11 +77,7 @@ def serve_ui(port: int, uri: str | None, *, browser: bool = False) -> int:
         "MLFLOW_BACKEND_STORE_URI": credentials.revealed(uri or f"sqlite:///{store}"),
     }
     newest = _newest_experiment() if uri is None else None
-    process = subprocess.Popen(
-        command(port),
-        env=os.environ | settings,
-        start_new_session=True,
-    )
+    process = start(command(port), env=os.environ | settings, start_new_session=True)
 
     def forward(number: int, frame: FrameType | None) -> None:
         os.killpg(process.pid, signal.SIGTERM)  # its workers too
@@ -101,9 +105,7 @@ def _newest_experiment() -> str | None:
     kept = [*folder.glob("*/tracking.json"), *folder.glob("sweeps/*/tracking.json")]
     for path in sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True):
         facts = json.loads(path.read_text())
-        found = facts.get("experiment_id") or facts.get(
-            "experiment"
-        )  # of a run, of a sweep
+        found = facts.get("experiment_id") or facts.get("experiment")  # of a run, a sweep
         if found is not None:
             return str(found)
     return None

@@ -1,0 +1,177 @@
+"""`kdlab ui`: which store it shows, who may look, and how it ends; MLflow's server is scripted."""
+
+import json
+import os
+import signal
+import stat
+import threading
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from socket import create_server
+
+import pytest
+
+from kdlab.errors import BadInput, NotFoundError
+from kdlab.run import ui
+from kdlab.run.ui import serve_ui, token
+from kdlab.tracking import UI_TOKEN
+
+
+class Server:
+    """MLflow's: up after some looks, ends with this code when somebody waits for it."""
+
+    pid = 4321
+
+    def __init__(self, looks=0, code=0, dies=False):
+        self.looks, self.code, self.dies = looks, code, dies
+        self.command, self.options, self.handlers = [], {}, {}
+
+    def __call__(self, command, **options):
+        self.command, self.options = command, options
+        return self
+
+    def answers(self, port):
+        self.looks -= 1
+        return self.looks < 0
+
+    def poll(self):
+        return self.code if self.dies else None
+
+    def wait(self):
+        self.handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+        return self.code
+
+
+@pytest.fixture
+def store(elsewhere, monkeypatch):
+    """A store beside the runs; nobody listens on any port."""
+    monkeypatch.setenv("KDLAB_HOME", str(elsewhere / "home"))
+    monkeypatch.setattr(ui, "_listens", lambda port: False)
+    monkeypatch.setattr(ui.time, "sleep", lambda seconds: None)
+    (elsewhere / "runs").mkdir()
+    (elsewhere / "runs" / "mlflow.db").touch()
+    return elsewhere / "runs" / "mlflow.db"
+
+
+@pytest.fixture
+def up(store, monkeypatch):
+    def serve(server, **options):
+        monkeypatch.setattr(ui, "_answers", server.answers)
+        return serve_ui(5000, options.pop("uri", None), start=server, **options)
+
+    return serve
+
+
+def test_the_store_beside_the_runs_is_shown_to_this_user_alone(up, store, capsys):
+    server = Server(looks=2)
+    assert up(server) == 0
+    assert server.command[1:4] == ["-m", "mlflow", "server"]
+    words = " ".join(server.command)
+    assert "--host 127.0.0.1 --port 5000" in words
+    assert "--app-name kdlab --workers 1" in words
+    environment = server.options["env"]
+    assert environment["MLFLOW_BACKEND_STORE_URI"] == f"sqlite:///{store}"
+    assert environment[UI_TOKEN] == token()
+    assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
+    assert environment["PATH"] == os.environ["PATH"]
+    assert server.options["start_new_session"]
+    said = capsys.readouterr().out
+    assert f"http://127.0.0.1:5000/?token={token()}#/experiments?" in said
+    assert "for you alone" in said
+
+
+def test_a_password_of_a_store_is_not_in_the_command(up, monkeypatch):
+    monkeypatch.setenv("OURS", "secret")
+    server = Server()
+    up(server, uri="postgresql://me:<env:OURS>@host/db")
+    assert server.options["env"]["MLFLOW_BACKEND_STORE_URI"] == (
+        "postgresql://me:secret@host/db"
+    )
+    assert not any("secret" in word for word in server.command)
+
+
+def test_what_ran_last_is_opened(up, store, capsys):
+    runs = store.parent
+    for number, (name, key) in enumerate(
+        [("a", "experiment_id"), ("sweeps/s", "experiment"), ("silent", "other")]
+    ):
+        (runs / name).mkdir(parents=True)
+        path = runs / name / "tracking.json"
+        path.write_text(json.dumps({key: number + 7}))
+        os.utime(path, (number, number))
+    up(Server())
+    assert "#/experiments/8/runs?" in capsys.readouterr().out  # the sweep's
+    up(Server(), uri="http://far")
+    assert "#/experiments?" in capsys.readouterr().out  # not of this store
+
+
+def test_a_browser_is_opened_once_it_answers(up, monkeypatch):
+    opened = []
+    monkeypatch.setattr(ui.webbrowser, "open", opened.append)
+    up(Server(looks=3))
+    assert opened == []
+    up(Server(looks=3), browser=True)
+    (address,) = opened
+    assert token() in address
+
+
+def test_a_server_that_dies_is_a_failure_and_no_address_is_said(up, capsys):
+    assert up(Server(looks=9, code=1, dies=True)) == 1
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("code", "ours"), [(0, 0), (-signal.SIGTERM, 0), (-9, 1), (3, 1)])
+def test_an_end_that_was_asked_for_is_none(up, code, ours):
+    assert up(Server(code=code)) == ours
+
+
+def test_ctrl_c_ends_its_workers_too_and_handlers_are_put_back(up, monkeypatch):
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    ended = []
+    monkeypatch.setattr(ui.os, "killpg", lambda *whom: ended.append(whom))
+    server = Server()
+    up(server)
+    for number, handler in server.handlers.items():
+        handler(number, None)
+    assert ended == [(server.pid, signal.SIGTERM)] * 2
+    assert {n: signal.getsignal(n) for n in before} == before
+
+
+def test_without_a_store_or_a_free_port_nothing_is_started(elsewhere, store, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.chdir(elsewhere)
+    with closing(create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BadInput, match=f"kdlab ui --port {port + 1}"):
+            serve_ui(port, None, start=pytest.fail)
+    store.unlink()
+    with pytest.raises(NotFoundError, match="There is no MLflow store"):
+        serve_ui(5000, None, start=pytest.fail)
+
+
+def test_the_token_is_one_for_each_user_and_private(store, elsewhere):
+    first = token()
+    assert token() == first
+    assert len(first) > 20
+    assert stat.S_IMODE((elsewhere / "home" / "ui.token").stat().st_mode) == 0o600
+
+
+def test_it_answers_when_its_server_does_and_not_only_its_socket(store):
+    asked = []
+
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append((self.path, self.headers["Authorization"]))
+            self.send_response(200 if len(asked) > 1 else 503)
+            self.end_headers()
+
+        def log_message(self, *words):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Health) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        assert not ui._answers(server.server_port)
+        assert ui._answers(server.server_port)
+        server.shutdown()
+    assert asked == [("/health", f"Bearer {token()}")] * 2
+    assert not ui._answers(server.server_port)  # gone
