@@ -32,9 +32,8 @@ def test_thirteen_blocks_that_meet_without_adapters():
 def test_the_imagenet_workload_is_cut_in_the_same_places():
     spec = Separable(of=TorchvisionModel(variant="vgg16_bn"))
     with torch.device("meta"):  # 138 million parameters need not be filled
-        teacher = torchvision.models.vgg16_bn()
+        teacher, student = torchvision.models.vgg16_bn(), spec.architecture(1000, 3)
     assert len(cut(teacher.eval(), ENDS)) == 13
-    student = spec.architecture(1000, 3)
     assert len(cut(student.eval(), ENDS)) == 13
     saved = sum(p.numel() for p in teacher.parameters()) - sum(
         p.numel() for p in student.parameters()

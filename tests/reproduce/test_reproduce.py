@@ -23,8 +23,10 @@ LONG = {
     "edl_dist/fig6": pytest.mark.slow,
     "edl_dist/table5": (pytest.mark.slow, pytest.mark.nightly),
 }
+DEAR = ("ec_dnn/fig5", "edl_dist/table2", "edl_dist/table3", "pipe_bd/fig4")
+SECONDS = pytest.mark.slow("two to four seconds, twice")
 SIMULATED = [
-    pytest.param(name, marks=LONG.get(name, ()))
+    pytest.param(name, marks=LONG.get(name, SECONDS if name in DEAR else ()))
     for name in NAMES
     if card(name)[1].simulation
 ]

@@ -150,7 +150,8 @@ def damage(draw, folder):
     )
 
 
-@settings(deadline=None, max_examples=examples(1000))
+@pytest.mark.tiered
+@settings(deadline=None, max_examples=examples(1000, ci=300))
 @given(st.data())
 def test_any_damage_is_noticed_and_the_one_before_is_used(data):
     with TemporaryDirectory() as name:

@@ -100,12 +100,20 @@ def test_a_layer_without_bias_gets_one():
     assert isinstance(Normalised(layer, [0.5], [0.5], 2).net, torch.nn.Linear)
 
 
-def test_an_experiment_with_a_probed_teacher_can_be_estimated(kdlab_home, elsewhere):
+def test_an_experiment_with_a_probed_teacher_can_be_estimated(
+    kdlab_home, elsewhere, monkeypatch
+):
     import kdlab
+    from kdlab.run import estimate as estimating
+    from kdlab.run.rates import NetworkRates
 
     probed = (
         "teacher={type: train/teacher, probe: true, model: {type: models/cifar_resnet}}"
     )
     experiment = kdlab.load("smoke/in_process", probed, "tracking.enabled=false")
     assert experiment.spec.teachers()[0].data is not None
+    rates = NetworkRates(trained=1e4, asked=1e5, parameters=1000, step_mb=1.0)
+    monkeypatch.setattr(
+        estimating, "network_rates", lambda *about: rates
+    )  # not the subject
     assert experiment.estimate().memory_mb > 100

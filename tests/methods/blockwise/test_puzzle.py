@@ -209,7 +209,9 @@ def test_a_size_alone_takes_no_heed_of_time():
         BlockChoice(faster=None)
 
 
-@pytest.mark.parametrize("name", ["folded", "onnxruntime"])
+@pytest.mark.parametrize(
+    "name", ["folded", pytest.param("onnxruntime", marks=pytest.mark.slow("two exports"))]
+)
 def test_what_takes_longer_is_seen_to(name):
     """Of 200 times the work; not how long, only which."""
     if name == "onnxruntime":
