@@ -1,0 +1,175 @@
+"""Runs and sweeps that a command starts and watches: Ctrl-C, --detach, --json."""
+
+import argparse
+import json
+import signal
+
+import pytest
+
+from kdlab import cli
+from kdlab.commands import command, sweep
+from kdlab.events.general import Note
+from kdlab.experiment.folder import RunStatus
+
+
+class ScriptedRun:
+    """What `started` asks of a run; `wait` does what the test says."""
+
+    id = name = "20260101-000000-aaaa"
+    path = "/runs/20260101-000000-aaaa"
+
+    def __init__(self, wait=lambda see: None):
+        self._wait, self.told = wait, []
+
+    def wait(self, see, since=0.0):
+        self.told.append(("wait", since))
+        self._wait(see)
+
+    def stop(self):
+        self.told.append("stop")
+
+    def kill(self):
+        self.told.append("kill")
+
+
+def started(made, detach=False, as_json=False, see=lambda event: None, since=0.0):
+    arguments = argparse.Namespace(detach=detach, json=as_json)
+    return command.started(lambda: made, see, arguments, since)
+
+
+def test_a_detached_run_is_named_and_not_waited_for(capsys):
+    made = ScriptedRun()
+    assert started(made, detach=True, as_json=True) == (None, 0)
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"run_id": made.id, "run_dir": made.path}
+    assert f"kdlab attach {made.id}" in err
+    assert made.told == []
+
+
+def test_a_run_is_watched_from_where_it_was_gone_on_with():
+    seen = []
+    made = ScriptedRun(lambda see: see(Note(message="a")))
+    assert started(made, see=seen.append, since=7.0) == (made, 0)
+    assert seen == [Note(message="a")]
+    assert made.told == [("wait", 7.0)]
+
+
+def test_ctrl_c_stops_gracefully_and_a_second_one_at_once(capfd):
+    before = signal.getsignal(signal.SIGINT)
+
+    def impatient(see):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+
+    made = ScriptedRun(impatient)
+    assert started(made) == (made, 2)
+    assert made.told == [("wait", 0.0), "stop", "kill"]
+    assert "what is under way is saved" in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_before_the_start_ends_the_command(capfd):
+    before = signal.getsignal(signal.SIGINT)
+
+    def slow():
+        signal.raise_signal(signal.SIGINT)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            command.started(slow, print, argparse.Namespace(detach=False, json=False))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "interrupted before anything was started" in capfd.readouterr().err
+
+
+def test_a_run_that_was_ended_at_once_says_how_to_go_on(monkeypatch, capsys):
+    made = ScriptedRun()
+    monkeypatch.setattr(command, "started", lambda *about, **more: (made, 2))
+    arguments = argparse.Namespace(detach=False, json=False)
+    assert command.start_run(lambda: made, arguments) == 130
+    assert f"kdlab resume {made.id}" in capsys.readouterr().err
+    monkeypatch.setattr(command, "started", lambda *about, **more: (None, 0))
+    assert command.start_run(lambda: made, arguments) == 0
+
+
+def test_results_are_for_stdout_and_words_for_people_are_not(capsys):
+    command.show("a table", {"x": 1}, as_json=False)
+    assert capsys.readouterr() == ("a table\n", "")
+    command.show("a table", {"x": 1}, as_json=True)
+    assert capsys.readouterr() == ('{"x": 1}\n', "a table\n")
+    command.say("it goes on")
+    assert capsys.readouterr() == ("", "it goes on\n")
+
+
+# What is written
+
+
+# Sweeps
+
+
+class Search:
+    """What the command asks of a search: its start, and then of its sweep."""
+
+    def __init__(self):
+        self.made, self.started = ScriptedRun(), []
+        self.made.status = RunStatus(state="finished")
+        self.made.outcome, self.made.result = "best: lr=0.1", {"storage": "sqlite:///s"}
+        self.made.save = lambda name: [f"configs/{name}.yaml"]
+
+    def start(self, study, say):
+        self.started.append(study)
+        return self.made
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """What is searched instead, and with which words."""
+    search, asked = Search(), []
+    monkeypatch.setattr(
+        "kdlab.tuning.search", lambda name, *words: asked.append((name, words)) or search
+    )
+    return search, asked
+
+
+def test_a_sweep_is_searched_for_told_and_its_best_saved(kdlab_cli, searched):
+    search, asked = searched
+    code, out, err = kdlab_cli(
+        "sweep", "quickstart", "keep=all", "--trials", "3", "--study", "mine",
+        "--save", "best", "--json",
+    )  # fmt: skip
+    assert code == 0, err
+    assert asked == [("quickstart", ("keep=all", {"trials": 3}))]
+    assert search.started == ["mine"]
+    assert json.loads(out.splitlines()[-1]) == search.made.result
+    assert "best: lr=0.1" in err  # stdout is for the object
+    assert "saved configs/best.yaml" in err
+    assert "optuna-dashboard sqlite:///s" in err
+
+
+def test_a_sweep_that_was_ended_at_once_says_how_to_go_on(kdlab_cli, searched):
+    search, _ = searched
+
+    def impatient(see):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+
+    search.made._wait = impatient
+    code, out, err = kdlab_cli("sweep", "quickstart")
+    assert (code, out) == (130, "")
+    assert "the same command goes on with the study" in err
+    assert search.made.told == [("wait", 0.0), "stop", "kill"]
+    assert cli.COMMANDS["sweep"] is sweep
+
+
+def test_a_detached_sweep_is_named(kdlab_cli, searched):
+    code, out, _ = kdlab_cli("sweep", "quickstart", "--detach")
+    assert code == 0
+    assert "kdlab attach" in out
+
+
+def test_a_name_that_no_config_can_have_is_refused_before_the_search(kdlab_cli, searched):
+    search, _ = searched
+    code, _, err = kdlab_cli("sweep", "quickstart", "--save", "../best")
+    assert code == 2
+    assert "../best" in err
+    assert search.started == []
