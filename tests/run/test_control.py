@@ -48,7 +48,7 @@ def steps(run):
     return [e["step"] for e in events(run, "step") if e["member"] != "teacher"]
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_paused_it_stands_still_and_goes_on(kdlab_home, elsewhere):
     run = started()
     until(lambda: steps(run))
@@ -101,7 +101,7 @@ def test_numbers_change_from_the_next_step_on(kdlab_home, elsewhere):
     run.wait(timeout_s=600)
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_what_was_set_still_holds_after_a_resume(kdlab_home, elsewhere):
     run = started("train.schedule=constant", "train.lr=0.1")
     until(lambda: steps(run))
@@ -119,7 +119,7 @@ def test_what_was_set_still_holds_after_a_resume(kdlab_home, elsewhere):
     run.wait(timeout_s=600)
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_bad_orders_are_refused_and_never_sent(kdlab_home, elsewhere):
     run = started("teacher={use: teachers/digits_tiny}", "compare=[in_process]")
     until(lambda: steps(run))
@@ -143,7 +143,7 @@ def test_bad_orders_are_refused_and_never_sent(kdlab_home, elsewhere):
         run.pause()
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_before_it_trains_it_takes_no_orders(kdlab_home, elsewhere):
     run = started()
     with pytest.raises(BadInput, match="at the moment"):

@@ -15,7 +15,7 @@ from kdlab.run.handle.run import resume
 from kdlab.run.process.execution import _RESERVE_BYTES
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.processes,
     pytest.mark.skipif(os.getuid() != 0, reason="a small disk is mounted by root alone"),
 ]
 SIZE = 8 << 20
@@ -66,7 +66,11 @@ def started(source="none"):
 
 @pytest.mark.parametrize(
     ("source", "seed"),
-    [*(("none", n) for n in range(5)), *(("blockwise", n) for n in range(3))],
+    [
+        ("none", 0),
+        *(pytest.param("none", n, marks=pytest.mark.nightly) for n in range(1, 5)),
+        *(pytest.param("blockwise", n, marks=pytest.mark.nightly) for n in range(3)),
+    ],
 )
 def test_wherever_it_is_full_the_run_says_so_and_goes_on_exactly(
     kdlab_home, elsewhere, disk, source, seed
@@ -123,6 +127,7 @@ def values(sweep):
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(2))
 def test_a_sweep_says_so_and_goes_on_exactly(kdlab_home, elsewhere, disk, seed):
     before = free(disk)

@@ -7,7 +7,7 @@ import pytest
 import kdlab
 from kdlab.run.outputs.tracking_sync import sync_all
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 KINDS = ["smoke/none", "smoke/in_process", "smoke/served", "smoke/none", "smoke/blockwise"]
 
 

@@ -15,7 +15,6 @@ from kdlab.events.log import read_all, select
 from kdlab.run.handle.run import resume
 
 until = partial(tests_support.until, every_s=0.0005)  # a checkpoint takes some milliseconds
-pytestmark = pytest.mark.slow
 FAULTS = int(os.environ.get("FAULTS", "40"))  # `make faults`: 200
 
 
@@ -34,6 +33,7 @@ def started(*overrides, source="none"):
     ).start(lambda line: None)
 
 
+@pytest.mark.nightly
 def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
     kdlab_home, elsewhere
 ):
@@ -65,6 +65,7 @@ def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
+@pytest.mark.nightly
 def test_a_teacher_of_which_all_checkpoints_are_damaged_is_begun_anew_when_told(
     kdlab_home, elsewhere
 ):
@@ -94,6 +95,7 @@ def test_a_teacher_of_which_all_checkpoints_are_damaged_is_begun_anew_when_told(
     assert len(list(kdlab_home.glob("teachers/*/checkpoints/damaged_*"))) > 0
 
 
+@pytest.mark.nightly
 def test_a_full_disk_is_named_and_with_room_again_the_run_goes_on(kdlab_home, elsewhere):
     whole = started("train.epochs=40").wait(timeout_s=600)
     run = started("train.epochs=40")
@@ -111,6 +113,7 @@ def test_a_full_disk_is_named_and_with_room_again_the_run_goes_on(kdlab_home, el
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
+@pytest.mark.nightly
 def test_a_run_whose_scheduler_is_killed_says_so_and_goes_on(kdlab_home, elsewhere):
     run = started("train.epochs=200", "train.checkpoint_every_steps=20", source="served")
     until(lambda: sum(1 for _ in select(run.folder.events, "step")) > 60)
@@ -159,11 +162,19 @@ def ranks_of(process):
     return found
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.slow("torchrun and two ranks, started twice: a Python with torch each")
+@pytest.mark.parametrize(
+    ("source", "victim"),
+    [
+        ("none", 0),
+        pytest.param("served", 0, marks=pytest.mark.nightly),
+        pytest.param("served", 1, marks=pytest.mark.nightly),
+    ],
+)
 def test_torchrun_starts_a_lost_rank_again_and_nothing_is_lost(
-    kdlab_home, elsewhere, victim
+    kdlab_home, elsewhere, source, victim
 ):
-    run = prepared("served", epochs=40)
+    run = prepared(source, epochs=40)
     process = torchrun(run.id, "--max-restarts=2")
     steps = until(lambda: [e["step"] for e in select(run.folder.events, "step")][50:])
     assert steps
@@ -179,6 +190,7 @@ def test_torchrun_starts_a_lost_rank_again_and_nothing_is_lost(
     assert any(e["event"] == "resumed" for e in read_all(run.folder.events))
 
 
+@pytest.mark.nightly
 def test_torchrun_stops_gracefully_and_goes_on_where_it_was(kdlab_home, elsewhere):
     whole = prepared(epochs=90)
     _, said = torchrun(whole.id).communicate(timeout=600)
@@ -199,6 +211,7 @@ def test_torchrun_stops_gracefully_and_goes_on_where_it_was(kdlab_home, elsewher
     assert all(abs(one[step] - two[step]) < 1e-5 for step in one)
 
 
+@pytest.mark.nightly
 def test_a_stop_before_the_first_step_ends_all_ranks(kdlab_home, elsewhere):
     run = prepared("served", epochs=400)
     process = torchrun(run.id, "--max-restarts=2")
@@ -209,6 +222,7 @@ def test_a_stop_before_the_first_step_ends_all_ranks(kdlab_home, elsewhere):
     assert run.state == "stopped", run.status
 
 
+@pytest.mark.processes
 def test_without_torchrun_the_module_says_how(elsewhere):
     done = subprocess.run(
         [sys.executable, "-m", "kdlab.run.torchrun", "last"],
@@ -226,6 +240,8 @@ def test_torchrun_needs_ranks(kdlab_cli, elsewhere):
     assert "Set aggregation.type=train/aggregation/all_reduce" in err
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(2400)
 def test_many_faults_in_one_run_lose_and_repeat_nothing(kdlab_home):
     """Kills, stops, cuts, slow phases, leaves and joins; ranks among them."""

@@ -1,4 +1,4 @@
-"""Real runs in processes of their own, started as a user starts them."""
+"""Whole runs, started as a user starts them: in processes of their own, or here."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from runs_here import RunsHere
 from safetensors.torch import load_file
 from tests_support import event
 
@@ -34,8 +35,13 @@ LONG = {"train.epochs": 60, "train.log_every_steps": 1, "train.checkpoint_every_
 QUIET = {"tracking.enabled": False}
 
 
-@pytest.mark.processes
-def test_run_json_has_the_keys_and_counts(run_json):
+@pytest.fixture
+def here(elsewhere, monkeypatch):
+    """Runs are done in this process: what is looked at is what they leave."""
+    monkeypatch.setattr("kdlab.run.handle.run.spawn", RunsHere(monkeypatch))
+
+
+def test_run_json_has_the_keys_and_counts(run_json, here):
     result = run_json("smoke/in_process", "tracking.enabled=false")
     assert set(result) >= KEYS
     assert result["samples_seen"] == 480
@@ -51,8 +57,8 @@ def test_run_json_has_the_keys_and_counts(run_json):
     assert f"| teacher | {parameters:,} |" in card
 
 
-@pytest.mark.processes
-def test_comparison_over_seeds(run_json, elsewhere):
+@pytest.mark.processes("no process, but six trainings")
+def test_comparison_over_seeds(run_json, here):
     """With compare the top-level keys describe the served run, here the last named."""
     result = run_json(
         "smoke/cached",
@@ -187,7 +193,7 @@ def test_a_folder_of_another_format_is_refused_with_the_reason(tmp_path, monkeyp
     assert kdlab.attach("last").state == "stopped"  # what it came to can be seen
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_a_sigkill_is_noticed_and_a_resume_is_exact(elsewhere):
     options = LONG | {"train.epochs": 6}
     whole = kdlab.load("smoke/none", QUIET, options).start().wait()
@@ -206,8 +212,7 @@ def test_a_sigkill_is_noticed_and_a_resume_is_exact(elsewhere):
     assert result["student_top1"] == whole.result["student_top1"]
 
 
-@pytest.mark.processes
-def test_a_failed_run_says_why_and_where(elsewhere):
+def test_a_failed_run_says_why_and_where(here):
     run = kdlab.load("smoke/none", QUIET, {"train.lr": 1e30}).start().wait(timeout_s=600)
     assert run.status.exit_code == 1
     with pytest.raises(RunFailed, match=r"lower train\.lr") as caught:
@@ -215,7 +220,7 @@ def test_a_failed_run_says_why_and_where(elsewhere):
     assert str(run.folder.log) in str(caught.value)
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_ctrl_c_stops_gracefully_with_exit_130(elsewhere):
     command = [sys.executable, "-m", "kdlab", "run", "smoke/none"]
     options = ["tracking.enabled=false", "train.epochs=5000"]
@@ -236,7 +241,7 @@ def test_ctrl_c_stops_gracefully_with_exit_130(elsewhere):
     assert list(folder.glob("members/none/seed0/checkpoints/step_*"))
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_ctrl_c_twice_while_checking_is_no_traceback(elsewhere):
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes calls, and never answers
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
@@ -290,7 +295,7 @@ def test_a_second_ctrl_c_ends_everything_at_once(elsewhere):
     assert run.state == "lost"
 
 
-@pytest.mark.processes
+@pytest.mark.processes("no process, but a network of timm and one of torchvision")
 @pytest.mark.parametrize(
     ("model", "make"),
     [
@@ -298,7 +303,7 @@ def test_a_second_ctrl_c_ends_everything_at_once(elsewhere):
         ("torchvision/mobilenet_v3_small", "torchvision"),
     ],
 )
-def test_the_student_loads_without_kdlab(run_json, kdlab_cli, elsewhere, model, make):
+def test_the_student_loads_without_kdlab(run_json, kdlab_cli, here, elsewhere, model, make):
     result = run_json(
         "smoke/none", f"student={model}", "data={use: data/digits, size: 32, channels: 3}",
         "data.train_samples=64", "tracking.enabled=false", "train.epochs=1",
@@ -332,9 +337,8 @@ def test_the_student_loads_without_kdlab(run_json, kdlab_cli, elsewhere, model, 
     )
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("to", ["safetensors", "torch"])
-def test_a_kdlab_student_loads_with_the_printed_lines(run_json, kdlab_cli, elsewhere, to):
+def test_a_kdlab_student_loads_with_the_printed_lines(run_json, kdlab_cli, here, to):
     result = run_json("smoke/none", "tracking.enabled=false", "train.epochs=1")
     _, out, _ = kdlab_cli("export", result["run_id"], "--to", to, "--out", f"sub/s.{to}")
     shown = "\n".join(line[4:] for line in out.split("Load it:\n")[1].splitlines())
@@ -344,8 +348,7 @@ def test_a_kdlab_student_loads_with_the_printed_lines(run_json, kdlab_cli, elsew
     assert names["model"](torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
-@pytest.mark.processes
-def test_attach_ends_with_the_table(kdlab_cli, run_json):
+def test_attach_ends_with_the_table(kdlab_cli, run_json, here):
     result = run_json("smoke/none", "tracking.enabled=false", "train.epochs=1")
     code, out, err = kdlab_cli("attach", result["run_id"])
     assert code == 0
@@ -355,7 +358,7 @@ def test_attach_ends_with_the_table(kdlab_cli, run_json):
     assert kdlab_cli("runs", "--compare", result["run_id"])[0] == 2
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_a_notebook_component_trains_in_the_runs_process(elsewhere):
     """A loss defined in a cell (here a script) is used by the run and its teachers."""
     (elsewhere / "nb.py").write_text(

@@ -25,7 +25,7 @@ def tracker(tmp_path):
     made.finish()
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_one_that_fails_again_and_again_is_given_up_with_the_remedy(
     tracker, tmp_path, monkeypatch
 ):
@@ -39,7 +39,7 @@ def test_one_that_fails_again_and_again_is_given_up_with_the_remedy(
     assert len(tracker.said) == 6  # five times it was started again
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_one_goes_on_where_it_was(kdlab_home, elsewhere):
     run = kdlab.load(
         "smoke/none",

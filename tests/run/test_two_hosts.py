@@ -7,14 +7,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from runs_here import RunsHere
 from tests_support import until
 
+import kdlab
 from kdlab.bench.network import FAR, NEAR, MachineLink, linked, why_not
 from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.slow("a scheduler, two workers and a run in Pythons of their own"),
     pytest.mark.skipif(why_not() is not None, reason=f"{why_not()}"),
 ]
 ADDRESS = f"tcp://{NEAR}:8786"  # a namespace has all ports to itself
@@ -56,7 +58,8 @@ def losses(events):
 def alone(kdlab_home, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("alone"))
-        return losses(trained())
+        patch.setattr("kdlab.run.handle.run.spawn", RunsHere(patch))
+        return losses(kdlab.load("smoke/none", *COMMON).start().folder.events)
 
 
 @pytest.fixture
@@ -105,7 +108,7 @@ def count(within):
     return int(done.stdout)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.nightly)])
 def test_ranks_on_two_hosts_train_as_one_process_does(
     hosts, kdlab_home, elsewhere, alone, ranks
 ):

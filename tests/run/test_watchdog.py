@@ -12,6 +12,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from runs_here import RunsHere
 from tests_support import until
 
 import kdlab
@@ -106,7 +107,7 @@ def losses(run):
 
 
 def student(run):
-    path = run.path / "members/in_process/seed0/student.safetensors"
+    (path,) = run.path.glob("members/*/seed0/student.safetensors")
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -114,24 +115,29 @@ def steps(run):
     return sum(isinstance(e, StepLogged) for e in run.events())
 
 
+LONG = {  # enough epochs that a kill meets the training
+    "train.epochs": 100,
+    "train.evaluate_every": 100,
+    "train.checkpoint_every_steps": 20,
+    "train.log_every_steps": 1,
+}
+
+
 @pytest.fixture
 def long(spawned):
-    """Enough epochs that a kill meets the training."""
-    return [
-        "smoke/in_process",
-        {
-            "train.epochs": 100,
-            "train.evaluate_every": 100,
-            "train.checkpoint_every_steps": 20,
-            "train.log_every_steps": 1,
-        },
-    ]
+    return ["smoke/in_process", LONG]
 
 
-@pytest.mark.slow
-def test_a_killed_process_is_started_again_and_ends_the_same(kdlab_home, elsewhere, long):
-    quiet = kdlab.load(*long).start(lambda line: None).wait()
-    run = kdlab.load(*long).start(lambda line: None)
+@pytest.mark.slow("a run in a Python of its own that imports torch three times")
+def test_a_killed_process_is_started_again_and_ends_the_same(
+    kdlab_home, elsewhere, monkeypatch, spawned
+):
+    small = {"student": {"type": "models/patch_net", "patch": 8, "width": 8}}
+    experiment = kdlab.load("smoke/none", LONG, small)
+    with monkeypatch.context() as patch:
+        patch.setattr("kdlab.run.handle.run.spawn", RunsHere(patch))
+        quiet = experiment.start()
+    run = experiment.start()
     for number, sent in enumerate((signal.SIGKILL, signal.SIGSEGV), 1):
         child = worker_of(run)
         seen = steps(run)
