@@ -9,7 +9,9 @@ from functools import partial
 import pytest
 import tests_support
 import yaml
+from runs_here import after
 from safetensors.torch import load_file
+from threaded_ranks import ThreadedRank
 
 import kdlab
 from kdlab.events.log import select
@@ -70,8 +72,8 @@ def test_a_run_trains_every_sample_once_and_shows_its_plan(kdlab_home, elsewhere
     assert checked["measured_s"] > 0
 
 
-@pytest.mark.slow
-def test_all_plans_train_the_same_student(kdlab_home, elsewhere):
+@pytest.mark.processes("five plans, within this process")
+def test_all_plans_train_the_same_student(wherever, kdlab_home, elsewhere):
     run = started(
         "method.compare=[tr, ls, ahd, ir, dp]", "train.epochs=1", "train.batch=40"
     ).wait(timeout_s=600)
@@ -86,7 +88,7 @@ def test_all_plans_train_the_same_student(kdlab_home, elsewhere):
     assert run.result["source"] == "tr"
 
 
-@pytest.mark.slow
+@pytest.mark.slow("three runs with ranks, whose chances are those of a process")
 def test_chances_depend_on_step_and_block_and_not_on_the_plan(kdlab_home, elsewhere):
     """Dropout in a student: the same masks, whichever device trains the block."""
     dropping = "student={type: models/nin, width: 8, dropout: 0.5}"
@@ -98,7 +100,24 @@ def test_chances_depend_on_step_and_block_and_not_on_the_plan(kdlab_home, elsewh
     assert apart(weights(run, "tr"), kept) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.processes("two runs, within this process")
+def test_a_rank_that_is_gone_is_replaced_and_the_weights_are_those_of_a_quiet_run(
+    here, kdlab_home, elsewhere
+):
+    """In its third epoch, at a step after the checkpoint of the second."""
+    words = ["train.epochs=4"]
+    quiet = started(*words)
+    here.once(1, 17, ThreadedRank.kill)
+    run = started(*words)
+    assert run.state == "finished", run.status
+    assert len(list(select(run.folder.events, "rank_lost"))) == 1
+    assert len(list(select(run.folder.events, "generation"))) == 2
+    assert apart(weights(quiet, "tr"), weights(run, "tr")) == 0
+    assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
+    assert len(list(select(run.folder.events, "training_again"))) == 1
+
+
+@pytest.mark.slow("two runs with ranks, each a Python with torch")
 def test_a_killed_rank_is_replaced_and_the_weights_are_those_of_a_quiet_run(
     kdlab_home, elsewhere
 ):
@@ -115,7 +134,27 @@ def test_a_killed_rank_is_replaced_and_the_weights_are_those_of_a_quiet_run(
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.processes  # within this process, but some seconds
+@pytest.mark.parametrize("mix", [None, "{most: 0.8, after: 0.0}"], ids=["plain", "mixed"])
+def test_stopped_after_any_step_it_goes_on_there(mix, here, kdlab_home, elsewhere):
+    """Rows that get the student's own inputs are the same before and after."""
+    words = ["train.epochs=3", "train.batch=16", f"method.mix={mix or 'null'}"]
+    quiet = started(*words)
+    here.stop_when(after(22))
+    run = started(*words)
+    assert run.state == "stopped", run.status
+    (saved,) = [e["step"] for e in select(run.folder.events, "checkpoint_saved")][-1:]
+    assert saved % 15  # within an epoch
+    resume(run.id)
+    assert run.state == "finished", run.status
+    (again,) = select(run.folder.events, "resumed")
+    assert again["step"] == saved
+    assert again["rolled_back"] == 0
+    assert apart(weights(quiet, "tr"), weights(run, "tr")) == 0
+    assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("mix", [None, "{most: 0.8, after: 0.0}"], ids=["plain", "mixed"])
 def test_stopped_in_an_epoch_it_goes_on_there(mix, kdlab_home, elsewhere):
     """Rows that get the student's own inputs are the same before and after."""
@@ -136,9 +175,8 @@ def test_stopped_in_an_epoch_it_goes_on_there(mix, kdlab_home, elsewhere):
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
-@pytest.mark.slow
 def test_fine_tuning_goes_on_from_the_distilled_student(
-    kdlab_cli, digits, kdlab_home, elsewhere
+    wherever, kdlab_cli, digits, kdlab_home, elsewhere
 ):
     other = (
         "student={type: models/cifar_resnet, depth: 8, width: [6, 6, 12, 12]}"  # adapters
@@ -161,8 +199,8 @@ def test_fine_tuning_goes_on_from_the_distilled_student(
     assert found.top1 == pytest.approx(member["last"]["top1"])
 
 
-@pytest.mark.slow
-def test_a_search_finds_a_network_and_trains_it(kdlab_cli, kdlab_home, elsewhere):
+@pytest.mark.slow("two searches in a supernet, and two trainings of what they found")
+def test_a_search_finds_a_network_and_trains_it(wherever, kdlab_cli, kdlab_home, elsewhere):
     run = kdlab.load(
         "smoke/search",
         "tracking.enabled=false",
@@ -249,9 +287,8 @@ def test_what_cannot_mix_is_said(kdlab_cli, elsewhere, words, message):
     assert message in err
 
 
-@pytest.mark.processes
 def test_a_profile_of_another_batch_is_refused_and_the_right_one_is_used(
-    kdlab_cli, kdlab_home, elsewhere
+    wherever, kdlab_cli, kdlab_home, elsewhere
 ):
     run = started("train.epochs=1").wait(timeout_s=600)
     profile = f"method.profile={run.path / 'profile.json'}"

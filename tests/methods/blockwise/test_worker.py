@@ -1,13 +1,16 @@
-"""The engine on real processes over gloo, against one process that does block by block."""
+"""The engine on ranks that talk by gloo, against one process that does block by block.
+
+The ranks are threads; two tests, one of each kind of plan, have them in processes.
+"""
 
 import multiprocessing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
+from threaded_ranks import in_threads
 from torch import nn
 
 from kdlab.methods.blockwise.pairs import pairs_of
@@ -91,13 +94,10 @@ def one_after_another(norm, steps, dtype=torch.float32, *, mixes=False):
 SHAPES = {0: (3, 8, 8), 1: (8, 8, 8), 2: (8, 4, 4), 3: (12, 4, 4)}
 
 
-def rank(number, plan, norm, steps, dtype, how, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", f"file://{folder}/meet", rank=number, world_size=len(plan.devices)
-    )
+def rank(number, plan, norm, steps, dtype, how, made_first=None):
+    """One device in a group that is up: (its blocks' state, the parts it did)."""
     stage = plan.stages[plan.stage_of(number)]
-    pairs = made(norm, dtype)[stage.first : stage.stop]
+    pairs = (made_first or made(norm, dtype))[stage.first : stage.stop]
     job = StageJob(
         pairs,
         optimizers_of(pairs),
@@ -107,29 +107,47 @@ def rank(number, plan, norm, steps, dtype, how, folder):
     )
     worker = Worker(plan, number, job, stage_groups([plan]), SHAPES[stage.first])
     worker.run(steps)
-    torch.save(
-        {"state": state(pairs), "parts": [s.part for s in worker.spans]},
-        f"{folder}/{number}.pt",
+    return {"state": state(pairs), "parts": [s.part for s in worker.spans]}
+
+
+def process(number, plan, norm, steps, dtype, how, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", f"file://{folder}/meet", rank=number, world_size=len(plan.devices)
     )
+    torch.save(rank(number, plan, norm, steps, dtype, how), f"{folder}/{number}.pt")
     dist.destroy_process_group()
 
 
-def trained(plan, tmp_path, *, norm=True, steps=STEPS, dtype=torch.float32, how="sync"):
-    """(student blocks in order, the parts each rank did); from the first of each group."""
-    folder = Path(tmp_path) / f"{abs(hash(plan))}"
-    folder.mkdir()
-    arguments = (plan, norm, steps, dtype, how, str(folder))
+def in_processes(plan, folder, arguments):
     # Forked from one process that has imported torch: fifteen imports took a minute.
     multiprocessing.set_forkserver_preload(["torch", "kdlab.methods.blockwise.stage"])
     processes.start_processes(
-        rank, arguments, nprocs=len(plan.devices), start_method="forkserver"
+        process,
+        (plan, *arguments, str(folder)),
+        nprocs=len(plan.devices),
+        start_method="forkserver",
     )
-    found = {d: torch.load(folder / f"{d}.pt") for d in plan.devices}
+    return [torch.load(folder / f"{d}.pt") for d in plan.devices]
+
+
+def trained(plan, folder=None, *, norm=True, steps=STEPS, dtype=torch.float32, how="sync"):
+    """(student blocks in order, the parts each rank did); from the first of each group.
+
+    With a folder in processes, that leave there what they found.
+    """
+    arguments = (norm, steps, dtype, how)
+    if folder is not None:
+        found = in_processes(plan, folder, arguments)
+    else:
+        world = len(plan.devices)
+        drawn = [made(norm, dtype) for _ in range(world)]  # threads would draw in turns
+        found = in_threads(world, lambda r: rank(r, plan, *arguments, drawn[r]))
     blocks = [b for stage in plan.stages for b in found[stage.devices[0]]["state"]]
     for stage in plan.stages:
         for other in stage.devices[1:]:  # a group has one model
             same(found[stage.devices[0]]["state"], found[other]["state"])
-    return blocks, {d: one["parts"] for d, one in found.items()}
+    return blocks, {d: one["parts"] for d, one in enumerate(found)}
 
 
 def same(one, two, tolerance=0.0):
@@ -142,69 +160,78 @@ def same(one, two, tolerance=0.0):
 
 
 @pytest.mark.processes
-def test_relaying_with_and_without_a_barrier_is_bit_identical_to_one_process(tmp_path):
+def test_relaying_between_processes_is_bit_identical_to_one_process(tmp_path):
+    expected = one_after_another(norm=True, steps=STEPS)
+    found, parts = trained(pipeline(BATCH, [1, 4], [1, 1]), tmp_path)
+    same(found, expected)
+    assert "receive" in parts[1]
+
+
+def test_relaying_with_and_without_a_barrier_is_bit_identical_to_one_process():
     expected = one_after_another(norm=True, steps=STEPS)
     plan = pipeline(BATCH, [1, 3, 4], [1, 1, 1])
-    decoupled, parts = trained(plan, tmp_path)
+    decoupled, parts = trained(plan)
     same(decoupled, expected)
     assert "receive" in parts[1]
     assert "barrier" not in parts[1]
-    waiting, parts = trained(replace(plan, decoupled=False), tmp_path)
+    waiting, parts = trained(replace(plan, decoupled=False))
     same(waiting, expected)
     assert parts[1].count("barrier") == STEPS
 
 
-@pytest.mark.processes
-def test_mixed_inputs_are_those_of_one_process(tmp_path):
+def test_mixed_inputs_are_those_of_one_process():
     """The student's own outputs travel beside the teacher's, and the right rows take them."""
     plan = pipeline(BATCH, [1, 3, 4], [1, 1, 1])
     expected = one_after_another(norm=True, steps=STEPS, mixes=True)
-    found, _ = trained(replace(plan, mixes=True), tmp_path)
+    found, _ = trained(replace(plan, mixes=True))
     same(found, expected)
     with pytest.raises(AssertionError):  # and they do something
         same(expected, one_after_another(norm=True, steps=STEPS), tolerance=1e-4)
 
 
-@pytest.mark.slow
-def test_mixed_inputs_of_shared_stages_equal_the_whole_batch(tmp_path):
+# Uneven rows, and three rows meet two.
+UNEVEN = Plan(
+    BATCH,
+    (Stage(0, 2, (0, 1), (7, 5), from_data=True), Stage(2, 4, (2, 3, 4), (3, 5, 4))),
+)
+
+
+def test_mixed_inputs_of_shared_stages_equal_the_whole_batch():
     expected = one_after_another(True, 2, torch.float64, mixes=True)
-    stages = (
-        Stage(0, 2, (0, 1), (7, 5), from_data=True),
-        Stage(2, 4, (2, 3, 4), (3, 5, 4)),
-    )
-    for plan in (Plan(BATCH, stages), pipeline(BATCH, [4], [2])):
+    for plan in (UNEVEN, pipeline(BATCH, [4], [2])):
         mixes = replace(plan, mixes=True)
-        blocks, _ = trained(mixes, tmp_path, steps=2, dtype=torch.float64)
+        blocks, _ = trained(mixes, steps=2, dtype=torch.float64)
         same(blocks, expected, tolerance=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("norm", [pytest.param(False, marks=pytest.mark.nightly), True])
-def test_hybrid_plans_equal_the_whole_batch_in_double_precision(tmp_path, norm):
+HYBRID = {
+    "ir": internal_relaying(BATCH, 4, 3),
+    "shared-last": pipeline(BATCH, [2, 4], [1, 2]),
+    "shared-first": pipeline(BATCH, [1, 4], [2, 1]),
+    "uneven": UNEVEN,
+}
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("plan", HYBRID.values(), ids=HYBRID)
+def test_hybrid_plans_equal_the_whole_batch_in_double_precision(norm, plan):
     expected = one_after_another(norm, steps=1, dtype=torch.float64)
-    plans = [
-        internal_relaying(BATCH, 4, 3),
-        pipeline(BATCH, [2, 4], [1, 2]),
-        pipeline(BATCH, [1, 4], [2, 1]),
-        # Uneven rows, and three rows meet two.
-        Plan(
-            BATCH,
-            (
-                Stage(0, 2, (0, 1), (7, 5), from_data=True),
-                Stage(2, 4, (2, 3, 4), (3, 5, 4)),
-            ),
-        ),
-    ]
-    for plan in plans:
-        blocks, parts = trained(plan, tmp_path, norm=norm, steps=1, dtype=torch.float64)
-        same(blocks, expected, tolerance=1e-6)
-        shared = next(s for s in plan.stages if len(s.devices) > 1)
-        assert "all_reduce" in parts[shared.devices[0]]
+    blocks, parts = trained(plan, norm=norm, steps=1, dtype=torch.float64)
+    same(blocks, expected, tolerance=1e-6)
+    shared = next(s for s in plan.stages if len(s.devices) > 1)
+    assert "all_reduce" in parts[shared.devices[0]]
 
 
-@pytest.mark.slow
-def test_without_synchronised_norm_a_shared_stage_differs(tmp_path):
+@pytest.mark.processes("three ranks in processes, each with torch")
+def test_a_shared_stage_between_processes_equals_the_whole_batch(tmp_path):
+    expected = one_after_another(True, steps=1, dtype=torch.float64)
+    plan = HYBRID["shared-last"]
+    blocks, _ = trained(plan, tmp_path, steps=1, dtype=torch.float64)
+    same(blocks, expected, tolerance=1e-6)
+
+
+def test_without_synchronised_norm_a_shared_stage_differs():
     """So the option does something, and the test above could fail."""
     plan = internal_relaying(BATCH, 4, 2)
     with pytest.raises(AssertionError, match="running_mean"):  # the group's models differ
-        trained(plan, tmp_path, steps=1, dtype=torch.float64, how="local")
+        trained(plan, steps=1, dtype=torch.float64, how="local")
