@@ -25,9 +25,8 @@ _TRAINING = "workflowType=machine_learning"
 
 def command(port: int) -> list[str]:
     """One worker and no job runner: 0.4 GB instead of 2.3 GB."""
-    options = ["--host", "127.0.0.1", "--port", str(port)]
-    guard = ["--app-name", "kdlab", "--workers", "1"]
-    return [sys.executable, "-m", "mlflow", "server", *options, *guard]
+    words = f"mlflow server --host 127.0.0.1 --port {port} --app-name kdlab --workers 1"
+    return [sys.executable, "-m", *words.split()]
 
 
 def token() -> str:
@@ -105,8 +104,7 @@ def _newest_experiment() -> str | None:
     kept = [*folder.glob("*/tracking.json"), *folder.glob("sweeps/*/tracking.json")]
     for path in sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True):
         facts = json.loads(path.read_text())
-        found = facts.get("experiment_id") or facts.get("experiment")  # of a run, a sweep
-        if found is not None:
+        if (found := facts.get("experiment_id") or facts.get("experiment")) is not None:
             return str(found)
     return None
 

@@ -1,0 +1,359 @@
+"""What a run writes about itself, and runs side by side, from logs that are written here."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from tests_support import event
+
+import kdlab
+from kdlab.errors import BadInput
+from kdlab.events.general import Warned
+from kdlab.events.log import EventLog, read_all
+from kdlab.events.runs import OverviewMade
+from kdlab.experiment.folder import RunFolder
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.models.model import export
+from kdlab.models.patch_net import PatchNet
+from kdlab.run.handle.run import Run, made
+from kdlab.run.outputs import documents
+from kdlab.run.outputs.comparison import Comparison, compare, overview
+from kdlab.run.outputs.documents import (
+    StudentCosts,
+    announcement,
+    draw_overview,
+    write_card,
+)
+from kdlab.run.outputs.tracking_sync import sync_all
+from kdlab.tracking import follow
+from kdlab.train.evaluate import Accuracy
+from kdlab.train.result import MemberReport
+
+TOP1 = Accuracy(60.0, 90.0, 100)
+
+
+def setup_of(*settings):
+    return TrainingSetup(kdlab.load("smoke/in_process", *settings).spec)
+
+
+def report(folder, member="in_process/seed0", top1=60.0, **more):
+    source, _, seed = member.partition("/seed")
+    return MemberReport(
+        last=Accuracy(top1, 90.0, 100), best=TOP1, validation_last=61.0,
+        validation_best=62.0, best_epoch=2, epochs=2, steps=16, samples_per_second=100.0,
+        train_seconds=5.0, seen=480, lost=0, repeated=0, rolled_back=0, figures={},
+        model_path=str(folder / "student.safetensors"),
+        best_path=str(folder / "best.safetensors"), parameters=1000, member=member,
+        source=source, seed=int(seed), wall_seconds=6.0, teacher_top1=80.0, costs={}, **more,
+    )  # fmt: skip
+
+
+def student(folder, data, width=8):
+    spec = PatchNet(patch=4, width=width)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("student", "best"):
+        export(spec.build(10, 1), spec, folder / f"{name}.safetensors", data)
+    return folder / "student.safetensors"
+
+
+# What it says of itself
+
+
+def test_the_first_event_says_what_is_trained_on_what_and_by_what():
+    setup = setup_of("seeds=[0, 1]")
+    said = announcement(setup, "smoke/in_process", "r1", "sqlite:///x")
+    assert (said.run_id, said.experiment, said.group) == ("r1", "smoke/in_process", "smoke")
+    assert said.members == ["in_process/seed0", "in_process/seed1"]
+    assert said.spec == setup.spec.to_dict()
+    assert said.spec_hash == setup.spec_hash
+    assert said.tracking_uri == "sqlite:///x"
+    data = setup.data
+    assert said.dataset["digest"] == data.digest
+    assert (said.dataset["classes"], said.dataset["shape"]) == (10, [1, 8, 8])
+    assert said.dataset["train"] == len(data.train)
+    assert said.versions["kdlab"]
+    assert len(said.thresholds) == 2
+    other = setup_of({"tracking.experiment": None})
+    assert announcement(other, "mine", "r1", None).group == "mine"
+
+
+def test_costs_are_measured_once_for_students_of_one_kind(digits, tmp_path, monkeypatch):
+    measured = []
+
+    def beside(model, teacher, classes, shape):
+        measured.append((teacher, classes, shape))
+        return {"student": {"parameters": float(len(measured))}}
+
+    monkeypatch.setattr(documents, "costs_beside", beside)
+    setup = setup_of()
+    setup.__dict__["teacher"] = "the teacher"
+    data, _ = digits
+    one, same = student(tmp_path / "a", data), student(tmp_path / "b", data)
+    wider = student(tmp_path / "c", data, width=16)
+    costs, said = StudentCosts(setup), []
+    assert costs(one, said.append, taught=True) == costs(same, said.append, taught=True)
+    assert measured == [("the teacher", 10, (1, 8, 8))]
+    assert costs(one, said.append, taught=False) == {"student": {"parameters": 2.0}}
+    assert measured[1][0] is None
+    costs(wider, said.append, taught=True)
+    assert len(measured) == 3
+    assert said == []
+
+
+def test_a_student_that_cannot_be_measured_is_a_warning_and_no_end(tmp_path):
+    said = []
+    found = StudentCosts(setup_of())(tmp_path / "no.safetensors", said.append, taught=False)
+    assert found == {}
+    (warned,) = said
+    assert isinstance(warned, Warned)
+    assert warned.message.startswith("What the student costs is not known")
+
+
+def test_a_model_card_names_what_it_is_of_and_goes_to_mlflow_with_its_students(
+    digits, tmp_path
+):
+    student(tmp_path, digits[0])
+    setup = setup_of()
+    result = report(tmp_path)
+    files = write_card(result, setup, "smoke/in_process", "r1", tmp_path)
+    text = (tmp_path / "model_card.md").read_text()
+    assert "# models/patch_net distilled on" in text
+    assert "Student of run `r1` (smoke/in_process), member `in_process/seed0`" in text
+    assert f"spec `{setup.spec_hash}`" in text
+    assert "80.00 % top-1 on test" in text
+    assert "480 (0 lost, 0 repeated)" in text
+    spec = text.partition("```yaml\n")[2].partition("```")[0]
+    assert yaml.safe_load(spec) == json.loads(json.dumps(setup.spec.to_dict()))
+    names = ["student.safetensors", "best.safetensors", "model_card.md", "student.json",
+             "best.json"]  # fmt: skip
+    assert files == [str(tmp_path / name) for name in names]
+
+
+def test_adapters_around_its_blocks_are_not_the_network(tmp_path):
+    inner = {"type": "models/adapted", "student": {"type": "models/resnet"}}
+    (tmp_path / "student.json").write_text(json.dumps({"model": inner}))
+    assert documents._network(tmp_path / "student.safetensors") == "models/resnet"
+
+
+# Runs side by side
+
+
+@pytest.fixture
+def finished(elsewhere):
+    """The folder of a run whose log and results are written here."""
+
+    def make(*settings, members=("none/seed0",), top1=(60.0, 70.0), kept=True):
+        run, _ = made(kdlab.load("smoke/none", *settings), "starting")
+        log, now = EventLog(run.events), 100.0
+        rows = []
+        for member, right in zip(members, top1, strict=False):
+            folder = run.member(member)
+            folder.mkdir(parents=True)
+            source = member.partition("/")[0]
+            told = [
+                event("member_started", member=member, source=source, seed=0),
+                event("step", member=member, step=8, loss=2.0, samples_seen=240),
+                event("step", member=member, step=16, loss=1.0, samples_seen=480),
+                event("epoch_done", member=member, epoch=1, step=16, validation_top1=55.0),
+                event("member_done", member=member),
+            ]
+            for one in told:
+                log.emit(one)
+                now += 1
+            whole = report(folder, member, right)
+            whole.write(folder)
+            rows.append({
+                "member": member, "source": source, "student_top1": right,
+                "samples_lost": 1, "samples_repeated": 0,
+            })  # fmt: skip
+        log.emit(event("run_done", state="finished"))
+        log.close()
+        if kept:
+            (run.path / "result.json").write_text(json.dumps({"runs": rows}))
+        return Run(run)
+
+    return make
+
+
+SEEDS = ("none/seed0", "none/seed1")
+
+
+def test_what_differs_is_told_and_what_it_is_about_is_not(finished):
+    one = finished("about=mine", "seeds=[0, 1]", members=SEEDS)
+    other = finished("train.lr=0.2")
+    found = kdlab.compare(one, other)
+    assert dict(found.differences()) == {"train.lr": [0.05, 0.2], "seeds": [[0, 1], [0]]}
+    first, second = found.outcomes()
+    assert first["top-1 %"].startswith("65.00 ±")
+    assert second["top-1 %"] == "60.00"
+    assert first["lost/repeated"] == "2/0"
+    assert first["training"] == f"{one.id[-4:]} N-training (no teacher)"
+    assert first["global top-1 %"] == "-"
+    assert "global top-1 %" not in found.head()
+    across = {(panel.title, panel.across): panel for panel in found.curves()}
+    assert set(across) == {
+        (title, over)
+        for title in ("loss", "top-1 on validation, %")
+        for over in ("seconds", "samples")
+    }
+    curves = across["loss", "samples"].curves
+    assert len(curves) == 3
+    assert all(points == [(240.0, 2.0), (480.0, 1.0)] for points in curves.values())
+    assert "train.lr" in str(found)
+    assert "What their specs differ in" in found._repr_html_()
+    assert found.to_json()["runs"] == [one.id, other.id]
+    assert one.id in found.save(one.path / "page.html").read_text()
+
+
+def test_the_same_spec_twice_does_not_differ(finished):
+    found = kdlab.compare(finished(), finished())
+    assert found.differences() == []
+    assert "The specs do not differ." in str(found)
+    assert "The specs do not differ." in found._repr_html_()
+
+
+def test_what_has_ended_is_compared_before_the_run_has(finished):
+    run = finished("seeds=[0, 1]", members=SEEDS, kept=False)
+    (row,) = compare(run).outcomes()
+    assert row["top-1 %"].startswith("65.00 ±")
+
+
+def test_a_run_of_which_nothing_ended_is_a_row_of_dashes(finished):
+    run = finished(members=(), kept=False)
+    row = Comparison([run, finished()]).outcomes()[0]
+    assert set(row.values()) == {"-", run.id[-4:]}
+
+
+def test_one_training_alone_is_not_compared(finished):
+    with pytest.raises(BadInput, match="two runs or more"):
+        compare(finished())
+    with pytest.raises(BadInput, match="two runs or more"):
+        compare()
+    assert str(compare(finished("seeds=[0, 1]", members=SEEDS)).outcomes()[0]["top-1 %"])
+
+
+def tracked(run, uri, **runs):
+    state = {"uri": uri, "experiment_id": 7, "runs": runs, "offset": 3}
+    (run.path / "tracking.json").write_text(json.dumps(state))
+
+
+def test_links_are_one_for_each_store_and_show_members_where_there_are_several(finished):
+    one, other, third = finished(), finished(), finished()
+    tracked(one, "sqlite:///x", **{"": "a", "none/seed0": "b", "none/seed1": "c"})
+    tracked(other, "sqlite:///x", **{"": "d"})
+    tracked(third, "http://far:5000/", **{"": "e"})
+    here, far = kdlab.compare(one, other, third).links()
+    assert here == (
+        'http://127.0.0.1:5000/#/compare-runs?runs=["b", "c", "d"]&experiments=["7"]'
+    )
+    assert far.startswith("http://far:5000/#/compare-runs?")
+    assert "(kdlab ui)" in kdlab.compare(one, other)._repr_html_()
+
+
+def test_what_is_in_mlflow_gets_the_page_and_what_is_in_none_is_refused(
+    finished, monkeypatch
+):
+    one, other = finished(), finished("train.lr=0.2")
+    with pytest.raises(BadInput, match="in MLflow yet"):
+        kdlab.compare(one, other).log()
+    tracked(one, "sqlite:///x", **{"": "a"})
+    logged = []
+    monkeypatch.setattr(follow, "log_page", lambda *told: logged.append(told) or ["a"])
+    assert kdlab.compare(one, other).log() == ["a"]
+    ((states, name, text),) = logged
+    assert (states, name) == ([one.path / "tracking.json"], "comparison.html")
+    assert "What their specs differ in" in text
+
+
+def test_a_run_for_mlflow_is_a_page_curves_and_a_note_with_words_as_words(finished):
+    run = finished({"about": "Loss <b>low</b> | high"}, "seeds=[0, 1]", members=SEEDS)
+    files = overview(run)
+    assert set(files) == {"overview.html", "overview.svg", "note.md"}
+    assert r"Loss \<b\>low\</b\> \| high" in files["note.md"]
+    assert "| training | top-1 % |" in files["note.md"]
+    assert "![curves](overview.svg)" in files["note.md"]
+    assert f"spec `{run.folder.origin().spec_hash}`" in files["note.md"]
+    assert "<svg" in files["overview.svg"]
+
+
+def test_the_overview_is_written_and_told(finished, monkeypatch):
+    run, said = finished("seeds=[0, 1]", members=SEEDS), []
+    page = SimpleNamespace(page=lambda: "looked at")
+    monkeypatch.setattr(documents, "examine", lambda *told: page)
+    draw_overview(run.folder, None, said.append)
+    (told,) = said
+    assert isinstance(told, OverviewMade)
+    assert (run.path / "examination.html").read_text() == "looked at"
+    assert sorted(told.files) == sorted(
+        str(run.path / name)
+        for name in ("overview.html", "overview.svg", "note.md", "examination.html")
+    )
+
+
+def test_a_picture_that_fails_is_a_warning_and_the_result_stays(finished, capsys):
+    run, said = finished(), []
+    draw_overview(RunFolder(run.path / "nothing"), None, said.append)
+    (told,) = said
+    assert isinstance(told, Warned)
+    assert told.message.startswith("No overview was drawn")
+    assert "Traceback" in capsys.readouterr().err
+
+
+# What MLflow could not take
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """Events that MLflow had to be told, by run; an error is raised."""
+    missing, asked = {}, []
+
+    def sync(folder):
+        asked.append(folder)
+        found = missing.get(folder, 0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(follow, "sync", sync)
+    return missing, asked
+
+
+def test_each_run_and_sweep_is_told_of_newest_first(finished, synced, elsewhere):
+    missing, _ = synced
+    old, new, all_there = finished(), finished(), finished()
+    for created, run in enumerate((old, new, all_there)):
+        run.folder.write_status(state="finished", created=float(created), result={})
+    sweep = elsewhere / "runs" / "sweeps" / "s1"
+    sweep.mkdir(parents=True)
+    (sweep / "sweep.yaml").touch()
+    RunFolder(sweep).write_status(state="finished", result={})
+    missing |= {old.path: 3, new.path: 5, sweep: OSError("disk")}
+    assert sync_all().splitlines() == [
+        f"{new.id}: 5 events written",
+        f"{old.id}: 3 events written",
+        "sweeps/s1: not written (disk); try again later",
+    ]
+    missing.clear()
+    assert sync_all() == "MLflow has everything."
+
+
+def test_what_is_under_way_is_left_to_its_own_tracker(finished, synced):
+    run = finished()
+    run.folder.name_process()
+    run.folder.write_status(state="starting", pid=None, created=10**10)
+    assert sync_all() == f"{run.id}: is starting; its own tracker writes"
+    assert synced[1] == []
+
+
+def test_of_a_run_that_was_killed_the_end_is_told_once(finished, synced):
+    run = finished()
+    log = EventLog(run.folder.events)
+    log.emit(event("note", message="still at work"))
+    log.close()
+    run.folder.write_status(state="running", pid=2**22 + 1)
+    for _ in range(2):
+        sync_all()
+        *_, before, last = read_all(run.folder.events)
+        assert (last["event"], last["state"]) == ("run_done", "lost")
+        assert before["message"] == "still at work"
