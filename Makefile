@@ -92,6 +92,11 @@ layers: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/mkdocs serve
 
+# Lowers tests/rules/budgets.toml to what kdlab/ is; prints rooms and sizes into the docs.
+.PHONY: house
+house: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python -m rules.printed
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

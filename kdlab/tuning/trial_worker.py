@@ -27,7 +27,7 @@ from kdlab.tuning.trial_messages import (
     TrialWorkerConfig,
 )
 
-CarryOut = Callable[[TrialOrder], TrialEnded]
+RunTrial = Callable[[TrialOrder], TrialEnded]
 MakeTrial = Callable[[RunFolder, Callable[[], bool], PoolAddress | None], Work]
 
 
@@ -48,7 +48,7 @@ class Orders:
             case TrialOrder() as order:
                 self._waiting.put(order)
 
-    def carry_out(self, work: CarryOut, say: Callable[..., None] = announce) -> None:
+    def carry_out(self, work: RunTrial, say: Callable[..., None] = announce) -> None:
         """One after the other, until the end is told."""
         say(ready=True)
         while (order := self._waiting.get()) is not None:
@@ -67,7 +67,7 @@ def main() -> None:
     gc.unfreeze()
 
 
-def _guarded(work: CarryOut, order: TrialOrder) -> TrialEnded:
+def _guarded(work: RunTrial, order: TrialOrder) -> TrialEnded:
     try:
         return work(order)
     except KdlabError as error:
@@ -79,7 +79,7 @@ def _guarded(work: CarryOut, order: TrialOrder) -> TrialEnded:
         return TrialEnded(order.number, state, f"{type(error).__name__}: {error}")
 
 
-def _trainer(stopped: Container[int]) -> CarryOut:
+def _trainer(stopped: Container[int]) -> RunTrial:
     import timm  # noqa: F401  # seconds, which no trial should pay
     import torch
     import torchvision  # noqa: F401
