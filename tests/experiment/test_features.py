@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from runs_here import RunsHere
 from safetensors.torch import load_file
 
 import kdlab
@@ -108,20 +109,30 @@ def test_what_does_not_fit_is_found_before_the_start(elsewhere):
         experiment.check(lambda line: None)
 
 
-@pytest.mark.slow
-@pytest.mark.processes
-def test_features_served_are_features_online_to_the_bit(kdlab_home, elsewhere):
+def finished(config, *more):
+    """A run without tracking that says the loss of each step, at its end."""
+    quiet = ("tracking.enabled=false", "train.log_every_steps=1")
+    return kdlab.load(config, *quiet, *more).start(lambda line: None).wait(timeout_s=600)
+
+
+@pytest.fixture
+def in_process(monkeypatch, kdlab_home, elsewhere):
+    """Does the runs that need no other process in this one."""
+
+    def run(*words):
+        with monkeypatch.context() as patch:
+            patch.setattr("kdlab.run.handle.run.spawn", RunsHere(patch))
+            return finished(*words)
+
+    return run
+
+
+@pytest.mark.processes("a served run, with its pool")
+def test_features_served_are_features_online_to_the_bit(in_process):
     """The same batches in the same order: the same student, and projectors that learned."""
-
-    def run(config, *more):
-        one = kdlab.load(
-            config, f"features={FEATURES}", "tracking.enabled=false", "train.log_every_steps=1",
-            "train.checkpoint_every_steps=5", *more,
-        )  # fmt: skip
-        return one.start(lambda line: None).wait(timeout_s=600)
-
-    online = run("smoke/in_process")
-    served = run("smoke/served", "soft_labels.order=strict")
+    more = (f"features={FEATURES}", "train.checkpoint_every_steps=5")
+    online = in_process("smoke/in_process", *more)
+    served = finished("smoke/served", "soft_labels.order=strict", *more)
     assert served.result["samples_lost"] == served.result["samples_repeated"] == 0
     ends, losses = [], []
     for one, member in ((online, "in_process"), (served, "served")):
@@ -133,38 +144,29 @@ def test_features_served_are_features_online_to_the_bit(kdlab_home, elsewhere):
         assert any(name.startswith("projectors.0") for name in tensors)
     assert losses[0] == losses[1]
     assert all(torch.equal(ends[0][k], ends[1][k]) for k in ends[0])
-    plain = kdlab.load(
-        "smoke/in_process", "tracking.enabled=false", "train.log_every_steps=1"
-    )
-    without = plain.start(lambda line: None).wait(timeout_s=600)
-    first = losses_of(without, "in_process")[0]
+    first = losses_of(in_process("smoke/in_process"), "in_process")[0]
     assert losses[0][0] > first  # the inner losses were added
 
 
 HINT = json.dumps([{"type": "features/hint", "teacher": "blocks.2", "student": "blocks.2"}])
 
 
-@pytest.mark.slow
-@pytest.mark.processes
-def test_two_ranks_learn_from_features_what_one_learns(kdlab_home, elsewhere):
+@pytest.mark.processes("a served run with two ranks")
+def test_two_ranks_learn_from_features_what_one_learns(in_process):
     """Of a hint, which is a mean over samples: the rows of both ranks make the same gradient.
 
     The student is narrower than its teacher, so there is a projector, whose gradient is averaged
     too: its weights go into the losses from the second step on.
     """
 
-    def run(*more):
-        one = kdlab.load(
-            "smoke/served", f"features={HINT}", "tracking.enabled=false", "train.epochs=1",
-            "train.log_every_steps=1", "soft_labels.order=strict",
-            "train.checkpoint_every_steps=3", *more,
-        )  # fmt: skip
-        return one.start(lambda line: None).wait(timeout_s=600)
-
-    alone = run()
-    both = run("aggregation={type: train/aggregation/all_reduce, ranks: 2}")
+    few = (f"features={HINT}", "train.epochs=1", "train.checkpoint_every_steps=3")
+    alone = in_process("smoke/in_process", *few)  # as served, to the bit
+    both = finished(
+        "smoke/served", "soft_labels.order=strict",
+        "aggregation={type: train/aggregation/all_reduce, ranks: 2}", *few,
+    )  # fmt: skip
     assert both.result["samples_lost"] == both.result["samples_repeated"] == 0
-    first, second = losses_of(alone, "served"), losses_of(both, "served")
+    first, second = losses_of(alone, "in_process"), losses_of(both, "served")
     assert len(first) == len(second) > 3
     assert second == pytest.approx(first, rel=1e-3)
     kept = max((both.path / "members/served/seed0/checkpoints").glob("step_*"))
@@ -172,34 +174,28 @@ def test_two_ranks_learn_from_features_what_one_learns(kdlab_home, elsewhere):
     assert any(name.startswith("projectors.0") for name in names)
 
 
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("smoke/cached",),
-        ("smoke/served", "soft_labels.order=strict", "soft_labels.cache_views=1"),
-    ],
-)
-def test_features_are_kept_as_soft_labels_are(kdlab_home, elsewhere, words):
+def are_kept(run, in_process, *words):
     """Written once in two bytes and read back: near to what a teacher beside it says."""
-
-    def run(*words):
-        one = kdlab.load(
-            *words, f"features={HINT}", "tracking.enabled=false", "train.log_every_steps=1"
-        )
-        return one.start(lambda line: None).wait(timeout_s=600)
-
-    kept = run(*words)
-    again = run(*words)
-    online = run("smoke/in_process")
+    kept = run(*words, f"features={HINT}")
+    again = run(*words, f"features={HINT}")
+    online = in_process("smoke/in_process", f"features={HINT}")
     member = words[0].removeprefix("smoke/")
     first, second = losses_of(kept, member), losses_of(again, member)
     assert first[0] == pytest.approx(losses_of(online, "in_process")[0], rel=1e-2)
     assert second == pytest.approx(first, rel=1e-2)
-    plain = kdlab.load("smoke/cached", "tracking.enabled=false", "train.log_every_steps=1")
-    without = plain.start(lambda line: None).wait(timeout_s=600)
+    without = in_process("smoke/cached")
     assert first[0] > losses_of(without, "cached")[0]
+
+
+def test_features_are_kept_as_soft_labels_are(in_process):
+    are_kept(in_process, in_process, "smoke/cached")
+
+
+@pytest.mark.slow("two served runs")
+@pytest.mark.nightly
+def test_served_features_are_kept_as_soft_labels_are(in_process):
+    words = ("smoke/served", "soft_labels.order=strict", "soft_labels.cache_views=1")
+    are_kept(finished, in_process, *words)
 
 
 def losses_of(run, member):

@@ -112,8 +112,7 @@ def test_classes_in_another_order_are_recognised(tmp_path, few_clothes, bundled)
     assert "another order" in events[-1].message
 
 
-@pytest.mark.processes
-def test_a_run_shows_its_foreign_teacher(tmp_path, elsewhere, bundled):
+def test_a_run_shows_its_foreign_teacher(tmp_path, here, bundled):
     run = kdlab.load(
         "clothes/quickstart",
         "train.epochs=1",
@@ -132,8 +131,7 @@ def test_a_run_shows_its_foreign_teacher(tmp_path, elsewhere, bundled):
     assert len(seen.top_disagreements(3).lines) == 3
 
 
-@pytest.mark.processes
-def test_a_teacher_of_other_classes_is_found_by_what_it_says(elsewhere):
+def test_a_teacher_of_other_classes_is_found_by_what_it_says(here):
     """Names alone say nothing: the same classes may be numbers there and words here."""
     run = kdlab.load(
         "smoke/in_process",

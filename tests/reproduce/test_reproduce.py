@@ -20,7 +20,7 @@ from kdlab.reproduce.table import MeasuredRow, Row, printed
 NAMES = sorted(known())
 # These simulate hundreds of teachers: 20 s and a minute.
 LONG = {
-    "edl_dist/fig6": pytest.mark.slow,
+    "edl_dist/fig6": pytest.mark.slow("hundreds of teachers are simulated"),
     "edl_dist/table5": (pytest.mark.slow, pytest.mark.nightly),
 }
 DEAR = ("ec_dnn/fig5", "edl_dist/table2", "edl_dist/table3", "pipe_bd/fig4")
@@ -188,7 +188,8 @@ def test_the_last_part_of_a_name_is_enough_where_one_has_it():
         card("rival")
 
 
-@pytest.mark.slow
+@pytest.mark.slow("a student and its teachers, at a set speed")
+@pytest.mark.nightly
 def test_a_share_is_measured(elsewhere):
     """A tenth of what the student needs: a busy machine cannot make that a half."""
     spec = Shares(cases={"tenth": Teachers(teachers=2, each=0.05)}, repeats=1)
@@ -196,7 +197,7 @@ def test_a_share_is_measured(elsewhere):
     assert 0 < found[0] < 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.slow("two runs, one of them served")
 def test_accuracies_are_measured_and_drawn(elsewhere, kdlab_home):
     (result,) = reproduce("edl_dist/fig7", ["measurement.without_images=smoke/served"])
     served = next(row for row in result.rows if row.spec.row == "EDL-Dist")
@@ -204,8 +205,7 @@ def test_accuracies_are_measured_and_drawn(elsewhere, kdlab_home):
     assert {p.name for p in result.files} >= {"result.json", "table.md", "curves.png"}
 
 
-@pytest.mark.slow
-def test_a_variant_stands_where_a_source_does(elsewhere, kdlab_home):
+def test_a_variant_stands_where_a_source_does(here, elsewhere, kdlab_home):
     spec = Trained(
         experiment="smoke/in_process",
         without_images="smoke/in_process",
