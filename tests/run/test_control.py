@@ -151,7 +151,7 @@ def test_before_it_trains_it_takes_no_orders(kdlab_home, elsewhere):
     run.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_teachers_and_thresholds_of_a_served_run(kdlab_home, elsewhere, kdlab_cli):
     run = started("teacher={use: teachers/digits_tiny}", *SERVED)
     until(lambda: steps(run))
@@ -195,7 +195,7 @@ def test_teachers_and_thresholds_of_a_served_run(kdlab_home, elsewhere, kdlab_cl
     assert not any(lost)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_ranks_of_a_student_turn_at_the_same_step(kdlab_home, elsewhere):
     run = started(
         "aggregation={type: train/aggregation/all_reduce, ranks: 2}",
@@ -231,7 +231,7 @@ def student(run):
     return load_file(path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("plan", ["tr", "ir"])
 def test_a_paused_pipeline_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere, plan):
     words = ("tracking.enabled=false", "train.epochs=30", f"method.plan={plan}")
@@ -269,7 +269,7 @@ def test_a_paused_pipeline_has_the_weights_of_a_quiet_one(kdlab_home, elsewhere,
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_learning_rate_of_a_pipeline_turns_for_all_blocks(kdlab_home, elsewhere):
     run = kdlab.load(
         "smoke/blockwise",
@@ -296,7 +296,7 @@ def test_the_learning_rate_of_a_pipeline_turns_for_all_blocks(kdlab_home, elsewh
     again.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("processes", [True, False])
 def test_local_models_pause_turn_and_save(kdlab_home, elsewhere, processes):
     own = {
@@ -336,7 +336,7 @@ def test_local_models_pause_turn_and_save(kdlab_home, elsewhere, processes):
     again.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_chaos_from_a_notebook_hits_a_pool_that_lets_nobody_else_in(kdlab_home, elsewhere):
     """The certificates are the run's own; whoever may read them may do harm."""
     run = started(*SERVED, "teacher_pool.replace_lost=true")

@@ -3,15 +3,19 @@
 import hashlib
 import math
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from runs_here import Killed, RunsHere, after, killed, losses, steps
 from small_disk import SmallDisk
+from torch import nn
 
 import kdlab
+from kdlab.config import registry
 from kdlab.errors import RunFailed, RunStopped
 from kdlab.events.log import read_all, select
+from kdlab.models.model import ModelSpec
 from kdlab.run.handle.run import resume
 from kdlab.run.process import run_process
 from kdlab.run.process.run_process import RunProcess
@@ -193,6 +197,31 @@ def test_a_teacher_of_which_all_checkpoints_are_damaged_is_begun_anew_when_told(
     (folder,) = {path.parent for path in damaged}
     aside = {path.name for path in folder.parent.rglob("damaged_*")}
     assert len(aside) == len(damaged)
+
+
+def test_a_cost_that_cannot_be_measured_does_not_lose_the_training(here, monkeypatch):
+    """A student that takes no single image."""
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+    @kdlab.register("models/picky")
+    @dataclass(frozen=True, kw_only=True)
+    class Picky(ModelSpec):
+        def architecture(self, num_classes, in_chans):
+            return Together(64 * in_chans, num_classes)
+
+    run = kdlab.load("smoke/none", {"student": {"type": "models/picky"}}).start()
+    assert run.state == "finished", run.folder.log.read_text()
+    assert run.result["costs"] == {}
+    *_, said = select(run.folder.events, "warning")
+    assert said.message == "What the student costs is not known: one is not enough"
+    assert "N-training" in run.table()
+
+
+class Together(nn.Linear):
+    def forward(self, views):
+        if len(views) == 1:
+            raise RuntimeError("one is not enough")
+        return super().forward(views.flatten(1))
 
 
 # What MLflow gets

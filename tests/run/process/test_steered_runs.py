@@ -5,8 +5,11 @@ from runs_here import steps
 
 import kdlab
 from kdlab.control import steering
+from kdlab.control.orders import append, order
+from kdlab.errors import BadInput
 from kdlab.events.log import select
 from kdlab.run.handle.run import Run, resume
+from kdlab.soft_labels.source import LocalSource
 
 SMALL = {
     "student": {"type": "models/patch_net", "patch": 8, "width": 8},
@@ -175,3 +178,54 @@ def test_what_was_set_still_holds_after_a_resume_and_a_pause_does_not(user, here
     assert run.state == "stopped", run.folder.log.read_text()
     assert {e["lr"] for e in steps(run.folder)[count:]} == {0.025}  # from its first step
     assert len(events(run, "paused")) == 1
+
+
+@pytest.fixture
+def steerable(monkeypatch):
+    """Labels from this process, from a source that takes thresholds as a reader does."""
+    told = []
+
+    def set_thresholds(self, **values):
+        if values["ut"] > 1000:
+            raise BadInput("ut is more than memory has.")
+        told.append(values)
+
+    for name, does in {
+        "set_thresholds": set_thresholds,
+        "pause": lambda self, *, paused: told.append(paused),
+        "look": lambda self: None,
+    }.items():
+        monkeypatch.setattr(LocalSource, name, does, raising=False)
+    return told
+
+
+def test_thresholds_go_to_the_source_once_and_a_refusal_is_said(user, steerable):
+    def ask(run, **values):
+        named = {f"soft_labels.{name}": value for name, value in values.items()}
+        append(run.path, order("set", "in_process/seed0", {"set": named}))
+
+    def script(run):
+        yield from until(lambda: last(run))
+        ask(run, lt=32.0, ut=700.0)
+        yield from until(lambda: events(run, "steered"))
+        ask(run, ut=5000.0)
+        yield from until(lambda: events(run, "warning"))
+        run.pause()
+        yield from until(lambda: events(run, "paused"))
+        ask(run, lt=16.0, ut=600.0)
+        yield from until(lambda: len(events(run, "steered")) == 2)  # in the pause
+        run.go_on()
+        yield from until(lambda: events(run, "went_on"))
+        yield True
+
+    user(script)
+    run = started(source="in_process")
+    assert run.state == "stopped", run.folder.log.read_text()
+    assert steerable == [
+        {"lt": 32.0, "ut": 700.0}, True, {"lt": 16.0, "ut": 600.0}, False
+    ]  # fmt: skip
+    first, second = events(run, "steered")
+    assert first["values"] == {"soft_labels.lt": 32.0, "soft_labels.ut": 700.0}
+    assert second["values"] == {"soft_labels.lt": 16.0, "soft_labels.ut": 600.0}
+    (warned,) = events(run, "warning")
+    assert warned.message == "The thresholds stay as they are. ut is more than memory has."
