@@ -59,7 +59,7 @@ def main():
     new = {name: [*entries] for name, entries in now.lists().items()}
     for name, entries in table.lists().items():
         over += [f"{entry}: new in {name}" for entry in new[name] if entry not in entries]
-    sys.exit("\n".join(over))
+    sys.exit("\n".join(over) or None)
 
 
 if __name__ == "__main__":
