@@ -135,7 +135,7 @@ class ThreadedRank:
     def _live(self):
         code = 0
         try:
-            rank_process.serve(self.rank, self._orders, self._say, sys.exit)
+            rank_process.serve(self.rank, self._orders, self._say, self._end)
         except Killed:
             code = -9
         except SystemExit as error:  # where a process would have ended itself
@@ -145,6 +145,10 @@ class ThreadedRank:
 
     def _say(self, **message):
         self._says.put(message)
+
+    def _end(self, code):
+        _close_connections()
+        sys.exit(code)
 
     def leave(self):
         """As SIGTERM: all save first."""

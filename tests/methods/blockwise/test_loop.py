@@ -1,0 +1,194 @@
+"""The loop of one device: it saves, stops, pauses, goes on, reports, and ends like another plan."""
+
+import pytest
+import torch
+from small_pipelines import cutting, job, programme, same, weights
+from student_loops import Recorder
+from threaded_ranks import in_threads
+
+from kdlab.control.steering import LR_FACTOR, Steering
+from kdlab.data.samples import planned
+from kdlab.errors import Diverged, RunStopped
+from kdlab.methods.blockwise.input_mixing import InputMixing
+from kdlab.methods.blockwise.job import BlockwiseFacts
+from kdlab.methods.blockwise.loop import BlockwiseLoop, PlanReplaced
+from kdlab.train import checkpoint
+from kdlab.train.aggregation.ranks import GenerationEnds
+
+STEPS = 30  # two epochs of 240 images, 16 at a time
+
+
+@pytest.fixture
+def samples(digits):
+    data, spec = digits
+    return planned(data, spec.to_dict(), batch=16, seed=3, epochs=2)
+
+
+def newest(folder):
+    return checkpoint.load_newest(folder / "checkpoints", "h", BlockwiseFacts)
+
+
+def trained(samples, folder, devices=1, recorders=None, begun=None, **more):
+    """(the master's weights, its result) of a training to its end, by so many devices."""
+    recorders = recorders or [Recorder() for _ in range(devices)]
+    cuts = [cutting() for _ in range(devices)]
+    found = newest(folder) if folder.exists() else None
+
+    def device(rank):
+        loop = BlockwiseLoop(
+            job(cuts[rank], samples, folder, recorders[rank],
+                rank=rank, devices=devices, **more)
+        )  # fmt: skip
+        loop.go_to(found)
+        if begun is not None:
+            begun.append(loop)
+        loop.train()
+        return None if rank else loop.finish()
+
+    (result, *_) = in_threads(devices, device)
+    return weights(cuts[0]), result
+
+
+@pytest.fixture
+def quiet(samples, tmp_path):
+    """Weights of one device that nobody disturbs."""
+    return trained(samples, tmp_path / "quiet")[0]
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+def test_a_pipeline_trains_what_one_device_does_to_the_last_bit(
+    samples, tmp_path, quiet, devices
+):
+    recorders = [Recorder() for _ in range(devices)]
+    found, result = trained(samples, tmp_path / "several", devices, recorders)
+    assert same(found, quiet)
+    assert (result.lost, result.repeated, result.seen) == (0, 0, 2 * 240)
+    assert recorders[1].events == recorders[-1].events == []  # the master speaks for all
+    done = [e for e in recorders[0].events if e["event"] == "epoch_done"]
+    assert [(e["epoch"], e["step"]) for e in done] == [(1, STEPS // 2), (2, STEPS)]
+    steps = [e for e in recorders[0].events if e["event"] == "step"]
+    assert all(len(e["block_losses"]) == 3 for e in steps)
+    first, last = steps[0]["block_losses"], steps[-1]["block_losses"]
+    assert sum(last[:2]) < sum(first[:2])  # blocks learn their teacher's
+
+
+def test_what_is_saved_names_every_block_and_the_plan(samples, tmp_path):
+    trained(samples, tmp_path / "m", 2)
+    found = newest(tmp_path / "m")
+    assert found.facts.position.step == STEPS
+    assert found.facts.programme["name"] == "tr"
+    assert len(found.facts.blocks) == 3
+    for block in range(3):
+        assert any(k.startswith(f"block.{block}.") for k in found.tensors)
+    assert not any("random." in k for k in found.tensors)
+    assert found.tensors["lineage.counts"].sum() == 0  # closed accounts
+
+
+@pytest.mark.parametrize("mix", [None, InputMixing(most=0.8, after=0.0)])
+def test_stopped_at_a_step_it_goes_on_there(samples, tmp_path, mix):
+    quiet, _ = trained(samples, tmp_path / "q", 2, mix=mix)
+    recorders, folder = [Recorder(stop_after=1), Recorder()], tmp_path / "stopped"
+    with pytest.raises(RunStopped, match="stopped by the user after step"):
+        trained(samples, folder, 2, recorders, mix=mix)
+    saved = newest(folder).facts.position
+    assert saved.epoch == 0
+    assert 0 < len(saved.done) < 15
+    again = [Recorder(), Recorder()]
+    found, result = trained(samples, folder, 2, again, mix=mix)
+    assert same(found, quiet)
+    assert (result.lost, result.repeated) == (0, 0)
+    (resumed,) = (e for e in again[0].events if e["event"] == "resumed")
+    assert (resumed["step"], resumed["rolled_back"]) == (saved.step, 0)
+
+
+def test_who_leaves_has_all_save_and_end_this_generation(samples, tmp_path, quiet):
+    """Asked of one of two, which is not the master."""
+    steps, folder = [], tmp_path / "left"
+    with pytest.raises(GenerationEnds):
+        trained(
+            samples, folder, 2, leave=lambda: len(steps) >= 10, pulse=steps.append
+        )  # both count into it
+    assert 2 <= newest(folder).facts.position.step < STEPS
+    found, _ = trained(samples, folder, 2)
+    assert same(found, quiet)
+
+
+class Asked(Steering):
+    """What somebody asks for, look by look: a pause that lasts two looks, and other values."""
+
+    def __init__(self, looks, values=None, save=False):
+        super().__init__(None, "")
+        self.left, self.given, self.save = looks, values or {}, save
+
+    def look(self, *, now=False):
+        if now:
+            return
+        self.left -= 1
+        self.paused = -2 <= self.left < 0
+        if self.left == 0:
+            self.values, self.wants_checkpoint = dict(self.given), self.save
+
+
+def test_a_pause_changes_nothing_and_is_told(samples, tmp_path, quiet):
+    recorders = [Recorder(), Recorder()]
+    found, _ = trained(samples, tmp_path / "paused", 2, recorders, steering=Asked(4))
+    assert same(found, quiet)
+    kinds = [e["event"] for e in recorders[0].events]
+    assert kinds.index("paused") < kinds.index("went_on")
+    assert kinds.count("paused") == kinds.count("went_on") == 1
+    assert not recorders[1].events
+
+
+def test_a_rate_that_is_changed_holds_on_all_devices(samples, tmp_path, quiet):
+    recorders, loops = [Recorder(), Recorder()], []
+    steering = Asked(2, {LR_FACTOR: 0.5})
+    found, _ = trained(samples, tmp_path / "slow", 2, recorders, loops, steering=steering)
+    assert not same(found, quiet)
+    (told,) = (e for e in recorders[0].events if e["event"] == "steered")
+    assert told["values"] == {LR_FACTOR: 0.5}
+    assert all(loop.control.lr_factor == 0.5 for loop in loops)
+
+
+def test_a_checkpoint_that_is_asked_for_is_written_in_the_epoch(samples, tmp_path):
+    recorder = Recorder()
+    trained(samples, tmp_path / "m", 1, [recorder], steering=Asked(2, save=True))
+    saved = [e["step"] for e in recorder.events if e["event"] == "checkpoint_saved"]
+    assert saved[1:] == [STEPS // 2, STEPS]
+    assert 0 < saved[0] < STEPS // 2
+
+
+def test_a_loss_that_is_no_number_ends_it(samples, tmp_path):
+    with pytest.raises(Diverged, match="loss"):
+        trained(samples, tmp_path / "m", 2, recipe={"lr": 1e30})
+
+
+def test_another_plan_is_taken_between_epochs_with_all_saved(samples, tmp_path, quiet):
+    """The master is asked with what each device took; all leave with its answer."""
+    other, asked, folder = programme(2, name="ahd"), [], tmp_path / "m"
+
+    def replan(took, step_s):
+        asked.append((took, step_s))
+        return other
+
+    with pytest.raises(PlanReplaced) as changed:
+        trained(samples, folder, 2, replan=replan)
+    assert changed.value.plan == other
+    ((took, step_s),) = asked
+    assert [one.device for one in took] == [0, 1]
+    assert all(one.student > 0 and one.all_reduce == 0 for one in took)
+    assert step_s > 0
+    assert newest(folder).facts.position.epoch == 1
+    found, _ = trained(samples, folder, 1)  # any plan goes on from it
+    assert same(found, quiet)
+
+
+def test_the_last_steps_of_each_epoch_are_traced(samples, tmp_path):
+    traces = []
+    trained(samples, tmp_path / "m", 2, on_trace=traces.append)
+    assert len(traces) == 2
+    for spans in traces:
+        assert {s.device for s in spans} == {0, 1}
+        assert {"load", "teacher", "student", "backward", "send", "receive", "update"} <= {
+            s.part for s in spans
+        }
+        assert torch.tensor([s.end - s.begin for s in spans]).min() >= 0
