@@ -52,11 +52,10 @@ def _written(arguments: argparse.Namespace) -> int:
             best=arguments.best,
             licence=arguments.licence,
         )
-        show(made, _facts(made), as_json=arguments.json)
-        return 0
-    if arguments.to != "safetensors":
+    elif arguments.to != "safetensors":
         raise BadInput("--global writes safetensors only; leave --to away.")
-    made = export_global(run, out=out, member=member)
+    else:
+        made = export_global(run, out=out, member=member)
     show(made, _facts(made), as_json=arguments.json)
     return 0
 

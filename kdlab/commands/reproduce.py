@@ -1,9 +1,8 @@
 """`kdlab reproduce [NAME ...]`."""
 
 import argparse
-import json
 
-from kdlab.commands.command import json_flag, say, tell
+from kdlab.commands.command import answer, json_flag, say, tell
 from kdlab.errors import BadInput
 
 ABOUT = "a table or figure of the papers; without NAME a list"
@@ -56,6 +55,6 @@ def do(arguments: argparse.Namespace) -> int:
         for path in result.files:
             say(str(path))
         told.append(result.facts() | {"figures": [str(p) for p in result.figures]})
-    if arguments.json:
-        print(json.dumps(told[0] if len(told) == 1 else {"reproductions": told}))
+    one_or_all = told[0] if len(told) == 1 else {"reproductions": told}
+    answer(one_or_all, as_json=arguments.json)
     return 0

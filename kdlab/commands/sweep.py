@@ -34,9 +34,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def do(arguments: argparse.Namespace) -> int:
     from kdlab.config.sweep_text import read_sweep
 
-    read_sweep(
-        arguments.sweep, arguments.overrides
-    )  # first: a mistyped name is said at once
+    # First: a mistyped name is said at once.
+    read_sweep(arguments.sweep, arguments.overrides)
     from kdlab.tuning import search
     from kdlab.tuning.handle import check_name
     from kdlab.tuning.watching import Lines

@@ -2,9 +2,9 @@
 
 import os
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 
 from kdlab.cluster.chaos import Target
 from kdlab.cluster.local_pool import RunningLocalPool
@@ -36,10 +36,8 @@ class PoolOrders:
         self._read, self._since = OrderReader(path), since
         self._pool, self._emit = pool, emit
         self._targets, self._kill = targets, kill
-        self._closing = threading.Event()
-        self._thread = threading.Thread(
-            target=self._follow, name="pool-orders", daemon=True
-        )
+        self._closing = Event()
+        self._thread = Thread(target=self._follow, name="pool-orders", daemon=True)
 
     def start(self) -> "PoolOrders":
         self._thread.start()
