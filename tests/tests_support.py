@@ -3,10 +3,12 @@
 import dataclasses
 import itertools
 import os
+import re
 import socket
 import time
 import typing
 import urllib.request
+from pathlib import Path
 
 from kdlab.events.event import kinds
 
@@ -19,6 +21,13 @@ class OfClasses:
 
     def shown_how(self):
         return {"size": 32}
+
+
+def documented(command):
+    """Keys of the object that `--json` of this command ends with, as docs/json.md names them."""
+    rows = (Path(__file__).parents[1] / "docs/json.md").read_text().splitlines()
+    (line,) = [row for row in rows if row.startswith(f"| `{command}")]
+    return set(re.findall(r"`(\w+)`", line.split("|")[2]))
 
 
 def trained_ids(batches, epoch):

@@ -8,13 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-DOCS = (Path(__file__).parents[2] / "docs/json.md").read_text()
-
-
-def documented(command):
-    (line,) = [row for row in DOCS.splitlines() if row.startswith(f"| `{command}")]
-    return set(re.findall(r"`(\w+)`", line.split("|")[2]))
+from tests_support import documented
 
 
 @pytest.fixture

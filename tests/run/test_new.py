@@ -3,17 +3,20 @@
 import http.server
 import json
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from tests_support import documented
 
 import kdlab
 from kdlab.errors import BadInput, DataError
 from kdlab.run import estimate as estimating
 from kdlab.run import recommend as recommending
 from kdlab.run.new import new
+from kdlab.run.outputs import data_sheet
 from kdlab.run.outputs.prediction import StudentAtWork
 from kdlab.run.rates import NetworkRates
 from kdlab.run.recommend import hub_answers
@@ -47,7 +50,25 @@ def quick_machine(monkeypatch):
         monkeypatch.setattr(module, "network_rates", rates)
 
 
-@pytest.mark.processes
+@pytest.fixture
+def measured(monkeypatch):
+    """The machine is as fast as it is said to be here: nothing is measured for seconds."""
+
+    def rates(spec, recipe, shape, classes):
+        size = shape[1] * shape[2]
+        return NetworkRates(
+            trained=1e6 / size, asked=3e6 / size, parameters=9**5, step_mb=9
+        )
+
+    for module in (recommending, estimating):
+        monkeypatch.setattr(module, "network_rates", rates)
+    for module in (data_sheet, estimating):
+        monkeypatch.setattr(module, "views_per_second", lambda data, batch, seconds: 5e3)
+
+
+@pytest.mark.processes(
+    "an evening: the machine is measured, two networks learn from photos"
+)
 def test_from_photos_to_a_prediction(photos, kdlab_cli):
     (photos / "red" / "torn.jpg").write_bytes(b"\xff\xd8 no photo")
     code, out, err = kdlab_cli("new", "colours", "--data", "photos", "--minutes", "0.2")
@@ -60,11 +81,21 @@ def test_from_photos_to_a_prediction(photos, kdlab_cli):
     assert config["data"]["sampling"] == {"balance": 0.5}  # 90 to 10
     assert config["data"]["size"] <= 60
     assert "# 1 files cannot be decoded" in text
+    assert all(f"{name} " in out for name in ("red", "green", "blue"))
+    files = [photos.parent / "configs" / "colours.yaml", photos.parent / "colours.ipynb"]
+    written = {path: path.read_text() for path in files}
     code, out, err = kdlab_cli(
-        "run", "colours", "train.epochs=4", "teacher.recipe.epochs=4", "--json"
+        "run",
+        "colours",
+        "train.epochs=4",
+        "teacher.recipe.epochs=4",
+        "tracking.enabled=false",
+        "--json",
     )
     assert code == 0, err
     result = json.loads(out.splitlines()[-1])
+    assert documented("kdlab run CONFIG --json") <= set(result)
+    assert {path: path.read_text() for path in written} == written
     assert result["teacher_top1"] > 80
     shown = Image.new("RGB", (200, 100), (230, 20, 20))
     shown.save("one.png")
@@ -77,7 +108,12 @@ def test_from_photos_to_a_prediction(photos, kdlab_cli):
     assert found[0]["classes"][0] == "red"
     assert sum(p["classes"][0] == "blue" for p in found[1:]) >= 8
 
+    code, out, err = kdlab_cli("examine", "last", "--json")
+    assert code == 0, err
+    seen = json.loads(out.splitlines()[-1])
     run = kdlab.attach("last")
+    assert seen["images"] == len(run.examine().ids)
+    assert Path(seen["page"]).read_text().startswith("<!doctype html>")
     (answer,) = run.predict(shown, top=3)
     assert (answer.top, len(answer.classes)) == ("red", 3)
     assert sum(answer.probabilities) == pytest.approx(1, abs=1e-4)
@@ -124,7 +160,7 @@ def test_files_are_not_written_over(photos, quick_machine):
         ({"data": "photos", "teacher": 3}, "no network"),
     ],
 )
-def test_wishes_that_cannot_be_granted(photos, wishes, words):
+def test_wishes_that_cannot_be_granted(photos, measured, wishes, words):
     with pytest.raises(kdlab.KdlabError, match=words):
         new("mine", Wishes(**wishes))
     assert not (photos.parent / "configs").exists()
@@ -168,9 +204,9 @@ def test_published_weights_where_the_hub_answers(photos, quick_machine, monkeypa
 
 
 @pytest.mark.processes
-def test_distil_is_the_same_in_python(photos):
+def test_distil_is_the_same_in_python(photos, measured):
     said = []
-    few = ("train.epochs=2", "teacher.recipe.epochs=2")
+    few = ("train.epochs=2", "teacher.recipe.epochs=2", "tracking.enabled=false")
     run = kdlab.distil("photos", *few, minutes=0.05, say=said.append).wait()
     assert run.result["student_top1"] >= 0
     assert run.folder.origin().experiment == "photos"

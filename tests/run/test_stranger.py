@@ -13,7 +13,10 @@ import pytest
 import kdlab
 from kdlab.config.folders import located
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = [
+    pytest.mark.slow("a wheel is built and installed, photos are learned for minutes"),
+    pytest.mark.nightly,
+]
 
 
 ROOT = Path(__file__).parents[2]
