@@ -44,15 +44,7 @@ def cases():
 
 @cache
 def cases_of(path):
-    module = tree(path)
-    known = {
-        target.id: node.value
-        for node in module.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    return list(_cases(module, place(path), (), known))
+    return list(_cases(tree(path), place(path), (), _bound(path)))
 
 
 def _cases(node, name, marks, known):
@@ -76,17 +68,34 @@ def _marks(expressions, known):
     """Those of the whole test, and those of single values of its parameters."""
     whole, some = [], []
     for expression in expressions:
-        mark = known.get(getattr(expression, "id", None), expression)
+        mark = getattr(known.get(getattr(expression, "id", None)), "value", expression)
         if isinstance(mark, ast.List | ast.Tuple):
             whole += _marks(mark.elts, known)[0]
-            continue
-        called = ast.unparse(mark.func if isinstance(mark, ast.Call) else mark)
-        if called.startswith("pytest.mark."):
-            whole.append(Mark(called.removeprefix("pytest.mark."), _reason(mark)))
-        for inner in ast.walk(mark):
-            if isinstance(inner, ast.keyword) and inner.arg == "marks":
-                some += _marks([inner.value], known)[0]
+        elif name := _mark(mark):
+            whole.append(Mark(name, _reason(mark)))
+            some += _inner_marks(getattr(mark, "args", ()), known)
     return tuple(whole), tuple(some)
+
+
+def _mark(node):
+    """Its name, where it is a mark."""
+    called = ast.unparse(node.func if isinstance(node, ast.Call) else node)
+    return (
+        called.removeprefix("pytest.mark.") if called.startswith("pytest.mark.") else None
+    )
+
+
+def _inner_marks(nodes, known):
+    """Marks in these, and in what this file defines and they name: a list, a function."""
+    found, todo, seen = {}, [inner for node in nodes for inner in ast.walk(node)], set()
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Name) and node.id in known and node.id not in seen:
+            seen.add(node.id)
+            todo += ast.walk(known[node.id])
+        elif isinstance(node, ast.Call | ast.Attribute) and (name := _mark(node)):
+            found[name] = found.get(name) or _reason(node)
+    return [Mark(*item) for item in found.items()]
 
 
 def _reason(mark):

@@ -65,6 +65,27 @@ def test_marks_are_a_tests_own_its_classs_and_its_files(read):
     assert more.reasons() == ["starts one"]
 
 
+MADE = """
+def values():
+    for n in (1, 2):
+        yield pytest.param(n, marks=() if n == 1 else pytest.mark.nightly)
+
+ALL = [pytest.param(3, marks=pytest.mark.slow("three of them")), *values()]
+
+@pytest.mark.parametrize("n", ALL)
+def test_it(n): pass
+"""
+
+
+def test_marks_of_values_may_be_made_by_the_file(read):
+    (case,) = read(MADE).values()
+    assert {(m.name, m.reason) for m in case.for_some} == {
+        ("slow", "three of them"),
+        ("nightly", ""),
+    }
+    assert not case.has("slow", "nightly")
+
+
 def test_a_file_of_whole_tests_shows_no_module(read):
     read(TEXT)
     assert suite.in_unit_tests() == set()
