@@ -2,10 +2,12 @@
 
 import _posixsubprocess
 import os
+import random
 import subprocess
 import sys
 
 import fork_server
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -29,6 +31,14 @@ def pytest_addoption(parser):
         action="store_true",
         help="a test that starts a process fails: it lacks the mark `processes`",
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """What a test draws without a seed of its own, it draws the same each time."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)

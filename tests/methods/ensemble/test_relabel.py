@@ -49,7 +49,7 @@ print(json.dumps([files[0].bytes, 1024 * (after - before), 1024 * before]))
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("models", [2, 8])
+@pytest.mark.parametrize("models", [pytest.param(2, marks=pytest.mark.nightly), 8])
 def test_memory_does_not_grow_with_the_number_of_models(kdlab_home, models):
     command = [sys.executable, "-c", SCRIPT, str(models)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
