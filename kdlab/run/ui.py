@@ -11,6 +11,7 @@ import time
 import urllib.request
 import webbrowser
 from collections.abc import Callable
+from http.client import HTTPException
 from types import FrameType
 
 from kdlab.cluster.wires.security import write_private
@@ -117,7 +118,7 @@ def _answers(port: int) -> bool:
     try:
         with urllib.request.urlopen(asked, timeout=1.0) as answer:
             return bool(answer.status == 200)
-    except OSError:
+    except (OSError, HTTPException):  # somebody else has the port, who speaks no HTTP
         return False
 
 

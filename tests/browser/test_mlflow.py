@@ -13,7 +13,7 @@ from tests_support import free_port, until
 
 import kdlab
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture

@@ -175,3 +175,18 @@ def test_it_answers_when_its_server_does_and_not_only_its_socket(store):
         server.shutdown()
     assert asked == [("/health", f"Bearer {token()}")] * 2
     assert not ui._answers(server.server_port)  # gone
+
+
+def test_a_port_where_somebody_speaks_no_http_does_not_answer(store):
+    """A scheduler of Dask took it in between: MLflow ends by that, and that is said."""
+    with create_server(("127.0.0.1", 0)) as other:
+
+        def speak():
+            with other.accept()[0] as caller:
+                caller.recv(4096)
+                caller.sendall(b"\x00\x01compression\n")
+
+        speaking = threading.Thread(target=speak)
+        speaking.start()
+        assert not ui._answers(other.getsockname()[1])
+        speaking.join()
