@@ -56,14 +56,11 @@ class LoopControl:
     def request(self, *, save: bool = False) -> ControlRequest:
         """What this rank wants of all; a checkpoint that was asked for is wanted once."""
         self.steering.look()
-        if not self.is_first:
-            nothing = (0.0,) * len(self._begin)
-            return ControlRequest(self._stop(), False, self._leave(), False, nothing)
         return ControlRequest(
             stop=self._stop(),
-            save=self.take_checkpoint_order() or save,
+            save=self.is_first and (self.take_checkpoint_order() or save),
             leave=self._leave(),
-            pause=self.steering.paused,
+            pause=self.is_first and self.steering.paused,
             settings=self._wanted(),
         )
 
@@ -79,11 +76,11 @@ class LoopControl:
 
     def wanted_settings(self) -> ControlRequest:
         """Settings alone, as the orders that were read have them."""
-        nothing = (0.0,) * len(self._begin)
-        return ControlRequest(settings=self._wanted() if self.is_first else nothing)
+        return ControlRequest(settings=self._wanted())
 
     def _wanted(self) -> tuple[float, ...]:
-        return tuple(self.steering.settings(self._begin))
+        found = tuple(self.steering.settings(self._begin))
+        return found if self.is_first else (0.0,) * len(found)
 
     def apply(self, agreed: ControlRequest) -> bool:
         """Settings for the next step on; whether any of them is new."""

@@ -25,7 +25,6 @@ _TICK_S = 0.1
 _Watcher = Callable[[Event], None]
 Components = Mapping[str, Mapping[str, str]]  # of notebook cells: source and hash of each
 
-
 # Threads of PyTorch that wait for the next operation sleep: by default they spin, and on a machine
 # that does something else, too, training was slower by ten times for it.
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -52,7 +51,6 @@ def spawn(
 
 
 _children: dict[int, "subprocess.Popen[bytes]"] = {}  # so that none stays a zombie
-
 
 # How a notebook shows a run, a sweep, an experiment; kdlab/session.py fills it.
 viewers: dict[str, Callable[..., object]] = {}
