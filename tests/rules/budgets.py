@@ -53,16 +53,14 @@ class Row:
         return max(40, self.most * 3 // 100)
 
     def lowered(self, most):
-        """The base falls; once there is none, what it was raised by last."""
-        if most >= self.most:
-            return self
-        raised, over = list(self.raised), max(0, self.most - most - self.base)
-        while over:
+        """What it was raised by last goes first, then its base falls."""
+        raised, over = list(self.raised), max(0, self.most - most)
+        while over and raised:
             by, why = raised.pop()
             if by > over:
                 raised.append((by - over, why))
             over -= min(by, over)
-        return Row(most, tuple(raised))
+        return Row(min(most, self.most), tuple(raised))
 
 
 @dataclass(frozen=True)

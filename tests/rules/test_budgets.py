@@ -94,14 +94,13 @@ def _git(*words):
     return done.stdout
 
 
-def test_a_base_falls_before_what_it_was_raised_by():
+def test_what_a_row_was_raised_by_goes_before_its_base_falls():
     raised = Row(120, ((5, "the first part"), (15, "the second part")))
     assert raised.base == 100
     assert raised.lowered(130) == raised
-    assert raised.lowered(110) == Row(110, raised.raised)
-    assert raised.lowered(110).base == 90
-    assert raised.lowered(17) == Row(17, ((5, "the first part"), (12, "the second part")))
-    assert raised.lowered(4) == Row(4, ((4, "the first part"),))
+    assert raised.lowered(110) == Row(110, ((5, "the first part"), (5, "the second part")))
+    assert raised.lowered(103) == Row(103, ((3, "the first part"),))
+    assert raised.lowered(90) == Row(90)
 
 
 def test_what_is_written_is_read_again():
