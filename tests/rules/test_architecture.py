@@ -1,5 +1,8 @@
 """`docs/architecture.md` says of the code what the code says of itself."""
 
+from dataclasses import replace
+
+import pytest
 from rules import budgets, house, printed
 from rules.budgets import FILE
 
@@ -21,3 +24,38 @@ def test_each_folder_says_what_it_is():
     assert all((folder / "__init__.py").exists() for folder in folders)
     for folder in folders:
         assert house.about(folder.relative_to(house.KDLAB)).strip()
+
+
+@pytest.fixture
+def elsewhere_in_a_copy(tmp_path, monkeypatch):
+    """Table and page of which the command may make something else."""
+    for module, name in ((budgets, "FILE"), (printed, "PAGE")):
+        copy = tmp_path / getattr(module, name).name
+        copy.write_text(getattr(module, name).read_text())
+        monkeypatch.setattr(module, name, copy)
+    return budgets.read(budgets.FILE.read_text())
+
+
+def test_make_house_lowers_and_prints(elsewhere_in_a_copy, monkeypatch):
+    table = elsewhere_in_a_copy
+    less = table.rooms | {"events": table.rooms["events"].lowered(900)}
+    now = replace(table, rooms=less, long_files={}, untested=[])
+    monkeypatch.setattr(budgets, "counted", lambda: now)
+    with pytest.raises(SystemExit) as ended:
+        printed.main()
+    assert ended.value.code is None
+    assert budgets.read(budgets.FILE.read_text()) == now
+    assert " events/                    900  What happened" in printed.PAGE.read_text()
+    assert "distil_reader.py` |" not in printed.PAGE.read_text()
+
+
+def test_make_house_says_what_is_over(elsewhere_in_a_copy, monkeypatch):
+    table = elsewhere_in_a_copy
+    more = table.rooms | {"events": budgets.Row(table.rooms["events"].most + 7)}
+    now = replace(table, rooms=more, named_twice=[*table.named_twice, "Part"])
+    monkeypatch.setattr(budgets, "counted", lambda: now)
+    with pytest.raises(SystemExit) as ended:
+        printed.main()
+    assert "events: " in ended.value.code
+    assert "7 more than its budget\nPart: new in named_twice" in ended.value.code
+    assert budgets.read(budgets.FILE.read_text()) == table
