@@ -109,6 +109,7 @@ class Driver:
 
     def _take_up(self) -> None:
         """What a driver that was killed or stopped has left."""
+        words = "was under way when the sweep ended"
         retried = {t.user_attrs.get(RETRY_OF) for t in self._trials()}
         for trial in self._trials(TrialState.RUNNING):
             live = optuna.trial.Trial(self.study, trial._trial_id)
@@ -119,10 +120,8 @@ class Driver:
                 state = RunningTrial(live, values_of(trial), run, begun=0.0)
                 self.verdicts.finished(state, result)
             elif trial.number in retried:
-                words = "was under way when the sweep ended; tried again"
-                self.verdicts.given_up(live, words)
+                self.verdicts.given_up(live, f"{words}; tried again")
             else:
-                words = "was under way when the sweep ended"
                 self.verdicts.again(live, words, counts=False)
 
     def _enqueue(self) -> None:
@@ -191,15 +190,10 @@ class Driver:
         self.workers.send(worker, order)
         self.running[trial.number] = RunningTrial(trial, values, run)
         self._asks.append(time.perf_counter() - begin)
-        self.emit(
-            TrialStarted(
-                number=trial.number,
-                values=values,
-                run=None if run is None else str(run),
-                why=why(trial),
-                worker=worker,
-            )
+        started = TrialStarted(
+            number=trial.number, values=values, run=order.run, why=why(trial), worker=worker
         )
+        self.emit(started)
         return True
 
     def _watch(self) -> None:
@@ -235,11 +229,11 @@ class Driver:
 
     def _hear(self, event: TrialEnded | TrialWorkerLost) -> None:
         if isinstance(event, TrialWorkerLost):
-            self.emit(LocalModelLost(order=event.order, why=event.why))
+            self.emit(LocalModelLost(order=event.order, why=event.error))
             if event.order is not None:
-                self._lost(self.running.pop(event.order), event.why)
+                self._lost(self.running.pop(event.order), event.error)
             if event.hopeless:
-                raise ClusterError(f"A worker for trials does not come up. {event.why}")
+                raise ClusterError(f"A worker for trials does not come up. {event.error}")
             return
         state = self.running.pop(event.order)
         if event.state == "finished":

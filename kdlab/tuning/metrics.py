@@ -22,9 +22,7 @@ class Metric:
     name: str
     direction: StudyDirection  # which way is better
     take: Take | None = None  # None is what stands under its name in the result
-    watched: str | None = (
-        None  # key of `epoch_done` events that shows it; None: in the end only
-    )
+    watched: str | None = None  # key of `epoch_done` events; None: known in the end only
 
     def of(self, result: Mapping[str, object], events: Events) -> float | None:
         """The number; None where the run has none."""
@@ -77,9 +75,8 @@ _RUN = (
     Metric("wall_seconds", "minimize"),  # of the whole run
     Metric("train_seconds", "minimize", _sum("train_seconds")),  # in the training loop
     Metric("teacher_seconds", "minimize", _teacher_seconds),
-    Metric(
-        "volume_max", "minimize", _max("volume_max")
-    ),  # most unused soft labels, samples
+    # Most unused soft labels, samples.
+    Metric("volume_max", "minimize", _max("volume_max")),
     Metric("resends", "minimize", _sum("resends")),  # requests that were sent again
     Metric("samples_lost", "minimize", _sum("samples_lost")),  # that no step was taken on
 )

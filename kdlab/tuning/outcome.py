@@ -112,10 +112,8 @@ class SweepOutcome:
         again = self.confirmed
         if again is not None:
             lines.append(f"With fresh seeds {list(again.seeds)}, {again.metric}:")
-            for words, each in (
-                ("the best", again.best),
-                ("the experiment as it is", again.as_it_is),
-            ):
+            both = (("the best", again.best), ("the experiment as it is", again.as_it_is))
+            for words, each in both:
                 std = "" if each.std is None else f" ± {each.std:.3g}"
                 lines.append(f"  {words}: {number(each.mean)}{std}")
             lines.append(f"  (the sweep's own, optimistic: {number(again.optimistic)})")
@@ -123,10 +121,8 @@ class SweepOutcome:
         if real is not None:
             of = real.of_n_training
             verdict = "holds" if real.holds else "DIFFERS"
-            lines.append(
-                f"Of N-training: simulated {of.simulated:.3f}, measured {of.measured:.3f} "
-                f"({verdict})"
-            )
+            words = f"simulated {of.simulated:.3f}, measured {of.measured:.3f}"
+            lines.append(f"Of N-training: {words} ({verdict})")
         count = self.trials
         lines.append(
             f"{count.total} trials: {count.complete} complete, {count.pruned} pruned, "

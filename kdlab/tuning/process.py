@@ -195,8 +195,7 @@ class SweepProcess(Work):
         """Settings of an earlier sweep, for a study that has no trial yet."""
         if study.get_trials(deepcopy=False):
             return []
-        found = best.earlier(self.spec, self.space)
-        return [("of an earlier sweep", values) for values in found]
+        return [("of an earlier sweep", v) for v in best.earlier(self.spec, self.space)]
 
     def _trouble(self) -> str | None:
         """What would have every further trial fail."""

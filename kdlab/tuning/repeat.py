@@ -145,23 +145,21 @@ class Repeats:
         self.workers.send(worker, order)
 
     def _hear(self, event: TrialEnded | TrialWorkerLost) -> None:
-        lost = isinstance(event, TrialWorkerLost)
         if isinstance(event, TrialWorkerLost) and event.hopeless:
-            words = f"A worker to confirm the best does not come up. {event.why}"
-            raise ClusterError(words)
+            raise ClusterError(
+                f"A worker to confirm the best does not come up. {event.error}"
+            )
         if event.order not in self._running:
             return
         again, path = self._running.pop(event.order)
-        state = "lost" if isinstance(event, TrialWorkerLost) else event.state
-        self.sweep.log.emit(RepeatDone(run=str(path), state=state))
-        if isinstance(event, TrialEnded) and event.state == "finished":
+        self.sweep.log.emit(RepeatDone(run=str(path), state=event.state))
+        if event.state == "finished":
             self.done[again.name] = path
-        elif lost and self._tries[again.name] <= self.sweep.spec.retries:
+        elif event.state == "lost" and self._tries[again.name] <= self.sweep.spec.retries:
             self.waiting.insert(0, again)
         else:
-            why = str(event.why if isinstance(event, TrialWorkerLost) else event.error)
-            self.failed[again.name] = why
-            self.sweep.log.emit(Warned(message=f"{path} did not confirm: {why}"))
+            self.failed[again.name] = str(event.error)
+            self.sweep.log.emit(Warned(message=f"{path} did not confirm: {event.error}"))
 
 
 # Real runs beside simulated ones

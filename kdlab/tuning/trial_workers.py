@@ -26,8 +26,9 @@ class TrialWorkerLost:
     """The process is gone, and with it the order it was at; None: it was at none."""
 
     order: int | None
-    why: str
+    error: str
     hopeless: bool  # it never comes up
+    state = "lost"  # as an order that has ended has one
 
 
 class TrialWorkers:

@@ -97,12 +97,8 @@ class Verdicts:
             return
         # It may have been killed before it had asked for all of what was enqueued.
         parameters = {**trial.user_attrs.get(PARAMETERS, {}), **trial.params}
-        attributes = {
-            WHY: why(trial),
-            RETRY_OF: trial.number,
-            TRIES: tries,
-            PARAMETERS: parameters,
-        }
+        attributes = {WHY: why(trial), RETRY_OF: trial.number}
+        attributes |= {TRIES: tries, PARAMETERS: parameters}
         # First the new one: killed in between, the old one is seen to have a follower.
         self.study.enqueue_trial(parameters, user_attrs=attributes)
         self.given_up(trial, f"{reason}; tried again")

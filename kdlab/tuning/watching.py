@@ -81,9 +81,8 @@ def as_html(sweep: "Sweep") -> str:
         f"<b>Sweep {html.escape(sweep.id)}</b> {html.escape(sweep.state)}, {count} of "
         f"{spec.trials} trials ended"
     )
-    panel = chart.Panel(
-        name, {"best so far": best, "trial": each}, across="number of the trial"
-    )
+    points = {"best so far": best, "trial": each}
+    panel = chart.Panel(name, points, across="number of the trial")
     curve = page.image(chart.svg([panel]), name) if len(each) > 1 else ""
     columns, cells = sweep._cells(12)
     error = sweep.status.error

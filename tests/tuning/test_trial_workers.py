@@ -92,7 +92,7 @@ def test_a_worker_that_never_comes_up_is_hopeless(workers, started):
         started[-1 if len(started) > 2 else 0].die(1)
         events = list(workers.events())
     assert [event.hopeless for event in events] == [True]
-    assert "before it was ready" in events[0].why
+    assert "before it was ready" in events[0].error
 
 
 def test_gpus_are_shared_out_in_turn_also_to_who_comes_again(workers, started):
