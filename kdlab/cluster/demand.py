@@ -1,7 +1,6 @@
 """Machines for teachers that follow the demand of a pool: from none up, and back to none."""
 
 import logging
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from typing import Self
 
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus, TeacherStatus
 from kdlab.cluster.deployers.deployer import Machines
+from kdlab.cluster.keeper import PoolKeeper
 from kdlab.cluster.pool import status_of
 from kdlab.cluster.teachers.teacher_host import machine_of
 from kdlab.cluster.wires.security import Files
@@ -30,27 +30,26 @@ class DemandFollower:
         status: Callable[[str, Files | None], PoolStatus] = status_of,
     ) -> None:
         self.machines, self.tls, self.size, self._status_of = machines, tls, size, status
-        self._closing = threading.Event()
+        self._keeper = PoolKeeper("pool", _TICK_S, lambda: self.look(time.monotonic()))
         self._failures = 0  # in a row
         self._again_at = 0.0  # no machine is asked for before
-        self._thread = threading.Thread(target=self._run, name="pool-demand", daemon=True)
 
     def begin(self) -> Self:
         """Follow it in a thread, until it is closed."""
-        self._thread.start()
+        self._keeper.start()
         return self
 
-    def _run(self) -> None:
-        while not self._closing.wait(_TICK_S):
-            self.look(time.monotonic())
-
     def look(self, now: float) -> None:
-        """One look; what goes wrong is said, and tried again later each time."""
+        """One look; machines that cannot be had are asked for later each time.
+
+        Raises:
+            SchedulerUnreachable: it is being started again.
+        """
         try:
             self._resize(now)
-        except SchedulerUnreachable as error:
-            logging.getLogger("kdlab").warning("pool: %s", error)
-        except Exception as error:  # a pool that never grew again would say nothing
+        except SchedulerUnreachable:
+            raise
+        except Exception as error:  # whatever those who start machines raise
             pause_s = min(_LONGEST_PAUSE_S, 2.0**self._failures)
             self._failures += 1
             self._again_at = now + pause_s
@@ -67,8 +66,7 @@ class DemandFollower:
 
     def close(self) -> None:
         """From now on their number stays as it is."""
-        self._closing.set()
-        self._thread.join()
+        self._keeper.close()
 
 
 def level_of(status: PoolStatus, alive: int, now: float) -> PoolLevel:

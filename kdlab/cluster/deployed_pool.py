@@ -4,8 +4,6 @@ As many as the students need: none before a student searches, more while it star
 when nobody holds them. The scheduler is a process of the run, unless the deployer brings its own.
 """
 
-import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +18,7 @@ from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.demand import DemandFollower
 from kdlab.cluster.deployers.deployer import DaskMachines, Deployer, Machines
 from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.keeper import PoolKeeper
 from kdlab.cluster.pool import ComputingPoolSpec, start_scheduler, status_of
 from kdlab.cluster.remote_pool import JoinedPool, RemotePool, install
 from kdlab.cluster.teachers.teacher_host import host_teachers
@@ -92,10 +91,7 @@ class RunningDeployedPool:
         self.machines: Machines | None = None
         self.follower: DemandFollower | None = None
         self.joined: JoinedPool | None = None
-        self._closing = threading.Event()
-        self._keeper = threading.Thread(
-            target=self._keep, name="pool-machines", daemon=True
-        )
+        self._keeper = PoolKeeper("pool", _TICK_S, self.look)
         try:
             address = (
                 "" if spec.machines.brings_scheduler else self._start_scheduler(spec.port)
@@ -163,14 +159,9 @@ class RunningDeployedPool:
             return self.joined.wait(stop)
         return status_of(self.address, self.tls)
 
-    def _keep(self) -> None:
-        while not self._closing.wait(_TICK_S):
-            if self.scheduler is None or (self.scheduler.alive() and self.follower):
-                continue
-            try:
-                self._begin_again()
-            except Exception as error:  # the next look tries again
-                logging.getLogger("kdlab").warning("pool: %s", error)
+    def look(self) -> None:
+        if self.scheduler is not None and not (self.scheduler.alive() and self.follower):
+            self._begin_again()
 
     def _begin_again(self) -> None:
         """The scheduler has died, or came back and its machines have not."""
@@ -192,9 +183,7 @@ class RunningDeployedPool:
 
     def close(self) -> None:
         """Give back all that is there, as far as it has come."""
-        self._closing.set()
-        if self._keeper.is_alive():
-            self._keeper.join()
+        self._keeper.close()
         with ExitStack() as last:  # the last one named here comes first
             if self.spec.tls is None or self.spec.tls.temporary:
                 last.callback(forget, self.files)

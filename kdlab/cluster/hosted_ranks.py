@@ -24,8 +24,15 @@ from distributed.core import ConnectionPool
 
 from kdlab.cluster.rank_host import RankHost, RankNews
 from kdlab.cluster.wires.roles import RANK, TEACHER
-from kdlab.cluster.wires.security import Files, client_security
-from kdlab.cluster.wires.wire import CALL_S, check_address, register_plugin, settle, within
+from kdlab.cluster.wires.security import Files
+from kdlab.cluster.wires.wire import (
+    CALL_S,
+    check_address,
+    register_plugin,
+    secured,
+    settle,
+    within,
+)
 from kdlab.errors import BadInput, ClusterError
 from kdlab.messages import plain, typed
 from kdlab.supervision.heartbeat import Heartbeat
@@ -84,8 +91,7 @@ def with_keepers(address: str, tls: Files | None) -> list[str]:
 
 async def connections(tls: Files | None) -> ConnectionPool:
     """Each worker by itself: one that does not answer must not keep the others waiting."""
-    secured = client_security(tls).get_connection_args("client") if tls else None
-    return await ConnectionPool(limit=4096, timeout=CALL_S, connection_args=secured)
+    return await ConnectionPool(limit=4096, timeout=CALL_S, **secured(tls))
 
 
 class HostedRank:

@@ -1,12 +1,11 @@
 """Teachers on this machine: a scheduler and teachers, each a process of its own."""
 
-import logging
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.coordination.lease_store import store_faults
 from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.keeper import PoolKeeper
 from kdlab.cluster.limits import free_memory, usable_cores
 from kdlab.cluster.pool import (
     ComputingPoolSpec,
@@ -26,7 +26,7 @@ from kdlab.cluster.wires.roles import MEANT_TO_END
 from kdlab.cluster.wires.security import Files, Tls, forget, own_files, remember
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.errors import BadInput, ClusterError, SchedulerUnreachable
+from kdlab.errors import BadInput, ClusterError
 from kdlab.papers.edl_dist.pool_size import PoolLevel, PoolSize
 from kdlab.supervision.children import Child, StartChild
 
@@ -119,15 +119,17 @@ class RunningLocalPool:
     ) -> None:
         self.spec, self.folder, self.teacher = spec, folder, deployment.teacher
         self.deployment, self._now = deployment, now
-        self._start_child, self._scheduler_from = start, start_scheduler
-        self._status_of = status
+        self._start_child, self._status_of = start, status
         self.files = own_files(spec.tls, folder)
         self.tls: Files | None = self.files
-        self.scheduler, self.address = self._start_scheduler()
+        how = {"ttl_s": spec.ttl_s, "store": spec.store, "start_s": spec.start_s}
+        self._start_scheduler = partial(
+            start_scheduler, deployment, folder, tls=self.tls, **how
+        )
+        self.scheduler, self.address = self._start_scheduler(port=0)
         self.note = remember(self.address, self.files)
         self.teachers: list[Child] = []
-        self._closing = threading.Event()
-        self._keeper: threading.Thread | None = None
+        self._keeper = PoolKeeper("pool", _TICK_S, self.look)
         self._replaced: set[int] = set()  # pids of the dead that were seen to
         self._back_at: list[float] = []  # when teachers that died come back
         self._deaths = 0  # in a row, without one that became ready meanwhile
@@ -146,21 +148,7 @@ class RunningLocalPool:
     def keep(self) -> None:
         """Look after it in a thread, where there is something to look after."""
         if self.spec.most is not None or self.spec.replace_lost or self._still_to_start:
-            self._keeper = threading.Thread(
-                target=self._keep, name="pool-keeper", daemon=True
-            )
             self._keeper.start()
-
-    def _start_scheduler(self, port: int = 0) -> tuple[Child, str]:
-        return self._scheduler_from(
-            self.deployment,
-            self.folder,
-            ttl_s=self.spec.ttl_s,
-            tls=self.tls,
-            store=self.spec.store,
-            port=port,
-            start_s=self.spec.start_s,
-        )
 
     def add_teacher(self) -> Child:
         name = f"teacher-{len(self.teachers)}"
@@ -198,13 +186,6 @@ class RunningLocalPool:
     def _status(self) -> PoolStatus:
         return self._status_of(self.address, self.tls)
 
-    def _keep(self) -> None:
-        while not self._closing.wait(_TICK_S):
-            try:
-                self.look()
-            except (SchedulerUnreachable, ClusterError) as error:
-                logging.getLogger("kdlab").warning("pool: %s", error)
-
     def look(self) -> None:
         """Scheduler and teachers that die come back; the number follows the demand."""
         if self._still_to_start:
@@ -234,7 +215,8 @@ class RunningLocalPool:
         """
         if not self.scheduler.alive():
             self.scheduler.stop()
-            self.scheduler, _ = self._start_scheduler(urlsplit(self.address).port or 0)
+            port = urlsplit(self.address).port or 0
+            self.scheduler, _ = self._start_scheduler(port=port)
         if self.spec.chaos or self.spec.most is not None:
             return  # chaos has its own timetable, a pool that grows its own measure
         now = self._now()
@@ -250,11 +232,9 @@ class RunningLocalPool:
         self._back_at = [at for at in self._back_at if at > now]
         for _ in due:
             self.add_teacher()
-        if not self._back_at and self._deaths and self._all_are_ready():
+        alive = sum(child.alive() for child in self.teachers)
+        if not self._back_at and self._deaths and len(self._status().ready) >= alive:
             self._deaths = 0
-
-    def _all_are_ready(self) -> bool:
-        return len(self._status().ready) >= sum(child.alive() for child in self.teachers)
 
     def _resize(self, machine: PoolSize) -> None:
         """Carry out kdlab/papers/edl_dist/pool_size.py, twice a second.
@@ -289,9 +269,7 @@ class RunningLocalPool:
                 child.process.send_signal(signal.SIGTERM)  # it drains first
 
     def close(self) -> None:
-        self._closing.set()
-        if self._keeper is not None:
-            self._keeper.join()
+        self._keeper.close()
         for child in [*self.teachers, self.scheduler]:
             child.stop()
         self.note.unlink(missing_ok=True)

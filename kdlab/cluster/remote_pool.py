@@ -4,8 +4,6 @@ Or on the machines of ordinary Dask workers, however those were started (`dask w
 dask-jobqueue, Kubernetes, SSH): see teacher_host.py.
 """
 
-import logging
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +13,14 @@ from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.coordination.lease_store import store_faults
 from kdlab.cluster.deployment import Deployment
+from kdlab.cluster.keeper import PoolKeeper
 from kdlab.cluster.pool import ComputingPoolSpec, deploy, status_of, wait_for_teacher
 from kdlab.cluster.teachers.teacher_host import host_teachers
 from kdlab.cluster.wires.security import Files, Tls, address_faults
 from kdlab.cluster.wires.wire import ask, check_address, register_plugin
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.errors import ClusterError, SchedulerUnreachable, TeacherRefused
+from kdlab.errors import ClusterError
 
 _TICK_S = 1.0
 
@@ -75,8 +74,7 @@ class JoinedPool:
         self.spec, self.address, self.deployment = spec, spec.address, deployment
         self.teacher, self.tls = deployment.teacher, spec.certificates()
         self.deploy()
-        self._closing = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="pool-keeper", daemon=True)
+        self._keeper = PoolKeeper(f"pool at {self.address}", _TICK_S, self.look)
         self._keeper.start()
 
     def deploy(self) -> None:
@@ -92,13 +90,9 @@ class JoinedPool:
         if self.spec.workers:
             host_teachers(self.address, self.tls, self.spec.workers, self.spec.threads)
 
-    def _keep(self) -> None:
-        while not self._closing.wait(_TICK_S):
-            try:
-                if not self._serves():
-                    self.deploy()
-            except (SchedulerUnreachable, ClusterError, TeacherRefused) as error:
-                logging.getLogger("kdlab").warning("pool at %s: %s", self.address, error)
+    def look(self) -> None:
+        if not self._serves():
+            self.deploy()
 
     def _serves(self) -> bool:
         if not has_coordinator(self.address, self.tls):
@@ -113,8 +107,7 @@ class JoinedPool:
 
     def close(self) -> None:
         """The pool was there before the run and stays."""
-        self._closing.set()
-        self._keeper.join()
+        self._keeper.close()
 
 
 def install(

@@ -18,7 +18,12 @@ from kdlab.cluster.wires.wire import ask
 from kdlab.config.seal import file_sha256
 from kdlab.errors import ClusterError, NoTeacherLeft, SchedulerUnreachable
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(
+    "a scheduler, two teachers and a reader, until a lease ran out"
+)
+
+# The second value is told apart in test_pool_in_process.py.
+ORDERS = ["any", pytest.param("strict", marks=pytest.mark.nightly)]
 
 
 def train(source, epochs, act=lambda epoch, number: None, pace_s=0.0):
@@ -37,7 +42,7 @@ def complete(ids, samples, epochs):
         assert sorted(trained_ids(ids, epoch)) == sorted(samples.train_ids())
 
 
-@pytest.mark.parametrize("order", ["any", "strict"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_a_hung_teacher_expires_and_its_work_is_sent_again(
     pools, served, deployment, order
 ):
@@ -62,6 +67,7 @@ def test_a_hung_teacher_expires_and_its_work_is_sent_again(
     assert lost()[0]["why"] == "silent beyond its lease"
 
 
+@pytest.mark.nightly
 def test_a_polite_leave_sends_nothing_again(pools, served, deployment):
     pool = pools(deployment, teachers=2)
     source, samples, events = served(pool, rate=1e9, epochs=40, ut=200)
@@ -93,6 +99,7 @@ def put_nan(state):
     state["head.bias"][3] = float("nan")
 
 
+@pytest.mark.nightly
 def test_a_teacher_that_answers_nan_is_refused_with_the_numbers(
     pools, served, deployment, tmp_path
 ):
@@ -104,6 +111,7 @@ def test_a_teacher_that_answers_nan_is_refused_with_the_numbers(
         served(pools(other, teachers=1), wait_s=2.0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -132,6 +140,7 @@ def test_a_teacher_that_fails_the_probe_never_serves(
         pool.wait()
 
 
+@pytest.mark.nightly
 def test_a_teacher_with_other_views_is_refused(pools, served, deployment, tmp_path):
     other = replace(deployment, identity=replace(deployment.identity, views="0" * 16))
     with (
@@ -185,7 +194,7 @@ def in_use(pool):
     return sum(t["state"] == "assigned" for t in status["teachers"])
 
 
-@pytest.mark.parametrize("order", ["any", "strict"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_a_killed_reader_is_started_again_within_the_run(pools, served, deployment, order):
     pool = pools(deployment, teachers=2)
     source, samples, events = served(pool, rate=1e9, epochs=20, ut=100, order=order)
@@ -201,6 +210,7 @@ def test_a_killed_reader_is_started_again_within_the_run(pools, served, deployme
     assert "teacher_lost" not in [name for name, _ in events]
 
 
+@pytest.mark.nightly
 def test_a_reader_that_cannot_live_ends_the_run(pools, served, deployment):
     pool = pools(deployment, teachers=1)
     source, _, _ = served(pool, rate=1e9, epochs=1000, ut=100)
@@ -214,6 +224,7 @@ def test_a_reader_that_cannot_live_ends_the_run(pools, served, deployment):
         kill_each()
 
 
+@pytest.mark.nightly
 def test_random_kills_and_joins_lose_nothing(pools, served, deployment):
     """Twelve SIGKILLs at random moments, a new teacher for each; order, times: seed 7."""
     chance = random.Random(7)
@@ -236,6 +247,7 @@ def test_random_kills_and_joins_lose_nothing(pools, served, deployment):
     assert sum(name == "teacher_joined" for name, _ in events) >= 3
 
 
+@pytest.mark.nightly
 def test_two_students_share_a_pool_and_a_dead_ones_teachers_come_free(
     pools, served, deployment
 ):

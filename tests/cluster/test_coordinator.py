@@ -26,7 +26,7 @@ from kdlab.cluster.coordination.lease_store import (
 )
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import deploy
-from kdlab.cluster.wires.security import Tls, client_security
+from kdlab.cluster.wires.security import Tls, of_all_roles
 from kdlab.cluster.wires.wire import ask, check_address, run_isolated
 from kdlab.errors import SchedulerUnreachable
 from kdlab.papers.edl_dist.leases import Lease
@@ -49,7 +49,7 @@ def complete(ids, samples, epochs):
 
 def restart_plugin(pool, plugin):
     async def swap():
-        security = client_security(pool.tls)
+        security = of_all_roles(pool.tls)
         async with Client(pool.address, asynchronous=True, security=security) as client:
             await client.unregister_scheduler_plugin("kdlab-coordinator")
             await client.register_plugin(plugin)
@@ -57,6 +57,7 @@ def restart_plugin(pool, plugin):
     run_isolated(swap)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_restarted_plugin_rebuilds_its_state_and_the_student_notices_nothing(
     pools, served, deployment
@@ -110,6 +111,7 @@ def redis(tmp_path):
     server.wait()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_redis_keeps_leases_with_a_ttl_across_a_restart(pools, served, deployment, redis):
     client, url = redis
@@ -140,6 +142,7 @@ def test_redis_keeps_leases_with_a_ttl_across_a_restart(pools, served, deploymen
     until(lambda: not list(client.scan_iter(f"{prefix}:teacher:*")))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_teachers_that_still_load_take_what_the_pool_serves_by_then(pools, deployment):
     """Each of several deployments follows while somebody loads the one before."""
@@ -162,6 +165,7 @@ def test_teachers_that_still_load_take_what_the_pool_serves_by_then(pools, deplo
     assert status["deployed"] == last.fingerprint
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_the_journals_replay_without_processes(pools, served, deployment):
     pool = pools(deployment, teachers=2)
@@ -194,6 +198,7 @@ def test_the_journals_replay_without_processes(pools, served, deployment):
         replay(changed).check()
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_two_students_get_fair_shares_and_the_first_loses_nothing(
     pools, served, deployment
@@ -211,6 +216,7 @@ def test_two_students_get_fair_shares_and_the_first_loses_nothing(
     assert first.figures()["resends"] == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_pool_grows_while_a_student_searches_and_shrinks_when_idle(
     served, deployment, tmp_path
@@ -232,8 +238,10 @@ def test_a_pool_grows_while_a_student_searches_and_shrinks_when_idle(
     assert len(pool.teachers) == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tls", [None, Tls(temporary=True)])
+@pytest.mark.slow("a scheduler, a teacher and a reader, and each port knocked at")
+@pytest.mark.parametrize(
+    "tls", [None, pytest.param(Tls(temporary=True), marks=pytest.mark.nightly)]
+)
 def test_nobody_without_certificate_or_token_gets_in(served, deployment, tmp_path, tls):
     """By default, too: another user of this machine could run code in a run before."""
     from dask import config as dask_config
@@ -285,6 +293,7 @@ def knock_at_every_port(pids):
                     assert b"kdl1" not in heard, (port, heard)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_redis_that_goes_away_and_comes_back_holds_the_leases_again(
     pools, served, deployment, tmp_path

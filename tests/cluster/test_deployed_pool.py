@@ -23,7 +23,7 @@ from kdlab.cluster.deployers.ssh import SshMachines
 from kdlab.cluster.pool import status_of
 from kdlab.cluster.remote_pool import RemotePool
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow("Dask's workers and their teachers, each a Python of its own")
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 
 
@@ -97,6 +97,7 @@ def dask_workers():
     return found
 
 
+@pytest.mark.nightly
 def test_none_is_added_while_the_student_is_the_slow_one(started, served):
     pool = started(LocalMachines(), most=4)
     source, samples, _ = served(
@@ -107,6 +108,7 @@ def test_none_is_added_while_the_student_is_the_slow_one(started, served):
     assert len(machines_of(pool)) == 1
 
 
+@pytest.mark.nightly
 def test_a_scheduler_that_dies_comes_back_with_machines(started, served):
     pool = started(LocalMachines(), most=1, ttl_s=2.0)
     source, samples, _ = served(pool, epochs=4)
@@ -123,6 +125,7 @@ def test_a_scheduler_that_dies_comes_back_with_machines(started, served):
     assert pool.machines.wanted() == 1
 
 
+@pytest.mark.nightly
 def test_any_cluster_of_dask_follows_the_demand(deployment, served, tmp_path):
     with (
         LocalCluster(
@@ -203,6 +206,7 @@ def test_machines_by_ssh_and_one_of_them_that_is_not_there(started, served, ssh,
     until(lambda: status_of(pool.address, pool.tls).teachers == ())
 
 
+@pytest.mark.nightly
 def test_a_host_that_is_not_the_one_it_says_is_refused(started, ssh, tmp_path, caplog):
     other = Path(ssh["known_hosts"]).read_text().replace("AAAAC3", "AAAAC4")
     (tmp_path / "others").write_text(other)
@@ -211,6 +215,7 @@ def test_a_host_that_is_not_the_one_it_says_is_refused(started, ssh, tmp_path, c
     until(lambda: "could not be started" in caplog.text)
 
 
+@pytest.mark.nightly
 def test_a_machine_that_is_lost_is_replaced(started, served, ssh):
     """Its Nanny is killed, as when a machine goes: Dask forgets it, and another is asked for."""
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "1s"}):
@@ -271,6 +276,7 @@ def test_jobs_of_a_batch_system_come_and_go(slurm, started, served):
     until(lambda: subprocess.run(left, check=False, capture_output=True).returncode == 1)
 
 
+@pytest.mark.nightly
 def test_a_queue_that_takes_no_jobs_is_said_and_a_pool_of_it_closes(slurm, started, caplog):
     program = slurm.parent / "programs" / "sbatch"
     program.write_text("#!/bin/sh\necho the queue is closed >&2\nexit 1\n")

@@ -24,7 +24,9 @@ from kdlab.config.seal import file_sha256
 from kdlab.errors import NoTeacherLeft
 from kdlab.experiment.chaos_targets import OwnTargets
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(
+    "a scheduler, two teachers and a reader, until a lease ran out"
+)
 
 
 def train(source, samples, epochs, act=lambda count: None, pace_s=0.0):
@@ -76,6 +78,7 @@ def sends(source, address=None):
     return found
 
 
+@pytest.mark.nightly
 def test_case_1_a_teacher_nobody_was_given_is_not_missed(pools, served, deployment):
     pool = pools(deployment, teachers=2)
     source, samples, events = served(pool, at_most=1, epochs=30)
@@ -100,6 +103,7 @@ def looks(source):
     return record(source).count('"on": "on_tick"')
 
 
+@pytest.mark.nightly
 def test_case_2_an_idle_teacher_has_nothing_to_send_again(pools, served, deployment):
     pool = pools(deployment, teachers=1)
     source, samples, events = served(pool, epochs=30, record=True)
@@ -123,6 +127,7 @@ def test_case_2_an_idle_teacher_has_nothing_to_send_again(pools, served, deploym
     assert source.figures()["resends"] == 0
 
 
+@pytest.mark.nightly
 def test_case_3_what_a_dead_teacher_owed_is_sent_to_another(pools, served, deployment):
     pool = pools(deployment, teachers=2)
     source, samples, events = served(pool, rate=1e9, epochs=30, hedge=False)
@@ -140,6 +145,7 @@ def test_case_3_what_a_dead_teacher_owed_is_sent_to_another(pools, served, deplo
     assert source.figures()["resends"] == resent
 
 
+@pytest.mark.nightly
 def test_all_gone_and_one_back_after_ten_seconds(pools, served, deployment):
     pool = pools(deployment, teachers=2)
     source, samples, events = served(pool, rate=1e9, epochs=10, ut=60)
@@ -158,6 +164,7 @@ def test_all_gone_and_one_back_after_ten_seconds(pools, served, deployment):
     assert said["coordinator"] == pool.address  # what the command to start one needs
 
 
+@pytest.mark.nightly
 def test_a_teacher_ten_times_slower_is_kept(pools, served, deployment):
     pool = pools(deployment, teachers=2)
     source, samples, events = served(pool, rate=1e9, epochs=60, record=True)
@@ -189,6 +196,7 @@ def test_a_teacher_cut_off_expires_and_comes_back(pools, served, deployment):
     assert joined.count("teacher-0") >= 2
 
 
+@pytest.mark.nightly
 def test_a_teacher_that_joins_is_used(pools, served, deployment):
     pool = pools(deployment, teachers=1)
     source, _, _ = served(pool, rate=1e9, epochs=4000, record=True)
@@ -210,6 +218,7 @@ def test_a_teacher_that_joins_is_used(pools, served, deployment):
     source.close()
 
 
+@pytest.mark.nightly
 def test_nonsense_from_a_stranger_is_answered_and_the_teacher_serves_on(
     pools, served, deployment
 ):
@@ -267,6 +276,7 @@ class LosesARow(ModelSpec):
 '''
 
 
+@pytest.mark.nightly
 def test_wrong_shapes_are_refused_with_the_numbers(pools, served, deployment, tmp_path):
     digest = hashlib.sha256(LOSES_A_ROW.encode()).hexdigest()
     components = {"models/loses_a_row": {"source": LOSES_A_ROW, "sha256": digest}}

@@ -22,7 +22,9 @@ from kdlab.errors import NoTeacherLeft
 from kdlab.soft_labels.source import PoolAddress
 from kdlab.supervision.children import Child
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(
+    "schedulers and up to four teachers, each a Python with torch"
+)
 
 
 def status_of(address, tls=None):
@@ -73,6 +75,7 @@ def free(address):
     return [t for t in status_of(address)["teachers"] if t["state"] == "free"]
 
 
+@pytest.mark.nightly
 def test_weights_come_from_the_coordinator_and_then_from_teachers(
     scheduled, deployment, served, tmp_path
 ):
@@ -97,6 +100,7 @@ def test_weights_come_from_the_coordinator_and_then_from_teachers(
     complete(source, samples, 2)
 
 
+@pytest.mark.nightly
 def test_labels_of_another_teacher_are_never_given(scheduled, deployment, served, tmp_path):
     """A pool may serve something else by the time a reader asks."""
     scheduler, add = scheduled
@@ -127,6 +131,7 @@ def test_exit_codes_tell_a_supervisor_what_happened(scheduled, deployment, tmp_p
     assert alone.process.wait(300) == 3
 
 
+@pytest.mark.nightly
 def test_other_data_is_refused_or_served_by_value(scheduled, deployment, served, tmp_path):
     scheduler, add = scheduled
     other = replace(deployment.identity, digest="0" * 16)
@@ -142,6 +147,7 @@ def test_other_data_is_refused_or_served_by_value(scheduled, deployment, served,
     assert "teacher_lost" not in [name for name, _ in events]
 
 
+@pytest.mark.nightly
 def test_a_fixed_pool_holds_its_number(pools, served, deployment):
     pool = pools(deployment, teachers=2, replace_lost=True)
     source, samples, _ = served(pool, rate=1e9, epochs=10)

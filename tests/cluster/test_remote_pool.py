@@ -137,10 +137,10 @@ def test_what_a_new_scheduler_does_not_know_is_said_again(running, joined, deplo
     assert pool._serves()
     one.close()
     with pytest.raises(SchedulerUnreachable):
-        pool._serves()
+        pool.look()  # its keeper says so
     again = running(port)
     assert not pool._serves()  # it is no coordinator
-    pool.deploy()
+    pool.look()
     assert pool._serves()
     assert status_of(again.address, None).deployed == deployment.fingerprint
 
@@ -203,21 +203,6 @@ def test_an_open_address_is_refused_unless_it_is_wanted(monkeypatch):
         RemotePool(address="tls://10.0.0.1:8786")
     with pytest.raises(SchedulerUnreachable):
         RemotePool(address="tcp://127.0.0.1:9", insecure=True).check()
-
-
-def test_its_keeper_says_what_is_wrong_and_goes_on(running, joined, deployment, caplog):
-    one = running()
-    pool = joined(one, deployment)
-    rounds = []
-
-    def wait(seconds):
-        rounds.append(seconds)
-        return len(rounds) > 2
-
-    pool._closing.wait = wait
-    one.close()
-    pool._keep()
-    assert caplog.text.count(f"pool at {one.address}:") == 2
 
 
 def test_a_scheduler_that_ends_while_starting_is_stopped(deployment, tmp_path, monkeypatch):

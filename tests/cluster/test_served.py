@@ -30,9 +30,9 @@ SENT = r'"is": "Send", "of": \{"part": \{"is": "Part", "of": \[(\d+), (\d+)'
     ("inputs", "replies", "order"),
     [
         ("reference", "full", "any"),
-        ("reference", "top_k", "strict"),
-        ("value_uint8", "half", "strict"),
-        ("value_float32", "full", "any"),
+        pytest.param("reference", "top_k", "strict", marks=pytest.mark.nightly),
+        pytest.param("value_uint8", "half", "strict", marks=pytest.mark.nightly),
+        pytest.param("value_float32", "full", "any", marks=pytest.mark.nightly),
     ],
 )
 def test_conforms_and_equals_the_teacher(
@@ -54,6 +54,7 @@ def test_conforms_and_equals_the_teacher(
         assert torch.allclose(batch.soft, right, atol=close, rtol=close)
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_kept_labels_are_asked_for_once_and_become_an_offline_cache(
     pools, served, deployment, teacher, digits
@@ -84,6 +85,7 @@ def test_kept_labels_are_asked_for_once_and_become_an_offline_cache(
     assert len(samples.batches(0)) <= len(asked) <= 2 * len(samples.batches(0))
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_batches_are_cut_to_the_teachers_best_and_put_together(
     served, deployment, teacher, digits, pools
@@ -95,6 +97,7 @@ def test_batches_are_cut_to_the_teachers_best_and_put_together(
         assert torch.allclose(batch.soft, loaded.infer(batch.views), atol=1e-4)
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_an_ensemble_serves_the_mean_of_its_members(pools, served, deployment, digits):
     (member,) = deployment.members
@@ -109,6 +112,7 @@ def test_an_ensemble_serves_the_mean_of_its_members(pools, served, deployment, d
         assert torch.allclose(one.soft.log_softmax(1), two.soft, atol=1e-4)
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 @pytest.mark.parametrize("unit", ["megabytes", "memory_share"])
 def test_thresholds_in_bytes_and_in_shares_of_free_memory(pools, served, deployment, unit):
@@ -126,6 +130,7 @@ def test_thresholds_in_bytes_and_in_shares_of_free_memory(pools, served, deploym
     assert source.figures()["volume_max"] >= 20
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_too_little_room_for_a_batch_is_refused_before_anything_starts(
     pools, served, deployment
@@ -134,6 +139,7 @@ def test_too_little_room_for_a_batch_is_refused_before_anything_starts(
         served(pools(deployment), lt=0.0001, ut=0.001, thresholds_in="megabytes")
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_no_scratch_files_are_left(pools, served, deployment, tmp_path):
     pool = pools(deployment)
@@ -159,7 +165,7 @@ def test_a_deployment_is_the_same_after_the_wire(deployment):
     assert arrived.data["root"] == ["a.zip", "b.zip"]
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 @pytest.mark.processes
 @pytest.mark.parametrize("side", ["teachers", "wire"])
 def test_the_slow_side_is_named_from_what_both_sides_measured(
@@ -184,6 +190,7 @@ def test_the_slow_side_is_named_from_what_both_sides_measured(
     assert found.starved > 0.5
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_strict_order_is_the_plans(pools, served, deployment):
     source, samples, _ = served(pools(deployment), order="strict")
@@ -191,6 +198,7 @@ def test_strict_order_is_the_plans(pools, served, deployment):
     assert indices == list(range(len(samples.batches(0))))
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_the_store_is_bounded_by_ut_or_by_what_the_rates_call_for(
     pools, served, deployment
@@ -203,6 +211,7 @@ def test_the_store_is_bounded_by_ut_or_by_what_the_rates_call_for(
     assert 20 <= source.figures()["volume_max"] <= 2400  # ten epochs of 240
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_the_static_share_is_assigned(pools, served, deployment):
     """n = ceil(t_s / t_t): a slow student gets one of two teachers, a fast one both."""
@@ -245,6 +254,7 @@ def test_sigkill_mid_epoch_loses_and_repeats_nothing(pools, served, deployment):
     assert [event["teacher"] for event in said("teacher_lost")] == ["teacher-0"]
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_all_teachers_gone_and_one_back(pools, served, deployment):
     pool = pools(deployment, teachers=1)
@@ -263,6 +273,7 @@ def test_all_teachers_gone_and_one_back(pools, served, deployment):
     assert names.index("no_teacher") < len(names) - 1 - names[::-1].index("teacher_joined")
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_a_stop_is_heard_while_waiting_for_teachers(pools, served, deployment):
     pool = pools(deployment, teachers=1)
@@ -280,6 +291,7 @@ def test_a_stop_is_heard_while_waiting_for_teachers(pools, served, deployment):
         train()
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_the_papers_policy_runs(pools, served, deployment):
     source, samples, _ = served(pools(deployment), policy="paper", epochs=4)
@@ -321,6 +333,7 @@ def test_nothing_at_the_address_is_said_with_the_address():
         check_address("nonsense://x", wait_s=0.2)
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_soft_labels_do_not_change_under_the_trainer(pools, served, deployment):
     """A slot is not written again before the next batch is asked for."""

@@ -9,11 +9,9 @@ from safetensors.torch import load_file
 from tests_support import until
 
 import kdlab
-from kdlab.cluster.hosted_ranks import for_ranks
-from kdlab.cluster.wires.roles import RANK, TEACHER
 from kdlab.events.log import select
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow("a Dask cluster, and two runs with ranks on its workers")
 
 
 @pytest.fixture
@@ -64,6 +62,7 @@ def test_ranks_start_on_workers_and_survive_the_loss_of_one(cluster, kdlab_home,
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
+@pytest.mark.nightly
 def test_a_killed_run_leaves_no_rank_behind(cluster, kdlab_home, elsewhere):
     """The keeper ends ranks that nobody asks about, and no others."""
     address, workers = cluster
@@ -76,6 +75,7 @@ def test_a_killed_run_leaves_no_rank_behind(cluster, kdlab_home, elsewhere):
     until(lambda: not any(children_of(worker) for worker in workers))
 
 
+@pytest.mark.nightly
 def test_ranks_of_a_student_train_on_workers_as_one_process_does(
     cluster, kdlab_home, elsewhere
 ):
@@ -108,18 +108,7 @@ def test_ranks_of_a_student_train_on_workers_as_one_process_does(
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
-def test_teachers_never_get_ranks_and_named_workers_come_first():
-    """The defect B4: elastic teachers were given ranks to train."""
-    workers = {
-        "a": {"resources": {}},
-        "b": {"resources": {TEACHER: 1}},
-        "c": {},
-    }
-    assert for_ranks(workers) == ["a", "c"]
-    assert for_ranks(workers | {"d": {"resources": {RANK: 1}}}) == ["d"]
-    assert for_ranks({"b": workers["b"]}) == []
-
-
+@pytest.mark.nightly
 def test_local_models_train_on_workers(cluster, kdlab_home, elsewhere):
     """EC-DNN: they read each other's models, and a lost machine leaves the round."""
     address, workers = cluster

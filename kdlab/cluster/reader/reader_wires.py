@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from distributed.core import ConnectionPool
+from distributed.security import Security
 from numpy.typing import NDArray
 
 from kdlab.cluster.child_configs import WiresConfig
@@ -16,7 +17,6 @@ from kdlab.cluster.coordination.coordinator_messages import PoolChanges, Teacher
 from kdlab.cluster.wires.frames import NotOurs
 from kdlab.cluster.wires.label_wire import Asker, brief, connect
 from kdlab.cluster.wires.messages import LabelRequest, Took, decode, request
-from kdlab.cluster.wires.security import connection_arguments
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator, within
 from kdlab.messages import typed
 from kdlab.papers.edl_dist.leases import Change, Lease
@@ -57,9 +57,8 @@ class Wires:
 
     @classmethod
     async def open(cls, config: WiresConfig) -> "Wires":
-        pool = await ConnectionPool(
-            limit=4096, timeout=5, connection_args=connection_arguments()
-        )
+        secured = Security().get_connection_args("client")  # as `security.use` has set it
+        pool = await ConnectionPool(limit=4096, timeout=5, connection_args=secured)
         return cls(pool, config)
 
     def connections(self) -> int:

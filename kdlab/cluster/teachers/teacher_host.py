@@ -93,12 +93,11 @@ class TeacherHost(WorkerPlugin):
             device="auto",
             tls=self.tls,
         )
-        environment = {"OMP_NUM_THREADS": str(self.threads)}
         return self.start(
             "kdlab.cluster.teachers.teacher_server",
             config,
             self.folder / f"{os.getpid()}-{self.started}.log",
-            environment=environment,
+            environment={"OMP_NUM_THREADS": str(self.threads)},
         )
 
 

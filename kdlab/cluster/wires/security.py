@@ -31,6 +31,7 @@ from kdlab.errors import BadInput
 
 Files = dict[str, str]  # ca, cert, key, and of a local pool token -> path
 
+_ROLES = ("scheduler", "worker", "client")
 _token: bytes | None = None  # of this process, set by `use`
 
 
@@ -194,40 +195,17 @@ def _token_of(files: Files) -> bytes | None:
 def _settings(files: Files) -> dict[str, object]:
     settings: dict[str, object] = {"distributed.comm.require-encryption": True}
     settings["distributed.comm.tls.ca-file"] = files["ca"]
-    for role in ("scheduler", "worker", "client"):
+    for role in _ROLES:
         settings[f"distributed.comm.tls.{role}.cert"] = files["cert"]
         settings[f"distributed.comm.tls.{role}.key"] = files["key"]
     return settings
 
 
-def client_security(files: Files) -> Security:
-    """For one client, without changing what the rest of this process speaks."""
-    return Security(
-        tls_ca_file=files["ca"],
-        tls_client_cert=files["cert"],
-        tls_client_key=files["key"],
-        require_encryption=True,
-    )
-
-
 def of_all_roles(files: Files) -> Security:
-    """For a cluster of Dask, which starts workers that show the same certificate."""
-    return Security(
-        tls_ca_file=files["ca"],
-        tls_client_cert=files["cert"],
-        tls_client_key=files["key"],
-        tls_worker_cert=files["cert"],
-        tls_worker_key=files["key"],
-        tls_scheduler_cert=files["cert"],
-        tls_scheduler_key=files["key"],
-        require_encryption=True,
-    )
-
-
-def connection_arguments() -> dict[str, object]:
-    """For calls: what `use` set, or nothing."""
-    arguments: dict[str, object] = Security().get_connection_args("client")
-    return arguments
+    """For one client, or a cluster whose workers show the same; this process stays as it is."""
+    kinds = [f"{role}_{kind}" for role in _ROLES for kind in ("cert", "key")]
+    shown = {f"tls_{kind}": files[kind.partition("_")[2]] for kind in kinds}
+    return Security(tls_ca_file=files["ca"], require_encryption=True, **shown)
 
 
 def listen_address(host: str, port: int = 0) -> str:

@@ -13,7 +13,7 @@ import dask
 from distributed import Client
 from distributed.core import rpc
 
-from kdlab.cluster.wires.security import Files, client_security
+from kdlab.cluster.wires.security import Files, of_all_roles
 from kdlab.errors import SchedulerUnreachable
 
 T = TypeVar("T")
@@ -83,17 +83,22 @@ def ask(
     """
 
     async def once() -> Any:
-        async with rpc(address, timeout=wait_s, **_secured(tls)) as remote:
+        async with rpc(address, timeout=wait_s, **secured(tls)) as remote:
             return await within(wait_s, getattr(remote, operation)(**arguments))
 
-    return _or_unreachable(address, wait_s, once)
+    try:
+        return run_isolated(once)
+    except (OSError, TimeoutError, ValueError, TypeError) as error:
+        # TypeError is Dask's word for a tls:// address and no certificate.
+        cause = str(error).split("\n", 1)[0] or type(error).__name__
+        raise SchedulerUnreachable(address, wait_s, cause) from error
 
 
-def _secured(tls: Files | None) -> dict[str, object]:
-    """Connection arguments for one call; the settings of this process stay as they are."""
+def secured(tls: Files | None) -> dict[str, object]:
+    """Of connections that this process makes; its settings stay as they are."""
     if tls is None:
         return {}
-    return {"connection_args": client_security(tls).get_connection_args("client")}
+    return {"connection_args": of_all_roles(tls).get_connection_args("client")}
 
 
 def check_address(address: str, wait_s: float = 5.0, tls: Files | None = None) -> None:
@@ -113,7 +118,7 @@ def register_plugin(address: str, tls: Files | None, plugin: object) -> dict[str
     """
 
     async def send() -> dict[str, object]:
-        security = None if tls is None else client_security(tls)
+        security = None if tls is None else of_all_roles(tls)
         async with Client(
             address, asynchronous=True, timeout="10s", security=security
         ) as client:
@@ -136,12 +141,3 @@ def run_isolated(call: Callable[[], Awaitable[T]]) -> T:
     settle()
     with ThreadPoolExecutor(1, thread_name_prefix="kdlab-call") as executor:
         return executor.submit(asyncio.run, run()).result()
-
-
-def _or_unreachable(address: str, wait_s: float, call: Callable[[], Awaitable[T]]) -> T:
-    try:
-        return run_isolated(call)
-    except (OSError, TimeoutError, ValueError, TypeError) as error:
-        # TypeError is Dask's word for a tls:// address and no certificate.
-        cause = str(error).split("\n", 1)[0] or type(error).__name__
-        raise SchedulerUnreachable(address, wait_s, cause) from error
