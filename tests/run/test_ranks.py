@@ -9,11 +9,12 @@ import sys
 import time
 
 import pytest
+from runs_here import after
+from threaded_ranks import ThreadedRank, runs_with_ranks
 
 import kdlab
 from kdlab.events.log import read_all, select
-
-pytestmark = pytest.mark.slow
+from kdlab.run.handle.run import resume
 
 MEMBER = "none/seed0"
 
@@ -85,7 +86,7 @@ def same(one, two, tolerance=1e-5):
 def undisturbed(kdlab_home, tmp_path_factory):
     """The losses of two ranks that nobody touches, and of one process."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    with contextlib.chdir(folder):
+    with contextlib.chdir(folder), runs_with_ranks():
         group = start()
         result = finished(group)
         assert result["samples_rolled_back"] == 0
@@ -94,6 +95,7 @@ def undisturbed(kdlab_home, tmp_path_factory):
     return losses(group), losses(alone)
 
 
+@pytest.mark.processes("one group and one process of 240 steps, within this process")
 def test_two_ranks_train_as_one_process_does(undisturbed):
     """keep_global_batch: the same batches, cut over ranks, averaged by samples."""
     group, alone = undisturbed
@@ -106,15 +108,17 @@ WITH_NORMS = "student={use: students/digits_tiny}"  # a residual network with ba
 
 @pytest.fixture(scope="module")
 def alone_with_norms(kdlab_home, tmp_path_factory):
-    with contextlib.chdir(tmp_path_factory.mktemp("norms")):
+    with contextlib.chdir(tmp_path_factory.mktemp("norms")), runs_with_ranks():
         run = start("aggregation={type: train/aggregation/none}", WITH_NORMS, epochs=4)
         finished(run)
     return losses(run)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    "ranks", [2, pytest.param(4, marks=pytest.mark.nightly("a second value"))]
+)
 def test_batch_norm_is_that_of_the_whole_batch(
-    kdlab_home, elsewhere, alone_with_norms, ranks
+    wherever, kdlab_home, elsewhere, alone_with_norms, ranks
 ):
     """The defect B12: with each rank's own norms the training depends on their number."""
     together = start(WITH_NORMS, epochs=4, ranks=ranks, standby=0)
@@ -123,7 +127,7 @@ def test_batch_norm_is_that_of_the_whole_batch(
 
 
 def test_each_ranks_own_batch_norm_is_another_training(
-    kdlab_home, elsewhere, alone_with_norms
+    wherever, kdlab_home, elsewhere, alone_with_norms
 ):
     local = start(WITH_NORMS, epochs=4, standby=0, batch_norm="local")
     finished(local)
@@ -134,7 +138,61 @@ def test_each_ranks_own_batch_norm_is_another_training(
     assert max(differ) > 0.02
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.processes  # within this process, but a second or two each
+class TestWithinThisProcess:
+    """What becomes of ranks that are killed, leave, join or fail: as with processes, below."""
+
+    @pytest.mark.parametrize("victim", [0, 1])
+    def test_a_rank_that_is_gone_is_replaced_and_the_losses_go_on(
+        self, here, kdlab_home, elsewhere, undisturbed, victim
+    ):
+        here.once(victim, 50, ThreadedRank.kill)
+        run = start()
+        result = finished(run)
+        same(losses(run), undisturbed[0])
+        (again,) = select(run.folder.events, "training_again")
+        assert again["seconds"] > 0
+        assert 0 < result["samples_rolled_back"] <= 60 * 32
+
+    def test_fewer_ranks_with_scaled_rate_lose_no_sample(self, here, kdlab_home, elsewhere):
+        here.once(0, 50, ThreadedRank.kill)
+        run = start(on_size_change="scale_lr", replace_lost=False, standby=0)
+        ranks = [len(e["ranks"]) for e in select(run.folder.events, "generation")]
+        assert ranks == [2, 1]
+        result = finished(run)
+        steps = {e["step"]: e for e in select(run.folder.events, "step")}
+        assert result["samples_seen"] == run.result["samples_seen"]
+        assert len(steps) > 240  # smaller batches: more steps
+
+    def test_a_stop_saves_and_a_resume_goes_on(
+        self, here, kdlab_home, elsewhere, undisturbed
+    ):
+        here.stop_when(after(45))
+        run = start()
+        assert run.state == "stopped", run.status
+        assert finished(resume(run.id))["samples_rolled_back"] == 0
+        same(losses(run), undisturbed[0])
+
+    @pytest.mark.parametrize("error", [OSError(5, "disk"), RuntimeError("CUDA error: an")])
+    def test_a_rank_whose_machine_fails_it_is_a_lost_rank(
+        self, here, kdlab_home, elsewhere, undisturbed, error
+    ):
+        """The defect B6: any such error ended the run, for all ranks."""
+
+        def fail(child):
+            raise error
+
+        here.once(1, 60, fail)
+        run = start()
+        finished(run)
+        (lost,) = (e for e in select(run.folder.events, "rank_lost") if e["was_rank"])
+        assert lost["why"].startswith(type(error).__name__)
+        assert lost["exit_code"] == 70
+        same(losses(run), undisturbed[0])
+
+
+@pytest.mark.slow("two ranks and a run, each a Python with torch")
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_a_killed_rank_is_replaced_and_the_losses_go_on_as_if_nothing_was(
     kdlab_home, elsewhere, undisturbed, victim
 ):
@@ -149,6 +207,7 @@ def test_a_killed_rank_is_replaced_and_the_losses_go_on_as_if_nothing_was(
     assert 0 <= result["samples_rolled_back"] <= 60 * 32
 
 
+@pytest.mark.slow("five ranks come and go")
 def test_ranks_come_and_go_gracefully_without_a_step_undone(
     kdlab_home, elsewhere, undisturbed
 ):
@@ -166,6 +225,7 @@ def test_ranks_come_and_go_gracefully_without_a_step_undone(
     same(losses(run), undisturbed[0], tolerance=2e-3)
 
 
+@pytest.mark.slow("two ranks and a run, each a Python with torch")
 def test_a_hung_rank_is_found_and_replaced(kdlab_home, elsewhere, undisturbed):
     run = start(hang_s=5.0)
     wait_for(run, step_reached(40))
@@ -176,6 +236,7 @@ def test_a_hung_rank_is_found_and_replaced(kdlab_home, elsewhere, undisturbed):
     assert [e["rank"] for e in select(run.folder.events, "rank_hangs")] == [name]
 
 
+@pytest.mark.nightly
 def test_fewer_ranks_with_scaled_rate_lose_no_sample(kdlab_home, elsewhere):
     run = start(on_size_change="scale_lr", replace_lost=False, standby=0)
     wait_for(run, step_reached(50))
@@ -189,7 +250,7 @@ def test_fewer_ranks_with_scaled_rate_lose_no_sample(kdlab_home, elsewhere):
 
 
 def test_measured_shares_are_kept_and_unequal_cuts_change_nothing(
-    kdlab_home, elsewhere, undisturbed
+    wherever, kdlab_home, elsewhere, undisturbed
 ):
     run = start(shares="measured")
     finished(run)
@@ -204,16 +265,15 @@ def test_measured_shares_are_kept_and_unequal_cuts_change_nothing(
     assert min(shared["rows"]) >= 1
 
 
-def test_an_error_of_a_rank_ends_the_run_with_its_reason(kdlab_home, elsewhere):
+def test_an_error_of_a_rank_ends_the_run_with_its_reason(wherever, kdlab_home, elsewhere):
     run = start("train.lr=1e30", "train.clip_grad_norm=null")
     run.wait(timeout_s=600)
     assert run.state == "failed"
     assert "The loss is" in run.status.error
 
 
+@pytest.mark.nightly
 def test_a_stop_saves_and_a_resume_goes_on(kdlab_home, elsewhere, undisturbed):
-    from kdlab.run.handle.run import resume
-
     run = start()
     wait_for(run, step_reached(45))
     run.stop()
@@ -223,6 +283,7 @@ def test_a_stop_saves_and_a_resume_goes_on(kdlab_home, elsewhere, undisturbed):
     same(losses(run), undisturbed[0])
 
 
+@pytest.mark.nightly
 def test_served_ranks_with_teachers_and_ranks_killed(kdlab_home, elsewhere):
     run = start(source="served", epochs=60)
     wait_for(run, step_reached(30))
@@ -293,6 +354,7 @@ print(run.state, lost[0].split(":")[0], len(lost), result["samples_lost"],
 '''
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["os", "cuda"])
 def test_a_rank_whose_machine_fails_it_is_a_lost_rank(kdlab_home, elsewhere, kind):
     """The defect B6: any such error ended the run, for all ranks."""

@@ -1,0 +1,253 @@
+"""What a blockwise distillation refuses before a start, and what it is told by its spec."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from small_pipelines import CPU, STUDENT, TEACHER, cutting
+
+import kdlab
+from kdlab.cluster.deployment import Deployment
+from kdlab.errors import BadInput, SpecError
+from kdlab.experiment.setup import TrainingSetup
+from kdlab.methods.blockwise.cutting import Cuts
+from kdlab.methods.blockwise.input_mixing import InputMixing
+from kdlab.methods.blockwise.method import Blockwise
+from kdlab.methods.blockwise.prefix_pool import prefix_deployment
+from kdlab.methods.blockwise.setup import (
+    check,
+    identity_of,
+    memory_of,
+    smallest_batch,
+    write_architecture,
+)
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan
+from kdlab.papers.pipe_bd.stages import internal_relaying, pipeline
+
+LIBRARY = (
+    "student={type: models/block_library, cuts: [blocks.0, blocks.1],"
+    " of: {type: models/cifar_resnet, depth: 8, width: [8, 8, 16, 16]}}"
+)
+CUTS = "method.teacher_cuts=[blocks.0, blocks.1]"
+MIX, PREFIX = "method.mix={}", "method.prefix={blocks: 2, source: {type: cluster/served}}"
+CHOOSE = "method.choose={faster: 2.0}"
+OWN_CUTS = 'method.student_cuts=["0", "1"]'
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["method.teacher_cuts=[stem]"], "student_cuts: is empty; cut both networks"),
+        (["method.student_cuts=[stem]"], "teacher_cuts: is empty; cut both networks"),
+        ([CUTS, "method.student_cuts=[stem]"], "has 1 modules and teacher_cuts 2"),
+        (["method.retrain={epochs: 1}"], "is set without search"),
+        (["method.search={}", "method.fine_tune={epochs: 1}"], "retrain what was found"),
+        (["method.compare=[tr, tr]"], "name each plan once"),
+        ([MIX, "method.plan=dp"], "dp trains each block by itself"),
+        ([MIX, "method.compare=[tr, ls, dp]"], "dp, ls trains each block by itself"),
+        ([MIX, "method.decoupled=false"], "stages would wait for each other"),
+        ([MIX, CHOOSE, CUTS, LIBRARY], "stand-ins of a block put out several inputs"),
+        ([MIX, PREFIX], "served blocks have no student beside them"),
+        ([CHOOSE], "teacher_cuts: is empty; the stand-ins"),
+        ([CHOOSE, CUTS, OWN_CUTS], "a library is cut as its"),
+        ([CHOOSE, CUTS, "method.search={}"], "a student is searched or chosen"),
+        (["method.prefix={blocks: 9, source: {type: cluster/served}}"], "teacher has 3"),
+        ([PREFIX, "method.plan=ls"], "plan: ls runs every teacher block on the devices"),
+        (["teacher=null"], "is missing; methods/blockwise needs one, block by block"),
+        (["aggregation.type=train/aggregation/all_reduce"], "shares gradients itself"),
+        ([CHOOSE, CUTS, LIBRARY, "train.clip_grad_norm=1.0"], "would be clipped together"),
+        (
+            [CUTS, 'method.student_cuts=["0", "1"]', LIBRARY],
+            "is a library of blocks without method.choose",
+        ),
+        ([CHOOSE, CUTS], "is no library of blocks, with method.choose"),
+        (
+            [CHOOSE, "method.teacher_cuts=[blocks.0]", LIBRARY],
+            "student.cuts: differ from method.teacher_cuts",
+        ),
+        (["compare=[none]"], "compare plans with method.compare"),
+        (["soft_labels.type=soft_labels/in_process"], "only method.fine_tune or"),
+        (["train.label_smoothing=0.1"], "methods/blockwise does not have it"),
+        (["train.checkpoint_every_steps=5"], "is 5; methods/blockwise does not have it"),
+    ],
+    ids=lambda w: w[-1] if isinstance(w, list) else None,
+)
+def test_a_spec_that_cannot_be_is_refused(elsewhere, words, message):
+    with pytest.raises(SpecError) as refused:
+        _ = kdlab.load("smoke/blockwise", *words).spec
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["method.devices=5"], "plan: tr gives every device a block of its own, and there"),
+        (["method.plan=ir", "method.devices=40"], "32 rows are fewer than 40 devices"),
+        (["method.plan=dp", "method.devices=20"], "each needs at least two rows: 40"),
+        (["method.compare=[tr, ls]", "method.devices=4"], "plan: tr gives every device"),
+        (["method.memory_gb=0.00001"], "needs"),
+        (["method.memory_gb=0.00001", "method.plan=ahd"], "No plan of 3 blocks"),
+        (["method.search={every: 2}"], "has nothing to choose from"),
+        (["method.profile=/nowhere/profile.json"], "There is no profile at /nowhere"),
+        (
+            [
+                "method.prefix={blocks: 2, source: {type: cluster/served, lt: 64,"
+                " ut: 1.0e+12}}",
+                "teacher_pool={type: cluster/local_pool}",
+            ],
+            "Lower ut and lt, or serve fewer blocks",
+        ),
+        (
+            [CHOOSE, CUTS, LIBRARY.replace("[8, 8", "[4, 8")],
+            "student.of is another network than the teacher (width differ)",
+        ),
+        (
+            ["method.choose={faster: null, smaller: 100000}", CUTS, LIBRARY],
+            "with the smallest stand-ins the student has",
+        ),
+    ],
+    ids=lambda w: w[-1] if isinstance(w, list) else None,
+)
+def test_what_data_and_models_do_not_allow_is_found_before_a_start(
+    elsewhere, words, message
+):
+    spec = kdlab.load("smoke/blockwise", *words).spec
+    with pytest.raises(BadInput) as refused:
+        check(spec.method, TrainingSetup(spec))
+    assert message in str(refused.value)
+
+
+def test_the_smoke_experiment_is_fine(elsewhere):
+    spec = kdlab.load("smoke/blockwise").spec
+    check(spec.method, TrainingSetup(spec))
+
+
+def test_what_is_compared_are_plans():
+    method = Blockwise(compare=("tr", "dp"), plan="dp")
+    spec = kdlab.load("smoke/blockwise", "method.compare=[tr, dp]").spec
+    assert list(method.compared(spec)) == ["tr", "dp"]
+    assert method.described(["tr", "dp"]) == "dp"
+    assert method.described(["tr", "ir"]) == "ir"  # the last one else
+    assert method.has_ranks(spec)
+    assert not method.needs_pool(spec)
+    assert not method.serves("tr")
+    assert method.labelled(spec) is spec.train
+    later = kdlab.load("smoke/blockwise", "method.fine_tune={epochs: 7}").spec
+    assert later.method.labelled(later).epochs == 7
+
+
+def test_served_blocks_are_of_pipelines_alone(elsewhere):
+    pool = "teacher_pool={type: cluster/local_pool}"
+    spec = kdlab.load("smoke/blockwise", PREFIX, pool, "method.compare=[tr, ls]").spec
+    assert [spec.method.serves(plan) for plan in spec.method.plans()] == [True, False]
+    assert spec.method.needs_pool(spec)
+
+
+def test_blocks_of_a_library_are_cut_by_their_numbers():
+    spec = kdlab.load("smoke/blockwise", CHOOSE, CUTS, LIBRARY).spec
+    assert spec.method.cuts == Cuts(
+        ("blocks.0", "blocks.1"), ("0", "1"), 3, "soft_cross_entropy"
+    )
+
+
+def test_memory_is_what_is_allowed_or_a_share_of_what_is_free():
+    assert memory_of(0.5, CPU, 4) == 5e8
+    assert memory_of(None, CPU, 1) > memory_of(None, CPU, 1000) > 0
+
+
+def test_each_device_of_a_shared_stage_has_two_rows():
+    alone = ExecutionPlan("tr", (pipeline(8, [1, 2], [1, 1]),), 1.0, "")
+    shared = ExecutionPlan("ir", (internal_relaying(8, 2, 3),), 1.0, "")
+    assert (smallest_batch(alone), smallest_batch(shared)) == (2, 6)
+
+
+def test_a_profile_is_of_all_that_its_costs_depend_on(digits):
+    data, _ = digits
+    cut = cutting()
+
+    def identity(*words):
+        return identity_of(kdlab.load("smoke/blockwise", *words).spec, cut, data)
+
+    own = identity()
+    assert identity("train.epochs=9", "train.lr=0.2") == own
+    assert identity("train.batch=16").batch == 16
+    assert identity("train.threads=2").machine != own.machine
+    for word in ("student.width=[8, 8, 8, 8]", "train.optimizer=adamw", "method.bn=local"):
+        found = identity(word)
+        assert found.model != own.model, word
+        assert found.machine == own.machine
+
+
+def test_what_was_found_is_a_card(tmp_path):
+    path = write_architecture(STUDENT, tmp_path)
+    card = yaml.safe_load(Path(path).read_text())
+    assert card.pop("about").startswith("Found by a search or a choice of kdlab")
+    assert card["type"] == "models/cifar_resnet"
+    assert card["width"] == list(STUDENT.width)
+    assert "weights" not in card
+
+
+def test_inputs_are_mixed_in_shares():
+    assert InputMixing().most == 0.5
+    for wrong in ({"most": 1.5}, {"after": 1.0}):
+        with pytest.raises(SpecError):
+            InputMixing(**wrong)
+
+
+class Served:
+    """What a deployment asks of the pools of a run."""
+
+    def __init__(self, spec, teacher, data):
+        self.spec, self.made = spec, []
+        self.setup = type("Setup", (), {})()
+        self.setup.data = data
+        self.setup.teacher = type("Teachers", (), {"members": (teacher,)})()
+
+    def deployment(self, model, batch, source):
+        self.made.append((model, batch, source))
+        return Deployment(
+            members=(),
+            teacher="t",
+            num_classes=10,
+            shape=(1, 8, 8),
+            batch=batch,
+            data={},
+            identity=None,
+            by_reference=True,
+            components={},
+        )
+
+
+def test_a_pool_of_first_blocks_serves_their_outputs(digits, tmp_path):
+    """The same weights, and a row is all outputs side by side."""
+    data, _ = digits
+    pool = "teacher_pool={type: cluster/local_pool}"
+    spec = kdlab.load("smoke/blockwise", PREFIX, pool).spec
+    torch.manual_seed(3)
+    whole = TEACHER.build(10, 1).eval()
+
+    class Teacher:
+        weights, sha256, fingerprint = tmp_path / "t.safetensors", "abc", "f"
+
+        def __init__(self):
+            self.spec = type("Spec", (), {"model": TEACHER})()
+
+        def build(self, classes, channels):
+            return whole
+
+    pools = Served(spec, Teacher(), data)
+    made = prefix_deployment(spec.method.cuts, spec.method.prefix, pools)
+    ((model, batch, source),) = pools.made
+    assert (batch, source) == (32, spec.method.prefix.source)
+    assert made.teacher == "f-2"
+    assert made.engine == "eager"
+    assert made.num_classes == sum(o[0] * o[1] * o[2] for o in cutting().outputs[:2])
+    (member,) = made.members
+    assert (member.weights, member.sha256) == (str(tmp_path / "t.safetensors"), "abc")
+    views = torch.randint(0, 256, (2, 1, 8, 8), dtype=torch.uint8)
+    with torch.no_grad():
+        rows = model(views)
+        assert rows.shape == (2, made.num_classes)
+        first = whole.net.stem((views.float() - whole.mean) / whole.std)
+    assert first.dim() == 4
