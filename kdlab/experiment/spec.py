@@ -140,8 +140,8 @@ class TeacherCombination(Spec):
 
     by: the mean of their `probabilities`, or of their `logits`; or for each image the answer of
         the one that is `best` at what all together take it for.
-    weigh: `cards`: by each teacher's own `weight`; `validation`: class by class, by how often it
-        is right about validation images of the class.
+    weigh: `cards`: by each teacher's own `weight`; `validation`: class by class, by its F1 on
+        validation images.
     """
 
     by: CombinedBy = "probabilities"

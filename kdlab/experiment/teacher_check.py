@@ -48,8 +48,7 @@ class TeacherMeasure:
     confidence: float  # mean of the largest probability
     per_class: dict[str, float]  # top-1 of each class that has images
     validation_top1: float | None  # None: there are no validation images
-    # Top-1 on validation of each class that has images there
-    validated_per_class: dict[str, float]
+    validation_f1: dict[str, float]  # of each class that has images there
     # Answers that fit another class each, where that explains what it says
     renamed: dict[str, str]
     said: list[str]  # likeliest class of each image that is watched
@@ -116,7 +115,7 @@ def _measure(
         said = probabilities(infer, data.shown_ahead(validation)).argmax(1)
         known = data.labels[np.concatenate(validation)]
         validation_top1 = 100 * float((said == known).mean())
-        validated = _by_class(said == known, known, data.classes)
+        validated = _by_class(said, known, data.classes, f1=True)
     few = answers(infer, data, watched_rows(data))
     return TeacherMeasure(
         split="test",
@@ -126,9 +125,9 @@ def _measure(
         guessing=100 * float(counts.max() / len(labels)),
         calibration_error=expected_calibration_error(found, labels),
         confidence=100 * float(found.max(1).mean()),
-        per_class=_by_class(right[:, 0], labels, data.classes),
+        per_class=_by_class(order[:, 0], labels, data.classes),
         validation_top1=validation_top1,
-        validated_per_class=validated,
+        validation_f1=validated,
         renamed=_renamed(order[:, 0], labels, data.classes),
         said=few.said,
         shares=few.shares,
@@ -136,15 +135,18 @@ def _measure(
 
 
 def _by_class(
-    right: NDArray[np.bool_], labels: NDArray[np.int64], classes: tuple[str, ...]
+    said: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    classes: tuple[str, ...],
+    *,
+    f1: bool = False,
 ) -> dict[str, float]:
-    """Percent that is right, of each class that has images."""
-    counts = np.bincount(labels, minlength=len(classes))
-    hits = np.bincount(labels[right], minlength=len(classes))
+    """Percent that is right, of each class that has images; or F1, which counts all it says."""
+    counts, told = (np.bincount(x, minlength=len(classes)) for x in (labels, said))
+    hits = np.bincount(labels[said == labels], minlength=len(classes))
+    of = (counts + told) / 2 if f1 else counts
     return {
-        name: 100 * float(hits[k] / counts[k])
-        for k, name in enumerate(classes)
-        if counts[k]
+        name: 100 * float(hits[k] / of[k]) for k, name in enumerate(classes) if counts[k]
     }
 
 
@@ -164,10 +166,10 @@ def check_validation(data: ImageData) -> None:
 def validated(
     teachers: PreparedTeachers, data: ImageData, device: str, batch: int
 ) -> PreparedTeachers:
-    """The same teachers, weighed class by class by how often each is right on validation.
+    """The same teachers, weighed class by class by what each knows of it on validation: F1.
 
-    A class that a teacher never knows, or that has no images there, counts one percent: no
-    weight is 0.
+    (Who says one class of all images is always right about that one.) A class that a teacher never
+    knows, or that has no images there, counts one percent: no weight is 0.
 
     Raises:
         TeacherRefused: the data has no validation images.
@@ -178,7 +180,7 @@ def validated(
         for member in teachers.members
     ]
     weights = tuple(
-        tuple(max(1.0, one.validated_per_class.get(name, 0.0)) for name in data.classes)
+        tuple(max(1.0, one.validation_f1.get(name, 0.0)) for name in data.classes)
         for one in each
     )
     return replace(teachers, validated=weights)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests_support import examples
 
 import kdlab
 from kdlab.config.check import construct
@@ -153,13 +154,52 @@ def test_teachers_are_weighed_class_by_class_by_what_validation_says(
     weighed = validated(plain, few_clothes, "cpu", 256)
     known, unknown = weighed.combination.weights
     own = measured(PreparedTeachers((bundled,)), few_clothes, "cpu", 256)
-    assert known == tuple(own.validated_per_class[name] for name in few_clothes.classes)
+    assert known == tuple(own.validation_f1[name] for name in few_clothes.classes)
     assert sum(known) > 4 * sum(unknown)
     assert min(unknown) >= 1
     assert weighed.fingerprint != plain.fingerprint
     both, alone = (measured(t, few_clothes, "cpu", 256).top1 for t in (weighed, plain))
     assert both > alone + 10
     assert both > own.top1 - 10  # nearly all that the one who knows has
+
+
+def of_state(path, bundled, state):
+    (made,) = foreign(path, state, bundled).members
+    return made
+
+
+@pytest.mark.parametrize("seed", range(examples(6, ci=2, quick=1)))
+@pytest.mark.tiered
+def test_of_teachers_that_know_different_classes_each_is_heard_about_its_own(
+    tmp_path, few_clothes, bundled, seed
+):
+    """Each takes five classes for one another, and is as sure of these as of the others."""
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(seed))
+    members = []
+    for number, unknown in enumerate(order.split(5)):
+        state = load_file(bundled.weights)
+        for name in ("head.weight", "head.bias"):
+            state[name][unknown] = state[name][unknown.roll(1)]
+        members.append(of_state(tmp_path / f"{number}.safetensors", bundled, state))
+    plain = PreparedTeachers(tuple(members))
+    weighed = validated(plain, few_clothes, "cpu", 256)
+    both, mean = (measured(t, few_clothes, "cpu", 256).top1 for t in (weighed, plain))
+    assert both > mean + 10
+
+
+def test_who_says_one_class_of_everything_is_no_expert_of_it(
+    tmp_path, few_clothes, bundled
+):
+    """It is right about all images of that class."""
+    state = load_file(bundled.weights)
+    state["head.bias"][8] += 50.0
+    always = of_state(tmp_path / "w.safetensors", bundled, state)
+    weighed = validated(PreparedTeachers((bundled, always)), few_clothes, "cpu", 256)
+    known, said = weighed.combination.weights
+    assert said[8] < known[8] / 2
+    assert set(said[:8] + said[9:]) == {1.0}
+    alone = measured(PreparedTeachers((bundled,)), few_clothes, "cpu", 256).top1
+    assert measured(weighed, few_clothes, "cpu", 256).top1 > alone - 2
 
 
 def test_weighing_by_validation_needs_validation_images(few_clothes, bundled):

@@ -15,11 +15,8 @@ def check(own: EnsembleRun) -> None:
     """
     _check_weights(own)
     _check_sizes([own.samples(k) for k in range(own.workers)])
-    name, table, aggregation = (
-        own.member.source_name,
-        own.timetable,
-        own.variant.aggregation,
-    )
+    name, table = own.member.source_name, own.timetable
+    aggregation = own.variant.aggregation
     if table.tau is not None and table.tau > table.iterations:
         raise BadInput(
             f"{name}: tau is {table.tau}, and each worker has {table.iterations} local "

@@ -49,9 +49,7 @@ def name_of(variant: Variant, workers: int) -> str:
             return "ma_dnn"
         case WeightAggregation() | Codistillation():
             return str(variant.aggregation.component).rpartition("/")[2]
-        case EnsembleAggregation(compression=None):
-            return "e_dnn"
-        case EnsembleAggregation():
+        case EnsembleAggregation(compression=CompressionSpec()):
             return "ec_dnn"
     return "e_dnn"
 

@@ -235,11 +235,9 @@ class LocalWorker:
         own = None if z is None else z.to(self.sgd.device)
         if isinstance(self.job.aggregation, Codistillation):
             weight = round_.diversity_weight
-            loss = (
-                accelerated_compression(scores, labels, own, weight)
-                if own is not None
-                else (cross_entropy(scores, labels))
-            )
+            loss = cross_entropy(scores, labels)
+            if own is not None:
+                loss = accelerated_compression(scores, labels, own, weight)
         else:
             loss = diversity_regularised(scores, labels, own, round_.diversity_weight)
         spec = self.sgd.loss
