@@ -13,11 +13,17 @@ import uuid
 
 import psutil
 import pytest
+from runs_here import RunsHere
 from tests_support import free_port, listens, until
 
 import kdlab
+from kdlab.tracking.store import make_sure_of
 
-pytestmark = pytest.mark.slow
+
+@pytest.fixture
+def here(elsewhere, monkeypatch):
+    """Runs are done in this process: what is looked at is what they leave."""
+    monkeypatch.setattr("kdlab.run.handle.run.spawn", RunsHere(monkeypatch))
 
 
 def start(*words, **options):
@@ -37,8 +43,17 @@ def end(process, number=signal.SIGINT):
         return process.communicate()[0]
 
 
-def test_quickstart(run_json, elsewhere):
-    result = run_json("quickstart")
+@pytest.mark.slow("README's run: three trainings and MLflow, each process its own Python")
+def test_quickstart(run_json, elsewhere, spawned, monkeypatch):
+    """As a user starts it; it comes to what README says, and leaves no process behind."""
+    # Another test may be running processes of its own: these are found by what they inherit.
+    monkeypatch.setenv("KDLAB_TEST_MARK", uuid.uuid4().hex)
+    seen = set()
+    with watching(lambda: seen.update(marked(os.environ["KDLAB_TEST_MARK"]))):
+        result = run_json("quickstart")
+    assert len(seen) >= 2  # the run's process, and its teachers'
+    _, left = psutil.wait_procs(seen, timeout=120)  # the run itself is just ending
+    assert [p.pid for p in left] == []
     assert [r["source"] for r in result["runs"]] == ["none", "in_process", "served"]
     assert result["source"] == "served"
     assert result["teacher_top1"] >= 97
@@ -66,17 +81,6 @@ def test_quickstart(run_json, elsewhere):
     assert top1 == pytest.approx(result["student_top1"])
 
 
-def test_no_process_is_left_behind(run_json, spawned, monkeypatch):
-    # Another test may be running processes of its own: these are found by what they inherit.
-    monkeypatch.setenv("KDLAB_TEST_MARK", uuid.uuid4().hex)
-    seen = set()
-    with watching(lambda: seen.update(marked(os.environ["KDLAB_TEST_MARK"]))):
-        run_json("smoke/served", "tracking.enabled=true")
-    assert len(seen) >= 2  # the run's process, and its teachers'
-    _, left = psutil.wait_procs(seen, timeout=120)  # the run itself is just ending
-    assert [p.pid for p in left] == []
-
-
 def marked(mark):
     """Processes whose environment holds the mark, but not this one."""
     for process in psutil.process_iter():
@@ -92,7 +96,7 @@ def watching(look):
     over = threading.Event()
 
     def loop():
-        while not over.wait(0.1):
+        while not over.wait(0.5):
             look()
 
     thread = threading.Thread(target=loop)
@@ -105,6 +109,7 @@ def watching(look):
         look()
 
 
+@pytest.mark.slow("a scheduler of Dask, two teachers and two runs")
 def test_remote_teachers_join_a_plain_dask_scheduler(elsewhere, run_json):
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
@@ -144,6 +149,7 @@ def test_remote_teachers_join_a_plain_dask_scheduler(elsewhere, run_json):
             end(process)
 
 
+@pytest.mark.nightly
 def test_a_cost_that_cannot_be_measured_does_not_lose_the_training(elsewhere):
     """A student that takes no single image."""
     (elsewhere / "nb.py").write_text(
@@ -181,6 +187,7 @@ print(run.table())
     assert done.stdout.startswith(f"finished {{}} {last}")
 
 
+@pytest.mark.slow("a script, its run and pool: each a Python that imports torch for itself")
 def test_a_model_from_a_notebook_cell_serves_in_teacher_processes(elsewhere):
     """The cell's text travels: run process, pool, teachers; all build the same model."""
     (elsewhere / "nb.py").write_text(
@@ -211,6 +218,7 @@ print(run.result["samples_seen"], run.result["samples_lost"])
     assert done.stdout.split() == ["480", "0"]
 
 
+@pytest.mark.nightly
 def test_a_teacher_of_another_model_is_refused(elsewhere):
     """The pool serves digits_tiny; this teacher was told to be another one."""
     (elsewhere / "registry").mkdir()
@@ -230,6 +238,7 @@ def test_a_teacher_of_another_model_is_refused(elsewhere):
         run.kill()
 
 
+@pytest.mark.processes
 def test_tracking_that_fails_does_not_stop_training(run_json, kdlab_cli, elsewhere):
     """The store cannot be made; the run finishes, and --sync writes once it can."""
     store = elsewhere / "store"
@@ -253,6 +262,7 @@ def test_tracking_that_fails_does_not_stop_training(run_json, kdlab_cli, elsewhe
     assert kdlab_cli("runs", "--sync")[1].strip() == "MLflow has everything."
 
 
+@pytest.mark.nightly
 def test_a_killed_run_is_told_to_mlflow_later(elsewhere, kdlab_cli):
     run = kdlab.load("smoke/none", {"train.epochs": 4000, "tracking.enabled": True}).start()
     next(e for e in run.events(follow=True) if e["event"] == "epoch_done")
@@ -266,8 +276,10 @@ def test_a_killed_run_is_told_to_mlflow_later(elsewhere, kdlab_cli):
     assert found.info.status == "FAILED"
 
 
-def test_the_ui_answers_on_loopback_and_goes_with_its_processes(elsewhere, run_json):
-    run_json("smoke/none", "tracking.enabled=true")
+@pytest.mark.slow("MLflow makes a store, and serves it")
+def test_the_ui_answers_on_loopback_and_goes_with_its_processes(elsewhere):
+    (elsewhere / "runs").mkdir()
+    make_sure_of(elsewhere / "runs" / "mlflow.db")
     port = free_port()
     ui = start("ui", "--port", str(port))
     try:
@@ -286,7 +298,8 @@ def test_the_ui_answers_on_loopback_and_goes_with_its_processes(elsewhere, run_j
     assert alive == []
 
 
-def test_doctor_lists_and_compares(elsewhere, kdlab_cli, run_json):
+@pytest.mark.processes("no process, but all that is installed is looked at")
+def test_doctor_lists_and_compares(here, kdlab_cli, run_json):
     code, out, _ = kdlab_cli("doctor", "--json")
     assert code == 0
     assert {f["what"] for f in json.loads(out.strip().split("\n")[-1])} >= {"torch", "GPU"}
@@ -310,6 +323,7 @@ def test_bench_overhead_has_its_figures(kdlab_cli):
     assert figures["import_s"]["value"] > 0
 
 
+@pytest.mark.nightly
 def test_bench_edl_dist_has_its_figures(kdlab_cli, monkeypatch):
     """One small case: the figures are there, and the buffer kept its bound."""
     from kdlab.bench import edl_dist
