@@ -169,7 +169,7 @@ def test_a_broken_zip_is_named(tmp_path):
         ImageFolder(root=str(path)).load()
 
 
-@pytest.mark.slow
+@pytest.mark.slow("35,000 photographs are decoded")
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"CIFAR-10 zips are not under {REAL}")
 def test_real_cifar10():
     """35,000 real photographs of two zips; pixels checked against a decoder of their own."""

@@ -116,7 +116,7 @@ def test_weights_of_another_export_are_not_taken(tmp_path, clothes):
         SavedModel(place=str(tmp_path / "mine")).build(10, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("MLflow makes a store of its own")
 def test_a_model_of_mlflow_is_fetched_once(kdlab_home, tmp_path, clothes):
     model = exported(OWN, tmp_path / "mine", clothes)
     store = f"sqlite:///{tmp_path / 'mlflow.db'}"
@@ -142,7 +142,7 @@ print(SavedModel(place=sys.argv[1]).folder)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow("two Pythons with the hub's client")
 def test_a_model_of_a_hub_is_fetched_once(kdlab_home, tmp_path, clothes, monkeypatch):
     """By the hub's own client from a server on this machine."""
     model = exported(OF_TIMM, tmp_path / "own", clothes)

@@ -12,6 +12,7 @@ from tests_support import run_folders
 from kdlab.cli import parser
 from kdlab.experiment.folder import RunFolder
 from kdlab.run import load
+from kdlab.run.experiment import Experiment
 from kdlab.run.handle.run import Run
 from kdlab.run.preflight import preflight
 
@@ -79,7 +80,19 @@ def test_every_file_the_docs_name_exists():
             assert (ROOT / name).exists(), f"{page.name}: {name}"
 
 
-@pytest.mark.slow
+@pytest.mark.processes("whoever is first makes the run; quickstart's teacher is trained")
+@pytest.mark.parametrize("page", ["README.md", "docs/notebook.md"])
+def test_python_of_a_page_reads_what_a_run_has_left(page, taught, monkeypatch):
+    """What is started there has ended already; it is a smaller one."""
+    begun = []
+    monkeypatch.setattr(Experiment, "start", lambda self: begun.append(self.name) or taught)
+    own = [b for b in blocks(ROOT / page, "python") if "RUN_A" not in b]
+    exec(compile("\n".join(own), page, "exec"), {"__name__": "__main__"})
+    assert begun == ["quickstart"]
+
+
+@pytest.mark.nightly
+@pytest.mark.slow("runs as a reader types them; notebooks run the same in CI")
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/notebook.md"])
 def test_python_of_a_page_runs_from_its_first_line_to_its_last(page, elsewhere, kdlab_home):
     """As somebody would type it, in one session; what names runs of their own is left out."""

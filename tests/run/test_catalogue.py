@@ -16,8 +16,10 @@ def said(*arguments):
     return done.stdout, re.search(r"\| +torch$", done.stderr, re.M) is not None
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize("name", ["losses/hinton", "smoke/none"])
+@pytest.mark.processes("three Pythons, of which one or two import torch")
+@pytest.mark.parametrize(
+    "name", [pytest.param("losses/hinton", marks=pytest.mark.nightly), "smoke/none"]
+)
 def test_what_was_shown_once_needs_no_torch_the_next_time(kdlab_home, elsewhere, name):
     (first, _), (second, torch) = said("show", name), said("show", name)
     assert first == second == f"{describe(name)}\n"

@@ -11,7 +11,7 @@ from PIL import Image
 import kdlab
 from kdlab.events.log import select
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow("two runs or more each, and in a served one two teachers")
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ def losses(photos, source, augment="", sampling="{}", teachers_photos=None):
 @pytest.mark.parametrize(
     ("augment", "sampling"),
     [
-        ("", "{}"),
+        pytest.param("", "{}", marks=pytest.mark.nightly),
         (", mixup_alpha: 0.8, cutmix_alpha: 1.0, policy: rand_augment", "{repeats: 4}"),
-        (", mixup_alpha: 0.2", "{balance: 1.0}"),
+        pytest.param(", mixup_alpha: 0.2", "{balance: 1.0}", marks=pytest.mark.nightly),
     ],
 )
 def test_served_and_in_process_see_the_same_views(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -19,7 +20,6 @@ import torch
 from PIL import Image
 from tests_support import free_port, until
 
-import kdlab
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.data.images import DataSpec
@@ -33,7 +33,7 @@ from kdlab.run.outputs.timm_folder import write_timm_folder
 from kdlab.train.teacher import TeacherSpec, prepare
 
 
-@pytest.mark.slow
+@pytest.mark.slow("a network of photos, quantised and asked about all test images twice")
 def test_eight_bits_lose_next_to_nothing(kdlab_home, tmp_path):
     """Of a network that was trained on photos: the teacher that comes with kdlab."""
     data = construct(DataSpec, compose_card("data/clothes")).load()
@@ -97,17 +97,12 @@ def test_a_network_of_somebody_else_has_no_such_folder(tmp_path, digits_32):
         write_timm_folder(student, tmp_path / "mine", "other")
 
 
-@pytest.mark.slow
-@pytest.mark.processes
-def test_mlflow_serves_the_student_to_whoever_posts_an_image(kdlab_home, elsewhere):
+@pytest.mark.slow("MLflow's own server imports for seconds, twice")
+def test_mlflow_serves_the_student_to_whoever_posts_an_image(taught, elsewhere):
     """`mlflow models serve`, a real server; curl posts a file of an image."""
-    run = (
-        kdlab.load("smoke/none", "tracking.enabled=true")
-        .start(lambda line: None)
-        .wait(timeout_s=600)
-    )
+    run = taught
     state = json.loads((run.path / "tracking.json").read_text())
-    (model,) = state["models"].values()
+    model = state["models"][state["runs"]["in_process/seed0"]]
     port = free_port()
     images = run.test_images(2)
     rows = []
@@ -117,16 +112,18 @@ def test_mlflow_serves_the_student_to_whoever_posts_an_image(kdlab_home, elsewhe
         rows.append([base64.b64encode(written.getvalue()).decode()])
     asked = elsewhere / "asked.json"
     asked.write_text(json.dumps({"dataframe_split": {"columns": ["image"], "data": rows}}))
-    environment = {**os.environ, "MLFLOW_TRACKING_URI": state["uri"]}
+    log = elsewhere / "server.log"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # of uvicorn
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": state["uri"], "PATH": path}
     server = subprocess.Popen(
         [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local",
          "-m", f"models:/{model}", "--port", str(port), "--host", "127.0.0.1"],
-        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=environment, stdout=subprocess.DEVNULL, stderr=log.open("wb"),
         start_new_session=True,
     )  # fmt: skip
     try:
         until(lambda: server.poll() is not None or answers(port), seconds=120.0)
-        assert server.poll() is None
+        assert server.poll() is None, log.read_text()
         said = subprocess.run(
             ["curl", "-s", "-H", "Content-Type: application/json", "-d", f"@{asked}",
              f"http://127.0.0.1:{port}/invocations"],
