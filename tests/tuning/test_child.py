@@ -1,0 +1,36 @@
+"""The entry of a sweep's process: it hears a stop before it imports what takes seconds."""
+
+import os
+import runpy
+import signal
+import sys
+
+import pytest
+
+from kdlab.tuning import child, process
+
+
+@pytest.fixture
+def handlers():
+    """Put back, whatever was set."""
+    known = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in known.items():
+        signal.signal(number, handler)
+
+
+def test_it_ends_as_its_sweep_does_and_hands_on_that_it_is_to_stop(handlers, monkeypatch):
+    seen = []
+
+    def main(path, stop):
+        seen.extend((path, stop()))
+        os.kill(os.getpid(), signal.SIGTERM)
+        seen.append(stop())
+        return 130
+
+    monkeypatch.setattr(process, "main", main)
+    monkeypatch.setattr(sys, "argv", ["child", "/runs/sweeps/s"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(child.__file__, run_name="__main__")
+    assert ended.value.code == 130
+    assert seen == ["/runs/sweeps/s", False, True]
