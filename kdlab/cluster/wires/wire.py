@@ -95,7 +95,7 @@ def ask(
 
 
 def secured(tls: Files | None) -> dict[str, object]:
-    """Of connections that this process makes; its settings stay as they are."""
+    """Options of connections that this process makes; its settings stay as they are."""
     if tls is None:
         return {}
     return {"connection_args": of_all_roles(tls).get_connection_args("client")}
