@@ -278,22 +278,22 @@ def test_a_look_within_a_round_survives_its_way_between_processes():
 
 
 RESUMED = {
-    "ec": ec(40, 10, p_iterations=4, mu=0.5),
-    "ec_in_line": ec(40, 10, p_iterations=4, mu=1.0),
-    "ma": (ModelAverage(tau=10), RoundSchedule(iterations=40, tau=10, averages=True)),
-    "e": (NoAggregation(), RoundSchedule(iterations=40, tau=None, looks=4)),
+    "ec": ec(20, 5, p_iterations=2, mu=0.5),
+    "ec_in_line": ec(20, 5, p_iterations=2, mu=1.0),
+    "ma": (ModelAverage(tau=5), RoundSchedule(iterations=20, tau=5, averages=True)),
+    "e": (NoAggregation(), RoundSchedule(iterations=20, tau=None, looks=4)),
 }
 RIVALS = (
-    DiLoCo(tau=10),
-    StreamingDiLoCo(tau=20, fragments=2),
-    Papa(tau=10),
-    Easgd(tau=10),
-    Bmuf(tau=10),
-    Dart(tau=10),
-    Codistillation(tau=10),
+    DiLoCo(tau=5),
+    StreamingDiLoCo(tau=10, fragments=2),
+    Papa(tau=5),
+    Easgd(tau=5),
+    Bmuf(tau=5),
+    Dart(tau=5),
+    Codistillation(tau=5),
 )
 RESUMED |= {
-    str(spec.component).rpartition("/")[2]: (spec, timetable_of(spec, 40, 4))
+    str(spec.component).rpartition("/")[2]: (spec, timetable_of(spec, 20, 4))
     for spec in RIVALS
 }
 
@@ -333,27 +333,33 @@ def test_a_resumed_training_ends_as_an_undisturbed_one(
     assert outcome.account.steps == quiet.account.steps
 
 
-@pytest.mark.parametrize("kind", ["ec", "ma"])
+LOOKED_AT = {
+    "ec": ec(16, 8, p_iterations=2, mu=0.5),
+    "ma": (ModelAverage(tau=8), RoundSchedule(iterations=16, tau=8, averages=True)),
+}
+
+
+@pytest.mark.parametrize("kind", LOOKED_AT)
 def test_a_look_is_not_lost_by_a_stop_behind_it(digits, tmp_path, kind):
-    spec, table = RESUMED[kind]
+    spec, table = LOOKED_AT[kind]
 
     def case(name):
         return Case(digits, tmp_path / name, spec, table, 2)
 
     stopped = case("stopped")
-    between = {"looks": 16, "looks_between": True}
+    between = {"looks": 8, "looks_between": True}
     if kind == "ma":
         between["averaged"] = averaged(stopped.data)
     quiet = case("quiet").run(**between)
     stopped.stop = lambda: any(
-        worker.round == 2 and worker.round_steps == 6 for worker in stopped.made.values()
+        worker.round == 1 and worker.round_steps == 5 for worker in stopped.made.values()
     )
     with pytest.raises(RunStopped):
         stopped.run(**between)
     outcome = case("stopped").run(**between)
     seen = [(look.iterations, look.global_) for look in outcome.looks]
     assert seen == [(look.iterations, look.global_) for look in quiet.looks]
-    assert len(seen) == 16
+    assert len(seen) == 8
     assert not list(tmp_path.glob("stopped/rounds/*/*.at-*"))
 
 
@@ -404,7 +410,7 @@ def comings_back():
 @pytest.mark.parametrize(("spec", "at"), comings_back())
 def test_a_worker_that_comes_back_remembers_what_the_others_do(digits, tmp_path, spec, at):
     """Whatever it was doing: in the end all have the same global model."""
-    case = Case(digits, tmp_path, spec, timetable_of(spec, 40, 4), 3)
+    case = Case(digits, tmp_path, spec, timetable_of(spec, 20, 4), 3)
     outcome = case.direction(Losing(case, at), keep_every_s=1e9).run()
     assert case.events.of("worker_lost")
     global_ones = [fetch(file, WHOLE) or fetch(file) for file in outcome.models]
