@@ -4,8 +4,10 @@ import itertools
 import os
 from pathlib import Path
 
+from optuna.trial import TrialState
 from small_sweeps import searched
 
+from kdlab.events.log import select
 from kdlab.experiment.folder import RunFolder
 from kdlab.messages import plain
 from kdlab.run.process.execution import execute
@@ -14,6 +16,7 @@ from kdlab.tuning.folder import SweepFolder, sweeps_folder
 from kdlab.tuning.handle import Sweep
 from kdlab.tuning.process import SweepProcess
 from kdlab.tuning.trial_messages import TRIAL_ORDERS, TrialEnded, TrialOrder
+from kdlab.tuning.trial_worker import simulate
 
 
 class TrialChild(ScriptedChild):
@@ -86,3 +89,25 @@ def after(calls):
     """A stop that is asked for when it has been looked at so often."""
     count = itertools.count(1)
     return lambda: next(count) > calls
+
+
+def simulated(child, order):
+    return simulate(order)
+
+
+def events(inside, kind):
+    return list(select(inside.folder.events, kind))
+
+
+def counted(sweep):
+    """States of trials; those that were tried again left out."""
+    trials = sweep.study.trials
+    again = {t.user_attrs.get("retry_of") for t in trials}
+    return [t.state for t in trials if t.number not in again]
+
+
+def told(sweep):
+    """Values of the trials that have ended well, by number."""
+    return {
+        t.number: t.values for t in sweep.study.trials if t.state == TrialState.COMPLETE
+    }

@@ -4,6 +4,8 @@ import optuna
 import pytest
 from small_sweeps import searched
 
+from kdlab.tuning import figures
+
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -20,3 +22,10 @@ def sweeps(kdlab_home, elsewhere):
     yield start
     for sweep in started:
         sweep.kill()
+
+
+@pytest.fixture
+def here(elsewhere, monkeypatch):
+    """An empty folder; no picture is drawn, which is most of what a small sweep takes."""
+    monkeypatch.setattr(figures, "draw", lambda study, spec, folder, emit: [])
+    return elsewhere
