@@ -96,7 +96,7 @@ class PoolInProcess:
         self.run(self.coordinator.start(self.scheduler))
 
     def run(self, work):
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(300)
 
     def call(self, function, *arguments):
         async def once():
@@ -200,10 +200,11 @@ class PoolInProcess:
             for server in (*self.teachers, *self.emulated):
                 server.close()
             await self.coordinator.close()
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            # Again and again: `asyncio.wait_for` may lose one when its call ends just then.
+            while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks, timeout=0.05)
 
         self.run(end())
         for server in self.teachers:

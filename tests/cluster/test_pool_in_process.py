@@ -222,7 +222,7 @@ def test_the_slow_side_is_named_by_what_both_sides_measure(
 ):
     pool = pool_here(replace(deployment, reference=()))
     if side == "teachers":
-        emulated(pool, 1, 800.0)
+        emulated(pool, 1, 200.0)
         until(lambda: states(pool) == ["free"])
     else:
         pool.run(pool.add_teacher(chaos=True).delay(600.0, 0.1))

@@ -25,7 +25,7 @@ from kdlab.testing import check_source
 SENT = r'"is": "Send", "of": \{"part": \{"is": "Part", "of": \[(\d+), (\d+)'
 
 
-@pytest.mark.processes
+@pytest.mark.processes("a pool and six readers, one after the other")
 @pytest.mark.parametrize(
     ("inputs", "replies", "order"),
     [
@@ -231,7 +231,7 @@ def test_the_static_share_is_assigned(pools, served, deployment):
         assert states == {"free"}  # a student that goes gives its teachers back
 
 
-@pytest.mark.processes
+@pytest.mark.processes("a scheduler, two teachers and a reader, until one is killed")
 def test_sigkill_mid_epoch_loses_and_repeats_nothing(pools, served, deployment):
     """The student has both when one dies, and goes on until it knows."""
     pool = pools(deployment, teachers=2)

@@ -10,8 +10,7 @@ from kdlab.events.log import select
 from kdlab.events.teachers import TeacherJoined
 
 
-@pytest.mark.slow
-@pytest.mark.processes
+@pytest.mark.slow("a whole served run whose teachers measure several engines")
 def test_a_student_learns_from_teachers_that_chose_their_engine(kdlab_home, elsewhere):
     words = ("teacher_pool.engine=auto", "tracking.enabled=false")
     run = kdlab.load("smoke/served", *words).start(lambda line: None).wait(timeout_s=600)
@@ -26,8 +25,8 @@ def test_a_student_learns_from_teachers_that_chose_their_engine(kdlab_home, else
     assert all("folded fp32" in str(event["engine"]) for event in joined)  # was tried
 
 
-@pytest.mark.slow
-@pytest.mark.processes
+@pytest.mark.nightly
+@pytest.mark.slow("two whole served runs")
 def test_hidden_states_teach_what_logits_teach(kdlab_home, elsewhere):
     """Half the bytes or less where classes are many; here it is the same student."""
     words = ("soft_labels.order=strict", "tracking.enabled=false")
