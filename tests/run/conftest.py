@@ -18,7 +18,9 @@ def run_json(kdlab_cli):
 
 @pytest.fixture(
     params=[
-        pytest.param("here", marks=pytest.mark.processes),  # a second or two each
+        pytest.param(
+            "here", marks=pytest.mark.processes("a whole run, within this process")
+        ),
         pytest.param("processes", marks=pytest.mark.nightly),
     ]
 )

@@ -92,10 +92,11 @@ def test_all_plans_train_the_same_student(wherever, kdlab_home, elsewhere):
 def test_chances_depend_on_step_and_block_and_not_on_the_plan(kdlab_home, elsewhere):
     """Dropout in a student: the same masks, whichever device trains the block."""
     dropping = "student={type: models/nin, width: 8, dropout: 0.5}"
-    run = started(dropping, "method.compare=[tr, ls]", "train.lr=0.01").wait(timeout_s=600)
+    dropping = [dropping, "train.lr=0.01", "train.epochs=1"]
+    run = started(*dropping, "method.compare=[tr, ls]").wait(timeout_s=600)
     assert run.state == "finished", run.status
     assert apart(weights(run, "tr"), weights(run, "ls")) == 0
-    other = started(dropping, "seeds=[1]", "train.lr=0.01").wait(timeout_s=600)
+    other = started(*dropping, "seeds=[1]").wait(timeout_s=600)
     kept = load_file(other.path / "members" / "tr" / "seed1" / "student.safetensors")
     assert apart(weights(run, "tr"), kept) > 0
 
@@ -134,7 +135,7 @@ def test_a_killed_rank_is_replaced_and_the_weights_are_those_of_a_quiet_run(
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
 
 
-@pytest.mark.processes  # within this process, but some seconds
+@pytest.mark.processes("two runs, within this process")
 @pytest.mark.parametrize("mix", [None, "{most: 0.8, after: 0.0}"], ids=["plain", "mixed"])
 def test_stopped_after_any_step_it_goes_on_there(mix, here, kdlab_home, elsewhere):
     """Rows that get the student's own inputs are the same before and after."""

@@ -33,10 +33,9 @@ SMALLER = {
 }
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("trains_on", [True, False])
 def test_a_library_is_distilled_chosen_from_and_trained_as_a_whole(
-    trains_on, kdlab_home, elsewhere
+    wherever, trains_on, kdlab_home, elsewhere
 ):
     more = {"train.epochs": 1}
     if trains_on:
@@ -85,7 +84,6 @@ def test_a_library_is_distilled_chosen_from_and_trained_as_a_whole(
     assert result["samples_lost"] == result["samples_repeated"] == 0
 
 
-@pytest.mark.processes
 def test_what_a_choice_cannot_be_is_found_before_or_said(kdlab_cli, elsewhere):
     words = [
         "student.type=models/block_library",

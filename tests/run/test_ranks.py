@@ -114,9 +114,7 @@ def alone_with_norms(kdlab_home, tmp_path_factory):
     return losses(run)
 
 
-@pytest.mark.parametrize(
-    "ranks", [2, pytest.param(4, marks=pytest.mark.nightly("a second value"))]
-)
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.nightly)])
 def test_batch_norm_is_that_of_the_whole_batch(
     wherever, kdlab_home, elsewhere, alone_with_norms, ranks
 ):
@@ -138,57 +136,58 @@ def test_each_ranks_own_batch_norm_is_another_training(
     assert max(differ) > 0.02
 
 
-@pytest.mark.processes  # within this process, but a second or two each
-class TestWithinThisProcess:
-    """What becomes of ranks that are killed, leave, join or fail: as with processes, below."""
+@pytest.mark.processes("whole runs, within this process")
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_is_gone_is_replaced_and_the_losses_go_on(
+    here, kdlab_home, elsewhere, undisturbed, victim
+):
+    here.once(victim, 50, ThreadedRank.kill)
+    run = start()
+    result = finished(run)
+    same(losses(run), undisturbed[0])
+    (again,) = select(run.folder.events, "training_again")
+    assert again["seconds"] > 0
+    assert 0 < result["samples_rolled_back"] <= 60 * 32
 
-    @pytest.mark.parametrize("victim", [0, 1])
-    def test_a_rank_that_is_gone_is_replaced_and_the_losses_go_on(
-        self, here, kdlab_home, elsewhere, undisturbed, victim
-    ):
-        here.once(victim, 50, ThreadedRank.kill)
-        run = start()
-        result = finished(run)
-        same(losses(run), undisturbed[0])
-        (again,) = select(run.folder.events, "training_again")
-        assert again["seconds"] > 0
-        assert 0 < result["samples_rolled_back"] <= 60 * 32
 
-    def test_fewer_ranks_with_scaled_rate_lose_no_sample(self, here, kdlab_home, elsewhere):
-        here.once(0, 50, ThreadedRank.kill)
-        run = start(on_size_change="scale_lr", replace_lost=False, standby=0)
-        ranks = [len(e["ranks"]) for e in select(run.folder.events, "generation")]
-        assert ranks == [2, 1]
-        result = finished(run)
-        steps = {e["step"]: e for e in select(run.folder.events, "step")}
-        assert result["samples_seen"] == run.result["samples_seen"]
-        assert len(steps) > 240  # smaller batches: more steps
+@pytest.mark.processes("whole runs, within this process")
+def test_one_that_is_left_trains_on_with_its_own_rate(here, kdlab_home, elsewhere):
+    here.once(0, 50, ThreadedRank.kill)
+    run = start(on_size_change="scale_lr", replace_lost=False, standby=0)
+    ranks = [len(e["ranks"]) for e in select(run.folder.events, "generation")]
+    assert ranks == [2, 1]
+    result = finished(run)
+    steps = {e["step"]: e for e in select(run.folder.events, "step")}
+    assert result["samples_seen"] == run.result["samples_seen"]
+    assert len(steps) > 240  # smaller batches: more steps
 
-    def test_a_stop_saves_and_a_resume_goes_on(
-        self, here, kdlab_home, elsewhere, undisturbed
-    ):
-        here.stop_when(after(45))
-        run = start()
-        assert run.state == "stopped", run.status
-        assert finished(resume(run.id))["samples_rolled_back"] == 0
-        same(losses(run), undisturbed[0])
 
-    @pytest.mark.parametrize("error", [OSError(5, "disk"), RuntimeError("CUDA error: an")])
-    def test_a_rank_whose_machine_fails_it_is_a_lost_rank(
-        self, here, kdlab_home, elsewhere, undisturbed, error
-    ):
-        """The defect B6: any such error ended the run, for all ranks."""
+@pytest.mark.processes("whole runs, within this process")
+def test_stopped_it_is_saved_and_goes_on(here, kdlab_home, elsewhere, undisturbed):
+    here.stop_when(after(45))
+    run = start()
+    assert run.state == "stopped", run.status
+    assert finished(resume(run.id))["samples_rolled_back"] == 0
+    same(losses(run), undisturbed[0])
 
-        def fail(child):
-            raise error
 
-        here.once(1, 60, fail)
-        run = start()
-        finished(run)
-        (lost,) = (e for e in select(run.folder.events, "rank_lost") if e["was_rank"])
-        assert lost["why"].startswith(type(error).__name__)
-        assert lost["exit_code"] == 70
-        same(losses(run), undisturbed[0])
+@pytest.mark.processes("whole runs, within this process")
+@pytest.mark.parametrize("error", [OSError(5, "disk"), RuntimeError("CUDA error: an")])
+def test_a_rank_whose_machine_fails_is_lost_with_its_reason(
+    here, kdlab_home, elsewhere, undisturbed, error
+):
+    """The defect B6: any such error ended the run, for all ranks."""
+
+    def fail(child):
+        raise error
+
+    here.once(1, 60, fail)
+    run = start()
+    finished(run)
+    (lost,) = (e for e in select(run.folder.events, "rank_lost") if e["was_rank"])
+    assert lost["why"].startswith(type(error).__name__)
+    assert lost["exit_code"] == 70
+    same(losses(run), undisturbed[0])
 
 
 @pytest.mark.slow("two ranks and a run, each a Python with torch")
@@ -225,7 +224,7 @@ def test_ranks_come_and_go_gracefully_without_a_step_undone(
     same(losses(run), undisturbed[0], tolerance=2e-3)
 
 
-@pytest.mark.slow("two ranks and a run, each a Python with torch")
+@pytest.mark.nightly
 def test_a_hung_rank_is_found_and_replaced(kdlab_home, elsewhere, undisturbed):
     run = start(hang_s=5.0)
     wait_for(run, step_reached(40))

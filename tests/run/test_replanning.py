@@ -45,8 +45,7 @@ print(run.path)
 '''
 
 
-@pytest.mark.slow
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_a_plan_from_a_wrong_profile_is_changed_by_what_steps_take(elsewhere, tmp_path):
     """A profile that says the last block is nearly all of the work.
 

@@ -9,7 +9,7 @@ import kdlab
 from kdlab.events.log import select
 from kdlab.run.handle.run import resume
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow("a pool of teachers and two ranks, each a Python with torch")
 
 SERVED = (
     "method.prefix={blocks: 2, source: {type: cluster/served, lt: 64, ut: 256}}",
@@ -55,6 +55,7 @@ def test_served_blocks_train_the_same_student_and_no_sample_is_lost(kdlab_home, 
     assert len(list(select(run.folder.events, "pool_ready"))) == 1
 
 
+@pytest.mark.nightly
 def test_the_planner_says_why_it_does_not_serve(kdlab_home, elsewhere):
     """One slow teacher on two busy cores, for blocks that cost next to nothing."""
     slow = "teacher_pool={type: cluster/emulated_pool, teachers: 1, t_t: 40}"
@@ -66,6 +67,7 @@ def test_the_planner_says_why_it_does_not_serve(kdlab_home, elsewhere):
     assert "rows/s" in plan["why"]
 
 
+@pytest.mark.nightly
 def test_a_stop_and_a_lost_teacher_lose_nothing(kdlab_home, elsewhere):
     options = (*SERVED, "method.prefix.serve=always", "train.epochs=6", "train.batch=8")
     run = experiment(*options, "chaos={every_s: 3.0, events: 6, kill_teacher: 1}").start()

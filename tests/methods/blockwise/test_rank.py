@@ -1,0 +1,327 @@
+"""A device as a rank: the plan it makes or keeps, what it says of it, and its generations."""
+
+import json
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from small_pipelines import CPU, same
+from threaded_ranks import worlds_of_threads
+
+import kdlab
+from kdlab.errors import BadInput
+from kdlab.events.log import select
+from kdlab.experiment.folder import RunFolder
+from kdlab.methods.blockwise import planning
+from kdlab.methods.blockwise.rank import BlockRank
+from kdlab.methods.blockwise.setup import cutting_of, identity_of
+from kdlab.models.cifar_resnet import CifarResNet
+from kdlab.models.exported import load_exported
+from kdlab.models.model import export
+from kdlab.papers.pipe_bd.block_cost import Block, Profile
+from kdlab.papers.pipe_bd.execution_plan import ExecutionPlan, NoPlan
+from kdlab.papers.pipe_bd.relay import Span
+from kdlab.papers.pipe_bd.replanning import DeviceTook
+from kdlab.papers.pipe_bd.served_prefix import PoolSupply
+from kdlab.papers.pipe_bd.stages import pipeline
+from kdlab.supervision.rank_messages import GenerationOrder
+from kdlab.train.aggregation.ranks import GenerationEnds
+
+TEACHER = CifarResNet(depth=8, width=(4, 4, 8, 8))
+
+
+@pytest.fixture
+def run(elsewhere, tmp_path, digits):
+    """Makes the folder of a run whose teacher lies there: `run(plan, *overrides)`."""
+    data, _ = digits
+    weights = tmp_path / "teacher.safetensors"
+    torch.manual_seed(1)
+    export(TEACHER.build(10, 1), TEACHER, weights, data)
+
+    def made(plan="tr", *words, name="a", devices=1):
+        experiment = kdlab.load(
+            "smoke/blockwise",
+            "teacher={type: train/teacher, model: {type: models/cifar_resnet, depth: 8,"
+            f" width: [4, 4, 8, 8], weights: {weights}}}}}",
+            f"method.plan={plan}", f"method.devices={devices}", "method.profile_s=0.01",
+            "method.profile_steps=1", "train.epochs=2", "train.batch=48",
+            "train.log_every_steps=1", *words,
+        )  # fmt: skip
+        folder = RunFolder(tmp_path / name)
+        folder.path.mkdir()
+        (folder.path / "spec.yaml").write_text(yaml.safe_dump(experiment.resolved))
+        folder.write_origin("smoke/blockwise", experiment.hash)
+        folder.write_status(created=0.0)
+        return folder
+
+    return made
+
+
+def rank_of(folder, plan="tr", beat=lambda generation, step: None):
+    rank = BlockRank(folder, f"{plan}/seed0", beat)
+    rank.folder.mkdir(parents=True, exist_ok=True)
+    return rank
+
+
+def order(tmp_path, generation=1):
+    place = f"file://{tmp_path}/meet{generation}"
+    return GenerationOrder(generation=generation, world=1, meet_at=place)
+
+
+def lived(rank, told):
+    """Its generation, in a thread that is a process to torch.distributed."""
+    found = {}
+
+    def live():
+        try:
+            found["result"] = rank.generation(told)
+        except Exception as error:
+            found["error"] = error
+
+    with worlds_of_threads():
+        thread = threading.Thread(target=live)
+        thread.start()
+        thread.join()
+    if "error" in found:
+        raise found["error"]
+    return found["result"]
+
+
+def cut(rank):
+    spec, data = rank.spec, rank.setup.data
+    teacher = rank.setup.teacher.members[0].build(10, 1)
+    return cutting_of(rank.method.cuts, spec, teacher, data, 0, CPU)
+
+
+def profile(*seconds, devices=2, fewer=0.5):
+    """Of blocks that take so long; half of the rows take `fewer` of it."""
+    blocks = [
+        Block(
+            teacher_s={24: fewer * s, 48: s},
+            student_s={24: fewer * s, 48: s},
+            output_bytes=1,
+            gradient_bytes=1,
+            fixed_bytes=1,
+            row_bytes=1,
+            norms=0,
+        )
+        for s in seconds
+    ]
+    return Profile(types={"cpu": blocks}, devices=("cpu",) * devices, load_s=0.001)
+
+
+def of_kind(folder, kind):
+    return list(select(folder.events, kind))
+
+
+def test_a_generation_measures_plans_trains_and_tells(run, tmp_path):
+    beats, folder = [], run()
+    rank = rank_of(folder, beat=lambda *beat: beats.append(beat))
+    result = lived(rank, order(tmp_path, 4))
+    assert (result.lost, result.repeated, result.seen) == (0, 0, 480)
+    assert {generation for generation, _ in beats} == {4}
+    assert beats[-1] == (4, 10)
+    (plan,) = of_kind(folder, "plan")
+    kept = json.loads((rank.folder / "plan.json").read_text())
+    assert kept["programme"] == plan["programme"]
+    assert kept["devices"] == [planning.kind_of(CPU)]
+    assert [e["message"] for e in of_kind(folder, "note")] == [
+        "measuring the blocks on all devices"
+    ]
+    (measured,) = of_kind(folder, "plan_measured")
+    assert measured["predicted_over_measured"] == pytest.approx(
+        measured["predicted_s"] / measured["measured_s"]
+    )
+    for picture in ("trace.json", "gantt.png", "breakdown.png"):
+        assert (rank.folder / picture).is_file()
+    assert len(of_kind(folder, "trace")) == 2
+    load_exported(result.model_path)
+    # Asked again, all is there: another process neither measures nor plans.
+    (folder.path / "profile.json").unlink()
+    again = lived(rank_of(folder), order(tmp_path, 5))
+    assert again.last == result.last
+    assert len(of_kind(folder, "plan")) == len(of_kind(folder, "note")) == 1
+
+
+def test_a_rank_that_leaves_saves_and_the_next_generation_ends_alike(run, tmp_path):
+    quiet, folder = run("ir"), run("ir", name="b")
+    first = lived(rank_of(quiet, "ir"), order(tmp_path))
+    rank = rank_of(folder, "ir", lambda generation, step: steps.append(step))
+    steps = []
+    rank.leaving = True
+    with pytest.raises(GenerationEnds):
+        lived(rank, order(tmp_path, 2))
+    assert max(steps) < 10
+    second = lived(rank_of(folder, "ir"), order(tmp_path, 3))
+    one, other = (load_exported(r.model_path).state_dict() for r in (first, second))
+    assert same(one, other)
+
+
+def test_a_plan_is_made_of_a_profile_and_kept(run):
+    folder = run("ahd", devices=2)
+    rank = rank_of(folder, "ahd")
+    cutting = cut(rank)
+    path = rank.folder / "plan.json"
+    chosen = rank._planned(profile(0.1, 0.1, 0.2), None, path, cutting)
+    assert isinstance(chosen, ExecutionPlan)
+    assert chosen.name == "ahd"
+    (told,) = of_kind(folder, "plan")
+    assert told["ideal_s"] == {"load": 0.0005, "teacher": 0.2, "student": 0.2}
+    assert rank._planned(None, None, path, cutting) == chosen  # the one that was kept
+    assert len(of_kind(folder, "plan")) == 1
+
+
+def test_too_little_memory_is_an_answer_for_all_ranks(run):
+    rank = rank_of(run("ahd", devices=2), "ahd")
+    small = replace(profile(0.1, 0.1, 0.2), memory_bytes=(1.0, 1.0))
+    found = rank._planned(small, None, rank.folder / "plan.json", cut(rank))
+    assert isinstance(found, NoPlan)
+    assert "fits into the memory" in str(found)
+
+
+def test_a_plan_that_steps_do_not_bear_out_is_changed(run):
+    """The profile says that the last block is half of the work, and the first two are all."""
+    folder = run("ahd", devices=2)
+    rank = rank_of(folder, "ahd")
+    cutting = cut(rank)
+    chosen = rank._planned(
+        profile(0.5, 0.5, 1.0, fewer=1.0), None, rank.folder / "plan.json", cutting
+    )
+    (plan,) = chosen.plans
+    took = [
+        DeviceTook(device=d, teacher=s, student=s, all_reduce=0.0)
+        for d, s in ((0, 4.0), (1, 0.01))
+    ]
+    assert plan.stages[0].blocks == range(2)  # both of them on one device
+    other = rank._replanned(chosen, cutting, took, 8.0)
+    assert [stage.stop for stage in other.plans[0].stages] == [1, 3]
+    assert "by what steps took" in other.why
+    kept = json.loads((rank.folder / "plan.json").read_text())
+    assert kept["programme"]["why"] == other.why
+    assert len(of_kind(folder, "plan")) == 2
+    # A session that goes on with a kept plan has nothing to hold it against.
+    assert rank_of(folder, "ahd")._replanned(chosen, cutting, took, 2.0) is None
+
+
+def test_a_kept_profile_is_taken_or_it_is_said_why_not(run, tmp_path):
+    folder = run()
+    rank = rank_of(folder)
+    of = identity_of(rank.spec, cut(rank), rank.setup.data)
+    assert rank._kept_profile(of) is None  # measure
+    own = folder.path / "profile.json"
+    planning.write_profile(profile(0.1, 0.1, 0.1), of, own)
+    assert rank._kept_profile(of).devices == ("cpu", "cpu")
+    why = rank._kept_profile(replace(of, batch=7))
+    assert "another batch (48, here 7)" in why
+    given = rank_of(run("tr", f"method.profile={tmp_path}/none.json", name="b"))
+    assert "There is no profile at" in given._kept_profile(of)
+    with pytest.raises(BadInput, match="There is no profile at"):
+        lived(given, order(tmp_path))
+
+
+class Steps:
+    def __init__(self, *step_s):
+        self.step_s = list(step_s)
+
+
+@pytest.mark.parametrize(("measured", "warned"), [(0.11, False), (0.5, True), (0.05, True)])
+def test_a_prediction_far_off_is_worth_a_warning(run, measured, warned):
+    folder = run()
+    rank = rank_of(folder)
+    plan = ExecutionPlan("tr", (), 0.1, "")
+    rank._compare(plan, Steps())  # no step was measured
+    assert not of_kind(folder, "plan_measured")
+    rank._compare(plan, Steps(measured, measured, 9.0))
+    (told,) = of_kind(folder, "plan_measured")
+    assert (told["predicted_s"], told["measured_s"]) == (0.1, measured)
+    warnings = of_kind(folder, "warning")
+    assert bool(warnings) == warned
+    if warned:
+        assert (
+            f"A step took {1e3 * measured:.1f} ms, 100.0 ms were" in warnings[0]["message"]
+        )
+
+
+def test_a_source_that_waits_stops_alone_only_where_no_step_comes(run, monkeypatch):
+    stop, beats, now = [], [], [100.0]
+    rank = BlockRank(run(), "tr/seed0", lambda *b: beats.append(b), lambda: bool(stop))
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("kdlab.methods.blockwise.rank.time", clock)
+    rank._pulse(2, 8)
+    assert not rank._waits(2)
+    stop.append("asked")
+    assert not rank._waits(2)  # all stop together at a step soon
+    now[0] += 5.1
+    assert rank._waits(2)
+    assert beats == [(2, 8)] * 4
+
+
+def test_spans_are_told_after_every_epoch_and_drawn_once(run):
+    folder = run()
+    rank = rank_of(folder)
+    (rank.folder / "plan.json").write_text(json.dumps({"ideal_s": {"load": 0.1}}))
+    spans = [Span(0, "load", 3, 10.0, 10.5), Span(0, "teacher", 3, 10.5, 10.75)]
+    rank._write_trace(spans)
+    drawn = (rank.folder / "gantt.png").stat().st_mtime_ns
+    rank._write_trace(spans[1:])
+    assert (rank.folder / "gantt.png").stat().st_mtime_ns == drawn
+    first, second = of_kind(folder, "trace")
+    assert first["spans"] == [[0, "load", 3, 0.0, 0.5], [0, "teacher", 3, 0.5, 0.75]]
+    assert second["spans"] == [[0, "teacher", 3, 0.0, 0.25]]
+
+
+class Told(Exception):
+    """What a loop was to be told."""
+
+
+@pytest.mark.parametrize(
+    ("plan", "words", "asks"),
+    [("ahd", [], True), ("ahd", ["method.replan=false"], False), ("tr", [], False)],
+)
+def test_only_a_searched_plan_is_held_against_its_steps(
+    run, tmp_path, monkeypatch, plan, words, asks
+):
+    def loop(job):
+        raise Told(job)
+
+    monkeypatch.setattr("kdlab.methods.blockwise.rank.BlockwiseLoop", loop)
+    rank = rank_of(run(plan, *words), plan)
+    chosen = ExecutionPlan(plan, (pipeline(48, [3], [1]),), 0.1, "")
+    with pytest.raises(Told) as told:
+        rank._train(order(tmp_path), cut(rank), CPU, chosen)
+    (job,) = told.value.args
+    assert (job.replan is not None) == asks
+    assert job.programme is chosen
+    assert not job.leave()
+    rank.saving = True
+    assert job.leave()
+
+
+@pytest.mark.parametrize(
+    ("serve", "rate", "served", "why"),
+    [
+        ("when_it_pays", 1e6, 2, "pays"),
+        ("when_it_pays", 10.0, 0, "does not pay"),
+        ("always", 10.0, 2, "as told"),
+    ],
+)
+def test_the_planner_serves_blocks_where_it_pays_and_says_why(
+    run, serve, rate, served, why
+):
+    prefix = (
+        f"method.prefix={{blocks: 2, serve: {serve}, source: {{type: cluster/served}}}}"
+    )
+    folder = run("tr", prefix, "teacher_pool={type: cluster/local_pool}", devices=2)
+    rank = rank_of(folder)
+    supply = PoolSupply(2, rate, 1e-6)
+    chosen = rank._planned(
+        profile(0.1, 0.1, 0.1), supply, rank.folder / "plan.json", cut(rank)
+    )
+    assert chosen.served == served
+    assert why in chosen.why
+    assert serve == "always" or "rows/s" in chosen.why
+    (told,) = of_kind(folder, "plan")
+    assert told["programme"]["served"] == served
