@@ -17,9 +17,13 @@ from tests_support import free_port
 
 import kdlab
 from kdlab.cluster.wires.security import Tls
+from kdlab.config.home import runs_folder
 from kdlab.run import reach
+from kdlab.tracking import store
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(
+    "every port of every kind of run is tried, and the run is real"
+)
 
 STRANGER = Path(__file__).with_name("stranger.py").read_text()
 NOBODY = 65534
@@ -63,11 +67,17 @@ class Stranger:
         self.attempts, self.breaches, self.programs = 0, [], set()
 
     def attack(self, port=0, pid=0, program="", files=()):
+        self.begin(port, pid, files)
+        self.end(program)
+
+    def begin(self, port=0, pid=0, files=()):
         order = {"port": port, "pid": pid, "dask": self.dask, "cert": self.certificate}
         if self.user is not None and pid:
             order["files"] = [str(path) for path in files]
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
+
+    def end(self, program=""):
         found = json.loads(self.process.stdout.readline())
         self.attempts += found["attempts"]
         self.breaches += [f"{program} {breach}" for breach in found["breaches"]]
@@ -135,33 +145,53 @@ def students_of(run):
     }
 
 
-def attacked_until_its_end(run, stranger):
+def attacked_until_its_end(run, *strangers):
     """Every port as it appears, again and again; bytes that the attacked grew meanwhile."""
     seen, most = set(), 0
     while run.state in ("starting", "running"):
         processes = tree_of(run.status.pid)
         if not seen:  # what lies there, though nobody may listen yet
-            stranger.attack(0, run.status.pid or 0, "", belongings_of(run, processes))
+            all_attack(strangers, 0, run.status.pid or 0, "", run, processes)
         for port, pid, words in ports_of(processes):
             program = reach.program_of(words)
             before = memory_of({pid: psutil.Process(pid)}) if pid in processes else 0
             with contextlib.suppress(psutil.Error):
-                stranger.attack(port, pid, program, belongings_of(run, processes))
+                all_attack(strangers, port, pid, program, run, processes)
                 if (port, pid) in seen:  # at the first time it may just begin its work
                     most = max(most, memory_of({pid: psutil.Process(pid)}) - before)
             seen.add((port, pid))
     return most
 
 
+def all_attack(strangers, port, pid, program, run, processes):
+    """At the same time."""
+    files = list(belongings_of(run, processes))
+    for stranger in strangers:
+        stranger.begin(port, pid, files)
+    for stranger in strangers:
+        stranger.end(program)
+
+
+TWO_METHODS = {
+    "ma_dnn": {"aggregation": {"type": "train/aggregation/model_average", "tau": 4}},
+    "ec_dnn": {
+        "aggregation": {
+            "type": "train/aggregation/ensemble",
+            "tau": 8,
+            "compression": {"type": "train/compression/distillation", "p_iterations": 2},
+        }
+    },
+}
 RUNS = {
     "served": ["smoke/served", "train.epochs=100"],
     "ranks": [
         "smoke/in_process",
-        "train.epochs=20",
+        "train.epochs=12",
         "aggregation.type=train/aggregation/all_reduce",
     ],
-    "pipeline": ["smoke/blockwise", "train.epochs=30"],
-    "ensemble": ["smoke/ensemble", "train.epochs=6"],  # files: its workers do not listen
+    "pipeline": ["smoke/blockwise", "train.epochs=20"],
+    # Files: its workers do not listen.
+    "ensemble": ["smoke/ensemble", "train.epochs=6", {"method.compare": TWO_METHODS}],
 }
 PROGRAMS = {
     "served": {"teacher_server", "scheduler_process"},
@@ -169,20 +199,21 @@ PROGRAMS = {
     "pipeline": {"rank"},
     "ensemble": {""},
 }
+# Another user; and the same one, who knows no secret: a program that was tricked.
+USERS = {"served": (NOBODY, None)}
 
 
-@pytest.mark.parametrize(
-    ("kind", "user"), [*((kind, NOBODY) for kind in RUNS), ("served", None)]
-)
-def test_no_stranger_gets_into_a_run(kind, user, strangers, kdlab_home, elsewhere):
-    """Another user; and the same one, who knows no secret: a program that was tricked."""
-    stranger = strangers(user)
+@pytest.mark.parametrize("kind", RUNS)
+def test_no_stranger_gets_into_a_run(kind, strangers, kdlab_home, elsewhere):
+    attackers = [strangers(user) for user in USERS.get(kind, (NOBODY,))]
     attacked = kdlab.load(*RUNS[kind]).start(lambda line: None)
-    most = attacked_until_its_end(attacked, stranger)
+    most = attacked_until_its_end(attacked, *attackers)
     assert attacked.wait().state == "finished"
-    assert stranger.breaches == []
+    for stranger in attackers:
+        assert stranger.breaches == []
+        tried = {name.rpartition(".")[2] for name in stranger.programs}
+        assert tried >= PROGRAMS[kind]
     assert most < MOST_MB * 2**20
-    assert {name.rpartition(".")[2] for name in stranger.programs} >= PROGRAMS[kind]
     if kind == "served":  # its last bits depend on which teacher answers when
         result = attacked.status.result
         assert (result["samples_lost"], result["samples_repeated"]) == (0, 0)
@@ -198,10 +229,13 @@ def test_no_stranger_gets_into_a_sweep(strangers, kdlab_home, elsewhere):
     sweep = kdlab.sweep(
         {
             "experiment": "smoke/served",
-            "overrides": {"train.epochs": 20},
+            "overrides": {"train.epochs": 25},
+            "confirm": None,
+            "tracking": {"enabled": False},
             "space": {"train.lr": {"low": 0.01, "high": 0.1}},
             "objectives": [{"metric": "validation_top1"}],
-            "trials": 4,
+            "trials": 3,
+            "jobs": 1,
         },
         say=lambda line: None,
     )
@@ -214,7 +248,9 @@ def test_no_stranger_gets_into_a_sweep(strangers, kdlab_home, elsewhere):
 
 def test_no_stranger_gets_into_mlflow(strangers, kdlab_home, elsewhere):
     stranger = strangers()
-    kdlab.load("smoke/none", "tracking.enabled=true").start(lambda line: None).wait()
+    runs_folder().mkdir(parents=True)
+    kept = store.client(f"sqlite:///{runs_folder() / 'mlflow.db'}")
+    kept.log_param(kept.create_run(kept.create_experiment("mine")).info.run_id, "lr", 0.1)
     port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", "kdlab", "ui", "--port", str(port)],
