@@ -8,7 +8,7 @@ import sys
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests_support import examples
+from tests_support import examples, until
 
 import kdlab
 from kdlab.errors import BadInput, ClusterError, KdlabError, RunFailed
@@ -140,6 +140,29 @@ def test_whatever_is_damaged_no_command_fails_for_another_run(two, kdlab_cli, da
             _ = run.result
     finally:
         path.write_bytes(raw)
+
+
+@pytest.mark.processes("whoever is first makes the run that all read")
+def test_of_a_run_that_trained_all_but_what_is_damaged_can_be_read(taught, copied):
+    run, result = copied(taught), taught.result
+    (run.path / "status.json").write_text("{")
+    until(lambda: run.state == "finished")  # it has just ended: its processes are gone soon
+    found = kdlab.attach(run.id).result  # as the log tells
+    assert found["runs"] == result["runs"]
+    assert len(run.examine(most=10).ids) == 10
+    whole = (run.path / "spec.yaml").read_text()
+    (run.path / "spec.yaml").write_text("{[")
+    with pytest.raises(BadInput, match=r"spec\.yaml in .* is damaged"):
+        run.examine()
+    assert kdlab.attach(run.id).result["runs"] == result["runs"]
+    (run.path / "spec.yaml").write_text(whole)
+    weights = run.path / "members" / "in_process" / "seed0" / "student.safetensors"
+    *before, last = weights.read_bytes()
+    weights.write_bytes(bytes([*before, last ^ 1]))
+    images = run.test_images(1)
+    with pytest.raises(KdlabError, match=r"student\.safetensors has sha256"):
+        run.predict(images)
+    assert run.predict(images, member="none/seed0")
 
 
 def test_a_tracking_that_failed_is_said(two, kdlab_cli):
