@@ -16,7 +16,6 @@ from kdlab.simulate.edl_dist import EdlDist, Fleet, Move, PoolCase
 from kdlab.simulate.pool_simulation import Simulation
 from kdlab.simulate.profile import RateProfile
 
-
 # Rates are those of the whole simulation to a hundredth long before its end.
 STEPS = f"steps={examples(400, quick=100)}"
 
