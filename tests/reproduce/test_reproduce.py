@@ -20,7 +20,7 @@ from kdlab.reproduce.table import MeasuredRow, Row, printed
 NAMES = sorted(known())
 # These simulate hundreds of teachers: 20 s and a minute.
 LONG = {
-    "edl_dist/fig6": pytest.mark.slow("hundreds of teachers are simulated"),
+    "edl_dist/fig6": (pytest.mark.slow, pytest.mark.nightly),
     "edl_dist/table5": (pytest.mark.slow, pytest.mark.nightly),
 }
 DEAR = ("ec_dnn/fig5", "edl_dist/table2", "edl_dist/table3", "pipe_bd/fig4")
