@@ -44,7 +44,11 @@ def cases():
 
 @cache
 def cases_of(path):
-    return list(_cases(tree(path), place(path), (), _bound(path)))
+    shared = [_bound(conftest) for conftest in reversed(_conftests(path))]
+    known = {
+        name: node for bound in (*shared, _bound(path)) for name, node in bound.items()
+    }
+    return list(_cases(tree(path), place(path), (), known))
 
 
 def _cases(node, name, marks, known):
@@ -55,7 +59,21 @@ def _cases(node, name, marks, known):
             yield from _cases(child, f"{name}::{child.name}", marks + own, known)
         elif isinstance(child, ast.FunctionDef) and child.name.startswith("test"):
             own, some = _marks(child.decorator_list, known)
+            for values in _values_of_fixtures(child, known):
+                each = [_inner_marks([value], known) for value in values]
+                some += tuple(mark for marks_of_one in each for mark in marks_of_one)
+                if all(each):  # so is the test, at least as the first value is
+                    own += tuple(each[0])
             yield Case(f"{name}::{child.name}", child, marks + own, some)
+
+
+def _values_of_fixtures(test, known):
+    """Values of each fixture that it takes, where there are several."""
+    for argument in test.args.args:
+        for made in getattr(known.get(argument.arg), "decorator_list", ()):
+            for keyword in getattr(made, "keywords", ()):
+                if keyword.arg == "params" and isinstance(keyword.value, ast.List):
+                    yield keyword.value.elts
 
 
 def _file_marks(node, known):

@@ -74,16 +74,33 @@ ALL = [pytest.param(3, marks=pytest.mark.slow("three of them")), *values()]
 
 @pytest.mark.parametrize("n", ALL)
 def test_it(n): pass
+
+@pytest.fixture(params=["threads", pytest.param("processes", marks=pytest.mark.nightly)])
+def wherever(request): pass
+
+def test_there(wherever): pass
+
+@pytest.fixture(params=[
+    pytest.param(1, marks=pytest.mark.processes("one")),
+    pytest.param(2, marks=pytest.mark.nightly),
+])
+def ranks(request): pass
+
+def test_ranks(ranks): pass
 """
 
 
 def test_marks_of_values_may_be_made_by_the_file(read):
-    (case,) = read(MADE).values()
+    case, there, ranks = read(MADE).values()
     assert {(m.name, m.reason) for m in case.for_some} == {
         ("slow", "three of them"),
         ("nightly", ""),
     }
     assert not case.has("slow", "nightly")
+    assert there.for_some == (suite.Mark("nightly"),)
+    assert not there.has("nightly")
+    assert ranks.has("processes")  # whatever its value is, it starts some
+    assert not ranks.has("nightly")
 
 
 def test_a_file_of_whole_tests_shows_no_module(read):
