@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY := true
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: demo quick test test-slow nightly fuzz faults lint types layers docs format clean
+.PHONY: demo quick test test-slow nightly fuzz lint types layers docs format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/kdlab run quickstart
@@ -23,36 +23,37 @@ quick: lint types layers
 test: lint types layers
 	$(BIN)/python -m pytest -m "not slow and not nightly" -q $(SIDE) --costs build/costs/test.csv
 
+# First steps, a comparison, a pipeline.
+FEW := 01_first_student 03_soft_labels_compared 05_blockwise_pipeline
 # Whole runs, a browser, notebooks, docs; what needs a Debian package is installed by .ci/run.
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "slow and not nightly" -q $(SIDE) --costs build/costs/slow.csv
-	$(MAKE) notebooks
+	$(MAKE) notebooks NOTEBOOKS="$(FEW)"
 	$(BIN)/mkdocs build --strict --quiet
 
-# Run in copies, whose outputs the docs show: what they claim, they assert.
+# Run in copies, whose outputs the docs show: what they claim, they assert. All of them, or
+# NOTEBOOKS="01_first_student ..."
 .PHONY: notebooks
 notebooks: $(VENV)/.dev
 	rm -rf build/notebooks && mkdir -p build && cp -r notebooks build/notebooks
-	$(BIN)/python -m pytest --nbmake --overwrite --nbmake-timeout=1200 -q $(SIDE) build/notebooks
+	$(BIN)/python -m pytest --nbmake --overwrite --nbmake-timeout=1200 -q $(SIDE) \
+	  $(if $(NOTEBOOKS),$(NOTEBOOKS:%=build/notebooks/%.ipynb),build/notebooks)
 
 # Nightly: 20,000 hostile configs, with the time and memory of each.
 fuzz: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python tests/fuzz/nightly.py 20000 $$(date +%j)
 
-# What says little that the rest does not say and takes long: benches, hundreds of teachers,
-# all examples of what CI tries some of.
-nightly: fuzz faults
-	EXAMPLES=nightly $(BIN)/python -m pytest -m "nightly or tiered" -q --durations=10 $(SIDE)
+# What says little that the rest does not say and takes long: benches, storms of hundreds of
+# faults, hundreds of teachers, all examples of what CI tries some of.
+nightly: fuzz
+	FAULTS=200 EXAMPLES=nightly $(BIN)/python -m pytest -m "nightly or tiered" -q $(SIDE) --costs build/costs/nightly.csv
+	$(MAKE) notebooks
 
 # The 50 dearest tests of the last `make test test-slow`, kept.
 .PHONY: costs
 costs: build/costs/test.csv build/costs/slow.csv
 	$(BIN)/python tests/cpu_seconds.py $^ > build/costs.csv
 	mv build/costs.csv tests/costs.csv
-
-# Nightly: five times as many faults in one run as in CI, of ranks and of all kinds.
-faults: $(VENV)/.dev
-	FAULTS=200 $(BIN)/python -m pytest -m slow -q tests/run/test_all_faults.py tests/run/test_run_faults.py -k faults_
 
 # The newest versions that the bounds of pyproject.toml allow become those that CI has.
 .PHONY: constraints newest

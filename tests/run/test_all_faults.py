@@ -13,8 +13,8 @@ from kdlab.events.log import select
 from kdlab.experiment.folder import ENDED
 from kdlab.run.handle.run import resume
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # slow: `make faults` asks for it
-FAULTS = int(os.environ.get("FAULTS", "40"))  # `make faults`: 200
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+FAULTS = int(os.environ.get("FAULTS", "40"))  # `make nightly`: 200
 KINDS_HERE = [kind for kind in KINDS if not kind.endswith("_rank")]  # it has none
 
 

@@ -15,7 +15,7 @@ from kdlab.events.log import read_all, select
 from kdlab.run.handle.run import resume
 
 until = partial(tests_support.until, every_s=0.0005)  # a checkpoint takes some milliseconds
-FAULTS = int(os.environ.get("FAULTS", "40"))  # `make faults`: 200
+FAULTS = int(os.environ.get("FAULTS", "40"))  # `make nightly`: 200
 
 
 def losses(run):
