@@ -159,7 +159,7 @@ def same(one, two, tolerance=0.0):
             ), (key, float((a[key].double() - b[key].double()).abs().max()))
 
 
-@pytest.mark.processes
+@pytest.mark.processes("two ranks in processes, each with torch")
 def test_relaying_between_processes_is_bit_identical_to_one_process(tmp_path):
     expected = one_after_another(norm=True, steps=STEPS)
     found, parts = trained(pipeline(BATCH, [1, 4], [1, 1]), tmp_path)
