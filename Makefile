@@ -7,6 +7,8 @@ SIDE ?= -n 2 --dist worksteal
 # The versions that CI has. `make newest` does without.
 CONSTRAINTS ?= --constraint constraints.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Compiled once: without, each of hundreds of processes compiles all of kdlab.
+unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
 export NO_MKDOCS_2_WARNING := 1
 
@@ -17,7 +19,7 @@ demo: $(VENV)/.demo
 
 # After each edit: all that needs no process. -n 2, as most of it computes.
 quick: lint types layers
-	EXAMPLES=quick $(BIN)/python -m pytest -m "not slow and not processes and not nightly" --no-processes -q -n 2
+	EXAMPLES=quick $(BIN)/python -m pytest -m "not long and not slow and not processes and not nightly" --no-processes -q -n 2
 
 # With the processes that only processes can show.
 test: lint types layers
@@ -36,7 +38,7 @@ test-slow: $(VENV)/.dev
 .PHONY: notebooks
 notebooks: $(VENV)/.dev
 	rm -rf build/notebooks && mkdir -p build && cp -r notebooks build/notebooks
-	$(BIN)/python -m pytest --nbmake --overwrite --nbmake-timeout=1200 -q $(SIDE) \
+	$(BIN)/python -m pytest -p nbmake --nbmake --overwrite --nbmake-timeout=1200 -q $(SIDE) \
 	  $(if $(NOTEBOOKS),$(NOTEBOOKS:%=build/notebooks/%.ipynb),build/notebooks)
 
 # Nightly: 20,000 hostile configs, with the time and memory of each.

@@ -140,6 +140,7 @@ MACHINES = KubernetesMachines(
 )
 
 
+@pytest.mark.long
 def test_dasks_operator_takes_the_manifest():
     files = importlib.resources.files("dask_kubernetes.operator")
     found = files / "deployment/helm/dask-kubernetes-operator/crds/daskcluster.yaml"

@@ -77,6 +77,7 @@ EMPTY = {"none": np.zeros((0, 7), np.float32)}
 
 
 @given(st.lists(st.integers(0, 9_600), max_size=12).map(sorted))
+@pytest.mark.long
 def test_a_stream_that_is_torn_anywhere_gives_the_same_frames(cuts):
     sent = [SMALL, LARGE, {}, EMPTY, SMALL]
     data = b"".join(framed({"number": n}, **arrays) for n, arrays in enumerate(sent))

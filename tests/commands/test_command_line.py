@@ -131,6 +131,7 @@ def test_what_is_not_there_is_said_with_the_nearest_and_is_exit_code_2(
     assert out == ""
 
 
+@pytest.mark.long
 def test_data_is_looked_at_and_a_broken_image_is_exit_code_1(kdlab_cli, elsewhere):
     code, out, _ = kdlab_cli("data", "data/digits_tiny", "--json")
     assert code == 0

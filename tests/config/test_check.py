@@ -140,6 +140,7 @@ LEGAL = {
 
 
 @pytest.mark.parametrize("method", LEGAL)
+@pytest.mark.long
 def test_pairs_of_source_and_aggregation(elsewhere, method):
     """Every legal one builds with every source; the others say why not."""
     from kdlab.config import source_index

@@ -37,6 +37,7 @@ def test_a_folder_without_a_seal_is_none(tmp_path):
     max_examples=500,
 )
 @given(st.data())
+@pytest.mark.long
 def test_every_damage_is_noticed(folder, data):
     name = data.draw(st.sampled_from(["inputs.npy", "labels.npy", META]))
     path = folder / name

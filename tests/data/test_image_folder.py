@@ -138,6 +138,7 @@ def test_numbers_that_no_rule_covers_are_refused(tmp_path, values, words):
         ImageFolder(root=str(tmp_path), size=4).load()
 
 
+@pytest.mark.long
 def test_a_file_too_large_for_an_image_is_refused_before_it_is_unpacked(tmp_path):
     path = tmp_path / "bomb.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

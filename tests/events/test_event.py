@@ -32,6 +32,7 @@ st.register_type_strategy(str, _TEXT)
 @pytest.mark.parametrize("name", kinds())
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=20)
 @given(st.data())
+@pytest.mark.long
 def test_every_kind_is_read_back_as_it_was_written(name, data):
     kind = kinds()[name]
     spread = {}

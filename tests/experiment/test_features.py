@@ -187,6 +187,7 @@ def are_kept(run, in_process, *words):
     assert first[0] > losses_of(without, "cached")[0]
 
 
+@pytest.mark.long
 def test_features_are_kept_as_soft_labels_are(in_process):
     are_kept(in_process, in_process, "smoke/cached")
 

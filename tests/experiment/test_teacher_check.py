@@ -54,6 +54,7 @@ def renamed(state):
     return state
 
 
+@pytest.mark.long
 def test_the_bundled_teacher_is_what_its_card_says(clothes, bundled):
     events = []
     found = check_teacher(PreparedTeachers((bundled,)), clothes, "cpu", 256, events.append)
@@ -75,6 +76,7 @@ def test_the_bundled_teacher_is_what_its_card_says(clothes, bundled):
     assert "guessing 15.6 %" in event.text()
 
 
+@pytest.mark.long
 def test_a_measure_is_kept_and_a_damaged_one_is_made_anew(kdlab_home, few_clothes, bundled):
     teacher = PreparedTeachers((bundled,))
     first = measured(teacher, few_clothes, "cpu", 256)
@@ -86,6 +88,7 @@ def test_a_measure_is_kept_and_a_damaged_one_is_made_anew(kdlab_home, few_clothe
         assert measured(teacher, few_clothes, "cpu", 256) == first
 
 
+@pytest.mark.long
 def test_one_that_knows_nothing_is_said(tmp_path, few_clothes, bundled):
     torch.manual_seed(0)
     fresh = CifarResNet(depth=14, width=(16, 32, 64, 96)).architecture(10, 3)
@@ -100,6 +103,7 @@ def test_one_that_knows_nothing_is_said(tmp_path, few_clothes, bundled):
         check_teacher(refused, few_clothes, "cpu", 256, events.append)
 
 
+@pytest.mark.long
 def test_classes_in_another_order_are_recognised(tmp_path, few_clothes, bundled):
     state = renamed(load_file(bundled.weights))
     teacher = foreign(tmp_path / "w.safetensors", state, bundled)
@@ -113,6 +117,7 @@ def test_classes_in_another_order_are_recognised(tmp_path, few_clothes, bundled)
     assert "another order" in events[-1].message
 
 
+@pytest.mark.long
 def test_a_run_shows_its_foreign_teacher(tmp_path, here, bundled):
     run = kdlab.load(
         "clothes/quickstart",
@@ -132,6 +137,7 @@ def test_a_run_shows_its_foreign_teacher(tmp_path, here, bundled):
     assert len(seen.top_disagreements(3).lines) == 3
 
 
+@pytest.mark.long
 def test_a_teacher_of_other_classes_is_found_by_what_it_says(here):
     """Names alone say nothing: the same classes may be numbers there and words here."""
     run = kdlab.load(
@@ -144,6 +150,7 @@ def test_a_teacher_of_other_classes_is_found_by_what_it_says(here):
     assert "no more of this data than a guess" in warning.message
 
 
+@pytest.mark.long
 def test_teachers_are_weighed_class_by_class_by_what_validation_says(
     tmp_path, few_clothes, bundled
 ):
@@ -170,6 +177,7 @@ def of_state(path, bundled, state):
 
 @pytest.mark.parametrize("seed", range(examples(6, ci=2, quick=1)))
 @pytest.mark.tiered
+@pytest.mark.long
 def test_of_teachers_that_know_different_classes_each_is_heard_about_its_own(
     tmp_path, few_clothes, bundled, seed
 ):
@@ -187,6 +195,7 @@ def test_of_teachers_that_know_different_classes_each_is_heard_about_its_own(
     assert both > mean + 10
 
 
+@pytest.mark.long
 def test_who_says_one_class_of_everything_is_no_expert_of_it(
     tmp_path, few_clothes, bundled
 ):

@@ -42,6 +42,7 @@ def test_overrides(overrides):
 
 @settings(PATIENT, max_examples=examples(1000))
 @given(damaged())
+@pytest.mark.long
 def test_damaged_configs(tmp_path, raw):
     path = tmp_path / "it.yaml"
     path.write_bytes(raw)
@@ -79,6 +80,7 @@ def test_names_that_no_file_can_have(name):
 
 
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+@pytest.mark.long
 def test_each_hostile_value(value):
     answered(kdlab.load, "quickstart", f"train.lr={value}")
     answered(kdlab.load, "quickstart", f"data={value}")

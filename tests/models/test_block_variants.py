@@ -167,6 +167,7 @@ def test_all_are_measured_where_one_is_shown():
         ("resnet18", ("layer1", "layer2")),
     ],
 )
+@pytest.mark.long
 def test_networks_of_timm_have_stand_ins(variant, cuts):
     of = TimmModel(variant=variant)
     blocks = variant_blocks(BlockLibrary(of=of, cuts=cuts).architecture(5, 3))

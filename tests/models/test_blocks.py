@@ -29,6 +29,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.long
 def test_blocks_one_behind_the_other_are_the_network(name):
     torch.manual_seed(0)
     net = NETWORKS[name]()

@@ -51,6 +51,7 @@ def test_their_first_scores_are_neither_nothing_nor_huge():
 
 
 @pytest.mark.parametrize("kind", [NetworkInNetwork, GoogLeNet])
+@pytest.mark.long
 def test_the_mean_image_becomes_part_of_the_weights(kind, tmp_path):
     torch.manual_seed(0)
     images = np.random.default_rng(0).integers(0, 256, (50, 3, 32, 32), np.uint8)

@@ -134,6 +134,7 @@ QUICK = [engine for engine in installed("cpu") if engine.name != "compiled"]
 
 
 @pytest.mark.parametrize("engine", QUICK, ids=lambda engine: engine.label)
+@pytest.mark.long
 def test_each_answers_outside_of_inference_mode(engine, monkeypatch):
     """Whichever is fastest on this machine: the one who asks need not know how it was made."""
     # The one that was tried, however fast this machine is at the moment.
@@ -145,6 +146,7 @@ def test_each_answers_outside_of_inference_mode(engine, monkeypatch):
     assert furthest < 1e-2
 
 
+@pytest.mark.long
 def test_every_engine_of_this_machine_agrees_or_says_why_not():
     assert {"folded", "folded-planar"} <= {e.name for e in QUICK}
     model = network()

@@ -22,6 +22,7 @@ CUTS = ("features.3", "features.7")
 
 
 @pytest.mark.parametrize(("last", "count"), [(False, 2), (True, 3)])
+@pytest.mark.long
 def test_it_puts_out_what_the_blocks_put_out(tmp_path, last, count):
     torch.manual_seed(0)
     whole = network().build(7, 3).eval()

@@ -30,6 +30,7 @@ def test_fields_come_with_ranges_choices_and_words():
     assert whole["train"].default["epochs"] == 10
 
 
+@pytest.mark.long
 def test_cards_and_components_that_fit(elsewhere):
     shelf = form.CardChoices()
     models = [(c.how, c.name) for c in shelf.fitting(ModelSpec)]
@@ -120,6 +121,7 @@ def test_what_cannot_be_read_is_not_started(elsewhere):
     assert builder.experiment.spec.seeds == (0, 1)
 
 
+@pytest.mark.long
 def test_a_path_a_list_of_teachers_and_a_second_save(elsewhere):
     two = [{"use": "teachers/digits_tiny"}, {"use": "teachers/digits_tiny_mobile"}]
     source = yaml.safe_load(kdlab.load("smoke/in_process").yaml())
@@ -163,6 +165,7 @@ class Started:
         return self
 
 
+@pytest.mark.long
 def test_it_starts_what_it_shows_and_shows_the_run(elsewhere, monkeypatch):
     started = []
     monkeypatch.setattr(
@@ -208,10 +211,12 @@ def edited(name):
 
 # One of each method; a form takes a third of a second to make.
 @pytest.mark.parametrize("name", ["quickstart", "smoke/blockwise", "smoke/ensemble"])
+@pytest.mark.long
 def test_a_config_is_edited_as_it_is(elsewhere, name):
     edited(name)
 
 
+@pytest.mark.long
 def test_all_configs_are_drafts_without_a_fault(elsewhere):
     for name in configs():
         draft = Draft(name)

@@ -33,6 +33,7 @@ SIMULATED = [
 
 
 @pytest.mark.parametrize("name", SIMULATED)
+@pytest.mark.long
 def test_what_is_promised_of_a_simulation_holds(name, elsewhere):
     (result,) = reproduce(name, measures=False)
     asked = [row for row in result.rows if row.spec.simulated]
@@ -114,6 +115,7 @@ def test_shares_have_the_names_of_their_rows():
 @pytest.mark.parametrize(
     "card_name", sorted(n for n in folders.names("registry") if n.startswith("results/"))
 )
+@pytest.mark.long
 def test_a_kept_result_is_of_its_card_and_has_its_numbers(card_name):
     path, name = folders.find("registry", card_name), card_name.removeprefix("results/")
     kept, spec = construct(KeptResult, compose_card(f"results/{name}")), card(name)[1]
@@ -132,6 +134,7 @@ def test_a_kept_result_is_of_its_card_and_has_its_numbers(card_name):
     )  # where somebody's images are is nobody's business
 
 
+@pytest.mark.long
 def test_from_the_command_line(kdlab_cli, elsewhere):
     code, out, _ = kdlab_cli("reproduce")
     assert code == 0
@@ -205,6 +208,7 @@ def test_accuracies_are_measured_and_drawn(elsewhere, kdlab_home):
     assert {p.name for p in result.files} >= {"result.json", "table.md", "curves.png"}
 
 
+@pytest.mark.long
 def test_a_variant_stands_where_a_source_does(here, elsewhere, kdlab_home):
     spec = Trained(
         experiment="smoke/in_process",

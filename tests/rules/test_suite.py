@@ -147,7 +147,8 @@ def test_what_tests_share_counts_by_what_is_used_of_it(read, tmp_path):
 
 def test_tests_have_the_names_that_pytest_gives_them(request):
     here = {item.nodeid.split("[")[0] for item in request.session.items}
-    assert here <= suite.cases().keys()
+    machines = {name for name in here if name.endswith("::runTest")}  # of Hypothesis
+    assert here - machines <= suite.cases().keys()
 
 
 def test_circles_are_found_whole():

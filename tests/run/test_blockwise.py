@@ -266,6 +266,7 @@ def test_a_search_finds_a_network_and_trains_it(wherever, kdlab_cli, kdlab_home,
     ],
     ids=lambda w: w[-1] if isinstance(w, list) else None,
 )
+@pytest.mark.long
 def test_refused(kdlab_cli, elsewhere, words, message):
     code, _, err = kdlab_cli("run", "smoke/blockwise", *words)
     assert code == 2, err

@@ -25,6 +25,7 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
+@pytest.mark.long
 def test_a_folder_of_photos(photos, kdlab_home, kdlab_cli, tmp_path):
     page = tmp_path / "sheet.html"
     code, out, _ = kdlab_cli("data", str(photos), "size=70", "--html", str(page))
@@ -39,6 +40,7 @@ def test_a_folder_of_photos(photos, kdlab_home, kdlab_cli, tmp_path):
     assert "<a>" not in text
 
 
+@pytest.mark.long
 def test_what_is_broken_or_double_is_named(photos, kdlab_home, kdlab_cli):
     first, *_ = sorted(photos.glob("train/*/*.png"))
     copy = photos / "test" / first.parent.name / "copy.png"
@@ -55,6 +57,7 @@ def test_what_is_broken_or_double_is_named(photos, kdlab_home, kdlab_cli):
     assert "views/s" not in out  # it would end at the broken one: nothing was measured
 
 
+@pytest.mark.long
 def test_small_sets_are_looked_at_as_they_are_decoded(kdlab_home, kdlab_cli):
     code, out, _ = kdlab_cli("data", "data/digits")
     assert code == 0
@@ -62,6 +65,7 @@ def test_small_sets_are_looked_at_as_they_are_decoded(kdlab_home, kdlab_cli):
     assert out.count("\n") > 12  # ten classes
 
 
+@pytest.mark.long
 def test_a_config_has_data_too(kdlab_home):
     assert look_at("smoke/none", "augment.flip=true").data.augment.flip
 

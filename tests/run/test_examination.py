@@ -92,6 +92,7 @@ def test_names_of_classes_are_shown_as_text(digits):
     assert found.calibration()["teacher"] == expected_calibration_error(said, found.labels)
 
 
+@pytest.mark.long
 def test_the_registry_is_browsable(elsewhere):
     assert "losses/hinton" in kdlab.registry
     assert "teachers/digits_resnet" in list(kdlab.registry)

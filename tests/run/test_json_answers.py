@@ -21,6 +21,7 @@ def answer(kdlab_cli):
     return ask
 
 
+@pytest.mark.long
 def test_what_there_is(kdlab_home, elsewhere, answer):
     found = answer("list", "losses")
     assert set(found) == {"kinds"} <= documented("kdlab list")

@@ -137,6 +137,7 @@ def test_from_photos_to_a_prediction(photos, kdlab_cli):
     assert student(shown).rows == run.predict(shown).rows
 
 
+@pytest.mark.long
 def test_files_are_not_written_over(photos, quick_machine):
     wishes = Wishes(data="photos", minutes=0.05, student="timm/resnet10t")
     made = new("mine", wishes)
@@ -166,6 +167,7 @@ def test_wishes_that_cannot_be_granted(photos, measured, wishes, words):
     assert not (photos.parent / "configs").exists()
 
 
+@pytest.mark.long
 def test_a_teacher_with_weights_is_not_trained(photos, quick_machine):
     wishes = Wishes(
         data="photos", minutes=0.05, teacher="timm/resnet10t", weights="w.safetensors"
@@ -175,6 +177,7 @@ def test_a_teacher_with_weights_is_not_trained(photos, quick_machine):
     assert "recipe" not in chosen
 
 
+@pytest.mark.long
 def test_published_weights_where_the_hub_answers(photos, quick_machine, monkeypatch):
     class Hub(http.server.BaseHTTPRequestHandler):
         def do_HEAD(self):
@@ -213,6 +216,7 @@ def test_distil_is_the_same_in_python(photos, measured):
     assert any("student   models/cifar_resnet" in line for line in said)
 
 
+@pytest.mark.long
 def test_what_a_run_would_take(elsewhere, kdlab_cli, quick_machine):
     code, out, err = kdlab_cli("run", "quickstart", "train.epochs=1", "--dry-run", "--json")
     assert code == 0, err

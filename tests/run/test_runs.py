@@ -41,6 +41,7 @@ def here(elsewhere, monkeypatch):
     monkeypatch.setattr("kdlab.run.handle.run.spawn", RunsHere(monkeypatch))
 
 
+@pytest.mark.long
 def test_run_json_has_the_keys_and_counts(run_json, here):
     result = run_json("smoke/in_process", "tracking.enabled=false")
     assert set(result) >= KEYS
@@ -338,6 +339,7 @@ def test_the_student_loads_without_kdlab(run_json, kdlab_cli, here, elsewhere, m
 
 
 @pytest.mark.parametrize("to", ["safetensors", "torch"])
+@pytest.mark.long
 def test_a_kdlab_student_loads_with_the_printed_lines(run_json, kdlab_cli, here, to):
     result = run_json("smoke/none", "tracking.enabled=false", "train.epochs=1")
     _, out, _ = kdlab_cli("export", result["run_id"], "--to", to, "--out", f"sub/s.{to}")

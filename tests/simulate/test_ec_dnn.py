@@ -55,6 +55,7 @@ def test_where_the_link_decides():
 
 
 @pytest.mark.parametrize("name", ["ec_dnn/crossover", "ec_dnn/imagenet"])
+@pytest.mark.long
 def test_cards(name):
     report, table = simulate(name)
     figures = {f["name"]: f["value"] for f in report["figures"]}

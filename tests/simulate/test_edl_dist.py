@@ -38,6 +38,7 @@ def test_throughput_is_linear_below_n_and_flat_above():
 
 
 @pytest.mark.parametrize("table", ["table2", "table3"])
+@pytest.mark.long
 def test_the_tables_of_unlike_machines_are_predicted(table):
     found = figures(table)
     ratios = [v for k, v in found.items() if "_over_published/" in k]
@@ -66,6 +67,7 @@ def test_the_papers_policy_takes_more_teachers_than_the_guarded_one():
     assert paper["teachers_used/40 free"] > guarded["teachers_used/40 free"]
 
 
+@pytest.mark.long
 def test_kills_lose_and_repeat_nothing():
     steps = examples(60, quick=10)
     found = figures("scale614x32", f"steps={steps}", "kill_share=0.5")
@@ -126,10 +128,12 @@ def calm_and_churned(**churn):
     return churned.samples_per_second / calm.samples_per_second
 
 
+@pytest.mark.long
 def test_churn_of_one_join_and_one_loss_a_second_costs_nothing():
     assert calm_and_churned(lose_every_s=1.0, join_every_s=1.0) >= 0.95
 
 
+@pytest.mark.long
 def test_spot_machines_that_say_goodbye_leave_nothing_to_send_twice():
     moves = tuple(
         Move(at_s=float(s), lose=2, join=2, notice_s=3.0) for s in range(5, 60, 5)

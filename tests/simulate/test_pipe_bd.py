@@ -137,6 +137,7 @@ def test_figure_6_small_batches_gain_more():
     assert min(gains) > 2
 
 
+@pytest.mark.long
 def test_from_4_to_64_devices_a_step_gets_shorter_until_one_block_is_left():
     figures, _ = values("pipe_bd/scale64")
     for link in ("PCIe", "network"):

@@ -69,6 +69,7 @@ def ask(guarded):
         {"query": "token="},
     ],
 )
+@pytest.mark.long
 def test_who_does_not_know_the_token_gets_nothing(ask, knows):
     status, headers = ask("/api/2.0/mlflow/experiments/search", **knows)
     assert status == 401

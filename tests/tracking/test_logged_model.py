@@ -25,6 +25,7 @@ def logged(runs, tmp_path):
     return client, run, model, runs / "artifacts" / "models" / name / "artifacts"
 
 
+@pytest.mark.long
 def test_a_model_is_an_output_of_the_run_that_trained_it(logged):
     client, run, model, _ = logged
     assert (model.name, model.source_run_id) == ("none-seed0", run)

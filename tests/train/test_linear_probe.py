@@ -107,6 +107,7 @@ def test_a_layer_without_bias_gets_one():
     assert isinstance(Normalised(layer, [0.5], [0.5], 2).net, torch.nn.Linear)
 
 
+@pytest.mark.long
 def test_an_experiment_with_a_probed_teacher_can_be_estimated(
     kdlab_home, elsewhere, monkeypatch
 ):

@@ -31,6 +31,7 @@ WORDS = [
 
 @pytest.mark.parametrize("words", WORDS, ids=str)
 @pytest.mark.parametrize("stop_after", [3, 7])
+@pytest.mark.long
 def test_a_resume_is_exact(samples, tmp_path, words, stop_after):
     whole, record = make(samples, tmp_path / "whole", **words)
     expected = whole.run(source(samples, tmp_path))

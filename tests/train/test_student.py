@@ -51,6 +51,7 @@ def test_learns_and_accounts_for_every_sample(samples, tmp_path):
 
 
 @pytest.mark.parametrize("stop_after", [3, 5, 8])
+@pytest.mark.long
 def test_a_resumed_training_equals_an_uninterrupted_one(samples, tmp_path, stop_after):
     """Same losses to the last bit, dropout-free model, stopped inside and between epochs."""
     whole, record = make(samples, tmp_path / "whole")
@@ -72,6 +73,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(samples, tmp_path, stop_
 
 
 @pytest.mark.parametrize("file", ["state.safetensors", "state.json", "meta.json"])
+@pytest.mark.long
 def test_from_a_damaged_checkpoint_it_goes_on_exactly_from_the_one_before(
     samples, tmp_path, file
 ):

@@ -135,7 +135,7 @@ def test_a_result_is_found_by_the_name_of_the_study(sweep):
     assert attach_sweep("small").result == attach_sweep().result == {"study": "small"}
     assert sweep.name == "sweeps/small"
     with pytest.raises(NotFoundError, match="Nearest: small"):
-        attach_sweep("smal")
+        attach_sweep("smol")
 
 
 def test_the_best_is_saved_under_a_name_that_is_free(sweep, elsewhere):

@@ -17,6 +17,7 @@ from kdlab.tuning.trial_messages import TrialOrder
 from kdlab.tuning.trial_worker import simulate
 
 
+@pytest.mark.long
 def test_a_simulated_sweep_leaves_its_best_as_a_card_and_its_pictures(elsewhere):
     few = {key: SIMULATED["space"][key] for key in ("cases.0.teachers", "lt")}
     inside = SweepFromInside(SIMULATED, simulated, space=few)

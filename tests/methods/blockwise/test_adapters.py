@@ -21,6 +21,7 @@ from kdlab.models.timm import TimmModel
         ("convnext_femto", "convnext_atto", ["stages.0", "stages.1"], 64, (48, 40)),
     ],
 )
+@pytest.mark.long
 def test_blocks_of_other_widths_meet_and_are_one_network(
     teacher, student, cuts, size, kinds
 ):

@@ -116,6 +116,7 @@ CHOICE = [
 ]
 
 
+@pytest.mark.long
 def test_stand_ins_are_chosen_for_the_budget_and_put_together(training_of, digits):
     data, _ = digits
     training = training_of(*CHOICE)
@@ -141,6 +142,7 @@ def test_stand_ins_are_chosen_for_the_budget_and_put_together(training_of, digit
     assert len(training_of.told) == told
 
 
+@pytest.mark.long
 def test_what_is_trained_on_is_no_student_yet(training_of, digits):
     data, _ = digits
     training = training_of(*CHOICE, "method.fine_tune={epochs: 1}")

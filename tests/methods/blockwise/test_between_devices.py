@@ -1,5 +1,6 @@
 """What devices tell each other: sums some steps later, whole blocks, and who has which."""
 
+import pytest
 import torch
 from small_pipelines import CPU, cutting, job, programme, weights
 from student_loops import Recorder
@@ -155,6 +156,7 @@ def test_a_device_alone_has_no_link_to_measure():
     assert links == {kind_of(CPU): DeviceLink(overlap=0.0)}
 
 
+@pytest.mark.long
 def test_sharing_is_measured_on_copies_where_it_can_be():
     cuts = [cutting() for _ in range(2)]
     before = weights(cuts[0])

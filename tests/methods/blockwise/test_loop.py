@@ -56,6 +56,7 @@ def quiet(samples, tmp_path):
 
 
 @pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.long
 def test_a_pipeline_trains_what_one_device_does_to_the_last_bit(
     samples, tmp_path, quiet, devices
 ):
@@ -85,6 +86,7 @@ def test_what_is_saved_names_every_block_and_the_plan(samples, tmp_path):
 
 
 @pytest.mark.parametrize("mix", [None, InputMixing(most=0.8, after=0.0)])
+@pytest.mark.long
 def test_stopped_at_a_step_it_goes_on_there(samples, tmp_path, mix):
     quiet, _ = trained(samples, tmp_path / "q", 2, mix=mix)
     recorders, folder = [Recorder(stop_after=1), Recorder()], tmp_path / "stopped"
@@ -101,6 +103,7 @@ def test_stopped_at_a_step_it_goes_on_there(samples, tmp_path, mix):
     assert (resumed["step"], resumed["rolled_back"]) == (saved.step, 0)
 
 
+@pytest.mark.long
 def test_who_leaves_has_all_save_and_end_this_generation(samples, tmp_path, quiet):
     """Asked of one of two, which is not the master."""
     steps, folder = [], tmp_path / "left"
@@ -129,6 +132,7 @@ class Asked(Steering):
             self.values, self.wants_checkpoint = dict(self.given), self.save
 
 
+@pytest.mark.long
 def test_a_pause_changes_nothing_and_is_told(samples, tmp_path, quiet):
     recorders = [Recorder(), Recorder()]
     found, _ = trained(samples, tmp_path / "paused", 2, recorders, steering=Asked(4))
@@ -139,6 +143,7 @@ def test_a_pause_changes_nothing_and_is_told(samples, tmp_path, quiet):
     assert not recorders[1].events
 
 
+@pytest.mark.long
 def test_a_rate_that_is_changed_holds_on_all_devices(samples, tmp_path, quiet):
     recorders, loops = [Recorder(), Recorder()], []
     steering = Asked(2, {LR_FACTOR: 0.5})
@@ -162,6 +167,7 @@ def test_a_loss_that_is_no_number_ends_it(samples, tmp_path):
         trained(samples, tmp_path / "m", 2, recipe={"lr": 1e30})
 
 
+@pytest.mark.long
 def test_another_plan_is_taken_between_epochs_with_all_saved(samples, tmp_path, quiet):
     """The master is asked with what each device took; all leave with its answer."""
     other, asked, folder = programme(2, name="ahd"), [], tmp_path / "m"
@@ -182,6 +188,7 @@ def test_another_plan_is_taken_between_epochs_with_all_saved(samples, tmp_path, 
     assert same(found, quiet)
 
 
+@pytest.mark.long
 def test_the_last_steps_of_each_epoch_are_traced(samples, tmp_path):
     traces = []
     trained(samples, tmp_path / "m", 2, on_trace=traces.append)

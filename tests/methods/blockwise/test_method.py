@@ -109,6 +109,7 @@ def test_a_spec_that_cannot_be_is_refused(elsewhere, words, message):
     ],
     ids=lambda w: w[-1] if isinstance(w, list) else None,
 )
+@pytest.mark.long
 def test_what_data_and_models_do_not_allow_is_found_before_a_start(
     elsewhere, words, message
 ):

@@ -158,6 +158,7 @@ def test_the_whole_is_as_fast_as_asked_for_even_if_its_parts_are_not_all_of_it()
 
 @pytest.mark.parametrize("beside", [0.1, 0.3, 0.4, 0.48])
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.long
 def test_what_parts_do_not_take_does_not_cost_the_best_choice(beside, seed):
     """Much of a network's time may be no part of it; the choice is as good as can be had."""
     rng = random.Random(seed)

@@ -146,6 +146,7 @@ def test_a_generation_measures_plans_trains_and_tells(run, tmp_path):
     assert len(of_kind(folder, "plan")) == len(of_kind(folder, "note")) == 1
 
 
+@pytest.mark.long
 def test_a_rank_that_leaves_saves_and_the_next_generation_ends_alike(run, tmp_path):
     quiet, folder = run("ir"), run("ir", name="b")
     first = lived(rank_of(quiet, "ir"), order(tmp_path))

@@ -214,6 +214,7 @@ HYBRID = {
 
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("plan", HYBRID.values(), ids=HYBRID)
+@pytest.mark.long
 def test_hybrid_plans_equal_the_whole_batch_in_double_precision(norm, plan):
     expected = one_after_another(norm, steps=1, dtype=torch.float64)
     blocks, parts = trained(plan, norm=norm, steps=1, dtype=torch.float64)
@@ -230,6 +231,7 @@ def test_a_shared_stage_between_processes_equals_the_whole_batch(tmp_path):
     same(blocks, expected, tolerance=1e-6)
 
 
+@pytest.mark.long
 def test_without_synchronised_norm_a_shared_stage_differs():
     """So the option does something, and the test above could fail."""
     plan = internal_relaying(BATCH, 4, 2)

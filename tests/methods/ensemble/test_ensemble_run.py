@@ -259,6 +259,7 @@ def rivals(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.long
 def test_every_rival_leaves_a_student_and_a_global_model(rivals, name):
     folder, outcome, result = rivals[name]
     assert result.lost == result.repeated == 0

@@ -98,6 +98,7 @@ def test_ecd_026_e_dnn_is_independent_trainings(digits, tmp_path):
     assert [look.iterations for look in outcome.looks] == [4, 8, 12]
 
 
+@pytest.mark.long
 def test_ec_dnn_learns_and_keeps_its_books(digits, tmp_path):
     spec, table = ec(60, 15, p_iterations=5)
     case = Case(digits, tmp_path, spec, table, 3, epochs=20)
@@ -185,6 +186,7 @@ def averaged(data):
 
 
 @pytest.mark.parametrize("kind", ["ensemble", "average"])
+@pytest.mark.long
 def test_within_a_round_the_global_model_is_what_a_communication_would_have_given(
     digits, tmp_path, kind
 ):
@@ -308,6 +310,7 @@ def stopped_cases():
 
 
 @pytest.mark.parametrize(("kind", "keep_every_s"), stopped_cases())
+@pytest.mark.long
 def test_a_resumed_training_ends_as_an_undisturbed_one(
     digits, tmp_path, kind, keep_every_s
 ):
@@ -340,6 +343,7 @@ LOOKED_AT = {
 
 
 @pytest.mark.parametrize("kind", LOOKED_AT)
+@pytest.mark.long
 def test_a_look_is_not_lost_by_a_stop_behind_it(digits, tmp_path, kind):
     spec, table = LOOKED_AT[kind]
 
@@ -382,6 +386,7 @@ class Losing(WorkersHere):
 
 
 @pytest.mark.parametrize("at", range(1, 6))
+@pytest.mark.long
 def test_whatever_a_lost_worker_was_doing_the_round_goes_on(digits, tmp_path, at):
     spec, table = ec(30, 10, p_iterations=3)
     case = Case(digits, tmp_path, spec, table, 3)
@@ -408,6 +413,7 @@ def comings_back():
 
 
 @pytest.mark.parametrize(("spec", "at"), comings_back())
+@pytest.mark.long
 def test_a_worker_that_comes_back_remembers_what_the_others_do(digits, tmp_path, spec, at):
     """Whatever it was doing: in the end all have the same global model."""
     case = Case(digits, tmp_path, spec, timetable_of(spec, 20, 4), 3)

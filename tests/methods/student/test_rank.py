@@ -75,6 +75,7 @@ def group(folder, tmp_path, generation=1, world=2, beat=lambda rank, step: None)
     return found
 
 
+@pytest.mark.long
 def test_a_rank_alone_needs_no_group_and_says_that_it_lives(run, tmp_path):
     beats = []
     rank = Rank(run(), MEMBER, lambda generation, step: beats.append((generation, step)))
@@ -86,6 +87,7 @@ def test_a_rank_alone_needs_no_group_and_says_that_it_lives(run, tmp_path):
     assert beats[-1] == (3, 10)
 
 
+@pytest.mark.long
 def test_asked_to_leave_it_saves_and_another_goes_on(run, tmp_path):
     quiet, folder = run(), run(name="b")
     Rank(quiet, MEMBER, lambda *beat: None).generation(order(tmp_path))

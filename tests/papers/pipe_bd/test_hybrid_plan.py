@@ -234,6 +234,7 @@ def many(blocks, devices, kinds):
 
 
 @pytest.mark.parametrize("kinds", [1, 2])
+@pytest.mark.long
 def test_64_blocks_on_64_devices(kinds):
     costs = many(64, 64, kinds)
     found = best_plan(costs)

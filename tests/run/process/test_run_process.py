@@ -79,6 +79,7 @@ def same(run, whole):
 
 
 @pytest.mark.parametrize("step", [1, EPOCH, 12])
+@pytest.mark.long
 def test_a_soft_stop_saves_and_a_resume_is_exact(here, whole, step):
     here.stop = after(step)
     run = started()
@@ -93,6 +94,7 @@ def test_a_soft_stop_saves_and_a_resume_is_exact(here, whole, step):
 
 
 @pytest.mark.parametrize(("step", "saved"), [(2, 0), (7, 5), (EPOCH + 5, 10)])
+@pytest.mark.long
 def test_a_killed_run_goes_on_from_its_checkpoint_and_ends_the_same(
     here, whole, step, saved
 ):
@@ -130,6 +132,7 @@ def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
     assert resumed["step"] == 5
 
 
+@pytest.mark.long
 def test_a_stop_between_two_trainings_keeps_the_first(here):
     here.stop = lambda folder: any(select(folder.events, "member_done"))
     run = started("compare=[none, in_process]", source="in_process")
@@ -151,6 +154,7 @@ def test_a_loss_that_is_no_number_ends_it_with_the_remedy(here):
 
 
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.4, 0.6, 0.8, 0.95])
+@pytest.mark.long
 def test_wherever_it_is_full_the_run_says_so_and_goes_on_exactly(
     here, whole, monkeypatch, share
 ):
@@ -165,6 +169,7 @@ def test_wherever_it_is_full_the_run_says_so_and_goes_on_exactly(
     same(run, whole)
 
 
+@pytest.mark.long
 def test_a_teacher_of_which_all_checkpoints_are_damaged_is_begun_anew_when_told(
     here, kdlab_home
 ):

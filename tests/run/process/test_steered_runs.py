@@ -98,6 +98,7 @@ def test_paused_it_stands_still_is_saved_and_goes_on(user):
     assert sorted(e.step for e in steps(run.folder)) == list(range(1, last(run) + 1))
 
 
+@pytest.mark.long
 def test_a_pause_changes_nothing_of_what_is_learned(user):
     quiet = started("train.epochs=3")
 
@@ -144,6 +145,7 @@ def test_numbers_change_from_the_next_step_on(user):
 
 
 @pytest.mark.parametrize("temperature", [4.0, 1.0])
+@pytest.mark.long
 def test_the_loss_itself_turns(user, temperature):
     """Setting what holds already changes no step; another value changes the next."""
     quiet = started("train.epochs=1", source="in_process")
