@@ -272,6 +272,7 @@ def test_pods_follow_the_demand_through_kubernetes_api(kubernetes):
     assert "daskclusters/teachers" not in kubernetes.objects
 
 
+@pytest.mark.long
 def test_what_kubernetes_refuses_is_said_with_what_to_look_at(kubernetes):
     pods = KubernetesPods(MACHINES, "teachers")
     del kubernetes.objects["daskworkergroups/teachers-default"]  # no operator there

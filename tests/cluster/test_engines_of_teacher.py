@@ -67,6 +67,7 @@ def serve(teacher, requests=12):
             teacher.in_use._preparing.join()
 
 
+@pytest.mark.long
 def test_slow_ones_are_prepared_once_there_is_work_and_the_next_teacher_begins_with_the_best(
     arrive,
 ):
@@ -87,6 +88,7 @@ def test_slow_ones_are_prepared_once_there_is_work_and_the_next_teacher_begins_w
     assert ("slow" in prepared) == (best == "slow fp32")
 
 
+@pytest.mark.long
 def test_a_memory_that_real_requests_contradict_is_forgotten(arrive):
     found, _ = arrive(("quick", scores, False), ("slow", wrong, True))
     serve(found)  # the slow one is refused, and remembered as refused

@@ -181,6 +181,7 @@ def test_no_memory_is_taken_for_a_body_that_is_only_announced(monkeypatch):
 
 
 @given(st.binary(max_size=200), st.integers(0, 60))
+@pytest.mark.long
 def test_noise_never_raises_out_of_the_protocol(noise, place):
     """A flipped byte of a frame either still is a frame or ends the connection."""
     data = bytearray(framed({"number": 1}, **SMALL))

@@ -421,6 +421,7 @@ def test_retired_closes_once_the_last_answer_is_there():
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_an_idle_connection_is_closed_and_a_used_one_is_not(monkeypatch):
     """Its reader's machine may be gone without a word; so may those of 127 others."""
     monkeypatch.setattr(label_wire, "_IDLE_S", 0.3)

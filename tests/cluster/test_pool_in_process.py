@@ -20,6 +20,8 @@ from kdlab.testing import check_source, replay
 # (epoch, batch) of what a recorded reader sends.
 SENT = r'"is": "Send", "of": \{"part": \{"is": "Part", "of": \[(\d+), (\d+)'
 
+pytestmark = pytest.mark.long  # whole pools
+
 
 def train(source, epochs, act=lambda epoch, number: None):
     ids = []
@@ -60,7 +62,6 @@ def states(pool):
         ("value_float32", "full", "any"),
     ],
 )
-@pytest.mark.long
 def test_every_form_conforms_and_is_the_teachers_own(
     pool_here, served_here, teacher, digits, inputs, replies, order
 ):
@@ -254,7 +255,6 @@ def test_a_killed_teacher_costs_no_sample(pool_here, served_here):
 
 
 @pytest.mark.parametrize("order", ["any", "strict"])
-@pytest.mark.long
 def test_what_a_silent_teacher_owes_is_asked_of_another(pool_here, served_here, order):
     pool = pool_here(teachers=2)
     source, samples, events = served_here(
@@ -396,7 +396,6 @@ def test_a_teacher_that_joins_is_used(pool_here, served_here):
 
 
 @pytest.mark.parametrize("order", ["any", "strict"])
-@pytest.mark.long
 def test_a_killed_reader_is_started_again(pool_here, served_here, order):
     pool = pool_here(teachers=2)
     source, samples, events = served_here(pool, rate=1e9, epochs=10, ut=100, order=order)

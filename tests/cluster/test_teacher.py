@@ -156,6 +156,7 @@ def test_a_busy_scheduler_is_asked_again(pool_here, monkeypatch, caplog):
     assert caplog.text.count("not ready yet: nobody is there") == 3
 
 
+@pytest.mark.long
 def test_what_is_deployed_while_it_loads_is_what_it_serves(pool_here, deployment):
     """Each of several deployments follows while the one before is loaded."""
     pool = pool_here()

@@ -12,6 +12,7 @@ from kdlab.experiment.spec import ExperimentSpec
 WHOLE = ("kdlab.experiment.spec", "ExperimentSpec")
 
 
+@pytest.mark.long
 def test_all_components_have_the_fields_of_their_classes():
     for entry in source_index.index():
         name = entry.name.replace("/*", "/resnet18")

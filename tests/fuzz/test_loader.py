@@ -87,6 +87,7 @@ def test_each_hostile_value(value):
 
 
 @pytest.mark.parametrize("key", KEYS, ids=range(len(KEYS)))
+@pytest.mark.long
 def test_each_hostile_key(key):
     answered(kdlab.load, "quickstart", f"{key}=1")
 

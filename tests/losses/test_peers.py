@@ -19,6 +19,7 @@ from kdlab.train.teacher import frozen
     classes=st.integers(2, 12),
     scale=st.sampled_from([0.1, 1.0, 30.0]),
 )
+@pytest.mark.long
 def test_the_loss_is_theirs(name, seed, rows, classes, scale):
     pytest.importorskip("torchdistill")
     torch.manual_seed(seed)

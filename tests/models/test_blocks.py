@@ -87,6 +87,7 @@ def test_a_cut_through_a_skip_connection_names_it():
         (["layer1", "layer1.1"], "are the same place"),
     ],
 )
+@pytest.mark.long
 def test_cuts_that_cannot_be(names, why):
     with pytest.raises(ModelError, match=why):
         cut(NETWORKS["resnet18"](), names)

@@ -50,6 +50,7 @@ def network(name="resnet"):
     ],
 )
 @torch.inference_mode()
+@pytest.mark.long
 def test_folding_changes_no_answer(name):
     model = network(name)
     views = VIEWS if "vit" not in name else VIEWS.repeat(1, 1, 7, 7)[:2]

@@ -20,6 +20,7 @@ from kdlab.models.timm import TimmModel
         (TimmModel(variant="test_vit"), 64),
     ],
 )
+@pytest.mark.long
 def test_the_head_makes_the_same_logits_of_it(tmp_path, spec, width):
     from safetensors.torch import save_file
 

@@ -30,6 +30,7 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize(("spec", "millions"), PUBLISHED, ids=str)
+@pytest.mark.long
 def test_sizes_are_the_published_ones(spec, millions):
     model = spec.build(100, 3)
     assert parameters(model) / 1e6 == pytest.approx(millions, abs=0.006)

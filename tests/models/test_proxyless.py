@@ -66,6 +66,7 @@ def test_only_the_drawn_path_gets_a_gradient():
         assert block.alpha.grad is None
 
 
+@pytest.mark.long
 def test_gates_tell_which_of_two_paths_is_better():
     """Descent on the architecture finds the candidate that gives the wanted output."""
     torch.manual_seed(0)

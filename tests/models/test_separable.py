@@ -15,6 +15,7 @@ from kdlab.models.torchvision import TorchvisionModel
 ENDS = [f"features.{k}" for k in (2, 5, 9, 12, 16, 19, 22, 26, 29, 32, 36, 39)]
 
 
+@pytest.mark.long
 def test_thirteen_blocks_that_meet_without_adapters():
     teacher = cut(CifarVgg(depth=16).architecture(10, 3).eval(), ENDS)
     student = cut(Separable(of=CifarVgg(depth=16)).architecture(10, 3).eval(), ENDS)

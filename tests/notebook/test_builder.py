@@ -44,6 +44,7 @@ def test_cards_and_components_that_fit(elsewhere):
     assert "students/digits_small" not in names
 
 
+@pytest.mark.long
 def test_a_card_that_cannot_be_read_hides_nothing_else(elsewhere):
     (elsewhere / "registry" / "models").mkdir(parents=True)
     (elsewhere / "registry" / "models" / "broken.yaml").write_text("type: [")
@@ -85,6 +86,7 @@ def test_what_is_saved_is_short_and_runs_the_same(elsewhere):
             draft.save(name)
 
 
+@pytest.mark.long
 def test_dropdowns_and_fields_change_the_draft(elsewhere):
     builder = kdlab.load("quickstart", "train.epochs=3").edit()
     assert isinstance(builder, Builder)
@@ -110,6 +112,7 @@ def test_dropdowns_and_fields_change_the_draft(elsewhere):
     assert "cluster/emulated_pool" in str(builder.experiment.resolved["teacher_pool"])
 
 
+@pytest.mark.long
 def test_what_cannot_be_read_is_not_started(elsewhere):
     builder = kdlab.load("smoke/none").edit()
     builder.fields["seeds"].value = "[0, 1"
@@ -140,6 +143,7 @@ def test_a_path_a_list_of_teachers_and_a_second_save(elsewhere):
     assert "there already" in other.message.value
 
 
+@pytest.mark.long
 def test_overrides_are_not_written_into_and_keep_their_order(elsewhere):
     own = {"loss": {"type": "losses/hinton"}, "loss.temperature": 2.0}
     kdlab.load("smoke/in_process", own)
@@ -149,6 +153,7 @@ def test_overrides_are_not_written_into_and_keep_their_order(elsewhere):
     assert experiment.edit().experiment.hash == experiment.hash
 
 
+@pytest.mark.long
 def test_html_in_a_config_is_shown_as_text(elsewhere):
     builder = kdlab.load("smoke/none").edit()
     builder.set("tracking.experiment", "<script>alert(1)</script>")
@@ -178,6 +183,7 @@ def test_it_starts_what_it_shows_and_shows_the_run(elsewhere, monkeypatch):
     assert "started: 20261127-run" in builder.message.value
 
 
+@pytest.mark.long
 def test_what_cannot_be_started_is_said(elsewhere, monkeypatch):
     def refused(experiment):
         raise BadInput("no such data here")

@@ -37,6 +37,7 @@ def test_the_chosen_ones_are_marked_and_their_time_is_summed():
 @pytest.mark.parametrize(
     "options", [OPTIONS, OPTIONS[:1]]
 )  # a score of 0 on a log axis, too
+@pytest.mark.long
 def test_the_picture_of_a_choice_is_drawn(options, tmp_path):
     choice_picture(options, options[:1], [(0.5, 0.3), (2.0, 0.1)], tmp_path / "p.png")
     assert Image.open(tmp_path / "p.png").size == (1080, 504)
@@ -86,6 +87,7 @@ def test_eq_7_and_8_of_a_round():
 
 
 @pytest.mark.parametrize("looks", [LOOKS, LOOKS[2:]])
+@pytest.mark.long
 def test_local_models_are_drawn_with_and_without_a_compression(looks, tmp_path):
     local_curves(looks, tmp_path, "EC-DNN")
     assert Image.open(tmp_path / "curves.png").size == (840, 480)

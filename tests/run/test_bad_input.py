@@ -58,6 +58,7 @@ def refused(kdlab_cli, elsewhere, *words):
     ],
     ids=lambda w: w[-1] if isinstance(w, list) else None,
 )  # fmt: skip
+@pytest.mark.long
 def test_refused(kdlab_cli, elsewhere, words, message):
     err = refused(kdlab_cli, elsewhere, *words)
     assert message in err

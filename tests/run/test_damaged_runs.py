@@ -120,6 +120,7 @@ def test_what_it_was_made_of_is_named_when_damaged(two):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.data())
+@pytest.mark.long
 def test_whatever_is_damaged_no_command_fails_for_another_run(two, kdlab_cli, data):
     whole, damaged = two
     path = damaged.path / data.draw(st.sampled_from(FILES))

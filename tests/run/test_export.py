@@ -43,6 +43,7 @@ def kdlab_images():
     return own.inputs[own.test[:37]]
 
 
+@pytest.mark.long
 def test_what_says_something_else_is_refused(tmp_path, monkeypatch):
     model = PatchNet(patch=4, depth=1, width=8).build(5, 3).eval()
     images = np.random.default_rng(0).integers(0, 256, (6, 3, 8, 8), np.uint8)

@@ -161,6 +161,7 @@ def test_files_are_not_written_over(photos, quick_machine):
         ({"data": "photos", "teacher": 3}, "no network"),
     ],
 )
+@pytest.mark.long
 def test_wishes_that_cannot_be_granted(photos, measured, wishes, words):
     with pytest.raises(kdlab.KdlabError, match=words):
         new("mine", Wishes(**wishes))

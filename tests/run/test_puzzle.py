@@ -84,6 +84,7 @@ def test_a_library_is_distilled_chosen_from_and_trained_as_a_whole(
     assert result["samples_lost"] == result["samples_repeated"] == 0
 
 
+@pytest.mark.long
 def test_what_a_choice_cannot_be_is_found_before_or_said(kdlab_cli, elsewhere):
     words = [
         "student.type=models/block_library",

@@ -350,6 +350,7 @@ def test_a_kdlab_student_loads_with_the_printed_lines(run_json, kdlab_cli, here,
     assert names["model"](torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
+@pytest.mark.long
 def test_attach_ends_with_the_table(kdlab_cli, run_json, here):
     result = run_json("smoke/none", "tracking.enabled=false", "train.epochs=1")
     code, out, err = kdlab_cli("attach", result["run_id"])

@@ -46,6 +46,7 @@ def test_the_tables_of_unlike_machines_are_predicted(table):
     assert all(abs(ratio - 1) < 0.03 for ratio in ratios)
 
 
+@pytest.mark.long
 def test_what_is_no_evidence_is_not_called_a_prediction():
     def predicted(name):
         found = figures(name, "steps=40")
@@ -55,6 +56,7 @@ def test_what_is_no_evidence_is_not_called_a_prediction():
     assert predicted("table3") == {"12 cores"}
 
 
+@pytest.mark.long
 def test_table_3_uses_13_of_16_cores_as_n_says():
     assert figures("table3")["teachers_used/16 cores"] == 13
 
@@ -74,6 +76,7 @@ def test_kills_lose_and_repeat_nothing():
     assert found["samples_lost/614 teachers"] == found["samples_repeated/614 teachers"] == 0
 
 
+@pytest.mark.long
 def test_nobody_is_faster_than_its_teachers_together():
     """The defect D2: students used teachers that had been moved; 47.6 where 42.5 can be."""
     teacher = RateProfile(samples_per_second=42.5 / 77)
@@ -144,6 +147,7 @@ def test_spot_machines_that_say_goodbye_leave_nothing_to_send_twice():
 @pytest.mark.tiered
 @settings(max_examples=examples(60, ci=20, quick=2), deadline=None)
 @given(st.integers(0, 10**6))
+@pytest.mark.long
 def test_no_random_pool_stalls_oscillates_or_starves(seed):
     """Pools, students, batches, orders and links at random, machines that come and go.
 

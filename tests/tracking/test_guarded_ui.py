@@ -79,6 +79,7 @@ def test_who_does_not_know_the_token_gets_nothing(ask, knows):
 @pytest.mark.parametrize(
     "knows", [{"cookie": f"{COOKIE}={TOKEN}"}, {"authorization": f"Bearer {TOKEN}"}]
 )
+@pytest.mark.long
 def test_who_knows_it_is_passed_on(ask, knows):
     assert ask("/health", **knows)[0] == "passed"
 

@@ -35,6 +35,7 @@ def test_a_model_is_an_output_of_the_run_that_trained_it(logged):
     assert set(model.tags) == {"kdlab.version"}
 
 
+@pytest.mark.long
 def test_weights_and_what_they_are_lie_beside_each_other(logged):
     folder = logged[3]
     student = folder / "data" / "student"

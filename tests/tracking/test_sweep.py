@@ -144,6 +144,7 @@ def test_trials_under_way_are_followed_and_survive_the_writers_end(case):
 
 
 @pytest.mark.parametrize(("state", "status"), [("pruned", "KILLED"), ("failed", "FAILED")])
+@pytest.mark.long
 def test_how_a_trial_ended(case, state, status):
     case.starts()
     path = case.trial(0)

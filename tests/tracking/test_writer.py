@@ -67,6 +67,7 @@ def say(log, kind, **facts):
     log.emit(event(kind, **facts))
 
 
+@pytest.mark.long
 def test_images_that_are_watched_are_pictures_of_steps(folder):
     """Each look once, also when what was written last is read again."""
     strip = folder / "watched.png"
@@ -210,6 +211,7 @@ def test_follows_a_run_step_by_step_and_a_resumed_one_goes_on(folder):
     assert json.loads((folder / "tracking.json").read_text())["done"]
 
 
+@pytest.mark.long
 def test_what_a_resumed_run_trains_on_reaches_mlflow(folder):
     """The defect D1: the follower of a resumed run read that it was done, and ended."""
     tell(folder, ["served/seed0"], state="stopped")

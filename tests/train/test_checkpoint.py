@@ -153,6 +153,7 @@ def damage(draw, folder):
 @pytest.mark.tiered
 @settings(deadline=None, max_examples=examples(1000, ci=300))
 @given(st.data())
+@pytest.mark.long
 def test_any_damage_is_noticed_and_the_one_before_is_used(data):
     with TemporaryDirectory() as name:
         folder = Path(name)

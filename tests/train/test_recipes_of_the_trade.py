@@ -49,6 +49,7 @@ def test_a_resume_is_exact(samples, tmp_path, words, stop_after):
     assert all(torch.equal(ends[0][k], ends[1][k]) for k in ends[0])
 
 
+@pytest.mark.long
 def test_every_optimiser_that_is_offered_can_be_gone_on_with(samples, tmp_path):
     """One step each, through a checkpoint's tensors and JSON."""
     names = [name for name in known() if name.startswith("timm/")]

@@ -157,6 +157,7 @@ def test_a_loss_that_blows_up_ends_with_advice(samples, tmp_path):
     ],
     ids=str,
 )
+@pytest.mark.long
 def test_options_train(samples, tmp_path, recipe):
     loop, recorder = make(samples, tmp_path, epochs=2, **recipe)
     result = loop.run(source(samples, tmp_path))

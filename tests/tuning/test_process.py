@@ -101,6 +101,7 @@ def test_a_trial_trains_all_seeds_without_mlflow_of_its_own(here):
     assert inside.sweep.result["best"]["values"]["validation_top1"] == top1(spec)
 
 
+@pytest.mark.long
 def test_sqlite_and_a_time_limit(here):
     limits = {"storage": "sqlite", "time_limit_s": 1e-6, "trials": 5000}
     inside = SweepFromInside(SIMULATED, simulated, jobs=1, **limits)

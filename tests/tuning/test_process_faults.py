@@ -52,6 +52,7 @@ def killed_after(looks):
 MANY = {"trials": 16, "jobs": 2}
 
 
+@pytest.mark.long
 def test_a_driver_killed_at_any_moment_loses_nothing(here):
     """What was told stays told; trials under way are tried again; the number is kept."""
     chance, known = random.Random(5), {}

@@ -45,6 +45,7 @@ def whole(raw, channels=3):
     st.booleans(),
     st.integers(0, 2**32 - 1),
 )
+@pytest.mark.long
 def test_a_jpeg_is_decoded_to_the_bytes_of_pillow(
     height, width, sampling, quality, progressive, seed
 ):

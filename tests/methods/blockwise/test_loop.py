@@ -73,6 +73,7 @@ def test_a_pipeline_trains_what_one_device_does_to_the_last_bit(
     assert sum(last[:2]) < sum(first[:2])  # blocks learn their teacher's
 
 
+@pytest.mark.long
 def test_what_is_saved_names_every_block_and_the_plan(samples, tmp_path):
     trained(samples, tmp_path / "m", 2)
     found = newest(tmp_path / "m")
@@ -154,6 +155,7 @@ def test_a_rate_that_is_changed_holds_on_all_devices(samples, tmp_path, quiet):
     assert all(loop.control.lr_factor == 0.5 for loop in loops)
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_asked_for_is_written_in_the_epoch(samples, tmp_path):
     recorder = Recorder()
     trained(samples, tmp_path / "m", 1, [recorder], steering=Asked(2, save=True))

@@ -41,6 +41,7 @@ def table(rng, blocks, names):
     ]
 
 
+@pytest.mark.long
 def test_no_other_choice_within_the_budgets_is_better():
     """Three hundred random tables against a search of everything."""
     rng, none = random.Random(0), 0
@@ -213,6 +214,7 @@ def test_a_size_alone_takes_no_heed_of_time():
 @pytest.mark.parametrize(
     "name", ["folded", pytest.param("onnxruntime", marks=pytest.mark.slow("two exports"))]
 )
+@pytest.mark.long
 def test_what_takes_longer_is_seen_to(name):
     """Of 200 times the work; not how long, only which."""
     if name == "onnxruntime":

@@ -117,6 +117,7 @@ def of_kind(folder, kind):
     return list(select(folder.events, kind))
 
 
+@pytest.mark.long
 def test_a_generation_measures_plans_trains_and_tells(run, tmp_path):
     beats, folder = [], run()
     rank = rank_of(folder, beat=lambda *beat: beats.append(beat))
@@ -282,6 +283,7 @@ class Told(Exception):
     ("plan", "words", "asks"),
     [("ahd", [], True), ("ahd", ["method.replan=false"], False), ("tr", [], False)],
 )
+@pytest.mark.long
 def test_only_a_searched_plan_is_held_against_its_steps(
     run, tmp_path, monkeypatch, plan, words, asks
 ):
@@ -309,6 +311,7 @@ def test_only_a_searched_plan_is_held_against_its_steps(
         ("always", 10.0, 2, "as told"),
     ],
 )
+@pytest.mark.long
 def test_the_planner_serves_blocks_where_it_pays_and_says_why(
     run, serve, rate, served, why
 ):

@@ -167,6 +167,7 @@ def test_relaying_between_processes_is_bit_identical_to_one_process(tmp_path):
     assert "receive" in parts[1]
 
 
+@pytest.mark.long
 def test_relaying_with_and_without_a_barrier_is_bit_identical_to_one_process():
     expected = one_after_another(norm=True, steps=STEPS)
     plan = pipeline(BATCH, [1, 3, 4], [1, 1, 1])
@@ -179,6 +180,7 @@ def test_relaying_with_and_without_a_barrier_is_bit_identical_to_one_process():
     assert parts[1].count("barrier") == STEPS
 
 
+@pytest.mark.long
 def test_mixed_inputs_are_those_of_one_process():
     """The student's own outputs travel beside the teacher's, and the right rows take them."""
     plan = pipeline(BATCH, [1, 3, 4], [1, 1, 1])
@@ -196,6 +198,7 @@ UNEVEN = Plan(
 )
 
 
+@pytest.mark.long
 def test_mixed_inputs_of_shared_stages_equal_the_whole_batch():
     expected = one_after_another(True, 2, torch.float64, mixes=True)
     for plan in (UNEVEN, pipeline(BATCH, [4], [2])):

@@ -271,6 +271,7 @@ def test_every_rival_leaves_a_student_and_a_global_model(rivals, name):
     assert (folder / kept).is_file()
 
 
+@pytest.mark.long
 def test_rivals_exchange_what_they_say_they_do(rivals):
     sent = {
         name: result.figures["exchanged_bytes"] for name, (_, _, result) in rivals.items()

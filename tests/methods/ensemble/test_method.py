@@ -167,6 +167,7 @@ AVERAGED = (
 )
 
 
+@pytest.mark.long
 def test_a_member_is_trained_in_the_process_of_its_run(tmp_path):
     training, events, blocks = member_of(tmp_path, *AVERAGED, "method.final=validation")
     result = training.spec.method.train(training)
@@ -185,6 +186,7 @@ def test_a_member_is_trained_in_the_process_of_its_run(tmp_path):
     assert json.loads((training.folder / "direction.json").read_text())["round"] == 2
 
 
+@pytest.mark.long
 def test_processes_are_asked_for_unless_the_spec_says_otherwise(tmp_path, monkeypatch):
     """They are what chaos can hit."""
     made = []
@@ -225,6 +227,7 @@ def test_an_experiment_without_names_has_the_papers():
     assert asks.method.needs_pool(asks)
 
 
+@pytest.mark.long
 def test_two_or_more_are_drawn_side_by_side(tmp_path):
     training, _, _ = member_of(tmp_path, *AVERAGED)
     method, run = training.spec.method, training.run

@@ -161,6 +161,7 @@ class Everything:
 @pytest.mark.tiered
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("part", range(10))
+@pytest.mark.long
 def test_no_plan_is_better_than_the_planned_one(part, decoupled):
     """Up to a thousand tables with unlike devices, links and memory, for each kind of plan."""
     for seed in range(part, examples(1000, ci=300, quick=20), 10):

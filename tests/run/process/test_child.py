@@ -14,6 +14,7 @@ def folder(elsewhere):
     return found
 
 
+@pytest.mark.long
 def test_it_fills_its_folder_and_ends_with_the_code_of_the_status(folder):
     assert child.main(str(folder.path), lambda: False) == 0
     assert folder.raw_status().state == "finished"

@@ -109,6 +109,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_and_ends_the_same(
     assert [n for n in set(done) if done.count(n) == 2] == list(range(saved + 1, step + 1))
 
 
+@pytest.mark.long
 def test_killed_while_it_writes_a_checkpoint_it_goes_on_from_the_one_before(
     here, whole, monkeypatch
 ):
@@ -269,6 +270,7 @@ def tracked(here, monkeypatch):
     return said
 
 
+@pytest.mark.long
 def test_mlflow_follows_from_the_first_event_to_the_last(tracked, here):
     run = started("tracking.enabled=true", "train.epochs=1")
     assert run.state == "finished"
@@ -286,6 +288,7 @@ def test_of_a_run_that_is_stopped_nothing_is_drawn(tracked, here):
     assert run.state == "stopped"
 
 
+@pytest.mark.long
 def test_without_tracking_nobody_follows(tracked, here):
     run = started("train.epochs=1")
     assert tracked == ["finished"]
