@@ -1,6 +1,7 @@
 """Small things that several test modules need."""
 
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -58,16 +59,27 @@ def answers(url):
         return False
 
 
-# Below the ports that systems give to whoever asks for any, and other ones for each process
-# of tests: between looking and listening nobody else takes one.
-_PORTS = itertools.count(
-    20_000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
-)
+@functools.cache
+def _ports():
+    """Below those that systems give to whoever asks for any, others for each process of tests.
+
+    Between looking and listening nobody else takes one: a process holds its five hundred by a
+    name that the kernel forgets with it, and that sessions beside this one see, too.
+    """
+    for first in range(31_500, 19_999, -500):
+        held = socket.socket(socket.AF_UNIX)
+        try:
+            held.bind(f"\0kdlab-tests-ports-{first}")
+        except OSError:  # somebody else's
+            held.close()
+            continue
+        return held, itertools.count(first)
+    raise RuntimeError("24 processes of tests hold all ports")
 
 
 def free_port():
     """On loopback; nobody listens there."""
-    return next(port for port in _PORTS if not listens(port))
+    return next(port for port in _ports()[1] if not listens(port))
 
 
 def listens(port):
