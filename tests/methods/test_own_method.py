@@ -46,7 +46,7 @@ def events(folder, kind):
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
-@pytest.mark.processes
+@pytest.mark.processes("a package of its own, and a run of it")
 def test_it_runs_by_its_name(kdlab_home, package):
     done = kdlab("run", "again", "tracking.enabled=false", "--json")
     assert done.returncode == 0, done.stderr
