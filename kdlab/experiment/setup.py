@@ -162,6 +162,7 @@ class TrainingSetup:
 
     @cached_property
     def teacher_head(self) -> tuple[str, nn.Linear]:
+        """The teacher's last layer, and its name; ModelError where logits come from elsewhere."""
         return head_of(self.whole(), self.data)
 
     def samples(

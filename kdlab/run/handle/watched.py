@@ -51,7 +51,6 @@ def spawn(
 
 
 _children: dict[int, "subprocess.Popen[bytes]"] = {}  # so that none stays a zombie
-
 # How a notebook shows a run, a sweep, an experiment; kdlab/session.py fills it.
 viewers: dict[str, Callable[..., object]] = {}
 
