@@ -4,9 +4,9 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
 
 from kdlab.cluster.chaos import Target
+from kdlab.cluster.keeper import PoolKeeper
 from kdlab.cluster.local_pool import RunningLocalPool
 from kdlab.control.orders import AddTeacher, DrainTeacher, KillTeacher, Order, OrderReader
 from kdlab.events.event import Emit
@@ -36,16 +36,11 @@ class PoolOrders:
         self._read, self._since = OrderReader(path), since
         self._pool, self._emit = pool, emit
         self._targets, self._kill = targets, kill
-        self._closing = Event()
-        self._thread = Thread(target=self._follow, name="pool-orders", daemon=True)
+        self._keeper = PoolKeeper("orders", _TICK_S, self.look)
 
     def start(self) -> "PoolOrders":
-        self._thread.start()
+        self._keeper.start()
         return self
-
-    def _follow(self) -> None:
-        while not self._closing.wait(_TICK_S):
-            self.look()
 
     def look(self) -> None:
         """Carry out what is new."""
@@ -81,5 +76,4 @@ class PoolOrders:
         )
 
     def close(self) -> None:
-        self._closing.set()
-        self._thread.join()
+        self._keeper.close()

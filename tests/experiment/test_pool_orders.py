@@ -104,6 +104,6 @@ def test_an_order_that_fails_is_said_and_the_next_is_heard(case):
 def test_started_it_follows_until_it_is_closed(case, tmp_path, local_pool):
     events = []
     reader = PoolOrders(tmp_path / CONTROL, local_pool(), events.append, 0.0).start()
-    assert reader._thread.is_alive()
+    assert reader._keeper.is_alive()
     reader.close()
-    assert not reader._thread.is_alive()
+    assert not reader._keeper.is_alive()

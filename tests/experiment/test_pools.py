@@ -166,9 +166,9 @@ def test_orders_for_teachers_are_heard_while_a_pool_on_this_machine_is_up(
     pools, _, _ = pools_of()
     pools.whole()
     (orders,) = pools._orders
-    assert orders._thread.is_alive()
+    assert orders._keeper.is_alive()
     pools.close()
-    assert not orders._thread.is_alive()
+    assert not orders._keeper.is_alive()
 
 
 def test_ranks_are_started_here_unless_workers_are_named(pools_of):

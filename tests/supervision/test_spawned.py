@@ -25,7 +25,7 @@ STUDENT, BLOCKWISE = {"kdlab.methods.student.rank"}, {"kdlab.methods.blockwise.r
 ENSEMBLE = {"kdlab.methods.ensemble.rank"}
 SWEEP = {"kdlab.tuning.child", "kdlab.tuning.trial_worker"}
 EMULATED = {"kdlab.cluster.teachers.emulated_teachers"}
-# Started by benches, or by torchrun: tests/bench and tests/run/test_torchrun*.py have them.
+# Started by benches, or by torchrun: tests/bench and tests/run/test_run_faults.py have them.
 OTHERS = {"kdlab.cluster.reader.emulated_students", "kdlab.run.torchrun"}
 
 # Each Python reads this before anything else; a forked one does not.
