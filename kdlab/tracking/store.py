@@ -47,13 +47,15 @@ def make_sure_of(path: Path, make: Callable[[str], None] = _make) -> None:
             os.replace(path, aside)
         if not path.exists():
             new = path.with_name(f"{path.name}.new")
-            new.unlink(missing_ok=True)  # of somebody who was killed
+            for left in (new, new.with_name(f"{new.name}-journal")):  # by one who was killed
+                left.unlink(missing_ok=True)
             make(f"{_SQLITE}{new}")
             os.replace(new, path)
 
 
 def _is_half_made(path: Path) -> bool:
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as file:
+    # Not read-only: what a writer who was killed had begun is taken back by the next who opens it.
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as file:
         tables = {name for (name,) in file.execute("select name from sqlite_master")}
         runs = "runs" in tables and file.execute("select 1 from runs limit 1").fetchone()
         begun = any(name.startswith("_alembic_tmp") for name in tables)

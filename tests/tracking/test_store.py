@@ -92,6 +92,23 @@ def test_a_half_made_store_is_put_aside(tmp_path, caplog, empty_store):
     assert len(client(f"sqlite:///{path}").search_experiments()) == 2  # kept from now on
 
 
+def test_what_a_killed_writer_had_begun_is_taken_back(tmp_path):
+    """A journal that is left cannot be applied by one who may only read."""
+    whole, killed = tmp_path / "whole.db", tmp_path / "mlflow.db"
+    sqlite(whole, "create table experiments (name text)", "create table runs (name text)")
+    sqlite(whole, "insert into runs values ('mine')")
+    with closing(sqlite3.connect(whole)) as writer:
+        writer.execute("pragma cache_size = 1")  # pages reach the file before the commit
+        writer.execute("delete from runs")
+        writer.executemany("insert into experiments values (?)", [("x" * 500,)] * 500)
+        shutil.copyfile(whole, killed)
+        shutil.copyfile(f"{whole}-journal", f"{killed}-journal")
+    make_sure_of(killed)
+    with closing(sqlite3.connect(killed)) as file:
+        assert file.execute("select * from runs").fetchall() == [("mine",)]
+        assert not file.execute("select * from experiments").fetchall()
+
+
 def test_one_with_runs_is_never_put_aside(tmp_path):
     path = tmp_path / "mlflow.db"
     sqlite(
