@@ -1,5 +1,6 @@
 """Requests wait for the model they were asked of."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -58,6 +59,29 @@ def test_a_part_that_was_cut_for_another_teacher_is_taken_too():
     assert refused == []
     TeacherServer.infer(server, asked, {"views": views}, refused.append)
     assert "65 samples at once; at most 64 are taken" in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("rate", "batch", "best"),
+    [(4.46, 64, 4), (38.0, 1024, 32), (20.0, 4096, 16), (2.0, 16, 2), (2000.0, 256, 256)],
+)
+def test_a_slow_teacher_is_measured_within_seconds(monkeypatch, rate, batch, best):
+    """Whole batches of the student took 54 s, 107 and 818; no smallest one was below 8."""
+    monkeypatch.setattr("kdlab.cluster.teachers.inference._MEASURE_S", 0.0)
+    calls = []
+
+    def seconds(size):
+        calls.append(size / rate)
+        return size / rate
+
+    model = SimpleNamespace(deployment=SimpleNamespace(batch=batch), _seconds=seconds)
+    model._sizes = partial(Inference._sizes, model)
+    model._measure_gathered = list
+    Inference.measure(model)
+    assert (model.best_batch, model.t_t) == (best, pytest.approx(rate))
+    assert model.min_batch / rate <= 0.5
+    assert sum(calls) < 5.0
+    assert 4 * model.best_batch / rate <= 6.0  # its lease is no longer than that of others
 
 
 @pytest.mark.parametrize(

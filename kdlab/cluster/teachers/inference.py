@@ -37,7 +37,7 @@ from kdlab.models.model import check_fit, load_weights
 _MEASURE_S = 0.4  # at least once each size
 _REQUEST_S = 3e-4  # what a request costs both ends besides, whatever its size
 _RENEWED_WITHIN_S = 0.2  # between looks whether the lease has to be renewed
-_SMALLEST = 8
+_CALL_S = 0.5  # of the engine: work that a part asks for
 _KEPT_BYTES = 2**28  # of answers, at most, and this share of the memory that is free
 _KEPT_SHARE = 0.1
 _EXAMPLES = 32  # views that engines are measured with, at most
@@ -245,11 +245,15 @@ class Inference:
     def measure(self) -> None:
         """t_t of EDL-Dist: samples/s when inputs are free (3.2), and at which batch.
 
-        Sizes take turns, so that a drift of the machine meets all of them.
+        Sizes take turns, so that a drift of the machine meets all of them; none is larger than
+        one that took longer than a part may.
         """
-        seconds: dict[int, list[float]] = {size: [] for size in self._sizes()}
-        for size in seconds:
+        seconds: dict[int, list[float]] = {}
+        for size in self._sizes():
             self._seconds(size)  # the first call of a shape prepares things
+            seconds[size] = [self._seconds(size)]
+            if seconds[size][0] > _CALL_S:
+                break
         begin = time.perf_counter()
         while time.perf_counter() - begin < _MEASURE_S:
             for size, taken in seconds.items():
@@ -302,17 +306,13 @@ class Inference:
 
     def here(self) -> float:
         """Share of the data that lies on this machine; 0 where it was not found at all."""
-        if not self.deployment.by_reference:
-            return 1.0
-        return 0.0 if self.data is None else self.data.here()
+        lacks = 0.0 if self.deployment.by_reference else 1.0
+        return lacks if self.data is None else self.data.here()
 
     def _sizes(self) -> list[int]:
-        """The student's batch first, then its halves down to eight."""
-        sizes, size = list[int](), self.deployment.batch
-        while size >= _SMALLEST or not sizes:
-            sizes.append(size)
-            size //= 2
-        return sizes
+        """The student's batch, its half and so on; the smallest first."""
+        batch = self.deployment.batch
+        return [batch >> n for n in reversed(range(batch.bit_length()))]
 
     def _seconds(self, size: int) -> float:
         """How long the engine alone takes: made-up images say nothing about its answers."""
