@@ -47,8 +47,8 @@ def make_sure_of(path: Path, make: Callable[[str], None] = _make) -> None:
             os.replace(path, aside)
         if not path.exists():
             new = path.with_name(f"{path.name}.new")
-            for left in (new, new.with_name(f"{new.name}-journal")):  # by one who was killed
-                left.unlink(missing_ok=True)
+            for end in ("", "-journal"):  # of somebody who was killed
+                new.with_name(new.name + end).unlink(missing_ok=True)
             make(f"{_SQLITE}{new}")
             os.replace(new, path)
 
