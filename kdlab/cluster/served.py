@@ -71,13 +71,13 @@ class Served(SourceSpec):
         cache_views), as with `soft_labels/cached`, whose format it is. null keeps none.
     order: `any` trains on batches as they arrive, `strict` in the plan's order. A group of
         several ranks is always strict.
-    per_teacher: requests in flight per teacher, at least.
+    per_teacher: requests of less than a second in flight per teacher, at least.
     at_most: teachers this student may hold; null is no limit.
     priority, floor: where several runs share a pool that falls short: its share in
         proportion, and teachers that are not taken away for others.
     check_share: of the answers are computed again by a second teacher and compared; a
         teacher whose soft labels differ is found and left out. 0 checks none.
-    hedge: ask a second teacher too when one is overdue (five times its own mean latency).
+    hedge: ask a second teacher too when one is overdue, or too late for the student.
     deadline_s: for one request; then its teacher is given up and left alone for a while.
     wait_s: how long the student waits when no teacher is left, before the run fails.
     settle_s, window_s: of the guarded policy: time a change takes to show, and the

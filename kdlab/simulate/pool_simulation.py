@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from typing import Literal
 
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
@@ -23,6 +24,7 @@ from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
 from kdlab.simulate.clock import Clock
 from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
 
+Way = Literal["there", "back"]
 _TICK_S = 0.05  # of the monitoring task, as in a run
 _LOOKS = 20.0  # per step, where steps are long
 _SETTLED = 0.95  # of the demand
@@ -60,7 +62,7 @@ class _SimulatedTeacher:
     address: str
     t_t: float
     free_at: float = 0.0
-    sent_by: float = 0.0  # its link is busy until then
+    sent_by: dict[Way, float] = field(default_factory=lambda: {"there": 0.0, "back": 0.0})
     alive: bool = True
 
 
@@ -78,7 +80,9 @@ class _Student:
     released: list[float] = field(default_factory=list)
     delivered: dict[int, int] = field(default_factory=dict)  # batch -> times
     ended: list[float] = field(default_factory=list)  # time of each step
-    link_free_at: float = 0.0
+    link_free_at: dict[Way, float] = field(
+        default_factory=lambda: {"there": 0.0, "back": 0.0}
+    )
     held: list[tuple[float, float]] = field(default_factory=list)  # time, samples/s held
     begin: float = 0.0  # time at the end of the warm-up
     end: float = 0.0
@@ -242,14 +246,16 @@ class Simulation:
         teacher, spec, now = self.teachers[address], self.spec, self.clock.now
         if not teacher.alive:
             return  # the reader hears of it next
-        there = self._over_links(student, teacher, part.size * spec.bytes_in, now)
+        there = self._over_links(student, teacher, part.size * spec.bytes_in, "there", now)
         spread = 1 + spec.jitter * (2 * self.chance.random() - 1)
         done = max(there, teacher.free_at) + spread * part.size / teacher.t_t
         teacher.free_at = done
 
         def computed() -> None:
             now = self.clock.now
-            back = self._over_links(student, teacher, part.size * spec.bytes_out, now)
+            back = self._over_links(
+                student, teacher, part.size * spec.bytes_out, "back", now
+            )
             self.clock.after(back - now, answer)
 
         def answer() -> None:
@@ -267,16 +273,21 @@ class Simulation:
         self.clock.after(done - now, computed)
 
     def _over_links(
-        self, student: _Student, teacher: _SimulatedTeacher, size: float, now: float
+        self,
+        student: _Student,
+        teacher: _SimulatedTeacher,
+        size: float,
+        way: Way,
+        now: float,
     ) -> float:
-        """When so many bytes have arrived at the other end."""
+        """When so many bytes have arrived at the other end; links carry both ways at once."""
         spec, leaves = self.spec, now
         if spec.student_mbps is not None:
-            leaves = max(now, student.link_free_at) + 8e-6 * size / spec.student_mbps
-            student.link_free_at = leaves
+            leaves = max(now, student.link_free_at[way]) + 8e-6 * size / spec.student_mbps
+            student.link_free_at[way] = leaves
         if spec.link_mbps is not None:
-            leaves = max(leaves, teacher.sent_by) + 8e-6 * size / spec.link_mbps
-            teacher.sent_by = leaves
+            leaves = max(leaves, teacher.sent_by[way]) + 8e-6 * size / spec.link_mbps
+            teacher.sent_by[way] = leaves
         return leaves + spec.latency_s
 
     def _train(self, student: _Student) -> None:

@@ -29,7 +29,7 @@ from kdlab.cluster.pool import deploy
 from kdlab.cluster.wires.security import Tls, of_all_roles
 from kdlab.cluster.wires.wire import ask, check_address, run_isolated
 from kdlab.errors import SchedulerUnreachable
-from kdlab.papers.edl_dist.leases import Lease
+from kdlab.papers.edl_dist.fair_shares import Lease
 from kdlab.testing import replay
 
 

@@ -47,7 +47,8 @@ from kdlab.cluster.coordination.weights_shelf import WeightsShelf
 from kdlab.cluster.teachers.probe import disagreement
 from kdlab.cluster.wires.security import NoHttp
 from kdlab.messages import plain, typed
-from kdlab.papers.edl_dist.leases import Demand, LeaseTable
+from kdlab.papers.edl_dist.fair_shares import Demand
+from kdlab.papers.edl_dist.leases import LeaseTable
 
 STUDENT_SILENT_S = 15.0  # a reader watches at least every 2 s
 _TICK_MS = 250
@@ -329,8 +330,7 @@ class Coordinator(SchedulerPlugin):
         priority: float = 1.0,
         floor: int = 1,
     ) -> None:
-        now = time.monotonic()
-        self.students_seen[student] = now
+        now = self.students_seen[student] = time.monotonic()
         how = (at_most, priority, floor)
         self.leases.on_demand(student, _number(t_s), now, *how)
         self.store.put_student(StudentRow(student, t_s, now, *how))

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kdlab.messages import plain, typed
-from kdlab.papers.edl_dist.leases import Change, Lease, LeaseState
+from kdlab.papers.edl_dist.fair_shares import Lease, LeaseState
+from kdlab.papers.edl_dist.leases import Change
 
 
 def told(value: object) -> dict[str, object]:

@@ -33,7 +33,7 @@ from kdlab.config import credentials
 from kdlab.config.home import write_whole
 from kdlab.errors import BadInput, Fault
 from kdlab.messages import MessageError, plain, typed
-from kdlab.papers.edl_dist.leases import Lease
+from kdlab.papers.edl_dist.fair_shares import Lease
 
 _TEACHERS, _STUDENTS, _POOL = "teacher", "student", "pool"
 _LOG = logging.getLogger("kdlab")

@@ -14,7 +14,7 @@ from kdlab.cluster.coordination.coordinator_messages import (
     TeacherFacts,
     TeacherStatus,
 )
-from kdlab.papers.edl_dist.leases import LeaseState
+from kdlab.papers.edl_dist.fair_shares import LeaseState
 
 if TYPE_CHECKING:  # an extra
     from prometheus_client.core import Metric

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from kdlab.events.event import Event, parse
-from kdlab.papers.edl_dist import leases, reader_instructions, reader_rules
+from kdlab.papers.edl_dist import fair_shares, leases, reader_instructions, reader_rules
 from kdlab.papers.edl_dist.in_flight import Part
 
 M = TypeVar("M")
@@ -24,8 +24,8 @@ _KINDS: dict[str, type] = {
         reader_rules.Teacher,
         reader_rules.Rules,
         leases.Delta,
-        leases.Lease,
-        leases.Demand,
+        fair_shares.Lease,
+        fair_shares.Demand,
     )
 }
 

@@ -19,7 +19,8 @@ from kdlab.cluster.wires.label_wire import Asker, brief, connect
 from kdlab.cluster.wires.messages import LabelRequest, Took, decode, request
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator, within
 from kdlab.messages import typed
-from kdlab.papers.edl_dist.leases import Change, Lease
+from kdlab.papers.edl_dist.fair_shares import Lease
+from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.reader_rules import Teacher
 
 _WATCH_S = 2.0

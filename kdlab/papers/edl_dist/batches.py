@@ -1,7 +1,7 @@
 """The batches of a student on their way: fresh, begun, complete, handed over.
 
-    fresh      no sample of it was asked for yet; the next one is cut into parts
-    begun      its parts are with teachers; so many samples are missing
+    fresh      no sample of it was asked for yet
+    begun      it is cut into parts for teachers; so many samples are missing
     complete   all its soft labels are here
     delivered  the trainer has it
 
@@ -40,32 +40,50 @@ class Batches:
         self.delivered = set(done)  # batches of it
         self.missing: dict[Key, int] = {}  # samples still to arrive of what was begun
         self._fresh = self._fresh_batches()
-        # The batch to begin next, or what is left of the one that is being cut.
-        self.next: Part | None = next(self._fresh, None)
+        self.next: Part | None = next(self._fresh, None)  # the batch to begin next
+        # What is not asked for yet of those that were begun, in the plan's order.
+        self.open: list[Part] = []
+        self.begun = 0  # samples of all batches that were begun
+        self._before: dict[Key, int] = {}  # of that: before this batch
+        self._ends: dict[int, int] = {}  # and at the end of an epoch
         self._epoch_left: tuple[int, int] = (-1, 0)  # (epoch, its samples not begun yet)
         self._ready: dict[int, list[int]] = {}  # complete batches by epoch, heaps
         self._expected = 0  # strict: the next batch of `epoch`
-        # Batches whose latency is being measured: when their first part was sent, in order.
-        self._begun: dict[Key, float] = {}
-        self._whole: set[Key] = set()  # of these, the complete ones
 
     # Asking
 
-    def begin(self, whole: Part, time: float | None) -> None:
-        """The next batch is asked for from here on; its latency counts from a `time`."""
+    def begin(self) -> Part:
+        """The next batch is asked for from here on."""
+        whole = self.next
+        if whole is None:
+            raise ValueError("no batch is left to be begun")
         self._epoch_left = (whole.epoch, self.left_of(whole.epoch) - whole.size)
         self.missing[whole.epoch, whole.batch] = whole.size
-        if time is not None:
-            self._begun[whole.epoch, whole.batch] = time
+        self._before[whole.epoch, whole.batch] = self.begun
+        self.begun += whole.size
+        self.open.append(whole)
+        self.next = next(self._fresh, None)
+        if self.next is None or self.next.epoch != whole.epoch:
+            self._ends[whole.epoch] = self.begun
+        return whole
 
-    def cut(self, size: int) -> Part:
-        """The first so many samples of `next`, which is what follows them afterwards."""
-        if self.next is None:
-            raise ValueError("no batch is left to be cut")
-        part = self.next._replace(stop=self.next.start + size)
-        rest = self.next._replace(start=part.stop)
-        self.next = rest if rest.size else next(self._fresh, None)
+    def cut(self, place: int, size: int) -> Part:
+        """The first so many samples of what stands at this place of `open`."""
+        whole = self.open[place]
+        part = whole._replace(stop=whole.start + size)
+        if part.stop == whole.stop:
+            del self.open[place]
+        else:
+            self.open[place] = whole._replace(start=part.stop)
         return part
+
+    def needed_at(self, part: Part) -> int:
+        """Samples, of all that were begun, that can be trained on before this part is missed."""
+        if self.order == "strict":
+            return self._before.get((part.epoch, part.batch), self.begun)
+        if part.epoch in self._ends:  # other batches of its epoch may come first
+            return self._ends[part.epoch]
+        return self.begun + self.left_of(part.epoch)
 
     def left_of(self, epoch: int) -> int:
         """Samples of an epoch of which nothing was sent yet."""
@@ -92,8 +110,6 @@ class Batches:
         if self.missing[key]:
             return False
         del self.missing[key]
-        if key in self._begun:
-            self._whole.add(key)
         heappush(self._ready.setdefault(part.epoch, []), part.batch)
         return True
 
@@ -101,22 +117,12 @@ class Batches:
         """So many samples of a batch that arrived are missing again."""
         if key not in self.missing:
             self.missing[key] = 0
-            self._whole.discard(key)
             ready = self._ready[key[0]]
             ready.remove(key[1])
             heapify(ready)
             if not ready:
                 del self._ready[key[0]]
         self.missing[key] += samples
-
-    def begun_at(self) -> Iterator[float]:
-        """When those were begun that can be trained on since the last call."""
-        strict = self.order == "strict"
-        for key in list(self._begun) if strict else list(self._whole):
-            if key not in self._whole:
-                return  # those after it wait for it
-            self._whole.discard(key)
-            yield self._begun.pop(key)
 
     # Handing over
 
@@ -138,7 +144,9 @@ class Batches:
         if not ready:
             del self._ready[self.epoch]
         self.delivered.add(key[1])
+        del self._before[key]
         if len(self.delivered) == len(self.sizes(self.epoch)):
+            self._ends.pop(self.epoch, None)
             self.epoch, self.delivered, self._expected = self.epoch + 1, set(), 0
         return key
 

@@ -7,6 +7,7 @@ over real wires, `kdlab/simulate` on a simulated clock, `kdlab.testing.replay` f
 
 It puts together
     hybrid_schedule   Algorithm 1: send, hold, one teacher more or less
+    placing           which teacher gets which part
     supply            demand, latency, starvation: do the teachers suffice?
     batches           each batch from fresh to handed over
     in_flight         section 3.4: every sample exactly once; whose turn it is
@@ -32,7 +33,8 @@ from kdlab.events.teachers import (
     ThresholdLimits,
 )
 from kdlab.papers.edl_dist import reader_instructions as tell
-from kdlab.papers.edl_dist.assignment import static_share
+from kdlab.papers.edl_dist.absence import Absence
+from kdlab.papers.edl_dist.assignment import choose, static_share
 from kdlab.papers.edl_dist.batches import Batches
 from kdlab.papers.edl_dist.hedging import Hedging
 from kdlab.papers.edl_dist.hybrid_schedule import (
@@ -42,9 +44,10 @@ from kdlab.papers.edl_dist.hybrid_schedule import (
     on_teacher_joined,
     on_volume,
 )
-from kdlab.papers.edl_dist.in_flight import InFlight, Part, Speed
+from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent, Speed
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.patience import Patience
+from kdlab.papers.edl_dist.placing import Placing
 from kdlab.papers.edl_dist.provenance import Provenance, TrainedOn
 from kdlab.papers.edl_dist.reader_instructions import Instructions
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
@@ -53,6 +56,8 @@ from kdlab.papers.edl_dist.stability import Stability
 from kdlab.papers.edl_dist.supply import Short, Supply
 
 _REPORT_AGAIN_S = 60.0  # between two notices of thresholds that hold the student up
+_MORE = 1.05  # times the need that was asked for: the coordinator cannot know
+_SLOWER = 4.0  # at most, than they say: one that hangs is replaced by those that answer
 _RELEASED_AT_ONCE = 0.5  # of what is spare: the rest after the next look
 _GRACEFUL: tuple[Change, ...] = ("left", "released", "moved")  # its answers still come
 
@@ -86,12 +91,9 @@ class DistilReader:
         )
         # Of a whole epoch: the first may be a rest. All after it are alike.
         largest = max(sizes(self.batches.epoch + 1), default=1)
+        most, policy = rules.max_in_flight, rules.policy
         self.schedule = Schedule(
-            lt=rules.lt,
-            ut=rules.ut,
-            batch=largest,
-            max_in_flight=rules.max_in_flight,
-            policy=rules.policy,
+            lt=rules.lt, ut=rules.ut, batch=largest, max_in_flight=most, policy=policy
         )
         self.supply = Supply(
             t_s=rules.t_s, batch=largest, settle_s=rules.settle_s, window_s=rules.window_s
@@ -101,11 +103,16 @@ class DistilReader:
         self.check = SpotCheck(share=rules.check_share)
         self.stability = Stability()
         self.teachers: dict[str, Teacher] = {}
-        self.unusable: set[tuple[str, int]] = set()  # (address, lease) given up on
+        self.unusable: dict[str, int] = {}  # address -> lease given up on, until it is gone
         self.releasing: set[str] = set()
         self.provenance = Provenance()
-        self.hedging = Hedging(self.ledger, self.patience, rules.hedge, checked_at=time)
+        self.placing = Placing(self.ledger, self.batches, self.supply, self._begins_next)
+        needed, said = self.placing.needed_in_s, self._said
+        self.hedging = Hedging(
+            self.ledger, self.patience, rules.hedge, time, needed_in_s=needed, said=said
+        )
         self._limit_reported_at = float("-inf")  # when limits were said to hold it up
+        self._asked_need = 0.0  # samples/s, when teachers were asked for or released
         self._asked = False  # for a teacher that has not come yet
         self._wants = False  # at the last look: the student starved for want of teachers
         self._spare: list[Teacher] = []  # at the last look: those the others can replace
@@ -115,9 +122,7 @@ class DistilReader:
         self.volume_max = 0  # of the unused soft labels
         self.room_max = rules.ut  # the most that was allowed to be unused or in flight
         self.announced = False  # the coordinator knows this student's demand
-        self.without_teacher_since: float | None = time
-        self._dry_since = time  # the first moment without a teacher since the last answer
-        self._is_dry = True
+        self.absence = Absence(rules.wait_s, since=time, dry_since=time)
         self.last_trouble = ""
         self._reported_share = False
         self._instructions: Instructions = []
@@ -138,14 +143,17 @@ class DistilReader:
         """What the coordinator says is new; with `full`, all there is."""
         changed = False
         gone = dict(gone)
+        self.patience.prune(self.teachers)
+        self.provenance.prune({Witness(a, t.lease) for a, t in self.teachers.items()})
         if full:
             listed = {t.address for t in given}
             gone |= {address: "lost" for address in self.teachers if address not in listed}
         for address, how in gone.items():
             changed |= self._on_gone(address, how, {t.address: t for t in given})
         for teacher in given:
-            if (teacher.address, teacher.lease) in self.unusable:
+            if self.unusable.get(teacher.address) == teacher.lease:
                 continue
+            self.unusable.pop(teacher.address, None)
             before = self.teachers.get(teacher.address)
             self.teachers[teacher.address] = teacher
             self._learn(teacher)
@@ -168,6 +176,8 @@ class DistilReader:
     def _on_gone(self, address: str, how: Change, given: Mapping[str, Teacher]) -> bool:
         before = self.teachers.get(address)
         if before is None or (address in given and given[address].lease == before.lease):
+            if before is None and address not in given:
+                self.unusable.pop(address, None)
             return False
         del self.teachers[address]
         self.ledger.on_unusable(address)
@@ -177,7 +187,6 @@ class DistilReader:
                 self._say(TeacherLeft(teacher=before.name, resent=0))
             return True
         again = self.ledger.on_teacher_lost(address, before.lease)
-        self.unusable.add((address, before.lease))
         self.patience.forget(address)
         self._drop_checks(Witness(address, before.lease))
         why = "silent beyond its lease" if how == "expired" else "its connection broke"
@@ -186,17 +195,23 @@ class DistilReader:
 
     def on_answer(self, part: Part, teacher: str, lease: int, time: float) -> Instructions:
         """Usable soft labels of a part have arrived."""
-        sent = self.ledger.on_answer(part, teacher, lease)
-        if sent is not None:
-            self.patience.on_answer(teacher, part.size, sent.time, time)
-            if teacher in self.teachers:
-                self._learn(self.teachers[teacher])
-            self._is_dry = False
+        sent, counts = self.ledger.on_answer(part, teacher, lease)
+        self._answered(part, teacher, sent, time)
+        if sent is not None and counts:
+            self.supply.on_answer(time - sent.time)
+            self.absence.on_answer()
             self._instructions.append(tell.Keep(part))
             self.provenance.on_answer(part, Witness(teacher, lease))
             self._check(part, Witness(teacher, lease), time)
-            self._arrived(part, time)
+            self._arrived(part)
         return self._pump(time)
+
+    def _answered(self, part: Part, teacher: str, sent: Sent | None, time: float) -> None:
+        if sent is not None:
+            facts = self.teachers.get(teacher)
+            if facts is not None:
+                self.patience.on_answer(teacher, part.size, sent, facts.t_t, time)
+                self._learn(facts)
 
     def on_compared(
         self,
@@ -208,7 +223,8 @@ class DistilReader:
     ) -> Instructions:
         """A check's answer was compared with those kept: it equals these teachers' ones."""
         asked = Witness(teacher, lease)
-        self.ledger.on_checked(part, teacher, lease)
+        sent = self.ledger.on_checked(part, teacher, lease)
+        self._answered(part, teacher, sent, time)
         found = self.check.on_compared(
             part, asked, frozenset(Witness(*w) for w in agrees_with)
         )
@@ -236,15 +252,15 @@ class DistilReader:
     def _trouble(
         self, teacher: str, lease: int, why: str, *, unusable: bool, time: float
     ) -> None:
-        first = (teacher, lease) not in self.unusable
-        self.unusable.add((teacher, lease))
         again = self.ledger.on_teacher_lost(teacher, lease)
         facts = self.teachers.get(teacher)
-        if facts is not None and facts.lease == lease:  # it may be back under a new one
+        known = facts is not None and facts.lease == lease  # it may be back under a new one
+        if known:
             del self.teachers[teacher]
+            self.unusable[teacher] = lease
             self.ledger.on_unusable(teacher)
         self._drop_checks(Witness(teacher, lease))
-        if first:
+        if known or again:
             self.last_trouble = why
             name = facts.name if facts else teacher
             self._say(TeacherLost(teacher=name, why=why, resent=again))
@@ -283,25 +299,23 @@ class DistilReader:
 
     def on_tick(self, time: float) -> Instructions:
         """The monitoring task (Algorithm 1, line 3), every 50 ms or so."""
-        usable = [t for t in self.teachers.values() if not t.draining]
-        rates = (self.patience.rate(t.address, t.t_t) for t in usable)
-        self.supply.on_capacity(sum(rates), time)
+        speeds = self.ledger.teachers.values()
+        self.supply.on_capacity(sum(speed.rate for speed in speeds), time)
         if not self.slots_taken and self.work_is_open():
             self.supply.on_waits(time)
         self.supply.on_tick(time, held=self._thresholds_hold())
         stored_mb = self.unused * self.rules.sample_mb
-        self.stability.on_tick(time, stored_mb, len(usable))
+        self.stability.on_tick(time, stored_mb, len(speeds))
         for teacher, lease in self.hedging.overdue(time):
             why = f"no answer within {self.rules.give_up_s:g} s"
             self._trouble(teacher, lease, why, unusable=False, time=time)
-        if not self.slots_taken and not self.supply.paused:
-            blocking = [p for p in self.ledger.sent if self.batches.holds_up(p)]
-            self.hedging.on_student_waits(blocking, time)
+        self.placing.look(time)
         self._check_teachers(time)
         short = self.supply.short_of(time)
         self._check_limits(short, time)
         self.room_max = max(self.room_max, self.schedule.room(self.level()))
-        self._wants = not self.supply.paused and short == "teachers"
+        lacks = self.supply.lacks_rate(time) and self._need() > _MORE * self._asked_need
+        self._wants = not self.supply.paused and (short == "teachers" or lacks)
         self._spare = self._not_needed(time)
         return self._pump(time)
 
@@ -337,19 +351,15 @@ class DistilReader:
     def work_is_open(self) -> bool:
         return self.ledger.samples > 0 or self.batches.next is not None
 
+    def _said(self, teacher: str) -> float | None:
+        facts = self.teachers.get(teacher)
+        return None if facts is None else facts.t_t
+
     # What time brings
 
     def _check_teachers(self, time: float) -> None:
-        # A student that still has labels, or needs no more, does not miss a teacher.
-        fed = self.slots_taken or self.unused or not self.work_is_open()
-        if fed:
-            self._dry_since = time
-        since = self.without_teacher_since
-        if since is None:
-            return
-        if fed:
-            self.without_teacher_since = time
-        elif time - since > self.rules.wait_s:
+        fed = self.slots_taken > 0 or self.unused > 0 or not self.work_is_open()
+        if self.absence.on_tick(fed, time):
             self._instructions.append(
                 tell.Fail(self.ledger.samples, self.batches_delivered, self.last_trouble)
             )
@@ -372,32 +382,27 @@ class DistilReader:
     def _thresholds_hold(self) -> bool:
         """A teacher has nothing to do although there is work."""
         whole = self.batches.next
-        if whole is None or not self.ledger.has_room():
+        if whole is None or self.ledger.waiting or self.batches.open:
             return False
-        if self.ledger.waiting or whole.start:
+        if self.schedule.may_send(self.level(), whole.size):
             return False
-        return not self.schedule.may_send(self.level(), whole.size)
+        return self.ledger.stands_idle()
 
     def _not_needed(self, time: float) -> list[Teacher]:
         """The slowest teachers that the others can do without, about half of them."""
-        whole = self.supply.spare(time)  # nothing while the student is paused
-        rate = whole * _RELEASED_AT_ONCE
-        if rate <= 0:
+        at_once = self.supply.spare(time) * _RELEASED_AT_ONCE  # nothing while it is paused
+        if at_once <= 0:
             return []
-        usable = [
-            t
-            for t in self.teachers.values()
-            if not t.draining and t.address not in self.releasing
-        ]
-        speeds = sorted(
-            (self.patience.rate(t.address, t.t_t), t.address, t) for t in usable
-        )
+        rates = {name: speed.rate for name, speed in self.ledger.teachers.items()}
+        kept = set(choose(rates, self.supply.needed()))
         spare: list[Teacher] = []
-        for speed, _, teacher in speeds[:-1]:  # the last one is never released
-            if speed > (rate if spare else whole):
+        for name in sorted(rates, key=lambda name: (rates[name], name)):
+            if name in kept or name in self.releasing:
+                continue
+            if spare and rates[name] > at_once:
                 break
-            spare.append(teacher)
-            rate, whole = rate - speed, whole - speed
+            spare.append(self.teachers[name])
+            at_once -= rates[name]
         return spare
 
     def _learn(self, teacher: Teacher) -> None:
@@ -405,10 +410,15 @@ class DistilReader:
         if teacher.draining:
             self.ledger.on_unusable(teacher.address)
             return
-        rate = self.patience.rate(teacher.address, teacher.t_t)
-        self.ledger.on_speed(
-            teacher.address, Speed(rate, teacher.min_batch, teacher.best_batch)
+        address, known = teacher.address, self.patience
+        speed = Speed(
+            rate=known.rate(address, teacher.t_t),
+            least=teacher.min_batch,
+            most=min(teacher.best_batch, self.schedule.batch),  # no part is larger
+            way_s=known.way_s(address),
+            ahead_s=known.ahead_s(address),
         )
+        self.ledger.on_speed(address, speed)
 
     def _joined(self, time: float) -> None:
         """A teacher that was asked for: what it changes is looked at afresh."""
@@ -418,13 +428,7 @@ class DistilReader:
             self.supply.begin(time)
 
     def _teachers_changed(self, time: float) -> None:
-        if self.teachers:
-            self.without_teacher_since = None
-        elif self.without_teacher_since is None:
-            # Teachers that come and go without a single answer are no teachers.
-            self._dry_since = self._dry_since if self._is_dry else time
-            self._is_dry = True
-            self.without_teacher_since = self._dry_since
+        if self.absence.on_teachers(bool(self.teachers), time):
             self._say(TeachersGone(unplaced=self.ledger.samples, wait_s=self.rules.wait_s))
 
     # Trust
@@ -432,8 +436,7 @@ class DistilReader:
     def _check(self, part: Part, first: Witness, time: float) -> None:
         if not self.check.on_answer() or part in self.check.cases:
             return
-        others = (n for n in self.ledger.names_with_room() if n != first.teacher)
-        second = next(others, None)
+        second = self.ledger.second(part, (first.teacher,), room=True)
         if second is None:
             return  # the next answer is as good
         witness = Witness(second, self.teachers[second].lease)
@@ -448,11 +451,7 @@ class DistilReader:
         self._instructions.append(tell.Check(part, witness.teacher, witness.lease, given))
 
     def _drop_checks(self, witness: Witness) -> None:
-        before = set(self.check.cases)
-        self.check.on_gone(witness)
-        self._instructions += [
-            tell.EndCheck(part) for part in sorted(before - set(self.check.cases))
-        ]
+        self._instructions += map(tell.EndCheck, self.check.on_gone(witness))
 
     def _distrust(self, wrong: Witness, part: Part, time: float) -> None:
         """Its soft labels are wrong: none of them is trained on from here on."""
@@ -508,13 +507,12 @@ class DistilReader:
                 self._asked = True
                 self.supply.begin(time)
                 paper = self.rules.policy == "paper"
-                self._instructions.append(
-                    tell.AskTeacher(0.0 if paper else self.supply.enough())
-                )
+                self._asked_need = 0.0 if paper else self._need()
+                self._instructions.append(tell.AskTeacher(self._asked_need))
             else:  # line 1 comes first
                 self.schedule = on_request_failed(self.schedule)
         if "release_teacher" in instructions:
-            need = self.supply.enough()
+            need = self._asked_need = self._need()
             for teacher in self._spare:
                 self.releasing.add(teacher.address)
                 self._instructions.append(
@@ -523,6 +521,13 @@ class DistilReader:
             self.supply.begin(time)
         self._wants, self._spare = False, []
         # send_inputs and hold_inputs are states of the schedule, read by _send
+
+    def _need(self) -> float:
+        """Samples/s to be covered, in the rates that teachers say of themselves."""
+        said = sum(t.t_t for t in self.teachers.values() if not t.draining)
+        seen = sum(speed.rate for speed in self.ledger.teachers.values())
+        slower = min(_SLOWER, said / seen) if said > 0 and seen > 0 else 1.0
+        return self.supply.enough() * slower
 
     def _deliver(self) -> None:
         while self.slots_taken < self.rules.slots:
@@ -535,46 +540,33 @@ class DistilReader:
             self._instructions.append(tell.Deliver(*key))
 
     def _send(self, time: float) -> None:
-        for part, second in self.hedging.sendable():
+        for part, second in self.hedging.sendable(time):
             lease = self.teachers[second].lease
             self.ledger.on_hedged(part, second, lease, time)
             self._instructions.append(tell.Send(part, second, lease))
-        while True:
-            self._take_cached()
-            address = self._whose_turn(time)
-            if address is None:
-                return
-            teacher = self.teachers[address]
-            again = self.ledger.next_waiting(address)
-            new = again or self._next_fresh(self.ledger.teachers[address], time)
-            if new is None:
-                return
-            self.ledger.on_sent(new, address, teacher.lease, time)
-            self._instructions.append(tell.Send(new, address, teacher.lease))
+        while (given := self._next_part()) is not None:
+            part, address = given
+            lease = self.teachers[address].lease
+            self.ledger.on_sent(part, address, lease, time)
+            self._instructions.append(tell.Send(part, address, lease))
 
-    def _whose_turn(self, time: float) -> str | None:
-        """The teacher for the next part; None when all are busy, or waiting is better."""
-        if self.ledger.waiting:  # lost before: whoever is done first
-            return self.ledger.pick(0.0)
-        ahead = self.unused + self.ledger.samples
-        if self.rules.order == "any" and self.batches.next is not None:
-            # Other batches may come first.
-            ahead += self.batches.left_of(self.batches.next.epoch)
-        return self.ledger.pick(ahead / max(self.supply.demand, 1e-9))
+    def _next_part(self) -> tuple[Part, str] | None:
+        self._take_cached()
+        return self.placing.again() or self.placing.fresh()
 
-    def _next_fresh(self, speed: Speed, time: float) -> Part | None:
+    def _begins_next(self) -> bool:
+        """Whether one batch more may be asked for, which it is from now on.
+
+        It counts as a whole, whatever the volume: half a batch could never be trained on.
+        """
         whole = self.batches.next
-        if whole is None:
-            return None
-        # A batch that was begun is finished, whatever the volume: it is counted as a whole
-        # from its first part on, and half a batch could never be trained on.
-        if whole.start == 0:
-            if not self.schedule.may_send(self.level(), whole.size):
-                return None
-            if self._is_asked_for_already(whole):
-                return None
-            self._begin(whole, time)
-        return self.batches.cut(speed.part(whole.size, self.rules.part_s))
+        if whole is None or self._is_asked_for_already(whole):
+            return False
+        if not self.schedule.may_send(self.level(), whole.size):
+            return False
+        self._begin()
+        self._take_cached()
+        return True
 
     def _is_asked_for_already(self, whole: Part) -> bool:
         """Labels of the same views are in the cache, or under way and will be soon."""
@@ -587,28 +579,25 @@ class DistilReader:
 
     def _take_cached(self) -> None:
         """Batches whose soft labels are known need no teacher."""
-        while (part := self.batches.next) is not None and part.start == 0:
+        while (part := self.batches.next) is not None:
             room = self.schedule.room(self.level())
             full = self.unused + self.ledger.samples + part.size > room
             if full or not self.cached(part.epoch, part.batch):
                 return
-            self._begin(part, None)
+            self._begin()
+            self.batches.cut(len(self.batches.open) - 1, part.size)
             self.ledger.on_cached(part)
             self._instructions.append(tell.TakeCached(part))
-            self._arrived(part, 0.0)
-            self.batches.cut(part.size)
+            self._arrived(part)
             self._deliver()
 
-    def _begin(self, whole: Part, time: float | None) -> None:
-        self.batches.begin(whole, time)
-        self.ledger.on_fresh(whole)
+    def _begin(self) -> None:
+        self.ledger.on_fresh(self.batches.begin())
 
-    def _arrived(self, part: Part, time: float) -> None:
+    def _arrived(self, part: Part) -> None:
         self.unused += part.size
         self.hedging.on_arrived(part)
-        if self.batches.arrived(part):
-            for begun in self.batches.begun_at():
-                self.supply.on_complete(time - begun)
+        self.batches.arrived(part)
 
     def _say(self, event: Event) -> None:
         self._instructions.append(tell.Say(event))

@@ -1,17 +1,25 @@
 """Which parts a second teacher is asked for too, since the first one is late.
 
-Beyond the paper, which waits for its teachers. A part is hedged once. It is late beyond a
-multiple of its teacher's own latency (patience.py), or earlier where the student waits for
-it and another teacher would have it done in half the time that the first still needs.
+Beyond the paper, which waits for its teachers. A part is late beyond twice what was expected
+(patience.py); earlier, where its answer comes after it is needed, as far as is known, and
+another teacher would have it sooner: as late as possible, since most answers come in time.
+A second one that is late is no better than the first: a third is asked.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from heapq import nsmallest
 
-from kdlab.papers.edl_dist.in_flight import InFlight, Part
+from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent
 from kdlab.papers.edl_dist.patience import Patience
 
 _GAIN = 2.0  # a second teacher must be done in half the time the first still needs
+_MARGIN = 2.0  # times what a second teacher takes: so long before it is needed
+_SHARE, _SAVED = (
+    0.1,
+    8.0,
+)  # of the answers: on a full link all are late, and a second one worse
+_AT_ONCE = 4  # parts that a teacher is looked for, with each event
 _CHECK_EVERY_S = 0.2  # all that is under way: no deadline is shorter than 1 s
 
 
@@ -21,65 +29,79 @@ class Hedging:
     patience: Patience
     enabled: bool
     checked_at: float  # seconds: when all that is under way was looked at last
-    hedged: set[Part] = field(default_factory=set)  # already, or to be
-    to_send: list[Part] = field(default_factory=list)  # as soon as a teacher has room
-
-    def _add(self, part: Part) -> None:
-        self.hedged.add(part)
-        self.to_send.append(part)
+    needed_in_s: Callable[[Part], float]
+    said: Callable[[str], float | None]  # samples/s, by a teacher itself; None: it is none
+    saved: float = 8.0  # hedges that may be sent
+    hedged: set[Part] = field(default_factory=set)  # to be: as soon as a teacher has room
 
     def overdue(self, time: float) -> Iterator[tuple[str, int]]:
-        """(teacher, lease) whose patience has run out; parts past their deadline are hedged."""
+        """(teacher, lease) whose patience has run out; parts that are late are hedged."""
         if time - self.checked_at < _CHECK_EVERY_S:
             return
         self.checked_at = time
         given_up: dict[tuple[str, int], None] = {}  # in order, each once
-        late: list[Part] = []
-        floor_s = self.patience.floor_s  # no deadline is shorter: most parts are younger
+        oldest: dict[str, tuple[Part, Sent]] = {}
+        floor_s = self.patience.floor_s / 4  # most parts are younger
         for part, sent in self.ledger.outstanding():
             waited = time - sent.time
+            if waited < floor_s:
+                continue
+            if sent.teacher not in oldest or sent.time < oldest[sent.teacher][1].time:
+                oldest[sent.teacher] = part, sent
             if waited > self.patience.give_up_s:
                 given_up[sent.teacher, sent.lease] = None
-            elif waited > floor_s and waited > self.patience.deadline_s(sent.teacher):
-                late.append(part)
-            if time - sent.due > floor_s:
-                self.ledger.on_doubt(sent.teacher)
-        for part in late if self.enabled else ():
-            if part in self.ledger.sent and part not in self.hedged:
-                self._add(part)
+        for teacher, (part, sent) in oldest.items():
+            rate = self.said(teacher)
+            if rate is not None:
+                slowed = self.patience.slowed(teacher, sent, part.size, rate, time)
+                self.ledger.on_doubt(teacher, slowed)
+        if self.enabled:
+            self.hedged.update(
+                part for part in self.ledger.sent if self._is_late(part, time)
+            )
         yield from given_up
 
-    def on_student_waits(self, blocking: Iterable[Part], time: float) -> None:
-        """For these parts, which are under way: hedge those that another would have sooner."""
-        if not self.enabled:
-            return
-        names = list(self.ledger.names_with_room())  # in order, once for all parts
-        for part in blocking:
-            sent = self.ledger.sent[part]
-            first = sent[0]
-            if part in self.hedged or time - first.time < self.patience.floor_s / 4:
-                continue
-            left = max(first.due - time, time - first.due)  # late by so much: as much more
-            have = {s.teacher for s in sent}
-            other = next((name for name in names if name not in have), None)
-            if other is None:
-                return
-            if _GAIN * self.ledger.done_in_s(other, part.size) < left:
-                self._add(part)
+    def _is_late(self, part: Part, time: float) -> bool:
+        outs = self.ledger.sent[part]
+        if time - outs[-1].time < self.patience.floor_s / 4:
+            return False
+        if all(time > self.patience.late_at(out) for out in outs):
+            return True
+        needed_in_s = self.needed_in_s(part)
+        if min(self._left_s(out, time) for out in outs) <= needed_in_s:
+            return False
+        other = self.ledger.second(part, [out.teacher for out in outs], room=False)
+        if other is None:
+            return False
+        return needed_in_s < _MARGIN * self.ledger.done_in_s(other, part.size)
+
+    def _left_s(self, out: Sent, time: float) -> float:
+        """Seconds until its answer; who is late needs as much more."""
+        late = time > self.patience.overdue_at(out)
+        return time - out.time if late else abs(out.due - time)
+
+    def _within_s(self, out: Sent, time: float) -> float:
+        """Seconds within which a second one must have it."""
+        left_s = self._left_s(out, time)
+        return left_s if time > self.patience.overdue_at(out) else left_s / _GAIN
 
     def on_arrived(self, part: Part) -> None:
         self.hedged.discard(part)
+        most = _SAVED + len(self.ledger.teachers) / _SAVED
+        self.saved = min(most, self.saved + _SHARE)
 
-    def sendable(self) -> Iterator[tuple[Part, str]]:
-        """Parts with the teacher that takes them now; the others wait for room."""
-        waiting = []
-        for part in self.to_send:
-            if part not in self.ledger.sent:  # answered, or lost and sent again, meanwhile
+    def sendable(self, time: float) -> Iterator[tuple[Part, str]]:
+        """Parts with the teacher that takes them now; the others wait for one."""
+        if self.ledger.free() is None or self.saved < 1.0:
+            return
+        for part in nsmallest(_AT_ONCE, self.hedged):
+            outs = self.ledger.sent.get(part)
+            if outs is None:  # answered, or lost and sent again, meanwhile
                 self.hedged.discard(part)
                 continue
-            teacher = self.ledger.pick(but_not=part)
-            if teacher is None:
-                waiting.append(part)
-            else:
-                yield part, teacher
-        self.to_send = waiting
+            within_s = min(self._within_s(out, time) for out in outs)
+            other = self.ledger.second(part, [out.teacher for out in outs], room=True)
+            if other is not None and self.ledger.done_in_s(other, part.size) < within_s:
+                self.hedged.discard(part)
+                self.saved -= 1.0
+                yield part, other

@@ -11,16 +11,21 @@ that is overdue may be out with a second teacher too (a hedge); the first answer
 A late answer (of a teacher given up on, or to a part answered by somebody else) is
 dropped by part and lease epoch.
 
-A part goes to whoever would have it done first: (owed + size) / rate. Two heaps keep
-that at log n for a thousand teachers.
+A part goes to whoever would have it done first: the way there and back, and
+(owed + size) / rate. Two heaps keep that at log n for a thousand teachers. What may be under
+way at a teacher is what it computes during the way and two parts.
 """
 
 from bisect import insort
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import ceil, inf
 from typing import NamedTuple
+
+_LOOKED_AT = 4  # teachers, each for its usual part the soonest, for a part of another size
+_LONG_S = 1.0  # of work: a part that one teacher computes while no other waits there
+_WAY_SHARE = 0.05  # of its time that a teacher may stand idle for the way
 
 
 class Part(NamedTuple):
@@ -41,7 +46,7 @@ class Sent:
     teacher: str
     lease: int  # lease epoch of the teacher when it was sent
     time: float
-    due: float = inf  # when its answer is expected, from what the teacher owed
+    due: float = inf  # when its answer is expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,8 @@ class Speed:
     rate: float  # samples/s, measured where it is known
     least: int  # samples: its efficiency falls off below
     most: int  # samples it takes at once
+    way_s: float = 0.0  # there and back, without its work
+    ahead_s: float = 0.0  # of work that may be on the way
 
     def part(self, rest: int, part_s: float) -> int:
         """Samples of the next part out of `rest`: about `part_s` of work, in like pieces."""
@@ -83,8 +90,16 @@ class _Earliest:
             heappop(self._heap)
         return self._heap[0] if self._heap else None
 
-    def __iter__(self) -> Iterator[tuple[float, str]]:
-        return iter(sorted((number, name) for name, number in self._now.items()))
+    def some(self, count: int) -> list[str]:
+        """The first so many."""
+        taken: dict[str, float] = {}
+        while len(taken) < count and (first := self.first()) is not None:
+            number, name = heappop(self._heap)
+            taken[first[1]] = number
+            del self._now[name]
+        for name, number in taken.items():
+            self.put(name, number)
+        return list(taken)
 
 
 @dataclass(slots=True)
@@ -92,7 +107,7 @@ class InFlight:
     """Mutable, but pure: its state depends on the calls alone."""
 
     limit: int = 2  # parts per teacher: one computed, one queued hides the way there
-    ahead_s: float = 1.0  # or as many as it computes in so long: short parts, long ways
+    ahead_s: float = 1.0  # or as many as it computes in so long and on the way
     part_s: float = 0.5  # of a teacher's work in one part
     teachers: dict[str, Speed] = field(default_factory=dict)  # those that may get parts
     waiting: list[Part] = field(default_factory=list)  # lost, sent first; sorted
@@ -115,9 +130,11 @@ class InFlight:
             self.teachers[teacher] = speed
             self._place(teacher)
 
-    def on_doubt(self, teacher: str) -> None:
-        """It is late: nothing waits for it to have room. Its next answer ends that."""
-        self._full.drop(teacher)
+    def on_doubt(self, teacher: str, rate: float) -> None:
+        """It is late: no more than this rate until it answers."""
+        speed = self.teachers.get(teacher)
+        if speed is not None and rate < speed.rate:
+            self.on_speed(teacher, replace(speed, rate=rate))
 
     def on_unusable(self, teacher: str) -> None:
         """It gets no more; what it has is still awaited."""
@@ -126,41 +143,43 @@ class InFlight:
         self._full.drop(teacher)
 
     def done_in_s(self, teacher: str, size: int) -> float:
-        """Seconds until a teacher would have done so many samples more."""
-        rate = max(self.teachers[teacher].rate, 1e-9)
-        return (self.owed.get(teacher, 0) + size) / rate
+        """Seconds until the answer of a teacher that gets so many samples more."""
+        speed = self.teachers[teacher]
+        rate = max(speed.rate, 1e-9)
+        # What it owes covers the way too: that of others, while they were on theirs.
+        return max(speed.way_s, self.owed.get(teacher, 0) / rate) + size / rate
 
-    def has_room(self) -> bool:
-        return self._with_room.first() is not None
+    def stands_idle(self) -> bool:
+        """Whether a teacher has no more to do than is on its way."""
+        return any(
+            self.owed.get(name, 0) <= speed.rate * speed.way_s
+            for name, speed in self.teachers.items()
+        )
 
-    def pick(self, needed_in_s: float = inf, but_not: Part | None = None) -> str | None:
-        """The teacher that would be done first; None if it is better to wait.
+    def free(self) -> tuple[float, str] | None:
+        """(seconds until its next part is done, name) of the soonest that has room."""
+        return self._with_room.first()
 
-        Args:
-            needed_in_s: when the student needs the part. A teacher that is later than that
-                is not taken if one that has no room now would be done before it.
-            but_not: leave out those that have this part already.
-        """
-        if but_not is not None:
-            have = {s.teacher for s in self.sent.get(but_not, ())}
-            return next((name for _, name in self._with_room if name not in have), None)
-        free = self._with_room.first()
-        if free is None:
-            return None
-        full = self._full.first()
-        if free[0] > needed_in_s and full is not None and full[0] < free[0]:
-            return None
-        return free[1]
+    def busy(self) -> tuple[float, str] | None:
+        """The same of those that have no room."""
+        return self._full.first()
+
+    def second(self, part: Part, but_not: Collection[str], *, room: bool) -> str | None:
+        """Who else would have this part first; with `room`, who has some."""
+        count = len(but_not) + _LOOKED_AT
+        among = self._with_room.some(count) + ([] if room else self._full.some(count))
+        others = [name for name in among if name not in but_not]
+        return min(others, key=lambda n: (self.done_in_s(n, part.size), n), default=None)
 
     def next_waiting(self, teacher: str) -> Part | None:
-        """The oldest lost part, cut again if this teacher takes less at once."""
+        """The oldest lost part, cut again to what this teacher does in its time."""
         if not self.waiting:
             return None
-        part, largest = self.waiting.pop(0), self.teachers[teacher].most
-        if part.size > largest:
-            insort(self.waiting, part._replace(start=part.start + largest))
-            part = part._replace(stop=part.start + largest)
-        return part
+        part = self.waiting.pop(0)
+        size = self.teachers[teacher].part(part.size, self.part_s)
+        if size < part.size:
+            insort(self.waiting, part._replace(start=part.start + size))
+        return part._replace(stop=part.start + size)
 
     def on_sent(self, part: Part, teacher: str, lease: int, time: float) -> None:
         """A fresh part, or one that `next_waiting` gave."""
@@ -180,25 +199,20 @@ class InFlight:
         self.hedges += 1
         self._out(part, teacher, lease, time)
 
-    def names_with_room(self) -> Iterator[str]:
-        """The one that would be done first comes first."""
-        return (name for _, name in self._with_room)
-
     def on_check(self, part: Part, teacher: str, lease: int, time: float) -> None:
         """A part that was answered is asked of another teacher too, for comparison."""
-        due = time + self.done_in_s(teacher, part.size)
-        self._put_beside(part, Sent(teacher, lease, time, due))
-        self._count(teacher, part, 1)
+        self._put_beside(part, self._request(part, teacher, lease, time))
 
-    def on_checked(self, part: Part, teacher: str, lease: int) -> None:
-        """One request beside `sent` is answered."""
+    def on_checked(self, part: Part, teacher: str, lease: int) -> Sent | None:
+        """One request beside `sent` is answered: that one."""
         beside = self.superseded.get((part, teacher, lease))
         if beside is None:
-            return
-        beside.pop(0)
+            return None
+        request = beside.pop(0)
         if not beside:
             del self.superseded[part, teacher, lease]
         self._count(teacher, part, -1)
+        return request
 
     def on_taken_back(self, parts: Collection[Part]) -> None:
         """Answers that had arrived cannot be used: as if their teacher had been lost."""
@@ -207,21 +221,23 @@ class InFlight:
             self.samples += part.size
         self.resends += len(parts)
 
-    def on_answer(self, part: Part, teacher: str, lease: int) -> Sent | None:
-        """The request it answers, exactly once per part; None for a late answer."""
+    def on_answer(self, part: Part, teacher: str, lease: int) -> tuple[Sent | None, bool]:
+        """The request it answers, and whether it counts: exactly one answer to a part does.
+
+        A late one has its request still, unless its teacher was given up meanwhile.
+        """
         outs = self.sent.get(part, [])
         mine = next((o for o in outs if (o.teacher, o.lease) == (teacher, lease)), None)
         if mine is None:
             self.late_answers += 1
-            self.on_checked(part, teacher, lease)
-            return None
+            return self.on_checked(part, teacher, lease), False
         del self.sent[part]
         self.samples -= part.size
         self._count(teacher, part, -1)
         for other in outs:
             if other is not mine:
                 self._put_beside(part, other)
-        return mine
+        return mine, True
 
     def on_teacher_lost(self, teacher: str, lease: int) -> int:
         """Case 3 (or 2, when the answer is 0): how many parts must be sent again.
@@ -259,9 +275,13 @@ class InFlight:
                 yield part, out
 
     def _out(self, part: Part, teacher: str, lease: int, time: float) -> None:
+        request = self._request(part, teacher, lease, time)
+        self.sent.setdefault(part, []).append(request)
+
+    def _request(self, part: Part, teacher: str, lease: int, time: float) -> Sent:
         due = time + self.done_in_s(teacher, part.size)
-        self.sent.setdefault(part, []).append(Sent(teacher, lease, time, due))
         self._count(teacher, part, 1)
+        return Sent(teacher, lease, time, due)
 
     def _put_beside(self, part: Part, out: Sent) -> None:
         self.superseded.setdefault((part, out.teacher, out.lease), []).append(out)
@@ -279,10 +299,13 @@ class InFlight:
         if speed is None:
             return
         usual = speed.part(speed.most, self.part_s)
-        owed = self.owed.get(teacher, 0)
-        room = self.loads.get(teacher, 0) < self.limit or (
-            owed + usual <= speed.rate * self.ahead_s
-        )
+        loads, rate = self.loads.get(teacher, 0), max(speed.rate, 1e-9)
+        takes_s, ahead_s = usual / rate, self.ahead_s + speed.ahead_s
+        # A part of many seconds hides the way; a second one would only wait there.
+        short = takes_s <= max(_LONG_S, speed.way_s / _WAY_SHARE)
+        ahead_s -= min(takes_s, self.ahead_s / 2)
+        room = not loads or self.owed[teacher] / rate <= ahead_s
+        room = room or (loads < self.limit and short)
         here, there = (
             (self._with_room, self._full) if room else (self._full, self._with_room)
         )

@@ -14,11 +14,9 @@ what is new and not the whole list (`delta`).
 
 Several students (the paper has them, and no word on who comes first): a free teacher
 goes to the one whose need is covered least, the longest searching among equals (3.4,
-last paragraph). Without a free one, a teacher moves from the best covered student to
-the worst when that clearly lifts the worst: fair shares in the max-min sense. With fewer
-teachers than students, each has one for a few seconds in turn. A student of priority 2
-counts as covered half as much as one of priority 1 with the same share; nobody is brought
-below its `floor` of teachers for somebody else who has one.
+last paragraph). Without a free one, those that are held are shared (fair_shares.py). A
+student of priority 2 counts as covered half as much as one of priority 1 with the same
+share; nobody is brought below its `floor` of teachers for somebody else who has one.
 
 A complaint names the lease it is about: one that comes late, when the teacher is another
 student's, changes nothing.
@@ -26,53 +24,26 @@ student's, changes nothing.
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from kdlab.papers.edl_dist.assignment import nearest, next_teacher
+from kdlab.papers.edl_dist.fair_shares import (
+    Demand,
+    Exchange,
+    Lease,
+    lift,
+    pass_time,
+    poorest,
+    rest,
+    turn,
+)
 
-LeaseState = Literal["registered", "free", "assigned", "draining"]
 Change = Literal["given", "draining", "left", "lost", "expired", "released", "moved"]
 
 _KEPT = 4096  # changes remembered per student; a reader further behind gets the whole list
-_LIFT = 1.05  # a move must raise the worst cover by 5 %, or two students swap for ever
-
-
-@dataclass(slots=True)
-class Lease:
-    teacher: str  # address
-    state: LeaseState
-    renewed_at: float
-    ttl_s: float
-    t_t: float = 0.0  # samples/s, measured by the teacher itself
-    here: float = 1.0  # share of the data set that lies on its machine, 0 to 1
-    epoch: int = 0
-    student: str | None = None
-    assigned_at: float = 0.0
-
-
-@dataclass(slots=True)
-class Demand:
-    """What one student asked for; it is searching while its teachers fall short."""
-
-    student: str
-    t_s: float  # samples/s to be covered by teachers
-    at_most: int | None = None
-    since: float = 0.0  # searching since
-    priority: float = 1.0  # a share of teachers in proportion, when they fall short
-    floor: int = 1  # teachers that are not moved away for others
-    starved_at: float = 0.0  # its only teacher went to another student
-    rate: float = 0.0  # samples/s of the teachers it holds
-    held: dict[str, Lease] = field(default_factory=dict)
-
-    @property
-    def cover(self) -> float:
-        """Share of the need that is covered, by priority."""
-        return self.rate / (self.t_s * self.priority) if self.t_s > 0 else float("inf")
-
-    @property
-    def searching(self) -> bool:
-        full = self.at_most is not None and len(self.held) >= self.at_most
-        return not full and self.t_s - self.rate > 1e-9 * self.t_s
+_EXTRA_S = 30.0  # one teacher more than its need is a student's so long, while it asks
+_REBUILDS = 1.1  # times its need, while there are free ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +65,7 @@ class LeaseTable:
     next_epoch: int = 1
     leases: dict[str, Lease] = field(default_factory=dict)
     demands: dict[str, Demand] = field(default_factory=dict)
+    turned_at: float = -inf  # when turns were looked at last
     version: int = 0  # grows with every change a student could care about
     free: dict[str, float] = field(default_factory=dict)  # t_t of the free teachers
     changes: dict[str, deque[tuple[int, str, Change]]] = field(default_factory=dict)
@@ -141,9 +113,9 @@ class LeaseTable:
 
     def on_rate(self, teacher: str, t_t: float, time: float) -> None:
         """A teacher measures another t_t than before; its student may need one more."""
-        lease = self.leases.get(teacher)
-        if lease is not None:
-            self._set_rate(lease, t_t)
+        if teacher in self.leases:
+            self._set_rate(self.leases[teacher], t_t)
+            self.on_told_anew(teacher)
             self._match(time)
 
     def on_told_anew(self, teacher: str) -> None:
@@ -204,25 +176,35 @@ class LeaseTable:
         """Algorithm 1, line 1: cover the rate t_s with teachers."""
         demand = self.demands.get(student)
         if demand is None:
-            demand = self.demands[student] = Demand(student, t_s, since=time)
+            least = min((d.given for d in self.demands.values()), default=0.0)
+            demand = Demand(student, t_s, since=time, given=least)
+            self.demands[student] = demand
             self.changes.setdefault(student, deque(maxlen=_KEPT))
-        demand.t_s, demand.at_most = t_s, at_most
+        demand.t_s = demand.need = t_s
+        demand.at_most = at_most
         demand.priority, demand.floor = priority, floor
         self._match(time)
 
     def on_extra(self, student: str, time: float, need: float = 0.0) -> bool:
         """Algorithm 1, line 8: one additional teacher, as soon as one is free.
 
-        With `need`, in samples/s, as many as cover that. Returns whether one came now; if
-        not, the student is searching.
+        With `need`, in samples/s, as many as cover that: what it said before is past. Returns
+        whether one came now; if not, the student is searching.
         """
         demand = self.demands.get(student)
         if demand is None:  # not announced yet, or given up for silence
             return False
         before = len(demand.held)
+        demand.need, demand.asked_at = need or demand.need, time
         # A rate just above what it has is covered by one more teacher.
-        demand.t_s = max(demand.t_s, need, demand.rate * (1 + 1e-6) + 1e-6)
+        demand.t_s = max(demand.need, demand.rate * (1 + 1e-6) + 1e-6)
         self._match(time)
+        # It starved: what it has stored is rebuilt with some that nobody else misses.
+        while (missing := _REBUILDS * demand.need - demand.rate) > 0 and not demand.is_full:
+            teacher = next_teacher(self.free, missing)
+            if teacher is None:
+                break
+            self._assign(self.leases[teacher], demand, time)
         return len(demand.held) > before
 
     def on_release(
@@ -235,7 +217,7 @@ class LeaseTable:
         demand = self.demands.get(student)
         if demand is not None:
             # What is left covers the student's needs as it sees them now.
-            demand.t_s = min(max(0.0, demand.rate - lease.t_t), need)
+            demand.t_s = demand.need = min(max(0.0, demand.rate - lease.t_t), need)
         self._take(lease, "released")
         self._match(time)
 
@@ -296,28 +278,23 @@ class LeaseTable:
         self._match(time)
 
     def someone_starves(self) -> bool:
-        """Whether a student has no teacher at all while another has one."""
-        return any(d.searching and not d.held for d in self.demands.values()) and any(
-            d.held for d in self.demands.values()
+        """Whether a student falls short while another one has more, or has any at all."""
+        demands = self.demands.values()
+        return any(d.searching and d.cover < 1.0 for d in demands) and any(
+            d.held for d in demands
         )
 
     def on_turn(self, time: float) -> None:
-        """Give a student that has no teacher the one that was held longest, in turn.
+        """Where teachers do not divide evenly, students are given more and less in turn.
 
         Ranks of a group train in step: one without soft labels stops them all.
         """
-        for poor in sorted(self.demands.values(), key=lambda d: (d.starved_at, d.since)):
-            if not poor.searching or poor.held:
-                continue
-            held = [le for le in self.leases.values() if le.state == "assigned"]
-            due = [le for le in held if time - le.assigned_at >= self.turn_s]
-            if not due:
-                return
-            lease = min(due, key=lambda le: (le.assigned_at, le.teacher))
-            assert lease.student is not None
-            self.demands[lease.student].starved_at = time
-            self._take(lease, "moved")
-            self._assign(lease, poor, time)
+        passed, self.turned_at = min(1.0, time - self.turned_at), time
+        pass_time(self.demands.values(), passed)
+        if (found := turn(self.demands.values(), self.turn_s, time)) is not None:
+            poor, exchange = found
+            self._exchange(exchange, poor, time)
+            rest(exchange.rich, time)
 
     # Looks
 
@@ -351,42 +328,31 @@ class LeaseTable:
 
     def _match(self, time: float) -> None:
         """Free teachers to the students that search; then, fair shares."""
-        while any(self._help(demand, time) for demand in self._poorest()):
+        for demand in self.demands.values():
+            if time - demand.asked_at > _EXTRA_S:
+                demand.t_s = demand.need
+        while any(self._help(poor, time) for poor in poorest(self.demands.values(), time)):
             pass  # each turn gives one teacher to one student
 
     def _help(self, poor: Demand, time: float) -> bool:
         here = {teacher: self.leases[teacher].here for teacher in self.free}
         teacher = next_teacher(nearest(self.free, here), poor.t_s - poor.rate)
         if teacher is None:
-            return self._move_to(poor, time)
+            exchange = lift(self.demands.values(), poor)
+            if exchange is not None:
+                self._exchange(exchange, poor, time)
+            return exchange is not None
         self._assign(self.leases[teacher], poor, time)
         return True
 
-    def _poorest(self) -> list[Demand]:
-        """Who comes next: first whoever has less than its floor, then the least covered."""
-        searching = [d for d in self.demands.values() if d.searching]
-        promised = [d for d in searching if len(d.held) < d.floor]
-        groups = [group for group in (promised, searching) if group]
-        return [min(g, key=lambda d: (d.cover, d.since, d.student)) for g in groups]
+    def _exchange(self, exchange: Exchange, poor: Demand, time: float) -> None:
+        self._move(exchange.theirs, poor, time)
+        if exchange.own is not None:
+            self._move(exchange.own, exchange.rich, time)
 
-    def _move_to(self, poor: Demand, time: float) -> bool:
-        """Whether a teacher of a better covered student is better used here."""
-        promised = 1 <= len(poor.held) < poor.floor
-        for rich in sorted(self.demands.values(), key=lambda d: -d.cover):
-            if rich is poor or (rich.cover <= poor.cover and not promised):
-                continue
-            kept = max(1, rich.floor) if poor.held else 1  # a first one comes before floors
-            if len(rich.held) <= kept:
-                continue
-            lease = min(rich.held.values(), key=lambda le: (le.t_t, le.teacher))
-            needs = rich.t_s * rich.priority
-            worse = (rich.rate - lease.t_t) / needs if needs > 0 else float("inf")
-            better = (poor.rate + lease.t_t) / (poor.t_s * poor.priority)
-            if promised or min(worse, better) > poor.cover * _LIFT:
-                self._take(lease, "moved")
-                self._assign(lease, poor, time)
-                return True
-        return False
+    def _move(self, lease: Lease, after: Demand, time: float) -> None:
+        self._take(lease, "moved")
+        self._assign(lease, after, time)
 
     def _assign(self, lease: Lease, demand: Demand, time: float) -> None:
         del self.free[lease.teacher]

@@ -3,11 +3,13 @@
 A teacher that is found to lie (spot_check.py) loses what lies here; what was trained on is named.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.spot_check import Witness
+
+_KEPT = 64  # teachers that were held once
 
 
 @dataclass(slots=True)
@@ -33,6 +35,11 @@ class Provenance:
         for part, who in self.kept.pop(key, ()):
             trained = self.trained.setdefault(who, TrainedOn(first=key))
             trained.samples, trained.last = trained.samples + part.size, key
+
+    def prune(self, held: Collection[Witness]) -> None:
+        """Nothing is kept of many that are gone: nobody can find them out any more."""
+        if len(self.trained) > _KEPT + 2 * len(held):
+            self.trained = {who: of for who, of in self.trained.items() if who in held}
 
     def take_back(self, who: Witness) -> Iterator[tuple[tuple[int, int], list[Part]]]:
         """(epoch, batch) and the parts in it that this teacher answered; they are forgotten."""

@@ -99,11 +99,12 @@ class SpotCheck:
                 return witness
         return None
 
-    def on_gone(self, witness: Witness) -> None:
-        """A teacher is lost or found out: what it was to decide is dropped."""
-        for part, case in list(self.cases.items()):
-            if witness in (case.first, case.second):
-                del self.cases[part]
+    def on_gone(self, witness: Witness) -> list[Part]:
+        """A teacher is lost or found out: what it was to decide is dropped, in order."""
+        ended = [p for p, c in self.cases.items() if witness in (c.first, c.second)]
+        for part in ended:
+            del self.cases[part]
+        return sorted(ended)
 
     def drop(self, part: Part) -> None:
         self.cases.pop(part, None)

@@ -21,8 +21,8 @@ _PACE_S = 5.0  # so far back the pace of now reaches
 _KEPT = 0.5  # of what was seen of its pace, at least: no single step says all
 _BREAK_S, _BREAK_STEPS = 1.0, 10.0  # a longer gap is no step: it saves or evaluates
 _ENOUGH = 1.05  # of what it uses, a student asks for, and keeps after a release
-_CREDIT = 1.5  # times demand x latency: answers come unevenly
-_CREDIT_BATCHES = 2  # besides: one trained on, one that is being completed
+_AHEAD = 2.0  # times demand x latency: answers come unevenly
+_AHEAD_BATCHES = 2  # besides: one trained on, one that is being completed
 _LATENCY_NEW = 0.1  # weight of the newest batch in the mean time to its soft labels
 _SETTLE_LATENCIES = 3.0  # a change of teachers shows when their first answers are there
 _WINDOW_LATENCIES = 10.0
@@ -46,9 +46,9 @@ class Supply:
     batch: int  # samples of its largest batch
     settle_s: float = 3.0  # at least; longer where answers take long
     window_s: float = 10.0
-    # From a batch's first part sent until it can be trained on, the mean: until its last
-    # answer, and in strict order until the batches before it are complete too.
-    latency_s: float = 0.0
+    latency_s: float = 0.0  # from a part that is sent to its answer, the mean
+    # The same of the slowest teacher that is needed, with as much as it may have to do.
+    reach_s: float = 0.0
     capacity: float = 0.0  # samples/s of its teachers together
     trained: int = 0  # samples trained on
     waited_s: float = 0.0  # the student stood still for want of soft labels
@@ -100,8 +100,8 @@ class Supply:
         self.busy_s = kept * self.busy_s + took
         self.step_s = self.busy_s * samples / self.busy
 
-    def on_complete(self, seconds: float) -> None:
-        """A batch can be trained on, so long after its first part was sent."""
+    def on_answer(self, seconds: float) -> None:
+        """A part was answered, so long after it was sent."""
         before = self.latency_s or seconds
         self.latency_s = before + _LATENCY_NEW * (seconds - before)
 
@@ -164,8 +164,9 @@ class Supply:
 
     @property
     def lead(self) -> int:
-        """Samples trained on between asking and the answer (Little's law)."""
-        return int(min(self.demand, self.capacity) * self.latency_s)
+        """Samples to ask for ahead, so that the student never waits (Little's law)."""
+        ahead = _AHEAD * min(self.demand, self.capacity) * self.reach_s
+        return int(ahead) + _AHEAD_BATCHES * self.batch
 
     @property
     def credit(self) -> int:
@@ -175,7 +176,7 @@ class Supply:
         """
         if not self.ut_held_it_up or not self.latency_s:
             return 0
-        return int(_CREDIT * self.lead) + _CREDIT_BATCHES * self.batch
+        return self.lead
 
     def used(self) -> float:
         """Samples/s the student's steps need, the most of the last few windows."""
@@ -195,6 +196,14 @@ class Supply:
         held = self.held_s - past.held_s
         return "thresholds" if held > 0.5 * waited else "teachers"
 
+    def lacks_rate(self, time: float) -> bool:
+        """The student waits, and its teachers together do less than it uses."""
+        if not self.pace_is_known or self.capacity >= self.demand or not self.history:
+            return False
+        begin = time - self.settle_s
+        lately = next((c for c in self.history if c.time >= begin), self.history[-1])
+        return self.waited_s - lately.waited_s > _WAITED * self.settle_s
+
     def spare(self, time: float) -> float:
         """Samples/s of its teachers that the student does not need, after a whole window."""
         past = self._since(time)
@@ -204,7 +213,11 @@ class Supply:
         waited = self.waited_s - past.waited_s > _WAITED * (time - past.time)
         if idle or waited or self.paused or not self.pace_is_known:
             return 0.0
-        return max(0.0, self.capacity - _SPARE * self.used())
+        return max(0.0, self.capacity - self.needed())
+
+    def needed(self) -> float:
+        """Samples/s that must remain after a release."""
+        return _SPARE * self.used()
 
     def enough(self) -> float:
         """Samples/s that teachers must cover, once rates alone turned out too exact."""

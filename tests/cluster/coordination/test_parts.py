@@ -13,8 +13,9 @@ from kdlab.cluster.coordination.quarantine import Quarantine
 from kdlab.cluster.coordination.recording import Recorded, from_plain, to_plain
 from kdlab.cluster.coordination.student_news import StudentNews
 from kdlab.cluster.coordination.weights_shelf import WeightsShelf
+from kdlab.papers.edl_dist.fair_shares import Demand, Lease
 from kdlab.papers.edl_dist.in_flight import Part
-from kdlab.papers.edl_dist.leases import Demand, Lease, LeaseTable
+from kdlab.papers.edl_dist.leases import LeaseTable
 from kdlab.papers.edl_dist.reader_instructions import Deliver, Say, Send
 from kdlab.testing.scripted import FakeClock
 

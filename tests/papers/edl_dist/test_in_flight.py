@@ -17,8 +17,12 @@ def ledger_of(rates=(), limit=2, most=9, **options):
     return ledger
 
 
+def first(place):
+    return place and place[1]
+
+
 def with_sent(*calls, limit=2, rates=()):
-    ledger = ledger_of(dict.fromkeys("tu", 1.0) | dict(rates), limit)
+    ledger = ledger_of(dict.fromkeys("tu", 10.0) | dict(rates), limit)
     for part, teacher, lease in calls:
         ledger.on_fresh(part)
         ledger.on_sent(part, teacher, lease, 0.0)
@@ -40,10 +44,11 @@ def test_case_3_what_was_awaited_is_sent_again_oldest_first():
     assert ledger.resends == 2
 
 
-def test_a_lost_part_is_cut_again_for_a_teacher_that_takes_less():
+def test_a_lost_part_is_cut_again_to_what_its_new_teacher_does_in_half_a_second():
+    """It was cut to all that the teacher takes at once: 1,000 samples went to one of 20/s."""
     ledger = with_sent((A, "t", 1))
     ledger.on_teacher_lost("t", 1)
-    ledger.on_speed("u", Speed(1.0, 1, 3))
+    ledger.on_speed("u", Speed(6.0, 1, 1000))
     assert ledger.next_waiting("u") == Part(0, 0, 0, 3)
     assert ledger.next_waiting("u") == Part(0, 0, 3, 5)
     assert ledger.next_waiting("u") is None
@@ -53,9 +58,10 @@ def test_a_late_answer_is_dropped_by_teacher_and_by_lease():
     ledger = with_sent((A, "t", 1))
     ledger.on_teacher_lost("t", 1)
     ledger.on_sent(ledger.next_waiting("t"), "t", 2, 1.0)  # the same teacher, a new lease
-    assert ledger.on_answer(A, "t", 1) is None
-    assert ledger.on_answer(A, "t", 2).time == 1.0
-    assert ledger.on_answer(A, "t", 2) is None
+    assert ledger.on_answer(A, "t", 1) == (None, False)
+    sent, counts = ledger.on_answer(A, "t", 2)
+    assert (sent.time, counts) == (1.0, True)
+    assert ledger.on_answer(A, "t", 2) == (None, False)
     assert ledger.late_answers == 2
     assert ledger.samples == 0
 
@@ -72,12 +78,13 @@ def test_of_a_hedge_the_first_answer_counts_and_the_slow_teacher_stays_busy():
     ledger.on_sent(A, "slow", 1, 0.0)
     ledger.on_hedged(A, "quick", 2, 1.0)
     assert ledger.samples == 5  # once, not twice
-    assert ledger.on_answer(A, "quick", 2)
-    assert ledger.pick() == "quick"
+    assert ledger.on_answer(A, "quick", 2)[1]
+    assert first(ledger.free()) == "quick"
     ledger.on_unusable("quick")
-    assert ledger.pick() is None  # the slow one still computes A
-    assert ledger.on_answer(A, "slow", 1) is None
-    assert ledger.pick() == "slow"
+    assert ledger.free() is None  # the slow one still computes A
+    sent, counts = ledger.on_answer(A, "slow", 1)
+    assert (sent.time, counts) == (0.0, False)  # what it took is known all the same
+    assert first(ledger.free()) == "slow"
 
 
 @pytest.mark.parametrize("first_answer", ["late", "compared"])
@@ -93,9 +100,9 @@ def test_a_teacher_that_owes_a_part_twice_is_free_after_both_answers(first_answe
     assert len(list(ledger.outstanding())) == 2
     answers = [ledger.on_answer, ledger.on_checked]
     for answer in answers if first_answer == "late" else reversed(answers):
-        assert ledger.pick() is None  # it still computes
+        assert ledger.free() is None  # it still computes
         answer(A, "slow", 1)
-    assert ledger.pick() == "slow"
+    assert first(ledger.free()) == "slow"
     assert not ledger.owed
 
 
@@ -107,28 +114,66 @@ def test_a_hedged_part_is_not_sent_again_when_one_of_two_teachers_is_lost():
 
 
 def test_the_part_itself_counts_for_who_is_done_first():
-    """50 samples: an idle teacher of 1/s is done after 50 s, a busy one of 10/s after 10."""
+    """50 samples: an idle teacher of 10/s is done after 5 s, a busy one of 100/s after 1."""
     part = Part(0, 0, 0, 50)
-    ledger = ledger_of(part_s=50.0)
-    ledger.on_speed("slow", Speed(1.0, 50, 50))
-    ledger.on_speed("busy", Speed(10.0, 50, 50))
+    ledger = ledger_of(part_s=5.0)
+    ledger.on_speed("slow", Speed(10.0, 50, 50))
+    ledger.on_speed("busy", Speed(100.0, 50, 50))
     ledger.on_fresh(part)
     ledger.on_sent(part, "busy", 1, 0.0)
-    assert ledger.done_in_s("busy", 50) == 10.0
-    assert ledger.pick() == "busy"
+    assert ledger.done_in_s("busy", 50) == 1.0
+    assert ledger.free() == (1.0, "busy")
 
 
-def test_a_slow_teacher_gets_what_is_needed_late_or_nothing():
-    ledger = ledger_of(limit=1, part_s=1.0)
-    ledger.on_speed("slow", Speed(1.0, 8, 8))  # a part takes it 8 s
-    ledger.on_speed("quick", Speed(8.0, 8, 8))
-    ledger.on_fresh(A)
-    ledger.on_sent(A, "quick", 1, 0.0)  # no room, and done with the next in 1.6 s
-    assert ledger.pick(needed_in_s=3.0) is None
-    assert ledger.pick(needed_in_s=9.0) == "slow"
-    ledger.on_doubt("quick")  # it is late: nobody waits for it
-    assert ledger.pick(needed_in_s=3.0) == "slow"
-    assert ledger_of().pick() is None
+def test_another_one_for_a_part_is_who_has_this_part_first():
+    """By their usual parts the slow one was first: 1,000 samples for one of 20/s."""
+    ledger = ledger_of(part_s=0.5)
+    ledger.on_speed("slow", Speed(20.0, 1, 1000))
+    ledger.on_speed("quick", Speed(2000.0, 1, 1000))
+    for number in range(2):
+        part = Part(0, number, 0, 1000)
+        ledger.on_fresh(part)
+        ledger.on_sent(part, "quick", 1, 0.0)
+    assert ledger.second(Part(0, 2, 0, 1000), (), room=False) == "quick"
+    assert ledger.second(Part(0, 2, 0, 10), (), room=False) == "slow"
+    assert ledger.second(Part(0, 2, 0, 1000), (), room=True) == "slow"
+    assert ledger.second(Part(0, 2, 0, 10), ("slow", "quick"), room=False) is None
+
+
+def test_a_part_of_many_seconds_is_followed_by_no_second_one():
+    """It would wait there: the way of 10 ms is nothing beside it, one of a second is much."""
+    part = Part(0, 0, 0, 8)
+    for way_s, room in ((0.01, None), (1.0, "slow")):
+        ledger = InFlight()
+        ledger.on_speed("slow", Speed(2.0, 8, 8, way_s))
+        ledger.on_fresh(part)
+        ledger.on_sent(part, "slow", 1, 0.0)
+        assert first(ledger.free()) == room
+
+
+def test_on_a_long_way_there_is_as_much_as_is_computed_meanwhile():
+    """A second of work was all there could be: 26 % of what it could do, half a second away."""
+    ledger = InFlight()
+    ledger.on_speed("far", Speed(100.0, 1, 250, way_s=1.0, ahead_s=1.0))
+    samples = 0
+    while ledger.free() is not None:
+        part = Part(0, samples, 0, 50)
+        ledger.on_fresh(part)
+        ledger.on_sent(part, "far", 1, 0.0)
+        samples += 50
+    assert samples == 200
+    assert ledger.busy() == (2.5, "far")
+
+
+def test_one_that_is_late_counts_as_slow_until_it_answers():
+    ledger = with_sent((A, "t", 1), (B, "u", 1), rates={"u": 8.0})
+    assert first(ledger.free()) == "t"
+    ledger.on_doubt("t", 2.0)
+    assert first(ledger.free()) == "u"
+    ledger.on_doubt("t", 5.0)
+    assert ledger.teachers["t"].rate == 2.0
+    ledger.on_speed("t", Speed(10.0, 1, 9))
+    assert first(ledger.free()) == "t"
 
 
 def test_parts_take_about_half_a_second_and_are_alike():
@@ -143,7 +188,7 @@ def test_a_quick_teacher_gets_as_many_short_parts_as_fill_a_second():
     ledger = InFlight(limit=2, ahead_s=1.0)
     ledger.on_speed("quick", Speed(80.0, 1, 8))
     parts = [Part(0, i, 0, 8) for i in range(20)]
-    while ledger.pick() is not None:
+    while ledger.free() is not None:
         part = parts.pop(0)
         ledger.on_fresh(part)
         ledger.on_sent(part, "quick", 1, 0.0)
@@ -169,7 +214,7 @@ def test_every_sample_is_delivered_exactly_once(chance, tasks, teachers):
     def send(move):
         for name in leases:
             ledger.on_speed(name, Speed(1.0, 1, chance.randint(1, 4)))
-        teacher = ledger.pick()
+        teacher = first(ledger.free())
         if teacher is None:
             return
         part = ledger.next_waiting(teacher)
@@ -181,7 +226,7 @@ def test_every_sample_is_delivered_exactly_once(chance, tasks, teachers):
             calls.append((part, teacher, leases[teacher]))
 
     def answer(call):
-        if ledger.on_answer(*call):
+        if ledger.on_answer(*call)[1]:
             delivered.extend((call[0].batch, s) for s in range(call[0].start, call[0].stop))
 
     for move in range(10 * tasks):
@@ -192,7 +237,7 @@ def test_every_sample_is_delivered_exactly_once(chance, tasks, teachers):
             answer(chance.choice(calls))  # also calls that were given up on long ago
         elif kind == "hedge" and ledger.sent:
             part = chance.choice(list(ledger.sent))
-            other = ledger.pick(but_not=part)
+            other = ledger.second(part, {o.teacher for o in ledger.sent[part]}, room=True)
             if other is not None:
                 ledger.on_hedged(part, other, leases[other], float(move))
                 calls.append((part, other, leases[other]))

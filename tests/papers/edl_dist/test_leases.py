@@ -1,5 +1,6 @@
 """Oracle O-15: a teacher never has two owners, an expired one is never handed out."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests_support import examples
 
-from kdlab.papers.edl_dist.leases import Demand, LeaseTable
+from kdlab.papers.edl_dist.fair_shares import Demand
+from kdlab.papers.edl_dist.leases import LeaseTable
 
 
 def table_with(*teachers, t_t=10.0):
@@ -385,3 +387,89 @@ def test_a_free_teacher_that_has_the_data_comes_first():
     table.on_here("fast", 1.0)
     table.on_demand("t", 10.0, 2.0)
     assert [lease.teacher for lease in table.held_by("t")] == ["fast"]
+
+
+def test_a_rate_that_a_teacher_tells_reaches_its_student():
+    """The coordinator knew that a teacher had become slow, and nobody else did."""
+    table = table_with("a")
+    table.on_demand("s", 5.0, 0.0)
+    version = table.delta("s", -1).version
+    table.on_rate("a", 3.0, 1.0)
+    delta = table.delta("s", version)
+    assert [(lease.teacher, lease.t_t) for lease in delta.held] == [("a", 3.0)]
+
+
+def test_what_a_student_needs_is_what_it_said_last():
+    """Once said, 10,000 samples/s held for ever, and starved one of twice the priority."""
+    table = table_with("a", "b", "c", "d")
+    table.on_demand("s", 10.0, 0.0)
+    table.on_extra("s", 1.0, 10_000.0)
+    assert len(names(table, "s")) == 4
+    table.on_demand("urgent", 20.0, 2.0, priority=2.0)
+    table.on_extra("s", 3.0, 20.0)
+    assert len(names(table, "urgent")) == 2
+
+
+def test_one_teacher_more_than_its_need_is_a_students_for_a_while():
+    table = table_with("a", "b")
+    table.on_demand("s", 10.0, 0.0)
+    assert table.on_extra("s", 1.0, 5.0)  # it starves, whatever it says
+    assert len(names(table, "s")) == 2
+    table.on_lost("a", 20.0)
+    assert table.demands["s"].searching
+    table.on_renewed("b", 40.0)
+    table.on_rate("b", 9.0, 40.0)
+    assert not table.demands["s"].searching
+
+
+def test_teachers_change_places_where_that_covers_both():
+    """Of 12 and 25 samples/s one had 11.5 + 7 and the other 21.9 of five that suffice."""
+    table = LeaseTable()
+    for name, t_t in zip("abcde", (6.9, 5.2, 11.5, 7.0, 9.7), strict=True):
+        table.on_ready(name, t_t, 0.0)
+    table.on_demand("first", 18.0, 0.0)
+    table.on_demand("second", 25.5, 1.0)
+    table.on_extra("first", 2.0, 12.7)
+    table.on_rate("a", 6.9, 40.0)  # its extra has faded
+    covers = {d.student: d.rate / d.t_s for d in table.demands.values()}
+    assert min(covers.values()) > 0.98, covers
+
+
+@pytest.mark.parametrize(
+    ("rates", "needs"),
+    [
+        ([10.0] * 3, [7.5] * 4),  # fewer teachers than students
+        ([5.2] * 10, [3.3, 3.3, 3.3, 9.9, 9.9, 6.6, 6.6, 6.6]),  # that do not divide
+        ([500.0, 10.0], [120.0] * 4),  # one quick, one slow
+    ],
+)
+def test_teachers_that_do_not_divide_evenly_are_shared_over_time(rates, needs):
+    """Two of four students had the quick one in turn, and two the slow one: 1, 0, 1, 0."""
+    table = LeaseTable()
+    for number, t_t in enumerate(rates):
+        table.on_ready(f"t{number}", t_t, 0.0)
+    for number, need in enumerate(needs):
+        table.on_demand(f"s{number}", need, 0.0)
+    given, stored = Counter(), Counter()
+    for tick in range(1, 4 * 200):
+        if table.someone_starves():
+            table.on_turn(tick / 4)
+        for student, demand in table.demands.items():
+            stored[student] += demand.rate / 4
+            used = min(stored[student], demand.t_s / 4)
+            stored[student] -= used
+            if tick > 4 * 60:
+                given[student] += used / demand.t_s
+    assert min(given.values()) > 0.9 * 139.0, given
+
+
+def test_turns_are_given_by_priority():
+    table = table_with("a")
+    table.on_demand("twice", 10.0, 0.0, priority=2.0)
+    table.on_demand("once", 10.0, 0.0)
+    had = Counter()
+    for tick in range(1, 4 * 120):
+        if table.someone_starves():
+            table.on_turn(tick / 4)
+        had[table.leases["a"].student] += 1
+    assert had["twice"] == pytest.approx(2 * had["once"], rel=0.1)

@@ -24,8 +24,8 @@ def trained(supply, seconds, *, waiting=0.0, held=False, start=0.0):
 
 def new_supply():
     """The first answer came late, as from a pool that has only started."""
-    supply = Supply(t_s=200.0, batch=BATCH, capacity=800.0)
-    supply.on_complete(2.0)
+    supply = Supply(t_s=200.0, batch=BATCH, capacity=800.0, reach_s=2.0)
+    supply.on_answer(2.0)
     return supply
 
 
@@ -51,7 +51,7 @@ def test_waiting_for_the_first_teacher_does_not_call_for_a_second():
         supply.on_tick(tick / 20, held=False)
     supply.on_capacity(800.0, 6.0)
     supply.on_fed(6.5)
-    supply.on_complete(0.5)
+    supply.on_answer(0.5)
     time = trained(supply, 2.0, start=6.5)
     supply.on_tick(time, held=False)
     assert supply.short_of(time) == "nothing"
@@ -63,4 +63,4 @@ def test_a_student_that_waits_for_what_ut_holds_gets_what_the_latency_calls_for(
     supply = new_supply()
     trained(supply, 3.0, waiting=0.2, held=True)
     assert supply.demand == pytest.approx(BATCH / STEP_S)
-    assert supply.credit == int(1.5 * supply.lead) + 2 * BATCH
+    assert supply.credit == int(2.0 * supply.demand * 2.0) + 2 * BATCH
