@@ -82,6 +82,7 @@ class Served(SourceSpec):
     wait_s: how long the student waits when no teacher is left, before the run fails.
     settle_s, window_s: of the guarded policy: time a change takes to show, and the
         shortest look before a teacher is released.
+    hang_s: a reader without a sign of life for so long is killed and started again.
     slots: batches that lie ready for the trainer in shared memory.
     record: write every event of the reader to reader.jsonl, for kdlab.testing.replay.
     """
@@ -108,6 +109,7 @@ class Served(SourceSpec):
     wait_s: Annotated[float, POSITIVE] = 120.0
     settle_s: Annotated[float, POSITIVE] = 3.0
     window_s: Annotated[float, POSITIVE] = 10.0
+    hang_s: Annotated[float, POSITIVE] = 20.0
     slots: Annotated[int, Range(ge=2, le=1024)] = 8
     record: bool = False
 
@@ -264,9 +266,14 @@ class ServedSource:
         start = ReaderStart(epoch=context.start["epoch"], done=tuple(context.start["done"]))
         config = self._reader_config(start, max(context.student_rate(), ulp(1.0)))
         self.log = context.folder / "reader.log"
-        log, gpu = self.log, context.on_gpu
         self.reader = HeldReader(
-            config, log, context.report, context.stop, on_gpu=gpu, start=start_reader
+            config,
+            self.log,
+            context.report,
+            context.stop,
+            on_gpu=context.on_gpu,
+            hang_s=spec.hang_s,
+            start=start_reader,
         )
         self._held: int | None = None  # slot of the batch that is trained on
         self._first: int | None = None

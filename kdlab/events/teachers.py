@@ -160,6 +160,15 @@ class CoordinatorBack(Event, kind="coordinator_back", line="the pool's scheduler
     """The scheduler answers again."""
 
 
+class LabelsAwaited(
+    Event, kind="labels_awaited", line="no soft labels for {seconds:.0f} s: {why}"
+):
+    """The student waits for long, and why as far as is known."""
+
+    seconds: float
+    why: str
+
+
 class ReaderRestarted(
     Event,
     kind="reader_restarted",

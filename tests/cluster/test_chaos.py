@@ -210,6 +210,20 @@ def test_a_killed_reader_is_started_again_within_the_run(pools, served, deployme
     assert "teacher_lost" not in [name for name, _ in events]
 
 
+def test_a_reader_that_stands_still_is_killed_and_replaced(pools, served, deployment):
+    pool = pools(deployment, teachers=1)
+    source, samples, events = served(pool, rate=1e9, epochs=4, ut=100, hang_s=1.0)
+    ids = []
+    for epoch in range(4):
+        for number, batch in enumerate(source.epoch(epoch, ())):
+            ids.append((epoch, batch.ids.copy()))
+            if (epoch, number) == (1, 1):
+                os.kill(source.reader.pid, signal.SIGSTOP)
+    complete(ids, samples, 4)
+    (restarted,) = [data for name, data in events if name == "reader_restarted"]
+    assert restarted["why"].startswith("The reader has stood still for")
+
+
 @pytest.mark.nightly
 def test_a_reader_that_cannot_live_ends_the_run(pools, served, deployment):
     pool = pools(deployment, teachers=1)

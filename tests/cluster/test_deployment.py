@@ -103,6 +103,16 @@ def test_answers_of_one_model_on_other_devices_agree_and_others_do_not():
     assert difference_of(logits[:, :9], logits) > 0
 
 
+def test_one_wrong_row_of_many_is_a_difference():
+    """One of 1,000 was invisible: the root mean square of all of them stays below 5 %."""
+    logits = np.random.default_rng(0).normal(0, 3, (2000, 10)).astype(np.float32)
+    wrong = logits.copy()
+    wrong[7] = logits[8]
+    assert difference_of(wrong, logits) > 0.5
+    noise = np.random.default_rng(1).normal(0, 0.1, logits.shape).astype(np.float32)
+    assert difference_of(logits + noise, logits) == 0
+
+
 def test_labels_and_pools_of_an_engine_are_its_own(folder):
     spec = ImageFolder(root=str(folder), size=8)
     eager = deployed(spec.load(), spec)

@@ -257,3 +257,72 @@ def test_slots_are_not_shared_between_readers(case):
     )
     assert case.held.take() == 3
     assert np.array_equal(case.held.slot(3)[0].head, [1, 2, 3])
+
+
+@pytest.fixture(autouse=True)
+def short_ticks(monkeypatch):
+    monkeypatch.setattr("kdlab.cluster.reader.held_reader._TICK_S", 0.002)
+
+
+def ticks(case, seconds, on_tick):
+    """While the trainer waits, the clock goes on so far with each of its looks."""
+
+    def look():
+        case.clock.advance(seconds)
+        on_tick()
+        return case.asked_to_stop
+
+    case.held._stop = look
+
+
+def beat(case):
+    case.reader.ring.figures[FIGURES.index("served_s")] += 0.05
+
+
+def test_one_that_stands_still_is_killed_and_another_goes_on(case):
+    """A stopped reader, or one on a dead mount, was waited for until somebody noticed."""
+    beat(case)
+    ticks(case, 1.0, lambda: None)
+    case.starts.then = lambda child: (
+        case.readers.append(Reader(child)),
+        case.reader.fill(0, 9),
+    )
+    begin = case.clock()
+    assert case.held.take() == 0
+    assert 20.0 < case.clock() - begin < 23.0
+    waits, said = case.events
+    assert waits.KIND == "labels_awaited"
+    assert "no sign of life since 11 s" in waits.why
+    assert said.why == "The reader has stood still for 21 s"
+    assert case.readers[0].child.stops == 1
+
+
+def test_one_that_works_on_is_waited_for_and_said_once(case):
+    case.reader.ring.figures[FIGURES.index("teachers")] = 3.0
+    case.reader.ring.figures[FIGURES.index("in_flight")] = 64.0
+    case.reader.ring.figures[FIGURES.index("capacity")] = 0.5
+    waited = []
+
+    def works():
+        beat(case)
+        waited.append(1)
+        if len(waited) == 200:
+            case.reader.fill(1, 5)
+
+    ticks(case, 1.0, works)
+    assert case.held.take() == 1
+    (said,) = case.events
+    assert (said.KIND, said.why) == (
+        "labels_awaited",
+        "64 samples are with 3 teachers that do 0.5 samples/s together, 0 lie here",
+    )
+
+
+def test_one_that_only_starts_has_more_time(case):
+    ticks(case, 5.0, lambda: case.clock() > 200.0 and case.reader.fill(1, 5))
+    assert case.held.take() == 1
+    assert case.kinds() == ["labels_awaited"]
+    assert (
+        case.events[0].why
+        == "the reader shows no sign of life since 15 s; " + str(case.log) + " says more"
+    )

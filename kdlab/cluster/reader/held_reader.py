@@ -1,4 +1,8 @@
-"""The reader's process from the trainer's side: its words, its slots, and its restarts."""
+"""The reader's process from the trainer's side: its words, its slots, and its restarts.
+
+It is started again when it dies, and when it stands still (stopped, swapped out, on a mount that is
+dead): its figures in shared memory are its beat.
+"""
 
 import socket
 import time
@@ -23,13 +27,19 @@ from kdlab.cluster.reader.ring import Channel, Ring, Slot
 from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped
 from kdlab.events.event import Emit, parse
-from kdlab.events.teachers import ReaderRestarted
+from kdlab.events.teachers import LabelsAwaited, ReaderRestarted
 from kdlab.models.device_feed import pin, unpin
 from kdlab.supervision.children import Child, StartChild, tail
 from kdlab.supervision.restarts import Restarts
 
 _TICK_S = 0.2  # how often a waiting trainer looks whether it should stop
+_SAID_AFTER_S = 10.0  # without soft labels
+_START_S = 120.0  # of a reader that shows its first sign of life on a busy machine
 _RESTARTS, _RESTARTS_S = 5, 60.0  # of a reader, in so many seconds, before the run fails
+
+
+class _Silent(Exception):
+    """The reader stands still."""
 
 
 class HeldReader:
@@ -41,8 +51,9 @@ class HeldReader:
         report: told of every event.
         stop: whether the user asked to stop.
         on_gpu: a GPU copies from its slots.
+        hang_s: a reader without a sign of life for so long is killed and started again.
         start: starts the process.
-        now: seconds, by which its restarts are counted.
+        now: seconds, by which its restarts and its silence are counted.
     """
 
     def __init__(
@@ -53,11 +64,12 @@ class HeldReader:
         stop: Callable[[], bool],
         *,
         on_gpu: bool = False,
+        hang_s: float = 20.0,
         start: StartChild = Child,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config, self.log, self._on_gpu = config, log, on_gpu
-        self._start_child, self._now = start, now
+        self._start_child, self._now, self.hang_s = start, now, hang_s
         self._report, self._stop = report, stop
         self._last: dict[str, float] = {}  # figures, kept when the ring is gone
         self._restarts = Restarts(_RESTARTS, _RESTARTS_S)
@@ -100,15 +112,15 @@ class HeldReader:
         )
         theirs.close()
 
-    def _restart(self) -> None:
-        """It died: another one takes up its teachers and what was not trained on.
+    def _restart(self, silent: str) -> None:
+        """It died, or is `silent`: another one takes up what was not trained on, with its teachers.
 
         Raises:
             ClusterError: it has died again and again; quotes its log.
         """
         last = self.figures()
-        why = self._child.exit_report("ended during the run")
-        self._end()
+        why = silent or self._child.exit_report("ended during the run")
+        self._end(kill=bool(silent))
         if not self._restarts.allowed(self._now()):
             self._last = last
             raise ClusterError(f"{why}\nIt was started again {_RESTARTS} times.")
@@ -118,9 +130,9 @@ class HeldReader:
         if self._paused:
             self.pause(paused=True)
 
-    def _end(self) -> None:
+    def _end(self, *, kill: bool = False) -> None:
         self._ended = True
-        self._child.stop()
+        self._child.stop(0.0 if kill else 5.0)
         self._channel.close()
         self._tensors.clear()
         if self._pinned:
@@ -140,14 +152,15 @@ class HeldReader:
         while True:
             try:
                 return self._filled_slot()
-            except EOFError:
-                self._restart()
+            except (EOFError, _Silent) as error:
+                self._restart(str(error) if isinstance(error, _Silent) else "")
 
     def _filled_slot(self) -> int:
         """The next one of this reader.
 
         Raises:
             EOFError: the reader is gone.
+            _Silent: it stands still.
         """
         if self._ring.words_said() != self._heard:
             self._hear(0.0)
@@ -155,15 +168,39 @@ class HeldReader:
         if slot is not None:
             return slot
         self._ring.trainer_waits(True)
+        begin = beaten_at = self._now()
+        beat, said = self.figures()["served_s"], False
         try:
             while (slot := self._ring.take()) is None:
                 if self._ring.uncollected():  # the reader may wait for these
                     self._channel.send(0)
                 if not self._hear(_TICK_S) and self._stop():
                     raise RunStopped("stopped by the user while waiting for soft labels")
+                now, last = self._now(), beat
+                beat = self.figures()["served_s"]
+                beaten_at = now if beat != last else beaten_at
+                silent_s = now - beaten_at
+                if silent_s > (self.hang_s if beat else max(self.hang_s, _START_S)):
+                    raise _Silent(f"The reader has stood still for {silent_s:.0f} s")
+                if not said and now - begin > _SAID_AFTER_S:
+                    said = True
+                    why = self._awaited_for(silent_s)
+                    self._report(LabelsAwaited(seconds=now - begin, why=why))
             return slot
         finally:
             self._ring.trainer_waits(False)
+
+    def _awaited_for(self, silent_s: float) -> str:
+        """Why no soft labels come, as far as is known here."""
+        found = self.figures()
+        if silent_s > _SAID_AFTER_S / 2:
+            return f"the reader shows no sign of life since {silent_s:.0f} s; {self.log} says more"
+        if not found["teachers"]:
+            return "it has no teacher"
+        return (
+            f"{found['in_flight']:.0f} samples are with {found['teachers']:.0f} teachers that do "
+            f"{found['capacity']:.4g} samples/s together, {found['volume']:.0f} lie here"
+        )
 
     def slot(self, number: int) -> tuple[Slot, Tensor, Tensor, Tensor]:
         """Its arrays, and its labels, soft labels and views as tensors over them."""

@@ -22,6 +22,7 @@ from kdlab.data.images import ImageData
 _DECODERS = ("pillow", "simplejpeg", "torch", "numpy")
 _IMAGES = 4
 _NUMBERS = 1024  # of each answer: enough, also where one has a million
+_ALLOWED_ROW = 0.5  # of a row's size: another image's row is further away
 _ALLOWED = 0.05  # of the reference's own size: half precision on other devices stays below
 
 
@@ -101,14 +102,18 @@ def proof_of(answers: NDArray[np.float32]) -> list[list[float]]:
 def difference_of(answer: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     """Root mean square between two answers to the same samples, over their size.
 
-    0 where they may come from the same model on other devices or in another precision.
-    Their means over the classes are left out: logits are known up to that.
+    0 where they may come from the same model on other devices or in another precision: as a whole,
+    and row by row. Their means over the classes are left out: logits are known up to that.
     """
     if answer.shape != other.shape:
         return math.inf
     a, b = (x - x.mean(axis=1, keepdims=True) for x in (answer, other))
     error, size = _distance(a, b)
-    return 0.0 if _may_be_equal(error, size) else error / max(size, 1e-9)
+    if not _may_be_equal(error, size):
+        return error / max(size, 1e-9)
+    sizes = np.maximum(np.sqrt((b * b).mean(axis=1)), max(size, 1e-9))
+    worst = float((np.sqrt(((a - b) ** 2).mean(axis=1)) / sizes).max(initial=0.0))
+    return worst if worst > _ALLOWED_ROW else 0.0
 
 
 def disagreement(
