@@ -30,17 +30,25 @@ class Fleet(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Move(Spec):
-    """What happens at a time: a line of a trace of machines that come and go.
+    """What happens at a time: a line of a trace of machines that come, go, slow down and hang.
 
     at_s: seconds from the start.
-    join, lose: so many teachers, of the case's first kind; those that go are any.
-    notice_s: they say goodbye so long before, as spot machines do; 0 is a sudden end.
+    join: so many teachers, of the case's first kind.
+    lose, slow, hang: so many go, become `times` slower, or answer nothing and stay silent.
+    which: those that do: any that serve a student, the newest, or the quickest.
+    notice_s: who goes says goodbye so long before, as spot machines do; 0 is a sudden end.
+    for_s: who is slow or hangs recovers then; null is never.
     """
 
     at_s: Annotated[float, NOT_NEGATIVE]
     join: Annotated[int, Range(ge=0)] = 0
     lose: Annotated[int, Range(ge=0)] = 0
+    slow: Annotated[int, Range(ge=0)] = 0
+    hang: Annotated[int, Range(ge=0)] = 0
+    which: Literal["any", "newest", "quickest"] = "any"
+    times: Annotated[float, POSITIVE] = 10.0
     notice_s: Annotated[float, NOT_NEGATIVE] = 0.0
+    for_s: Annotated[float, POSITIVE] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +85,10 @@ class EdlDist(SimulationSpec):
 
     unit: samples_per_second of all students together, or days for `images`.
     images: samples of the whole training, for days.
-    batch: of a student; best_batch: what a teacher computes at once.
+    batch: of a student; best_batch, least_batch: what a teacher computes at once, at most, and
+        below which its efficiency falls off.
+    request_s: of a teacher's time for each request besides.
+    deadline_s: for one request, as in a run.
     lt, ut: thresholds in batches; null are those of a run.
     order: of batches, as in a run; students that train in step are always strict.
     in_step: the students are ranks of one group: all wait for the slowest.
@@ -89,7 +100,7 @@ class EdlDist(SimulationSpec):
     steps: simulated for each student after the warm-up of a fifth as many.
     kill_share: of the teachers that are killed, at random times, and replaced.
     lose_every_s, join_every_s: one teacher goes, one comes, so often; null is never.
-    moves: what else comes and goes when.
+    moves: what else comes, goes, slows down and hangs when.
     calibration: which published numbers the rates were taken from: those are no evidence.
     """
 
@@ -98,6 +109,9 @@ class EdlDist(SimulationSpec):
     images: Annotated[float, POSITIVE] | None = None
     batch: Annotated[int, _POSITIVE] = 32
     best_batch: Annotated[int, _POSITIVE] = 32
+    least_batch: Annotated[int, _POSITIVE] = 1
+    request_s: Annotated[float, NOT_NEGATIVE] = 0.0
+    deadline_s: Annotated[float, POSITIVE] = 30.0
     lt: Annotated[float, NOT_NEGATIVE] | None = None
     ut: Annotated[float, Range(ge=2)] | None = None
     per_teacher: Annotated[int, _POSITIVE] = 2

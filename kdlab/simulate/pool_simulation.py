@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Literal
 
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
@@ -23,8 +22,8 @@ from kdlab.papers.edl_dist.reader_instructions import (
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
 from kdlab.simulate.clock import Clock
 from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
+from kdlab.simulate.mishaps import Mishaps, SimulatedTeacher, Way
 
-Way = Literal["there", "back"]
 _TICK_S = 0.05  # of the monitoring task, as in a run
 _LOOKS = 20.0  # per step, where steps are long
 _SETTLED = 0.95  # of the demand
@@ -58,15 +57,6 @@ class PoolOutcome:
 
 
 @dataclass(slots=True)
-class _SimulatedTeacher:
-    address: str
-    t_t: float
-    free_at: float = 0.0
-    sent_by: dict[Way, float] = field(default_factory=lambda: {"there": 0.0, "back": 0.0})
-    alive: bool = True
-
-
-@dataclass(slots=True)
 class _Student:
     name: str
     t_s: float
@@ -94,8 +84,11 @@ class Simulation:
     def __init__(self, spec: EdlDist, case: PoolCase) -> None:
         self.spec, self.case, self.clock = spec, case, Clock()
         self.chance = random.Random(spec.seed)
-        self.table = LeaseTable(ttl_s=1e9)  # a lost teacher is seen at once, none hangs
-        self.teachers: dict[str, _SimulatedTeacher] = {}
+        self.table = LeaseTable()  # a lost teacher is seen at once
+        self.teachers: dict[str, SimulatedTeacher] = {}
+        self.mishaps = Mishaps(
+            self.clock, self.chance, self.table, self.teachers, self._send_to_all
+        )
         self.batch = case.batch or spec.batch
         self.step_s = self.batch / case.student.samples_per_second
         steps = case.steps or spec.steps
@@ -113,7 +106,7 @@ class Simulation:
             policy=spec.policy,
             per_teacher=spec.per_teacher,
             order="strict" if spec.in_step else self.case.order or spec.order,
-            give_up_s=1e9,  # a simulated teacher never hangs
+            give_up_s=spec.deadline_s,
             wait_s=1e9,
         )
         sizes = [self.batch] * (self.wanted + rules.ut // self.batch + rules.slots + 1)
@@ -145,12 +138,11 @@ class Simulation:
         for _ in range(round(spec.kill_share * self.case.teachers)):
             self.clock.after(self.chance.uniform(0.05, 0.9) * span, self._replace)
         for move in spec.moves:
-            for _ in range(move.lose):
-                self.clock.after(move.at_s, partial(self._lose, move.notice_s))
             for _ in range(move.join):
                 self.clock.after(move.at_s, self._join_one)
+            self.mishaps.plan(move)
         for every, what in (
-            (spec.lose_every_s, self._lose),
+            (spec.lose_every_s, self.mishaps.lose_one),
             (spec.join_every_s, self._join_one),
         ):
             if every is not None:
@@ -169,27 +161,12 @@ class Simulation:
     def _join(self, t_t: float) -> None:
         address = f"teacher-{self.joined}"
         self.joined += 1
-        self.teachers[address] = _SimulatedTeacher(address, t_t)
+        self.teachers[address] = SimulatedTeacher(address, t_t)
         self.table.on_ready(address, t_t, self.clock.now)
         self._send_to_all()
 
-    def _lose(self, notice_s: float = 0.0) -> None:
-        alive = [t for t in self.teachers.values() if t.alive]
-        if not alive:
-            return
-        victim = self.chance.choice(alive)
-        if notice_s:
-            self.table.on_leaving(victim.address, self.clock.now)
-            self._send_to_all()
-        self.clock.after(notice_s, lambda: self._end(victim))
-
-    def _end(self, victim: _SimulatedTeacher) -> None:
-        victim.alive = False
-        self.table.on_lost(victim.address, self.clock.now)
-        self._send_to_all()
-
     def _replace(self) -> None:
-        self._lose()
+        self.mishaps.lose_one()
         self._join_one()
 
     def _send_to_all(self) -> None:
@@ -200,8 +177,9 @@ class Simulation:
     def _tell(self, student: _Student) -> None:
         delta = self.table.delta(student.name, student.version)
         student.version = delta.version
+        best, least = self.spec.best_batch or self.batch, self.spec.least_batch
         given = [
-            Teacher(le.teacher, le.epoch, le.t_t, self.spec.best_batch or self.batch)
+            Teacher(le.teacher, le.epoch, le.t_t, best, min_batch=min(best, least))
             for le in delta.held
         ]
         told = student.reader.on_teachers(given, delta.gone, delta.full, self.clock.now)
@@ -248,11 +226,15 @@ class Simulation:
             return  # the reader hears of it next
         there = self._over_links(student, teacher, part.size * spec.bytes_in, "there", now)
         spread = 1 + spec.jitter * (2 * self.chance.random() - 1)
-        done = max(there, teacher.free_at) + spread * part.size / teacher.t_t
+        takes = spread * teacher.times * (spec.request_s + part.size / teacher.t_t)
+        done = max(there, teacher.free_at, teacher.hangs_until) + takes
         teacher.free_at = done
 
         def computed() -> None:
             now = self.clock.now
+            if teacher.hangs_until > now:
+                self.clock.after(teacher.hangs_until - now, computed)
+                return
             back = self._over_links(
                 student, teacher, part.size * spec.bytes_out, "back", now
             )
@@ -275,7 +257,7 @@ class Simulation:
     def _over_links(
         self,
         student: _Student,
-        teacher: _SimulatedTeacher,
+        teacher: SimulatedTeacher,
         size: float,
         way: Way,
         now: float,

@@ -195,6 +195,58 @@ def test_no_random_pool_stalls_oscillates_or_starves(seed):
     assert found.held_over_needed <= 1.15 + 1.2 * rate / min(demand, capacity), found
 
 
+def unlike_pool(seed):
+    """A student and teachers that suffice for it, of unlike rates, near or far, with mishaps."""
+    chance = random.Random(seed)
+    rates = [chance.choice([10.0, 40.0, 150.0]) for _ in range(chance.choice([4, 12, 40]))]
+    troubles = chance.choice([0, len(rates) // 10])
+    demand = sum(rates) / chance.choice([1.3 if troubles else 1.05, 1.3, 2.0])
+    least = chance.choice([1, 8])
+    batch = chance.choice([16, 64, 256])
+    mishaps = tuple(
+        Move(
+            at_s=chance.uniform(10.0, 60.0),
+            which=chance.choice(["any", "newest", "quickest"]),
+            for_s=chance.choice([2.0, 8.0, 20.0]),
+            **{chance.choice(["slow", "hang"]): 1},
+        )
+        for _ in range(troubles)
+    )
+    fleets = tuple(
+        Fleet(teacher=RateProfile(samples_per_second=rate), count=1) for rate in rates[1:]
+    )
+    case = PoolCase(
+        name="unlike",
+        student=RateProfile(samples_per_second=demand),
+        teacher=RateProfile(samples_per_second=rates[0]),
+        more=fleets,
+        batch=batch,
+        steps=max(30, round(80.0 * demand / batch)),
+        order=chance.choice(["any", "strict"]),
+    )
+    return EdlDist(
+        cases=(case,),
+        best_batch=batch,
+        least_batch=least,
+        jitter=chance.choice([0.0, 0.2]),
+        latency_s=chance.choice([0.001, 0.05, 0.5]),
+        request_s=chance.choice([0.0, 0.001]),
+        moves=mishaps,
+        seed=seed,
+    )
+
+
+@pytest.mark.tiered
+@settings(max_examples=examples(60, ci=15, quick=2), deadline=None)
+@given(st.integers(0, 10**6))
+@pytest.mark.long
+def test_teachers_of_unlike_rates_that_slow_down_and_hang_suffice_all_the_same(seed):
+    spec = unlike_pool(seed)
+    found = Simulation(spec, spec.cases[0]).run()
+    assert found.lost == found.repeated == 0
+    assert found.samples_per_second >= 0.95 * found.demand, found
+
+
 def test_the_command_ends_with_one_json_object(capsys):
     assert main(["simulate", "edl_dist/table3", "steps=40", "--json"]) == 0
     report = json.loads(capsys.readouterr().out.strip().split("\n")[-1])
