@@ -141,8 +141,7 @@ class DistilReader:
         time: float,
     ) -> Instructions:
         """What the coordinator says is new; with `full`, all there is."""
-        changed = False
-        gone = dict(gone)
+        changed, gone = False, dict(gone)
         self.patience.prune(self.teachers)
         self.provenance.prune({Witness(a, t.lease) for a, t in self.teachers.items()})
         if full:
@@ -324,7 +323,7 @@ class DistilReader:
         return Level(
             unused=self.unused,
             in_flight=self.ledger.samples,
-            lead=supply.lead,
+            lead=0 if self.schedule.sending else supply.lead,  # read where it may begin to
             credit=supply.credit,
             wants_teacher=self._wants,
             spares_teacher=bool(self._spare),
@@ -580,9 +579,10 @@ class DistilReader:
     def _take_cached(self) -> None:
         """Batches whose soft labels are known need no teacher."""
         while (part := self.batches.next) is not None:
-            room = self.schedule.room(self.level())
-            full = self.unused + self.ledger.samples + part.size > room
-            if full or not self.cached(part.epoch, part.batch):
+            if not self.cached(part.epoch, part.batch):
+                return
+            ahead = self.unused + self.ledger.samples
+            if ahead + part.size > self.schedule.room(self.level()):
                 return
             self._begin()
             self.batches.cut(len(self.batches.open) - 1, part.size)

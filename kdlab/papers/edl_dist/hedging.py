@@ -55,9 +55,13 @@ class Hedging:
             if rate is not None:
                 slowed = self.patience.slowed(teacher, sent, part.size, rate, time)
                 self.ledger.on_doubt(teacher, slowed)
-        if self.enabled:
+        if self.enabled and self.ledger.sent:
+            # Nothing is needed before the first of them is, and most are due before that.
+            soonest = time + self.needed_in_s(min(self.ledger.sent))
             self.hedged.update(
-                part for part in self.ledger.sent if self._is_late(part, time)
+                part
+                for part, outs in self.ledger.sent.items()
+                if not time < outs[0].due <= soonest and self._is_late(part, time)
             )
         yield from given_up
 

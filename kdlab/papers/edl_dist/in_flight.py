@@ -121,6 +121,7 @@ class InFlight:
     resends: int = 0
     hedges: int = 0
     late_answers: int = 0
+    _usual: dict[str, int] = field(default_factory=dict)  # samples of a part, by teacher
     _with_room: _Earliest = field(default_factory=_Earliest)
     _full: _Earliest = field(default_factory=_Earliest)
 
@@ -128,6 +129,7 @@ class InFlight:
         """A teacher may get parts, or is known better now."""
         if self.teachers.get(teacher) != speed:
             self.teachers[teacher] = speed
+            self._usual[teacher] = speed.part(speed.most, self.part_s)
             self._place(teacher)
 
     def on_doubt(self, teacher: str, rate: float) -> None:
@@ -139,6 +141,7 @@ class InFlight:
     def on_unusable(self, teacher: str) -> None:
         """It gets no more; what it has is still awaited."""
         self.teachers.pop(teacher, None)
+        self._usual.pop(teacher, None)
         self._with_room.drop(teacher)
         self._full.drop(teacher)
 
@@ -298,16 +301,15 @@ class InFlight:
         speed = self.teachers.get(teacher)
         if speed is None:
             return
-        usual = speed.part(speed.most, self.part_s)
-        loads, rate = self.loads.get(teacher, 0), max(speed.rate, 1e-9)
-        takes_s, ahead_s = usual / rate, self.ahead_s + speed.ahead_s
+        usual, loads = self._usual[teacher], self.loads.get(teacher, 0)
+        rate, way_s = speed.rate if speed.rate > 1e-9 else 1e-9, speed.way_s
+        owed_s, takes_s = self.owed.get(teacher, 0) / rate, usual / rate
         # A part of many seconds hides the way; a second one would only wait there.
-        short = takes_s <= max(_LONG_S, speed.way_s / _WAY_SHARE)
-        ahead_s -= min(takes_s, self.ahead_s / 2)
-        room = not loads or self.owed[teacher] / rate <= ahead_s
-        room = room or (loads < self.limit and short)
+        short = takes_s <= _LONG_S or takes_s <= way_s / _WAY_SHARE
+        ahead_s = self.ahead_s + speed.ahead_s - min(takes_s, self.ahead_s / 2)
+        room = not loads or owed_s <= ahead_s or (loads < self.limit and short)
         here, there = (
             (self._with_room, self._full) if room else (self._full, self._with_room)
         )
-        here.put(teacher, self.done_in_s(teacher, usual))
+        here.put(teacher, (owed_s if owed_s > way_s else way_s) + takes_s)
         there.drop(teacher)
