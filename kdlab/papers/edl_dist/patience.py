@@ -68,7 +68,7 @@ class Patience:
         """Samples/s of a teacher, as its answers show; what it `said` before they do."""
         known = self.seen.get(teacher)
         if known is None or known.work_s < _KNOWN_S:
-            return said
+            return max(said, 1e-9)
         return known.work / known.work_s
 
     def way_s(self, teacher: str) -> float:
@@ -122,7 +122,7 @@ class Patience:
         elif idle:
             known.way_s += _NEW / 5 * (way_s - known.way_s)
         if idle and not late and known.way_s > usual_s * _WAY_SHARE:
-            took = samples / said  # until it is never idle, or late
+            took = samples / max(said, 1e-9)  # until it is never idle, or late
         if sent.time >= known.opened_at:
             known.open_s = max(_OPENS * known.open_s, usual_s, _OPEN_S)
             known.opened_at = time
