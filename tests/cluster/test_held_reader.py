@@ -297,6 +297,28 @@ def test_one_that_stands_still_is_killed_and_another_goes_on(case):
     assert case.readers[0].child.stops == 1
 
 
+def test_one_that_is_stopped_before_its_first_beat_is_found_by_what_it_gave(case):
+    case.reader.fill(0, 1)
+    assert case.held.take() == 0
+    ticks(case, 1.0, lambda: None)
+    case.starts.then = lambda child: (
+        case.readers.append(Reader(child)),
+        case.reader.fill(0, 9),
+    )
+    begin = case.clock()
+    assert case.held.take() == 0
+    assert 20.0 < case.clock() - begin < 23.0
+
+
+def test_wakes_for_one_that_reads_nothing_do_not_stop_the_trainer(case, monkeypatch):
+    """Its end of the socket was full after a minute, and the trainer hung with it."""
+    monkeypatch.setattr("kdlab.cluster.reader.ring._SEND_S", 0.05)
+    sent = [case.held._channel.send(0) for _ in range(100_000)]
+    assert all(sent)
+    assert not case.held._tell(PauseReader(True))  # it is told when it is started again
+    case.reader.end.close()
+
+
 def test_one_that_works_on_is_waited_for_and_said_once(case):
     case.reader.ring.figures[FIGURES.index("teachers")] = 3.0
     case.reader.ring.figures[FIGURES.index("in_flight")] = 64.0

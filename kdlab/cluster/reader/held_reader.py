@@ -92,7 +92,7 @@ class HeldReader:
         """A reader, and the shared memory between us, for what is still to be trained on."""
         self._ring = Ring.create(self.config.layout)
         self._pinned = self._on_gpu and pin(*self._ring.memory)
-        self._ended = False
+        self._ended = self._alive = False
         self._heard = 0  # words of the reader, wakes not counted
         slots = [self._ring.slot(k) for k in range(self.config.layout.slots)]
         self._tensors = [tuple(map(torch.from_numpy, slot[2:])) for slot in slots]
@@ -166,6 +166,7 @@ class HeldReader:
             self._hear(0.0)
         slot = self._ring.take()
         if slot is not None:
+            self._alive = True
             return slot
         self._ring.trainer_waits(True)
         begin = beaten_at = self._now()
@@ -180,12 +181,14 @@ class HeldReader:
                 beat = self.figures()["served_s"]
                 beaten_at = now if beat != last else beaten_at
                 silent_s = now - beaten_at
-                if silent_s > (self.hang_s if beat else max(self.hang_s, _START_S)):
+                started = self._alive or beat > 0
+                if silent_s > (self.hang_s if started else max(self.hang_s, _START_S)):
                     raise _Silent(f"The reader has stood still for {silent_s:.0f} s")
                 if not said and now - begin > _SAID_AFTER_S:
                     said = True
                     why = self._awaited_for(silent_s)
                     self._report(LabelsAwaited(seconds=now - begin, why=why))
+            self._alive = True
             return slot
         finally:
             self._ring.trainer_waits(False)

@@ -218,6 +218,9 @@ class Ring:
             self.fd = -1
 
 
+_SEND_S = 5.0  # for an order to a reader that reads nothing
+
+
 class Channel:
     """The trainer's end of the socket pair: blocking, with time-outs."""
 
@@ -225,10 +228,16 @@ class Channel:
         self._socket, self._buffer = end, b""
 
     def send(self, message: int | Mapping[str, object]) -> bool:
-        """False when the other end is gone."""
+        """False when the other end is gone, or has read nothing for long.
+
+        A wake never waits: where there is no room, enough of them lie there unread.
+        """
+        wake = isinstance(message, int)
         try:
+            if not select.select([], [self._socket], [], 0.0 if wake else _SEND_S)[1]:
+                return wake
             self._socket.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:
+        except (OSError, ValueError):  # closed here, or there
             return False
         return True
 
