@@ -38,8 +38,8 @@ _START_S = 120.0  # of a reader that shows its first sign of life on a busy mach
 _RESTARTS, _RESTARTS_S = 5, 60.0  # of a reader, in so many seconds, before the run fails
 
 
-class _Silent(Exception):
-    """The reader stands still."""
+class _Silent(EOFError):
+    """The reader stands still; of one that is gone nothing is to be said here."""
 
 
 class HeldReader:
@@ -152,8 +152,8 @@ class HeldReader:
         while True:
             try:
                 return self._filled_slot()
-            except (EOFError, _Silent) as error:
-                self._restart(str(error) if isinstance(error, _Silent) else "")
+            except EOFError as silent:
+                self._restart(str(silent))
 
     def _filled_slot(self) -> int:
         """The next one of this reader.

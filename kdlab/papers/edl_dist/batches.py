@@ -93,14 +93,6 @@ class Batches:
             self._epoch_left = (epoch, left)
         return self._epoch_left[1]
 
-    def holds_up(self, part: Part) -> bool:
-        """Whether the next delivery waits for this part, which is under way."""
-        if self.order == "strict":
-            return part.epoch == self.epoch and part.batch == self._expected
-        if self.next is not None and self.next.epoch == self.epoch:
-            return False  # other batches of this epoch may come first
-        return part.epoch == self.epoch
-
     # Arriving
 
     def arrived(self, part: Part) -> bool:

@@ -143,12 +143,12 @@ class DistilReader:
         """What the coordinator says is new; with `full`, all there is."""
         changed, gone = False, dict(gone)
         self.patience.prune(self.teachers)
-        self.provenance.prune({Witness(a, t.lease) for a, t in self.teachers.items()})
+        self.provenance.prune(self.teachers)
+        new = {t.address: t for t in given}
         if full:
-            listed = {t.address for t in given}
-            gone |= {address: "lost" for address in self.teachers if address not in listed}
+            gone |= {address: "lost" for address in self.teachers if address not in new}
         for address, how in gone.items():
-            changed |= self._on_gone(address, how, {t.address: t for t in given})
+            changed |= self._on_gone(address, how, new)
         for teacher in given:
             if self.unusable.get(teacher.address) == teacher.lease:
                 continue

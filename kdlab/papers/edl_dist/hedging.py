@@ -15,10 +15,8 @@ from kdlab.papers.edl_dist.patience import Patience
 
 _GAIN = 2.0  # a second teacher must be done in half the time the first still needs
 _MARGIN = 2.0  # times what a second teacher takes: so long before it is needed
-_SHARE, _SAVED = (
-    0.1,
-    8.0,
-)  # of the answers: on a full link all are late, and a second one worse
+# Of the answers, and so many saved up: on a full link all are late, and a second one worse.
+_SHARE, _SAVED = 0.1, 8.0
 _AT_ONCE = 4  # parts that a teacher is looked for, with each event
 _CHECK_EVERY_S = 0.2  # all that is under way: no deadline is shorter than 1 s
 
@@ -31,7 +29,7 @@ class Hedging:
     checked_at: float  # seconds: when all that is under way was looked at last
     needed_in_s: Callable[[Part], float]
     said: Callable[[str], float | None]  # samples/s, by a teacher itself; None: it is none
-    saved: float = 8.0  # hedges that may be sent
+    saved: float = _SAVED  # hedges that may be sent
     hedged: set[Part] = field(default_factory=set)  # to be: as soon as a teacher has room
 
     def overdue(self, time: float) -> Iterator[tuple[str, int]]:

@@ -93,9 +93,9 @@ class _Earliest:
     def some(self, count: int) -> list[str]:
         """The first so many."""
         taken: dict[str, float] = {}
-        while len(taken) < count and (first := self.first()) is not None:
+        while len(taken) < count and self.first() is not None:
             number, name = heappop(self._heap)
-            taken[first[1]] = number
+            taken[name] = number
             del self._now[name]
         for name, number in taken.items():
             self.put(name, number)

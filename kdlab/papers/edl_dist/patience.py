@@ -3,7 +3,7 @@
 Beyond the paper, whose students wait for the TTL alone (and whose released code waits
 for ever: no deadline on a call, and a broken teacher is asked again at once).
 
-A request's deadline comes from its own teacher's latency, so a slow teacher is not taken
+A request's deadline comes from what its own teacher owed, so a slow teacher is not taken
 for a hung one. Passing it costs nothing but a second request elsewhere (a hedge);
 only `give_up_s` ends the teacher's lease. A teacher that failed is left alone for
 1, 2, 4 ... seconds.
@@ -20,7 +20,7 @@ from math import inf
 
 from kdlab.papers.edl_dist.in_flight import Sent
 
-_NEW = 0.2  # weight of the newest in the running means of latency and way
+_NEW = 0.2  # weight of the newest in the running mean of the way
 _RATE_S, _RATE_PARTS = 5.0, 4.0  # so far back what is known of a teacher's rate reaches
 _KNOWN_S = 0.5  # of work seen, before it outweighs what the teacher says
 _WAY_SHARE = 0.25  # of the time of service: a shorter way blurs nothing
@@ -33,7 +33,6 @@ _LATE = 2.0  # times what was expected: it has become slow
 class _Observed:
     """What was observed of one teacher."""
 
-    latency: float  # s, running mean
     last: float  # time of its last answer
     way_s: float  # there and back, without its work
     open_s: float = 0.0  # of work may be on the way besides
@@ -102,20 +101,17 @@ class Patience:
         self, teacher: str, samples: int, sent: Sent, said: float, time: float
     ) -> None:
         """Also of a late answer: nobody else says that a teacher has become slow."""
-        latency = time - sent.time
         self.failures.pop(teacher, None)
         known = self.seen.get(teacher)
         usual_s = samples / self.rate(teacher, said)
-        way_s = max(0.0, latency - usual_s)
+        way_s = max(0.0, time - sent.time - usual_s)
         if known is None:
-            self.seen[teacher] = _Observed(latency, time, way_s)
+            self.seen[teacher] = _Observed(time, way_s)
             return
-        known.latency += _NEW * (latency - known.latency)
         took = time - max(known.last, sent.time + known.way_s)
         late = took > _LATE * usual_s + self.floor_s / 4
-        idle = (
-            sent.time + known.way_s > known.last
-        )  # maybe: the way is not known so exactly
+        # Maybe: the way is not known so exactly.
+        idle = sent.time + known.way_s > known.last
         # Rather the shortest: what waits on a full link is not its way.
         if way_s < known.way_s:
             known.way_s += _NEW * (way_s - known.way_s)

@@ -3,10 +3,11 @@
 A teacher that is found to lie (spot_check.py) loses what lies here; what was trained on is named.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kdlab.papers.edl_dist.in_flight import Part
+from kdlab.papers.edl_dist.reader_rules import Teacher
 from kdlab.papers.edl_dist.spot_check import Witness
 
 _KEPT = 64  # teachers that were held once
@@ -36,10 +37,11 @@ class Provenance:
             trained = self.trained.setdefault(who, TrainedOn(first=key))
             trained.samples, trained.last = trained.samples + part.size, key
 
-    def prune(self, held: Collection[Witness]) -> None:
+    def prune(self, held: Mapping[str, Teacher]) -> None:
         """Nothing is kept of many that are gone: nobody can find them out any more."""
         if len(self.trained) > _KEPT + 2 * len(held):
-            self.trained = {who: of for who, of in self.trained.items() if who in held}
+            leases = {Witness(name, teacher.lease) for name, teacher in held.items()}
+            self.trained = {who: of for who, of in self.trained.items() if who in leases}
 
     def take_back(self, who: Witness) -> Iterator[tuple[tuple[int, int], list[Part]]]:
         """(epoch, batch) and the parts in it that this teacher answered; they are forgotten."""

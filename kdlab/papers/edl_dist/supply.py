@@ -188,8 +188,7 @@ class Supply:
         if past is None or time - past.time < self.settle or not self.latency_s:
             return "nothing"  # before the first batch is there, rates are all there is
         waited = self.waited_s - past.waited_s
-        begin = time - self.settle
-        lately = next((c for c in self.history if c.time >= begin), self.history[-1])
+        lately = self._lately(time - self.settle)
         for since in (past, lately):  # what is over, a start or a loss, is no reason
             if self.waited_s - since.waited_s <= _WAITED * (time - since.time):
                 return "nothing"
@@ -200,8 +199,7 @@ class Supply:
         """The student waits, and its teachers together do less than it uses."""
         if not self.pace_is_known or self.capacity >= self.demand or not self.history:
             return False
-        begin = time - self.settle_s
-        lately = next((c for c in self.history if c.time >= begin), self.history[-1])
+        lately = self._lately(time - self.settle_s)
         return self.waited_s - lately.waited_s > _WAITED * self.settle_s
 
     def spare(self, time: float) -> float:
@@ -240,6 +238,10 @@ class Supply:
             (c for c in self.history if paced is not None and c.time >= paced), None
         )
         return past is not None and self.held_s - past.held_s > _WAITED * self.window
+
+    def _lately(self, begin: float) -> _Count:
+        """The first count since then, or the newest."""
+        return next((c for c in self.history if c.time >= begin), self.history[-1])
 
     def _since(self, time: float) -> _Count | None:
         """The oldest count of this look."""
