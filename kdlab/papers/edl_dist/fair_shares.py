@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 LeaseState = Literal["registered", "free", "assigned", "draining"]
 
 _LIFT = 1.05  # a move must raise the worst cover by 5 %, or two students swap for ever
+_CLEARLY = 1.25  # rates are guesses: so much quicker a teacher is worth a swap
 _SWAPS_OF = 32  # teachers: with more, shares are even enough
 _STORED = 2048  # samples that a student can have unused, at least (hybrid_schedule.py)
 _MOST_AHEAD_S = 10.0
@@ -90,17 +91,30 @@ class Exchange(NamedTuple):
         """Samples/s that the poor one has more by it."""
         return self.theirs.t_t - (self.own.t_t if self.own is not None else 0.0)
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether what it brings is no error of measurement."""
+        return self.theirs.t_t > _CLEARLY * (self.own.t_t if self.own is not None else 0.0)
+
 
 def poorest(demands: Collection[Demand], time: float) -> list[Demand]:
-    """Who comes next: first whoever has less than its floor, then the least covered."""
-    searching = [d for d in demands if d.searching and d.rests_until <= time]
+    """Who comes next: first whoever has less than its floor, then the least covered.
+
+    Whoever rests comes last: what nobody else wants is for it.
+    """
+    searching = [d for d in demands if d.searching]
     promised = [d for d in searching if len(d.held) < d.floor]
     groups = [group for group in (promised, searching) if group]
-    return [min(g, key=lambda d: (d.cover, d.since, d.student)) for g in groups]
+    return [
+        min(g, key=lambda d: (d.rests_until > time, d.cover, d.since, d.student))
+        for g in groups
+    ]
 
 
-def lift(demands: Collection[Demand], poor: Demand) -> Exchange | None:
+def lift(demands: Collection[Demand], poor: Demand, time: float) -> Exchange | None:
     """What a better covered student has that is better used here."""
+    if poor.rests_until > time:
+        return None
     promised = 1 <= len(poor.held) < poor.floor
     for rich in sorted(demands, key=lambda d: -d.cover):
         if rich is poor or (rich.cover <= poor.cover and not promised):
@@ -119,12 +133,14 @@ def lift(demands: Collection[Demand], poor: Demand) -> Exchange | None:
         if promised or lifts or (apart and uneven):
             return move
     few = [d for d in demands if d.cover > poor.cover and len(d.held) <= _SWAPS_OF]
-    swaps = [
+    swaps = (
         Exchange(theirs, rich, own)
         for rich in (few if len(poor.held) <= _SWAPS_OF else ())
         for theirs, own in product(rich.held.values(), poor.held.values())
-    ]
-    best = max(swaps, key=lambda swap: _worse_cover(swap, poor), default=None)
+    )
+    # What is measured of teachers alike is no reason, but where it covers both.
+    good = (s for s in swaps if s.is_clear or _worse_cover(s, poor) * _LIFT >= 1)
+    best = max(good, key=lambda swap: _worse_cover(swap, poor), default=None)
     if best is None or _worse_cover(best, poor) <= poor.cover * _LIFT:
         return None
     return best
@@ -188,7 +204,7 @@ def _best_turn(
     swaps = [Exchange(a, rich, b) for a, b in product(due(rich), due(poor))]
     # What it has stored must last for its turn without, or the other has nothing at all.
     possible = [
-        e for e in (*moves, *swaps) if e.more > 0 and (fair or misses_s(e) <= rich.ahead_s)
+        e for e in (*moves, *swaps) if e.is_clear and (fair or misses_s(e) <= rich.ahead_s)
     ]
     return max(possible, key=gain, default=None)
 

@@ -338,7 +338,7 @@ class LeaseTable:
         here = {teacher: self.leases[teacher].here for teacher in self.free}
         teacher = next_teacher(nearest(self.free, here), poor.t_s - poor.rate)
         if teacher is None:
-            exchange = lift(self.demands.values(), poor)
+            exchange = lift(self.demands.values(), poor, time)
             if exchange is not None:
                 self._exchange(exchange, poor, time)
             return exchange is not None
