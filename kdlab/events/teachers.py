@@ -59,11 +59,16 @@ class EngineChanged(
     engine: str  # with the figures of all that were tried
 
 
-class TeacherLeft(Event, kind="teacher_left", line="{teacher} left gracefully"):
-    """A teacher was released, or said goodbye and answered what it owed."""
+class TeacherLeft(Event, kind="teacher_left"):
+    """A teacher was released, or serves somebody else, or said goodbye and answered all."""
 
     teacher: str
     resent: int  # parts that are sent to others
+    how: str = "left"  # or released, moved: as the pool says it
+
+    def text(self) -> str:
+        went = {"released": "is not needed any more", "moved": "serves another student now"}
+        return f"{self.teacher} {went.get(self.how, 'left gracefully')}"
 
 
 class TeacherLost(

@@ -183,7 +183,7 @@ class DistilReader:
         if how in _GRACEFUL or address in self.releasing:
             self.releasing.discard(address)
             if not before.draining:
-                self._say(TeacherLeft(teacher=before.name, resent=0))
+                self._say(TeacherLeft(teacher=before.name, resent=0, how=how))
             return True
         again = self.ledger.on_teacher_lost(address, before.lease)
         self.patience.forget(address)
