@@ -1,7 +1,7 @@
 """What a teacher gains by its engine: labels/s over those of PyTorch as it is, on one core.
 
 Then bytes of a label on the wire, what whole served runs gain (bench/served_teacher), and how
-teachers follow the demand and outlast a storm (bench/elasticity).
+teachers follow the demand (bench/elasticity).
 
 Engines take turns on the same views, and are held to the network as it is (models/engines).
 `torch_only` leaves out the libraries of kdlab[onnx] and kdlab[openvino].
@@ -47,7 +47,6 @@ def measure(
     parts["end_to_end"] = partial(served_teacher.gains, repeats, say)
     parts["shared"] = partial(served_teacher.shared, repeats, say)
     parts["elastic"] = partial(elasticity.elastic, repeats, say)
-    parts["storm"] = partial(elasticity.storm, say)
     return measured("teacher", parts, only)
 
 

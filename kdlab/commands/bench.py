@@ -9,10 +9,10 @@ from kdlab.errors import BadInput
 ABOUT = "measure side by side on this machine"
 _NAMES = (
     *("data", "ec_dnn", "edl_dist", "gpu", "heterogeneous", "links", "live", "overhead"),
-    *("peers", "pipe_bd", "soak", "sweep", "teacher", "transport", "unlike"),
+    *("peers", "pipe_bd", "soak", "storm", "sweep", "teacher", "transport", "unlike"),
 )
 _WITH_SETTINGS = ("data", "ec_dnn", "heterogeneous", "soak")
-_WITH_PARTS = ("edl_dist", "gpu", "pipe_bd", "teacher")
+_WITH_PARTS = ("edl_dist", "gpu", "pipe_bd", "storm", "teacher")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--only",
         nargs="+",
         metavar="PART",
-        help="of edl_dist, gpu, pipe_bd and teacher: served, nas, resnet20_32, ...",
+        help="of edl_dist, gpu, pipe_bd, storm and teacher: served, nas, resnet20_32, ...",
     )
     json_flag(parser)
 

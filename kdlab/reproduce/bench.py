@@ -33,6 +33,7 @@ class Bench(MeasurementSpec):
         "ec_dnn",
         "links",
         "peers",
+        "storm",
         "teacher",
         "transport",
         "unlike",
@@ -46,7 +47,13 @@ class Bench(MeasurementSpec):
     budget_s: Annotated[float, POSITIVE] | None = None
 
     def cross_faults(self) -> Iterator[Fault]:
-        if self.only and self.name not in ("edl_dist", "gpu", "pipe_bd", "teacher"):
+        if self.only and self.name not in (
+            "edl_dist",
+            "gpu",
+            "pipe_bd",
+            "storm",
+            "teacher",
+        ):
             yield Fault("only", f"names parts, and bench {self.name} has none")
         if (self.images or self.without_images) and self.name != "ec_dnn":
             yield Fault("images", f"has no effect on bench {self.name}")
