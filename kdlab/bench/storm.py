@@ -325,10 +325,11 @@ def _watched(
         return _killed(int(pid_file(folder, chance.randrange(2)).read_text()))
 
     def steps() -> int:
-        if any(agent.poll() for agent in agents):
-            log = (folder / "agent0.log").read_text()[-2000:]
-            raise RunFailed(f"{peer.system} gave up: {log}")
-        return _last(folder)
+        done = _last(folder)
+        if done < STEPS and any(agent.poll() for agent in agents):
+            log = "".join(path.read_text()[-2000:] for path in folder.glob("agent*.log"))
+            raise RunFailed(f"{peer.system} gave up after {done} steps: {log}")
+        return done
 
     with _ended(agents):
         missing = f"{peer.system} has not trained"

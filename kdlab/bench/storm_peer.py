@@ -157,6 +157,8 @@ def _torchft(rank: _Rank) -> None:
     from torchft import Manager, Optimizer, ProcessGroupGloo
 
     optimizer = rank.optimizer()
+    while not pid_file(Path(rank.peer.folder), 1 - rank.number).exists():
+        time.sleep(0.05)  # they begin together: what is lost is lost by failures
 
     def load(saved: Any) -> None:
         rank.student.load_state_dict(saved["student"])
