@@ -4,7 +4,7 @@ A process is killed each 45 s or each 15 s, from the tenth step on. The same stu
 the same teacher, photos, batches and distance of checkpoints for all:
 
     kdlab     the ranks train on soft labels of two served teachers; a teacher or a rank is killed
-    ranks     the same, and only ranks are killed
+    ranks     the same, and only ranks are killed, as often as in the worst storm
     torchrun  DDP with the teacher in each rank; all begin again from the newest checkpoint
               (`--max-restarts`)
     torchft   two replica groups of one rank each, with the teacher in it; while one is away the
@@ -107,8 +107,8 @@ def measure(
         )
     if find_spec("torchft") is None and (not only or "torchft" in only):
         raise BadInput(
-            "bench storm compares with torchft, which is not installed: pip install 'kdlab[storm]', "
-            "or leave it out: --only kdlab ranks torchrun"
+            "bench storm compares with torchft, which is not installed: pip install "
+            "'kdlab[storm]', or leave it out: --only kdlab ranks torchrun"
         )
     found: dict[tuple[str, float], list[_Outcome]] = {}
 
@@ -122,7 +122,7 @@ def measure(
         (name, every_s)
         for every_s in _EVERY_S
         for name in ways
-        if (not only or name in only) and (name != "ranks" or every_s)
+        if (not only or name in only) and (name != "ranks" or every_s == min(_EVERY_S[1:]))
     ]
     with runs_apart():
         for ended in _lanes(jobs, one):
@@ -346,7 +346,7 @@ def _watched(
         if line.samples and (line.rank, line.step) in seen:
             undone += line.samples
         seen.add((line.rank, line.step))
-    lost = sum(BATCH - trained[step] for step in range(1, done + 1))
+    lost = sum(BATCH - trained[step] for step in range(FIRST + 1, done + 1))
     return _Outcome(end - begin, done, failures, lost, 0, undone)
 
 
