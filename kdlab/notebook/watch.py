@@ -32,6 +32,7 @@ from kdlab.events.training import (
 from kdlab.notebook.curve import Curve
 from kdlab.notebook.pace import Pace
 from kdlab.notebook.teacher_rows import TeacherRows
+from kdlab.report.table import not_trained_on
 from kdlab.report.timeline import BarRow
 
 LOSS, SPEED, BUFFER = "loss", "speed", "unused soft labels"
@@ -74,6 +75,7 @@ class Watch:
 
     state: str = "starting"
     error: str = ""  # of a run that failed
+    lost: str = ""  # samples that it was not trained on, when it has ended
     experiment: str = ""
     members: list[str] = field(default_factory=list)  # all trainings of the run
     member: str = ""
@@ -140,6 +142,7 @@ class Watch:
                 self._points(_EPOCH, event, event.epoch)
             case RunDone():
                 self.state, self.error = event.state, event.error or ""
+                self.lost = not_trained_on((event.result or {}).get("runs") or [])
                 self.teachers.end(event.time)
             case _:
                 self._take_more(event)

@@ -24,7 +24,7 @@ NAMES = {
 
 
 METHODS = "comparison.md"  # of a run of several methods, beside its spec
-
+_MemberFacts = dict[str, Any]  # of a member, as `--json` has it
 
 _ONE_AFTER_THE_OTHER = (
     "Speeds are of trainings one after the other: what else the machine did then counts. "
@@ -81,7 +81,17 @@ def spread(values: Sequence[float], digits: int) -> str:
     return f"{fmean(values):.{digits}f}{error}"
 
 
-def result_table(rows: Sequence[dict[str, Any]], teacher_top1: float | None = None) -> str:
+def not_trained_on(rows: Sequence[_MemberFacts]) -> str:
+    """The first line of a result: how many samples which member lost; empty where none did."""
+    each = [
+        f"{lost:,} of {lost + row['samples_seen']:,} samples of {row['member']}"
+        for row in rows
+        if (lost := row["samples_lost"]) > 0
+    ]
+    return f"Not trained on: {', '.join(each)}." if each else ""
+
+
+def result_table(rows: Sequence[_MemberFacts], teacher_top1: float | None = None) -> str:
     """The members of a run, one line per soft-label source, mean ± std over seeds.
 
     Args:
@@ -121,4 +131,5 @@ def result_table(rows: Sequence[dict[str, Any]], teacher_top1: float | None = No
         for row in rows
         if (said := row.get("verdict"))
     ]
-    return "\n".join([text_table(head, body), *notes])
+    lines = [not_trained_on(rows), text_table(head, body), *notes]
+    return "\n".join(filter(None, lines))

@@ -67,6 +67,15 @@ def test_the_end_says_what_to_do():
     assert not watch.teachers.serving
 
 
+def test_samples_that_were_not_trained_on_are_said_in_the_end():
+    watch = trained()
+    row = {"member": "ec/seed0", "samples_seen": 60, "samples_lost": 40}
+    watch.see(event("run_done", 30.0, state="finished", result={"runs": [row]}))
+    said = live_state.verdict(watch, "r1")
+    text = "Not trained on: 40 of 100 samples of ec/seed0."
+    assert said == {"tone": "warn", "text": text}
+
+
 def test_no_teacher_is_said_until_one_joins():
     watch = trained()
     watch.see(event("no_teacher", 21.0, unplaced=64, wait_s=60.0, join="kdlab teacher x"))

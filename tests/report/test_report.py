@@ -7,6 +7,7 @@ from kdlab.events.event import parse
 from kdlab.report.model_card import model_card
 from kdlab.report.progress import Progress
 from kdlab.report.table import result_table, spread, text_table
+from kdlab.run.handle.result import Result
 from kdlab.train.evaluate import Accuracy
 from kdlab.train.result import MemberReport
 
@@ -44,6 +45,16 @@ def test_results_are_grouped_over_seeds_and_relative_to_the_first():
     assert "0.99x" in lines[3]
     assert "one after the other" in lines[4]  # a speed is of its hour, too
     assert "one after the other" not in result_table(rows[:1])
+
+
+def test_samples_that_were_not_trained_on_are_said_first():
+    rows = [{**row("none", 0, 90, 100), "member": "none/seed0", "samples_seen": 5000}]
+    assert "Not trained on" not in result_table(rows)
+    rows.append({**rows[0], "member": "ec/seed1", "samples_lost": 2960})
+    first = "Not trained on: 2,960 of 7,960 samples of ec/seed1."
+    assert result_table(rows).split("\n")[0] == first
+    said = Result(runs=rows)._repr_html_()
+    assert said.startswith(f"<div>{first}</div>")
 
 
 def seen(events, terminal=False):

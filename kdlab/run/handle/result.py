@@ -1,10 +1,11 @@
 """The result of a run: a plain mapping that reads well in a notebook."""
 
+import html
 from typing import Any
 
 from kdlab.report import page
 from kdlab.report.costs import HEAD, cost_rows
-from kdlab.report.table import NAMES, number
+from kdlab.report.table import NAMES, not_trained_on, number
 
 _COLUMNS = (
     "student_top1", "student_top1_best", "global_top1", "samples_per_second", "wall_seconds",
@@ -26,4 +27,5 @@ class Result(dict[str, Any]):
         facts = [[k, number(v)] for k, v in self.items() if k not in ("runs", "costs")]
         costs = self.get("costs")
         cost = page.table(HEAD, cost_rows(costs)) if costs else ""
-        return page.table(("", *keys), body) + cost + page.table(("", ""), facts)
+        lost = f"<div>{html.escape(said)}</div>" if (said := not_trained_on(rows)) else ""
+        return lost + page.table(("", *keys), body) + cost + page.table(("", ""), facts)
