@@ -11,16 +11,27 @@ class WorkerStarted(Event, kind="worker_started"):
 
     worker: int
     pid: int
+    again: int = 0  # how often it was before, in this session
+
+    def text(self) -> str:
+        words = f"worker {self.worker} is started again, as process {self.pid}"
+        return words if self.again else ""
 
 
-class WorkerResumed(Event, kind="worker_resumed"):
+class WorkerResumed(
+    Event, kind="worker_resumed", line="worker {worker} goes on from its step {step}"
+):
     """A local model goes on from what it had saved."""
 
     worker: int
     step: int
 
 
-class WorkerHangs(Event, kind="worker_hangs"):
+class WorkerHangs(
+    Event,
+    kind="worker_hangs",
+    line="worker {worker} gave no sign of life for {silent_s:.0f} s, and is killed",
+):
     """A local model's process gives no sign of life and is ended."""
 
     worker: int
@@ -35,9 +46,9 @@ class LocalModelLost(Event, kind="worker_lost"):
     order: int | None = None  # of a sweep: the trial it was at
 
     def text(self) -> str:
-        if self.worker is None:
-            return f"a worker is lost: {self.why}"
-        return f"worker {self.worker} is lost: {self.why}"
+        # In one line: what its log ended with stands in the event.
+        why = self.why.replace(" End of ", " Its log: ").split(":\n")[0]
+        return f"{'a worker' if self.worker is None else f'worker {self.worker}'} is lost: {why}"
 
 
 class LocalStep(Event, kind="local_step"):

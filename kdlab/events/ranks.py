@@ -31,28 +31,36 @@ class RankLost(Event, kind="rank_lost", line="{rank} is lost: {why}"):
     why: str
 
 
-class RankGaveUp(Event, kind="rank_gave_up"):
+class RankGaveUp(
+    Event, kind="rank_gave_up", line="{rank} waits for a new generation: {why}"
+):
     """A rank saw that its group is broken, and waits for the next generation."""
 
     rank: str = field()
     why: str
 
 
-class RankHangs(Event, kind="rank_hangs"):
+class RankHangs(
+    Event,
+    kind="rank_hangs",
+    line="{rank} gave no sign of life for {silent_s:.0f} s, and is killed",
+):
     """A rank gives no sign of life and is ended."""
 
     rank: str = field()
     silent_s: float
 
 
-class RankKilled(Event, kind="rank_killed"):
+class RankKilled(Event, kind="rank_killed", line="{rank} is killed: {why}"):
     """A rank is ended so that the others can go on."""
 
     rank: str = field()
     why: str
 
 
-class TrainingAgain(Event, kind="training_again"):
+class TrainingAgain(
+    Event, kind="training_again", line="all train again, {seconds:.1f} s after the loss"
+):
     """All ranks have done a step of the generation after a loss."""
 
     seconds: float  # since the loss

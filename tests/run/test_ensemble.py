@@ -125,11 +125,44 @@ def test_processes_give_what_one_process_gives(kdlab_home, elsewhere):
 @pytest.mark.parametrize(
     "what", ["train", pytest.param("combine", marks=pytest.mark.nightly)]
 )
-def test_a_killed_worker_leaves_the_round_and_comes_back(kdlab_home, elsewhere, what):
-    run = experiment(*EC, "method.workers=4", "train.epochs=60", "train.batch=10").start()
+def test_a_hung_worker_is_killed_and_replaced_and_nothing_is_lost(
+    kdlab_home, elsewhere, what
+):
+    options = (*EC, "train.epochs=40", "train.batch=10", "train.lr=0.05")
+    quiet = experiment(*options, "method.processes=false").start().wait(timeout_s=600)
+    run = experiment(*options, "method.hang_s=3").start()
+    hit(run, what, signal.SIGSTOP)
+    run.wait(timeout_s=600)
+    assert run.state == "finished", run.status
+    news = list(select(run.folder.events, *(HANG := ("worker_hangs", "worker_lost"))))
+    assert [(e.KIND, e["worker"]) for e in news] == [(kind, 2) for kind in HANG]
+    assert news[0]["silent_s"] > 3
+    (again,) = [e for e in select(run.folder.events, "worker_started") if e["again"]]
+    said = [e.text() for e in (*news, again)]
+    assert "worker 2 gave no sign of life for 3 s, and is killed" in said[0]
+    assert said[1].endswith("worker-2-process-0.log")
+    assert said[2] == f"worker 2 is started again, as process {again['pid']}"
+    assert not any("\n" in line for line in said)
+    assert not list(select(run.folder.events, "round_incomplete"))
+    for key in ("samples_seen", "samples_lost", "global_top1"):
+        assert run.result[key] == quiet.result[key]
+    assert run.result["samples_lost"] == 0
+    assert "Not trained on" not in run.table()
+    looks = [
+        [
+            (e["iterations"], e["chosen"], e["global_"])
+            for e in select(of.folder.events, "look")
+        ]
+        for of in (quiet, run)
+    ]
+    assert looks[0] == looks[1]
+    assert apart(student(quiet, "ec_dnn"), student(run, "ec_dnn")) == 0
+
+
+def hit(run, what, number):
+    """Worker 2, just after one of its parts of a round: in the other part now."""
 
     def busy():
-        """Worker 2, just after one of its parts of a round: in the other part now."""
         done = [e for e in select(run.folder.events, "worker_done") if e["worker"] == 2]
         other = "combine" if what == "train" else "train"
         return [e for e in done if e["what"] == other and e["round"] >= 1]
@@ -137,7 +170,17 @@ def test_a_killed_worker_leaves_the_round_and_comes_back(kdlab_home, elsewhere, 
     until(busy)
     started = select(run.folder.events, "worker_started")
     (pid,) = [e["pid"] for e in started if e["worker"] == 2]
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, number)
+
+
+@pytest.mark.slow("four workers, each a Python with torch, and one of them twice")
+@pytest.mark.parametrize(
+    "what", ["train", pytest.param("combine", marks=pytest.mark.nightly)]
+)
+def test_a_killed_worker_leaves_the_round_and_comes_back(kdlab_home, elsewhere, what):
+    options = ("method.workers=4", "train.epochs=60", "train.batch=11")
+    run = experiment(*EC, *options, "method.wait_for_lost=false").start()
+    hit(run, what, signal.SIGKILL)
     run.wait(timeout_s=600)
     assert run.state == "finished", run.status
     (lost,) = select(run.folder.events, "worker_lost")
@@ -147,8 +190,15 @@ def test_a_killed_worker_leaves_the_round_and_comes_back(kdlab_home, elsewhere, 
     assert sizes[-1] == 4  # it is back for the last one
     missed = list(select(run.folder.events, "round_incomplete"))
     assert [s for s in sizes if s != 4] == [len(e["models"]) for e in missed]
+    done = list(select(run.folder.events, "worker_done"))
+    lost = sum(e["samples"] for e in done if e["worker"] == 0)  # as many as of worker 2
+    lost -= sum(e["samples"] for e in done if e["worker"] == 2)
+    assert lost >= 10 * 8 * len(missed)
     (row,) = run.result["runs"]
-    assert row["samples_lost"] >= 10 * 8 * len(missed)
+    assert row["samples_lost"] == lost
+    total = lost + row["samples_seen"]
+    said = f"Not trained on: {lost:,} of {total:,} samples of ec_dnn/seed0."
+    assert run.table().splitlines()[0] == said
 
 
 @pytest.mark.nightly
@@ -159,6 +209,7 @@ def test_trouble_all_the_time(kdlab_home, elsewhere):
         *EC,
         "method.workers=4",
         "method.hang_s=3",
+        "method.wait_for_lost=false",
         "train.epochs=80",
         "train.batch=10",
         "chaos={kill_rank: 2, stop_rank: 1, events: 6, every_s: 1.5, lasts_s: 1.0}",

@@ -18,7 +18,7 @@ from kdlab.methods.ensemble.relabel import Relabelled, relabel, relabel_served
 from kdlab.methods.ensemble.stream import BatchPlace, Stream
 from kdlab.methods.ensemble.variant import relabel_of
 from kdlab.papers.ec_dnn.metrics import check_ensemble
-from kdlab.papers.ec_dnn.round_schedule import Round
+from kdlab.papers.ec_dnn.round_schedule import Round, RoundSchedule
 from kdlab.soft_labels.source import Batch, TeacherPool
 from kdlab.train.aggregation.ensemble import EnsembleAggregation
 from kdlab.train.aggregation.kind import AggregationSpec
@@ -71,6 +71,29 @@ def mean_outputs(
 
 def others_bytes(job: LocalJob, models: Sequence[ModelFile]) -> int:
     return sum(f.bytes for f in models if f.worker != job.worker)
+
+
+def planned_rows(
+    plan: BatchPlan, table: RoundSchedule, aggregation: AggregationSpec
+) -> int:
+    """Samples that a worker with these batches is to be trained on, compressing included."""
+    if compresses_in_line(aggregation):
+        return _rows(plan, table.steps)
+    apart = replace(plan, ids=plan.ids[: _count_apart(plan, aggregation)])
+    compressing = sum(_rows(apart, round_.compress_steps) for round_ in table.rounds)
+    return _rows(plan, table.iterations) + compressing
+
+
+def _rows(plan: BatchPlan, batches: int) -> int:
+    whole, rest = divmod(batches, len(sizes := plan.sizes(0)))
+    return whole * sum(sizes) + sum(sizes[:rest])
+
+
+def _count_apart(plan: BatchPlan, aggregation: AggregationSpec) -> int:
+    """Images to compress on; all where nothing is compressed."""
+    spec = getattr(aggregation, "compression", None)
+    mu = spec.mu if isinstance(spec, Distillation) else 1.0
+    return max(min(plan.batch, len(plan.ids)), round(mu * len(plan.ids)))
 
 
 def compresses_in_line(aggregation: AggregationSpec) -> bool:
@@ -150,7 +173,7 @@ def _stream_apart(job: LocalJob, round_: Round) -> Stream:
     spec = aggregation.compression
     number = round_.number if spec.subset == "drawn" else 0
     own = samples.plan.ids
-    count = max(min(samples.plan.batch, len(own)), round(spec.mu * len(own)))
+    count = _count_apart(samples.plan, aggregation)
     subset = Subset(job.seed + 7919 * (job.worker + 1), number, count)
     plan = BatchPlan(
         subset.of(own),

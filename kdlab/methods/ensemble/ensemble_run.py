@@ -20,6 +20,7 @@ from kdlab.events.general import Warned
 from kdlab.events.teachers import TeacherLost, TeachersGone
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, Member
+from kdlab.methods.ensemble.compression import planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch
 from kdlab.methods.ensemble.local_job import LocalJob, Opened, Prices
 from kdlab.methods.ensemble.model_workers import looked_at
@@ -260,6 +261,7 @@ class EnsembleRun:
             folder=folder,
             emit=emit,
             stop=self.setup.stop,
+            waits=self.method.processes and self.method.wait_for_lost,
             network=Network(bytes_per_s=self.method.gbit_per_s * 1.25e8),
             looks=self.method.looks,
             looks_between=self.method.looks_between,
@@ -304,7 +306,10 @@ class EnsembleRun:
         whole = self._global(list(by_worker.values()), folder)
         global_ = evaluate(whole, data, data.test, recipe.evaluate_batch)
         account, table = outcome.account, self.timetable
-        missed = self.workers * table.steps - account.steps
+        planned = (
+            planned_rows(self.samples(k).plan, table, self.variant.aggregation)
+            for k in range(self.workers)
+        )
         return MemberResult(
             last=accuracy,
             best=best_accuracy,
@@ -316,7 +321,7 @@ class EnsembleRun:
             samples_per_second=account.samples / max(1e-9, account.parallel_s),
             train_seconds=account.parallel_s,
             seen=account.samples,
-            lost=missed * recipe.batch,
+            lost=sum(planned) - account.samples,
             repeated=0,
             rolled_back=0,
             figures={k: float(v) for k, v in asdict(account).items()},

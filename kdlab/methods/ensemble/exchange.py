@@ -4,11 +4,13 @@ Only the name travels with the orders; whoever needs a model reads it from where
 wrote it. A file that changed on the way is not used.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from safetensors import safe_open
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -16,6 +18,9 @@ from torch import Tensor, nn
 from kdlab.config.home import write_whole
 from kdlab.config.seal import file_sha256
 from kdlab.errors import WeightsError
+from kdlab.messages import plain, typed
+from kdlab.train.checkpoint import OptimizerFacts, pack, unpack
+from kdlab.train.recipe import Stepper
 
 # Beside a model: what its aggregation remembers, and the global model where it is another.
 MEMORY, WHOLE = "memory//", "whole//"
@@ -69,3 +74,24 @@ def fetch(file: ModelFile, beside: str | None = None) -> dict[str, Tensor]:
     if beside is None:
         return {k: v for k, v in found.items() if not k.startswith((MEMORY, WHOLE))}
     return {k.removeprefix(beside): v for k, v in found.items() if k.startswith(beside)}
+
+
+def keep_momentum(file: ModelFile, optimizer: Stepper) -> None:
+    """What a published model does not hold, for a process that goes on in its worker's place."""
+    tensors, facts = pack(nn.Module(), optimizer)
+    own = {k: v.detach().contiguous().cpu() for k, v in tensors.items()}
+    said = {"facts": json.dumps(plain(facts))}
+    write_whole(_momentum(file), lambda temporary: save_file(own, temporary, said))
+
+
+def take_momentum(file: ModelFile, optimizer: Stepper) -> None:
+    """The inverse, in place; nothing where nothing was kept."""
+    if _momentum(file).is_file():
+        with safe_open(_momentum(file), "pt") as found:
+            facts = typed(OptimizerFacts, json.loads(found.metadata()["facts"]))
+            tensors = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
+        unpack(tensors, facts, nn.Module(), optimizer, rank=-1)
+
+
+def _momentum(file: ModelFile) -> Path:
+    return Path(file.path).with_suffix(".momentum")

@@ -97,3 +97,4 @@ class LocalFacts(OptimizerFacts):
     round_samples: int
     spec_hash: str
     looks: tuple[LookBetween, ...] = ()
+    losses: tuple[float, ...] = ()  # of its steps since the last word

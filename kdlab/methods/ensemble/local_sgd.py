@@ -181,6 +181,15 @@ class LocalSgd:
                 f"({self.job.recipe.lr:g}), or aggregation.diversity_weight."
             )
 
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Those of the steps since `mean_loss` was asked for, as a checkpoint has them."""
+        return tuple(torch.stack(self._losses).tolist()) if self._losses else ()
+
+    @losses.setter
+    def losses(self, values: tuple[float, ...]) -> None:
+        self._losses = list(torch.tensor(values, device=self.device))
+
     def mean_loss(self) -> float:
         """Mean loss of the steps since the last call; of none it is no number.
 

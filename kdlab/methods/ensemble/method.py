@@ -68,7 +68,11 @@ class Ensemble(MethodSpec):
     processes: each worker in a process of its own; false trains them one after the other
         in the run's process. Results are the same.
     gbit_per_s: between machines, for the modelled time of a communication.
-    hang_s: a worker without a sign of life for so long is killed and started again.
+    hang_s: a worker without a sign of life for so long (two minutes while it starts) is
+        killed and started again.
+    wait_for_lost: the others wait for a worker that was lost, which does again what it was at:
+        nothing is lost. false has rounds go on without it until it is back (K' models), and
+        what it was not trained on is counted and said.
     """
 
     needs_labels = True
@@ -92,6 +96,7 @@ class Ensemble(MethodSpec):
     processes: bool = True
     gbit_per_s: Annotated[float, POSITIVE] = 1.0
     hang_s: Annotated[float, POSITIVE] = 60.0
+    wait_for_lost: bool = True
 
     def cross_faults(self) -> Iterator[Fault]:
         if self.models and len(self.models) != self.workers:

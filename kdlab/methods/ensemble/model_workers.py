@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.data.images import ImageData
-from kdlab.methods.ensemble.exchange import ModelFile, publish
+from kdlab.methods.ensemble.exchange import ModelFile, keep_momentum, publish
 from kdlab.methods.ensemble.local_job import RoundWork
 from kdlab.methods.ensemble.worker import LocalWorker
 from kdlab.models.model import Normalised
@@ -39,6 +39,7 @@ class RoundOrder:
     weights: bool = False  # its weights are written there too
     final: bool = False  # measure the training loss of the local data too
     keep: bool = True  # what the worker is reset to, on disk
+    spare: bool = False  # its momentum too, for a process that takes its place
     pool: PoolAddress | None = None  # that serves these models, if one does
     # The pool that serves the experiment's soft labels, if they are served
     labels: PoolAddress | None = None
@@ -97,6 +98,8 @@ def execute(worker: LocalWorker, order: RoundOrder, source: SoftLabelSource) -> 
         model = worker.global_model() if order.what == "combine" else worker.model
         look(worker, model, Path(order.look))
     loss = worker.sgd.train_loss() if order.final else None
+    if order.spare:
+        keep_momentum(done.model, worker.sgd.descent.optimizer)
     return RoundReport(order.worker, order.what, done, loss)
 
 

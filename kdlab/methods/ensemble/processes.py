@@ -47,7 +47,8 @@ class Processes:
     """Each worker a process; a lost one is told of, and started again when asked for.
 
     A busy worker that is silent for longer than `hang_s` is killed; one that has not shown
-    a first sign of life has two minutes.
+    a first sign of life has two minutes. Where that did not reach it (its machine does not
+    answer), it is waited for as long again: until it goes on, or is lost, or is killed.
     """
 
     def __init__(self, training: MemberTraining, hang_s: float) -> None:
@@ -70,7 +71,7 @@ class Processes:
         child = start_rank(self.training, _MODULE, name, pulses / name)
         self.supervisor.add(worker, child)
         self.supervisor.expect(worker)
-        self.training.emit(WorkerStarted(worker=worker, pid=child.pid))
+        self.training.emit(WorkerStarted(worker=worker, pid=child.pid, again=number))
 
     def send(self, order: RoundOrder) -> None:
         self.supervisor.expect(order.worker)
@@ -100,6 +101,7 @@ class Processes:
                 case ChildSilent(worker, silent_s):
                     self.training.emit(WorkerHangs(worker=worker, silent_s=silent_s))
                     self.supervisor.children[worker].kill()
+                    self.supervisor.expect(worker)
                 case ChildLost(worker, _, why):
                     yield WorkerLost(worker, why)
 

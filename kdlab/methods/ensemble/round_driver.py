@@ -94,6 +94,7 @@ class Training:
     folder: Path  # of the member
     emit: Emit  # events for people
     stop: Callable[[], bool] = lambda: False  # whether the user asked to stop
+    waits: bool = False  # for a lost worker, in every round
     # Between machines, for the time of a communication
     network: Network = field(default_factory=Network)
     looks: int = 20  # how often the models are looked at, spread over all rounds
@@ -129,7 +130,8 @@ class RoundDriver:
         self._parts = ceil(training.looks / number) if training.looks_between else 1
         self._looked_at = {r for r in range(number) if (number - 1 - r) % every == 0}
         first, latest = self._resume(), tuple(sorted(self.latest))
-        self.machine = Rounds(training.workers, self.timetable.rounds, first, latest)
+        rounds, waits = self.timetable.rounds, training.waits
+        self.machine = Rounds(training.workers, rounds, first, latest, waits)
 
     def _resume(self) -> int:
         """The round to go on with; what was counted before it is known again."""
@@ -258,6 +260,7 @@ class RoundDriver:
                 weights=self._look.averaged is not None,
                 final=last and ends,
                 keep=number in self._keeps or not round_.combines,
+                spare=self.training.waits and round_.combines,
                 pool=pool,
             )
         )

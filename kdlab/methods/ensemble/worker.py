@@ -32,7 +32,14 @@ from kdlab.methods.ensemble.compression import (
     mean_outputs,
     others_bytes,
 )
-from kdlab.methods.ensemble.exchange import MEMORY, WHOLE, ModelFile, fetch, publish
+from kdlab.methods.ensemble.exchange import (
+    MEMORY,
+    WHOLE,
+    ModelFile,
+    fetch,
+    publish,
+    take_momentum,
+)
 from kdlab.methods.ensemble.local_job import (
     LocalFacts,
     LocalJob,
@@ -100,7 +107,7 @@ class LocalWorker:
         self.stream = Stream(self.job.samples, facts.taken)
         sgd.steps, self.round = facts.steps, facts.round
         self.round_steps, self.round_samples = facts.round_steps, facts.round_samples
-        self.looks = facts.looks
+        self.looks, sgd.losses = facts.looks, facts.losses
         self._kept_round = self.round
         sgd.logs.done(sgd.steps)
         for note in found.notes:
@@ -120,6 +127,7 @@ class LocalWorker:
             round_steps=self.round_steps,
             round_samples=self.round_samples,
             looks=self.looks,
+            losses=self.sgd.losses,
             spec_hash=self.job.spec_hash,
         )
         # Numbered by round first: a reset point is newer than all steps before it.
@@ -162,13 +170,9 @@ class LocalWorker:
             RunStopped: the user asked; the state is saved.
             KdlabError: the loss is no number any more.
         """
-        if self.round != round_.number:  # it was away for some rounds
+        if self.round != round_.number:  # it was away, or not all reset points are kept
             self._at_the_start_of(round_.number)
-            if latest and isinstance(self.job.aggregation, WeightAggregation):
-                # Where it was itself, else as another one begins.
-                own = next((f for f in latest if f.worker == self.job.worker), latest[0])
-                self.model.net.load_state_dict(fetch(own))
-                self.memory = fetch(own, MEMORY) or self.memory
+            self._load_own(latest)
         sgd = self.sgd
         begin, sgd.source = sgd.clock(), source
         steps = round_.train_steps - self.round_steps
@@ -228,6 +232,16 @@ class LocalWorker:
         self.stream.taken = local + (compressing if in_line else 0)
         self.round, self.round_steps, self.round_samples, self.looks = number, 0, 0, ()
 
+    def _load_own(self, models: Sequence[ModelFile]) -> None:
+        """Where it was itself; of weights that all have, else as another one begins."""
+        averaged = isinstance(self.job.aggregation, WeightAggregation)
+        mine = [file for file in models if file.worker == self.job.worker]
+        for file in mine or models[: int(averaged)]:
+            self.model.net.load_state_dict(fetch(file))
+            self.memory = fetch(file, MEMORY) or self.memory
+            if mine:
+                take_momentum(file, self.sgd.descent.optimizer)
+
     def _local_loss(
         self, z: Tensor | None, round_: Round, batch: Batch, scores: Tensor, labels: Tensor
     ) -> Tensor:
@@ -277,9 +291,7 @@ class LocalWorker:
 
     def _catch_up(self, round_: Round, models: Sequence[ModelFile]) -> None:
         """After a restart in between: the local training is done, and was published."""
-        own = next((f for f in models if f.worker == self.job.worker), models[0])
-        self.model.net.load_state_dict(fetch(own))
-        self.memory = fetch(own, MEMORY) or self.memory
+        self._load_own(models)
         self._at_the_start_of(round_.number)
         self.sgd.steps += round_.train_steps
         self.stream.taken += round_.train_steps

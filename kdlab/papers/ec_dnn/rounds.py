@@ -6,11 +6,12 @@
     w_k <- Compression(w_k, w_bar, D_k)   or the average       -> the worker's, told by Combine
     return                                                     -> Finish
 
-The paper assumes that all K arrive. Here the average is over those that did (K'), and the
-round goes on; a lost worker is started again and takes part from the next round on, from its
-own last reset point. Only where nothing is communicated, or for the last time, the others wait
-for it: independent trainings lose no iterations, and the last global model is what all was for.
-When nobody is left all wait until everybody is back, and train the round again.
+The paper assumes that all K arrive. With `waits` they do: a lost worker is started again, does
+again what it was at, and the others wait for it. Else the average is over those that arrived
+(K'), and the round goes on; the lost worker takes part from the next round on, from its own last
+reset point. Where nothing is communicated, or for the last time, the others always wait for it:
+independent trainings lose no iterations, and the last global model is what all was for. When
+nobody is left all wait until everybody is back, and train the round again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -74,6 +75,7 @@ class Rounds:
     first: int = 0  # round to begin with, after a resume
     # Workers whose compressed models were made in the round before it
     latest: tuple[int, ...] = ()
+    waits: bool = False  # in every round, for whoever is lost
     phase: Phase = "training"
     _round: int = 0
     _ready: set[int] = field(default_factory=set)  # wait for a round to begin
@@ -111,7 +113,8 @@ class Rounds:
     def _waits_for_all(self) -> bool:
         if self.phase == "done":
             return False
-        return self._round == len(self.rounds) - 1 or not self.round.communicates
+        last = self._round == len(self.rounds) - 1
+        return self.waits or last or not self.round.communicates
 
     def on_done(self, worker: int) -> Iterator[Instruction]:
         """It has done its local iterations, or has its reset point: its model can be fetched."""

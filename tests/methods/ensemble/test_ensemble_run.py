@@ -324,7 +324,7 @@ def test_rounds_without_a_worker_are_lost_samples(tmp_path):
     own = averaging(kind="none")
     outcome, whole = trained(own, tmp_path)
     assert whole.lost == 0
-    account = replace(outcome.account, steps=outcome.account.steps - 3)
+    account = replace(outcome.account, samples=outcome.account.samples - 3 * 20)
     result = own.result(replace(outcome, account=account), tmp_path)
     assert result.lost == 3 * 20
     assert result.workers == 2

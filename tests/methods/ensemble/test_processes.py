@@ -134,6 +134,21 @@ def test_who_trains_must_give_signs_of_life(models, events, clock, started):
     assert started[0].alive()  # it has nothing to do
 
 
+def test_who_was_to_be_killed_and_goes_on_is_waited_for(
+    models, events, clock, started, monkeypatch
+):
+    """The order to kill it may not arrive: its machine does not answer."""
+    monkeypatch.setattr(ScriptedChild, "kill", lambda self: None)
+    for _ in range(2):
+        clock.advance(121)
+        assert list(models.events()) == []
+    assert [e.KIND for e in events[2:]] == ["worker_hangs", "worker_hangs"]
+    started[1].beat(1, 3, clock.now)
+    clock.advance(9)
+    assert list(models.events()) == []
+    assert len(events) == 4
+
+
 def test_what_a_worker_says_of_the_end_is_raised(models, started):
     started[0].say(**RANK_ANSWERS.plain(RankStopped("stopped by the user after step 5")))
     with pytest.raises(RunStopped, match="after step 5"):

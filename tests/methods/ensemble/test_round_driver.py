@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from kdlab.errors import Diverged, KdlabError, RunStopped
 from kdlab.messages import plain, typed
+from kdlab.methods.ensemble.compression import planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch, publish
 from kdlab.methods.ensemble.local_job import LookBetween, Prices, RoundWork
 from kdlab.methods.ensemble.model_workers import (
@@ -422,6 +423,32 @@ def test_a_worker_that_comes_back_remembers_what_the_others_do(digits, tmp_path,
     global_ones = [fetch(file, WHOLE) or fetch(file) for file in outcome.models]
     assert apart(global_ones[0], global_ones[1]) < 1e-6
     assert apart(global_ones[0], global_ones[2]) < 1e-6
+
+
+WAITED_FOR = {
+    "ec": ec(30, 10, p_iterations=3, mu=0.5),
+    "ec in line": ec(30, 10, p_iterations=3, mu=1.0),
+    "ma": (ModelAverage(tau=10), RoundSchedule(iterations=30, tau=10, averages=True)),
+    "diloco": (DiLoCo(tau=10), timetable_of(DiLoCo(tau=10), 30, 3)),
+}
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("kind", WAITED_FOR)
+@pytest.mark.long
+def test_where_the_others_wait_nothing_is_lost_with_a_worker(digits, tmp_path, kind, at):
+    """Also where its last reset point is no checkpoint: its momentum lies beside its model."""
+    spec, table = WAITED_FOR[kind]
+    quiet = Case(digits, tmp_path / "quiet", spec, table, 3).run()
+    case = Case(digits, tmp_path / "lost", spec, table, 3)
+    outcome = case.direction(Losing(case, at), keep_every_s=1e9, waits=True).run()
+    assert [e["worker"] for e in case.events.of("worker_lost")] == [1]
+    assert not case.events.of("round_incomplete")
+    assert outcome.account.steps == quiet.account.steps
+    planned = [planned_rows(case.samples(k).plan, table, spec) for k in range(3)]
+    assert outcome.account.samples == quiet.account.samples == sum(planned)
+    for worker in range(3):
+        assert apart(weights(quiet, worker), weights(outcome, worker)) == 0
 
 
 def test_a_worker_that_is_lost_again_and_again_ends_the_training(digits, tmp_path):

@@ -113,13 +113,19 @@ KINDS = {
 
 
 @settings(max_examples=examples(300))
-@given(st.data(), st.sampled_from(list(KINDS)), st.integers(1, 4), st.integers(1, 4))
+@given(
+    st.data(),
+    st.sampled_from(list(KINDS)),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.booleans(),
+)
 def test_whoever_is_lost_it_ends_and_every_round_communicates_once(
-    data, kind, workers, number
+    data, kind, workers, number, waits
 ):
     """Any order of arrivals and at most a dozen losses."""
     options = {"iterations": 10 * number, "tau": 10, "looks": number} | KINDS[kind]
-    rounds = Rounds(workers, RoundSchedule(**options).rounds)
+    rounds = Rounds(workers, RoundSchedule(**options).rounds, waits=waits)
     losses = data.draw(st.integers(0, 12))
     doing: dict[int, str] = dict.fromkeys(range(workers), "starting")
     communicated, finished = list[int](), list[tuple[int, ...]]()
@@ -160,3 +166,5 @@ def test_whoever_is_lost_it_ends_and_every_round_communicates_once(
         execute(step(worker))
     assert communicated == list(range(number))
     assert finished == [tuple(range(workers))]  # nobody is missing in the end
+    if waits:
+        assert communicated_models == number * finished
