@@ -44,6 +44,11 @@ class RoundOrder:
     # The pool that serves the experiment's soft labels, if they are served
     labels: PoolAddress | None = None
 
+    @property
+    def trained(self) -> int:
+        """Iterations of the round that are done before it."""
+        return self.round.train_steps if self.what == "combine" else 0
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerReady:
@@ -159,7 +164,7 @@ class WorkersHere:
     def _source_of(self, worker: LocalWorker, order: RoundOrder) -> SoftLabelSource:
         number = worker.job.worker
         if number not in self._sources:
-            worker.go_to(order.round.number)
+            worker.go_to(order.round.number, order.trained)
             self._sources[number] = self._source(worker)
         return self._sources[number]
 

@@ -40,7 +40,7 @@ class LocalModelRank(RankProcess[RoundOrder]):
                 self.steering,
                 lambda step: self.beat(1, step),
             )
-            self._worker.go_to(order.round.number)
+            self._worker.go_to(order.round.number, order.trained)
         return self._worker
 
     def _waits(self) -> bool:

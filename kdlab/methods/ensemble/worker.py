@@ -82,12 +82,19 @@ class LocalWorker:
     def checkpoints(self) -> Path:
         return self.job.folder / f"worker-{self.job.worker}" / "checkpoints"
 
-    def go_to(self, number: int) -> None:
+    def go_to(self, number: int, trained: int = 0) -> None:
         """To the newest state it has for this round, or to its newest before.
+
+        Its stream is behind so many `trained` iterations of the round, where a source begins.
 
         Raises:
             CheckpointError: of another spec.
         """
+        self._load_newest(number)
+        taken = max(self.stream.taken, self._taken_before(number) + trained)
+        self.stream = Stream(self.job.samples, taken)
+
+    def _load_newest(self, number: int) -> None:
         found = checkpoint.load_newest(
             self.checkpoints,
             self.job.spec_hash,
@@ -226,11 +233,14 @@ class LocalWorker:
 
         So all workers have the same learning rate in a round, and none sees a batch twice.
         """
-        local, compressing = self.job.timetable.before(number)
-        self.sgd.steps = local + compressing
-        in_line = compresses_in_line(self.job.aggregation)
-        self.stream.taken = local + (compressing if in_line else 0)
+        self.sgd.steps = sum(self.job.timetable.before(number))
+        self.stream.taken = self._taken_before(number)
         self.round, self.round_steps, self.round_samples, self.looks = number, 0, 0, ()
+
+    def _taken_before(self, number: int) -> int:
+        """Batches of its stream, in all rounds before this one."""
+        local, compressing = self.job.timetable.before(number)
+        return local + compressing * compresses_in_line(self.job.aggregation)
 
     def _load_own(self, models: Sequence[ModelFile]) -> None:
         """Where it was itself; of weights that all have, else as another one begins."""

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from kdlab.errors import Diverged, KdlabError, RunStopped
 from kdlab.messages import plain, typed
-from kdlab.methods.ensemble.compression import planned_rows
+from kdlab.methods.ensemble.compression import compresses_in_line, planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch, publish
 from kdlab.methods.ensemble.local_job import LookBetween, Prices, RoundWork
 from kdlab.methods.ensemble.model_workers import (
@@ -368,11 +368,27 @@ def test_a_look_is_not_lost_by_a_stop_behind_it(digits, tmp_path, kind):
     assert not list(tmp_path.glob("stopped/rounds/*/*.at-*"))
 
 
+class InOrder(NoTeacherSource):
+    """Delivers what follows its start, as a reader does, and nothing else."""
+
+    def __init__(self, worker):
+        super().__init__(worker.job.samples)
+        # Compressing in line passes batches over; a spec refuses that with a reader.
+        in_line = compresses_in_line(worker.job.aggregation)
+        self.start = None if in_line else worker.stream.start()
+
+    def epoch(self, epoch, done):
+        if self.start is not None:
+            assert {"epoch": epoch, "done": list(done)} == self.start
+        self.start = None
+        return super().epoch(epoch, done)
+
+
 class Losing(WorkersHere):
     """Loses worker 1 instead of carrying out its n-th order."""
 
     def __init__(self, case, at):
-        super().__init__(case.make, lambda w: NoTeacherSource(w.job.samples))
+        super().__init__(case.make, InOrder)
         self.orders, self.at = 0, at
 
     def events(self):
