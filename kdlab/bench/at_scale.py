@@ -14,7 +14,7 @@ from typing import Literal
 
 import psutil
 
-from kdlab.bench.scale import StudentsSeen, asked_of, emulated_students
+from kdlab.bench.scale import StudentsSeen, TeachersSeen, asked_of, emulated_students
 from kdlab.bench.scene import Scene
 from kdlab.bench.students import ImageCase, deployment_for, samples_of
 from kdlab.bench.waiting import until
@@ -26,13 +26,14 @@ from kdlab.errors import SchedulerUnreachable
 from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
+from kdlab.simulate.mishaps import Behaviour, to_be_had
 from kdlab.simulate.pool_simulation import PoolOutcome, Simulation, in_vain, settled_at
 from kdlab.simulate.profile import RateProfile
 from kdlab.supervision.children import Child
 
 _IMAGES = ImageCase(8, 64, 1)
-_JITTER = 0.1  # of the teachers' service times
-_WARM_UP_S, _MEASURE_S = 15.0, 25.0
+_CALM = Behaviour(jitter=0.1)
+WARM_UP_S, _MEASURE_S = 15.0, 25.0
 _SIMULATED_S = 90.0
 _JOINING, _WEIGHTS_S = 8, 240.0
 _WIDTH, _LAYERS = 2048, 10  # of a model of 170 MB
@@ -48,6 +49,7 @@ class Setting:
     demand: float  # samples/s
     batch: int
     order: Literal["any", "strict"] = "any"
+    how: Behaviour = _CALM
 
     @property
     def capacity(self) -> float:
@@ -91,7 +93,7 @@ def simulated(setting: Setting) -> PoolOutcome:
         steps=max(20, round(_SIMULATED_S * setting.demand / setting.batch)),
         order=setting.order,
     )
-    spec = EdlDist(cases=(case,), jitter=_JITTER, best_batch=setting.batch)
+    spec = EdlDist(cases=(case,), **setting.how.fields())
     return Simulation(spec, case).run()
 
 
@@ -133,7 +135,7 @@ class Pair:
 
 
 @contextmanager
-def _up(setting: Setting, **rules: float) -> Iterator[Pair]:
+def up(setting: Setting, **rules: float) -> Iterator[Pair]:
     (count, rate), *more = setting.teachers
     with Scene(samples_of(_IMAGES)) as scene:
         pool = scene.emulated(
@@ -141,7 +143,7 @@ def _up(setting: Setting, **rules: float) -> Iterator[Pair]:
             teachers=count,
             t_t=rate,
             more=tuple((r, n) for n, r in more),
-            jitter=_JITTER,
+            **setting.how.fields(),
         )
         began = time.monotonic()
         students = emulated_students(
@@ -154,38 +156,66 @@ def _up(setting: Setting, **rules: float) -> Iterator[Pair]:
         yield Pair(setting, pool, students, began)
 
 
-def real(setting: Setting, say: Say) -> list[Figure]:
-    with _up(setting) as pair:
-        time.sleep(_WARM_UP_S)
-        rate, seen = pair.rate(_MEASURE_S)
-    share, held = rate / setting.demand, sum(seen.held) / setting.demand
-    vain = sum(map(in_vain, seen.released, seen.asked))
+@dataclass(frozen=True, slots=True)
+class SeenOutcome:
+    """What real processes made of a setting."""
+
+    share: float  # trained on, of what could be had after the warm-up
+    settled: float  # seconds
+    seen: StudentsSeen
+    line: str  # for people
+
+    @property
+    def lost(self) -> int:
+        """Batches that were lost or came twice."""
+        return self.seen.lost + self.seen.repeated
+
+
+def watched(setting: Setting, seconds: float = _MEASURE_S) -> SeenOutcome:
+    """Once it is up and has warmed up, for so long."""
+    with up(setting) as pair:
+        time.sleep(WARM_UP_S)
+        before = pair.looked()
+        rate, seen = pair.rate(seconds)
+        had = asked_of(pair.pool.host, TeachersSeen).capacities
+    could = to_be_had(had, setting.demand, before.time, seen.time) / (
+        seen.time - before.time
+    )
     reach = min(setting.demand, setting.capacity)
     settled = settled_at([pair.began, *seen.ended[0]], setting.batch, reach) - pair.began
-    say(
-        f"{setting.name}: {share:.3f} of {setting.demand:g} samples/s, {held:.2f} of it held, "
-        f"settled after {settled:.1f} s, waited {seen.waited_s[0]:.1f} s"
+    line = (
+        f"{setting.name}: {rate / could:.3f} of {could:.0f} samples/s, settled after "
+        f"{settled:.1f} s; teachers give {had[-1][1]:.0f}, {sum(seen.held):.0f} held, "
+        f"{len(seen.asked[0])} asked for; waited {seen.waited_s[0]:.1f} s; parts: "
+        f"{seen.resends} sent again, {seen.hedges} hedged"
     )
-    lost = seen.lost + seen.repeated
+    return SeenOutcome(rate / could, settled, seen, line)
+
+
+def real(setting: Setting, say: Say) -> list[Figure]:
+    found = watched(setting)
+    say(found.line)
+    held, seen = sum(found.seen.held) / setting.demand, found.seen
+    vain = sum(map(in_vain, seen.released, seen.asked))
     return at(
         setting.name,
-        figure("scale/rate_over_demand", share, "ratio", ">= 0.93"),
+        figure("scale/rate_over_demand", found.share, "ratio", ">= 0.93"),
         figure("scale/teachers_held_over_needed", held, "ratio", "<= 1.15"),
-        figure("scale/settle_s", settled, "s", "<= 15"),
+        figure("scale/settle_s", found.settled, "s", "<= 15"),
         figure("scale/released_in_vain", vain, "teachers", "<= 0"),
-        figure("scale/lost_or_repeated", lost, "batches", "<= 0"),
+        figure("scale/lost_or_repeated", found.lost, "batches", "<= 0"),
     )
 
 
 def churn(say: Say, seconds: float = 60.0) -> list[Figure]:
     """One teacher ends without a word and one joins, each second."""
     setting = SETTINGS[0]
-    with _up(setting) as pair:
-        time.sleep(_WARM_UP_S)
+    with up(setting) as pair:
+        time.sleep(WARM_UP_S)
         calm, _ = pair.rate(_MEASURE_S)
         before = pair.looked()
         for _ in range(round(seconds)):
-            pair.pool.host.send(lose=1, join=[38.0])
+            pair.pool.host.send(moves=[{"lose": 1, "join": 1}])
             time.sleep(1.0)  # the pace of the churn
         after = pair.looked()
     rate = setting.batch * after.steps_per_second(before)
@@ -201,8 +231,8 @@ def churn(say: Say, seconds: float = 60.0) -> list[Figure]:
 def restart(say: Say) -> list[Figure]:
     """The scheduler is killed and started again at its address."""
     setting = SETTINGS[1]
-    with _up(setting) as pair:
-        time.sleep(_WARM_UP_S)
+    with up(setting) as pair:
+        time.sleep(WARM_UP_S)
         calm, _ = pair.rate(10.0)
         pool = pair.pool
         pool.scheduler.process.kill()
@@ -302,7 +332,7 @@ def weights(say: Say) -> list[Figure]:
 def liar(say: Say) -> list[Figure]:
     """One teacher of four is wrong in 1 of 10 answers; 1 in 20 is computed again."""
     setting = Setting("4x200_by_64", ((4, 200.0),), 700.0, 64)
-    with _up(setting, check_share=0.05) as pair:
+    with up(setting, check_share=0.05) as pair:
         pair.pool.host.send(lie=[1, 0.1])
         deadline = time.monotonic() + 180.0
         while (seen := pair.looked()).lied_at[0] is None and time.monotonic() <= deadline:

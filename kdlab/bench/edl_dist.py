@@ -7,8 +7,9 @@ Its parts, all of them unless `--only` names some:
                    Emulated teachers take no processor time, so these show the reader, the
                    wires and the shared memory alone.
     real_teacher   a teacher that computes on the other core (real_teacher.py)
-    scale          flow control and elasticity with up to a hundred unlike teachers, real and
-                   simulated (at_scale.py); 614 teachers, 32 students (scale.py)
+    scale          flow control and elasticity with up to a hundred teachers, real and simulated
+                   (at_scale.py); unlike ones that slow down, hang and are lost, near and far
+                   (unlike_teachers.py); 614 teachers, 32 students (scale.py)
     faults         what kills, stops and joins cost; 200 of them in one run (faults.py)
 """
 
@@ -17,7 +18,7 @@ from typing import Literal
 
 import torch
 
-from kdlab.bench import at_scale, faults, real_teacher, scale
+from kdlab.bench import at_scale, faults, real_teacher, scale, unlike_teachers
 from kdlab.bench.parts import measured
 from kdlab.bench.scene import Scene
 from kdlab.bench.slices import BUFFER, SLICE_MS, compare, ratios, worst_of
@@ -46,7 +47,9 @@ def measure(
     parts = {
         "served": lambda: served(repeats, say),
         "real_teacher": lambda: real_teacher.measure(repeats, say),
-        "scale": lambda: [*at_scale.measure(say), *scale.measure(say)],
+        "scale": lambda: [
+            f for part in (at_scale, unlike_teachers, scale) for f in part.measure(say)
+        ],
         "faults": lambda: faults.measure(say),
     }
     return measured("edl_dist", parts, only)

@@ -46,6 +46,7 @@ class StudentsSeen:
     lost: int
     repeated: int
     resends: int
+    hedges: int
     lied_at: list[int | None]
     again: list[int]
     lied_of: list[int]
@@ -62,10 +63,15 @@ class StudentsSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Renewals:
-    """Seconds that renewals of leases took since the last question, sorted."""
+class TeachersSeen:
+    """What emulated teachers say of themselves.
+
+    Seconds that renewals of leases took since the last question, sorted; (time, samples/s) of
+    all that were well since then.
+    """
 
     renewals: list[float]
+    capacities: list[tuple[float, float]]
 
 
 def measure(say: Say) -> list[Figure]:
@@ -127,12 +133,12 @@ def _measured(
     pool: RunningEmulatedPool, students: Child, up_s: float, say: Say
 ) -> list[Figure]:
     scheduler = psutil.Process(pool.scheduler.pid)
-    asked_of(pool.host, Renewals)  # what was before does not count
+    asked_of(pool.host, TeachersSeen)  # what was before does not count
     before, cpu = asked_of(students, StudentsSeen), cpu_seconds(scheduler)
     time.sleep(_MEASURE_S)  # the time of the measurement
     after, spent = asked_of(students, StudentsSeen), (cpu_seconds(scheduler) - cpu)
     seconds = after.time - before.time
-    renewals = asked_of(pool.host, Renewals).renewals
+    renewals = asked_of(pool.host, TeachersSeen).renewals
     per_s, held = len(renewals) / seconds, sum(after.teachers)
     rate = _BATCH * after.steps_per_second(before) / STUDENTS
     say(f"{per_s:.0f} renewals/s, {held} teachers held, {rate:.1f} samples/s each student")

@@ -10,8 +10,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from statistics import median
 
@@ -140,28 +140,37 @@ def _steady(run: Run) -> float:
         time.sleep(0.2)  # between looks
 
 
-@contextmanager
-def _slowed(run: Run) -> Iterator[None]:
+def _slowed(run: Run) -> AbstractContextManager[None]:
     """Rank 1 has the processor for its share of the time, as soon as there is a group."""
+
+    def second() -> int | None:
+        # Said before the ranks measure how fast they are.
+        first = next(select(run.folder.events, GenerationBegun), None)
+        return None if first is None else list(first.pids().values())[1]
+
+    return held_back(second, SPEED, _PERIOD_S)
+
+
+@contextmanager
+def held_back(
+    find: Callable[[], int | None], share: float, period_s: float
+) -> Iterator[None]:
+    """The process of the pid that `find` gives, once it does, runs for a share of the time."""
     over = threading.Event()
 
-    def slow() -> None:
-        pid = None
-        while pid is None and not over.is_set():
-            # Said before the ranks measure how fast they are.
-            first = next(select(run.folder.events, GenerationBegun), None)
-            pid = None if first is None else list(first.pids().values())[1]
+    def hold() -> None:
+        while (pid := find()) is None and not over.is_set():
             over.wait(0.01)  # between looks
         while pid is not None and not over.is_set():
             try:
                 os.kill(pid, signal.SIGSTOP)
-                over.wait(_PERIOD_S * (1 - SPEED))
+                over.wait(period_s * (1 - share))
                 os.kill(pid, signal.SIGCONT)
             except ProcessLookupError:
-                return  # the run is over
-            over.wait(_PERIOD_S * SPEED)
+                return  # it is over
+            over.wait(period_s * share)
 
-    thread = threading.Thread(target=slow, name="slow-rank", daemon=True)
+    thread = threading.Thread(target=hold, name="held-back", daemon=True)
     thread.start()
     try:
         yield

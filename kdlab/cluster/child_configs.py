@@ -1,13 +1,17 @@
 """What the processes of a pool are started with: scheduler, teachers, readers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from kdlab.cluster.reader.ring import Layout
 from kdlab.cluster.wires.messages import Inputs, Replies
 from kdlab.cluster.wires.security import Files
+from kdlab.config import Fault, Range
+from kdlab.config.spec import POSITIVE, SHARE
 from kdlab.data.samples import SampleDescription
 from kdlab.papers.edl_dist.reader_rules import Rules
+from kdlab.simulate.mishaps import Behaviour
 from kdlab.soft_labels.label_file import LabelMeta
 
 
@@ -83,28 +87,46 @@ class TeacherConfig:
     notice: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmulatedTeachersConfig:
-    """The process of all emulated teachers of a pool.
+@dataclass(frozen=True, kw_only=True)
+class EmulatedTeachers(Behaviour):
+    """Teachers that answer zeros after the time of real ones, all in one process.
+
+    teachers: how many, all in one process.
+    t_t: samples/s of each.
+    more: others beside them: (samples/s, how many).
+    """
+
+    teachers: Annotated[int, Range(ge=1, le=5000)] = 4
+    t_t: Annotated[float, POSITIVE] = 1000.0
+    more: tuple[tuple[float, int], ...] = ()
+    jitter: Annotated[float, SHARE] = 0.1
+
+    def cross_faults(self) -> Iterator[Fault]:
+        yield from super().cross_faults()
+        for rate, count in self.more:
+            if not (rate > 0 and count >= 0):
+                yield Fault("more", f"has {count} teachers of {rate:g} samples/s")
+
+    @property
+    def rates(self) -> list[float]:
+        """Samples/s of each."""
+        kinds = [(self.t_t, self.teachers), *self.more]
+        return [rate for rate, count in kinds for _ in range(count)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatedTeachersConfig(EmulatedTeachers):
+    """Their process.
 
     Attributes:
         scheduler, host, tls: as of a teacher.
         scratch: folder for Dask's files.
-        teachers, t_t: how many, and samples/s of each.
-        more: others beside them: (samples/s, how many).
-        jitter: service times are spread evenly by this share around their mean.
-        seed: of the jitter.
     """
 
     scheduler: str
     host: str
     tls: Files | None
     scratch: str
-    teachers: int
-    t_t: float
-    more: tuple[tuple[float, int], ...] = ()
-    jitter: float = 0.1
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from kdlab.config import Fault, Range, register
-from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Spec
+from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, Spec
 from kdlab.papers.edl_dist.hybrid_schedule import Policy
 from kdlab.simulate.kind import SimulationSpec
+from kdlab.simulate.mishaps import Behaviour
 from kdlab.simulate.profile import RateProfile
 
 _POSITIVE = Range(ge=1)
@@ -26,29 +27,6 @@ class Fleet(Spec):
 
     teacher: RateProfile
     count: Annotated[int, _POSITIVE] = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Move(Spec):
-    """What happens at a time: a line of a trace of machines that come, go, slow down and hang.
-
-    at_s: seconds from the start.
-    join: so many teachers, of the case's first kind.
-    lose, slow, hang: so many go, become `times` slower, or answer nothing and stay silent.
-    which: those that do: any that serve a student, the newest, or the quickest.
-    notice_s: who goes says goodbye so long before, as spot machines do; 0 is a sudden end.
-    for_s: who is slow or hangs recovers then; null is never.
-    """
-
-    at_s: Annotated[float, NOT_NEGATIVE]
-    join: Annotated[int, Range(ge=0)] = 0
-    lose: Annotated[int, Range(ge=0)] = 0
-    slow: Annotated[int, Range(ge=0)] = 0
-    hang: Annotated[int, Range(ge=0)] = 0
-    which: Literal["any", "newest", "quickest"] = "any"
-    times: Annotated[float, POSITIVE] = 10.0
-    notice_s: Annotated[float, NOT_NEGATIVE] = 0.0
-    for_s: Annotated[float, POSITIVE] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,27 +58,20 @@ class PoolCase(Spec):
 
 @register("simulate/edl_dist")
 @dataclass(frozen=True, kw_only=True)
-class EdlDist(SimulationSpec):
+class EdlDist(SimulationSpec, Behaviour):
     """A table or a plan: each case is simulated by itself.
 
     unit: samples_per_second of all students together, or days for `images`.
     images: samples of the whole training, for days.
-    batch: of a student; best_batch, least_batch: what a teacher computes at once, at most, and
-        below which its efficiency falls off.
-    request_s: of a teacher's time for each request besides.
+    batch: of a student.
     deadline_s: for one request, as in a run.
     lt, ut: thresholds in batches; null are those of a run.
     order: of batches, as in a run; students that train in step are always strict.
     in_step: the students are ranks of one group: all wait for the slowest.
-    jitter: service times of teachers are spread evenly by this share.
-    latency_s: of a link, one way.
     link_mbps: of each teacher's link, megabits/s; null is no limit.
     student_mbps: of each student's link, shared by its teachers.
     bytes_in, bytes_out: a sample's on the way to a teacher, and its soft label's back.
     steps: simulated for each student after the warm-up of a fifth as many.
-    kill_share: of the teachers that are killed, at random times, and replaced.
-    lose_every_s, join_every_s: one teacher goes, one comes, so often; null is never.
-    moves: what else comes, goes, slows down and hangs when.
     calibration: which published numbers the rates were taken from: those are no evidence.
     """
 
@@ -108,9 +79,6 @@ class EdlDist(SimulationSpec):
     unit: Literal["samples_per_second", "days"] = "samples_per_second"
     images: Annotated[float, POSITIVE] | None = None
     batch: Annotated[int, _POSITIVE] = 32
-    best_batch: Annotated[int, _POSITIVE] = 32
-    least_batch: Annotated[int, _POSITIVE] = 1
-    request_s: Annotated[float, NOT_NEGATIVE] = 0.0
     deadline_s: Annotated[float, POSITIVE] = 30.0
     lt: Annotated[float, NOT_NEGATIVE] | None = None
     ut: Annotated[float, Range(ge=2)] | None = None
@@ -118,21 +86,16 @@ class EdlDist(SimulationSpec):
     policy: Policy = "guarded"
     order: Literal["any", "strict"] = "any"
     in_step: bool = False
-    jitter: Annotated[float, SHARE] = 0.0
     link_mbps: Annotated[float, POSITIVE] | None = None
     student_mbps: Annotated[float, POSITIVE] | None = None
     bytes_in: Annotated[float, NOT_NEGATIVE] = 8.0
     bytes_out: Annotated[float, NOT_NEGATIVE] = 4000.0
     latency_s: Annotated[float, NOT_NEGATIVE] = 0.001
     steps: Annotated[int, Range(ge=10)] = 400
-    kill_share: Annotated[float, SHARE] = 0.0
-    lose_every_s: Annotated[float, POSITIVE] | None = None
-    join_every_s: Annotated[float, POSITIVE] | None = None
-    moves: tuple[Move, ...] = ()
-    seed: int = 0
     calibration: str = ""
 
     def cross_faults(self) -> Iterator[Fault]:
+        yield from super().cross_faults()
         if not self.cases:
             yield Fault("cases", "is empty; give at least one")
         if self.unit == "days" and self.images is None:

@@ -1,57 +1,187 @@
-"""What happens to simulated teachers: they go, become slow, hang, and recover, as machines do."""
+"""Teachers that compute nothing, simulated and emulated, and what happens to them.
+
+They take the time of real ones; they come, go, become slow, hang and recover, as machines do.
+"""
 
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from kdlab.papers.edl_dist.leases import LeaseTable
-from kdlab.simulate.clock import Clock
-from kdlab.simulate.edl_dist import Move
+from kdlab.config import Fault, Range
+from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Spec
+from kdlab.papers.edl_dist.request_sizes import best_and_least, tried
 
-Way = Literal["there", "back"]
-_RENEWAL_S = 1.5  # of a lease, as in a run
+_COUNT, _SIZE = Range(ge=0), Range(ge=1)
+Kind = TypeVar("Kind", bound="Behaviour")
+_LATELY_S = 1.0  # who had something to do since then serves a student
 
 
-@dataclass(slots=True)
-class SimulatedTeacher:
-    address: str
-    t_t: float
-    free_at: float = 0.0
-    sent_by: dict[Way, float] = field(default_factory=lambda: {"there": 0.0, "back": 0.0})
-    alive: bool = True
-    times: float = 1.0  # so much longer it takes than when it is well
-    hangs_until: float = 0.0
+@dataclass(frozen=True, kw_only=True)
+class Move(Spec):
+    """What happens at a time: a line of a trace of machines that come, go, slow down and hang.
+
+    at_s: seconds from the start; of emulated teachers, from the first request.
+    every_s: and again after so long each time; null is once.
+    join: so many teachers, of the first kind, when the others are gone.
+    lose, slow, hang: so many go, become `times` slower, or answer nothing and stay silent.
+    which: those that do: any that serve a student, the newest, or the quickest.
+    notice_s: who goes says goodbye so long before, as spot machines do; 0 is a sudden end.
+    for_s: who is slow or hangs recovers then; null is never.
+    """
+
+    at_s: Annotated[float, NOT_NEGATIVE] = 0.0
+    every_s: Annotated[float, POSITIVE] | None = None
+    join: Annotated[int, _COUNT] = 0
+    lose: Annotated[int, _COUNT] = 0
+    slow: Annotated[int, _COUNT] = 0
+    hang: Annotated[int, _COUNT] = 0
+    which: Literal["any", "newest", "quickest"] = "any"
+    times: Annotated[float, POSITIVE] = 10.0
+    notice_s: Annotated[float, NOT_NEGATIVE] = 0.0
+    for_s: Annotated[float, POSITIVE] | None = None
+
+    def cross_faults(self) -> Iterator[Fault]:
+        if not self.join + self.lose + self.slow + self.hang:
+            yield Fault("join", "is 0, as are lose, slow and hang: nothing happens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour(Spec):
+    """What teachers that compute nothing are like.
+
+    best_batch, least_batch: what a teacher computes at once, at most, and below which its
+        efficiency falls off; null is what a real one of its rate and request_s measures.
+    request_s: of a teacher's time for each request besides.
+    jitter: service times of teachers are spread evenly by this share around their mean.
+    latency_s: of a link, one way.
+    moves: what comes, goes, slows down and hangs when.
+    seed: of all that is left to chance.
+    """
+
+    best_batch: Annotated[int, _SIZE] | None = None
+    least_batch: Annotated[int, _SIZE] | None = None
+    request_s: Annotated[float, NOT_NEGATIVE] = 0.0
+    jitter: Annotated[float, SHARE] = 0.0
+    latency_s: Annotated[float, NOT_NEGATIVE] = 0.0
+    moves: tuple[Move, ...] = ()
+    seed: int = 0
+
+    def cross_faults(self) -> Iterator[Fault]:
+        best, least = self.best_batch, self.least_batch
+        if best is not None and least is not None and least > best:
+            yield Fault("least_batch", f"is {least} samples and best_batch is {best}")
+
+    def as_kind(self, kind: type[Kind], **more: Any) -> Kind:
+        """What of it another kind has too, and more."""
+        own = {f.name: getattr(self, f.name) for f in fields(kind) if hasattr(self, f.name)}
+        return kind(**own | more)
+
+    def sizes(self, t_t: float, batch: int) -> tuple[int, int]:
+        """(best, smallest) request of a teacher of `t_t` samples/s for students of `batch`."""
+        times = tried(batch, lambda size: self.request_s + size / t_t)
+        best, least = best_and_least(times)
+        best = min(batch, self.best_batch or best)
+        return best, min(best, self.least_batch or least)
+
+
+class TimedTeacher:
+    """A teacher that computes nothing: its requests take their time, one after the other."""
+
+    def __init__(self, t_t: float, how: Behaviour, chance: random.Random) -> None:
+        self.t_t, self.how, self.chance = t_t, how, chance  # samples/s while it is well
+        self.free_at = 0.0  # when the requests before are done
+        self.alive = True
+        self.times = 1.0  # so much longer it takes than when it is well
+        self.hangs_until = 0.0
 
     def is_well(self, time: float) -> bool:
         return self.alive and self.times == 1.0 and self.hangs_until <= time
 
+    def begun(self, size: int, arrived: float) -> float:
+        """When a request that arrives then is begun; it is done at `free_at`."""
+        spread = 1 + self.how.jitter * (2 * self.chance.random() - 1)
+        begin = max(arrived, self.free_at, self.hangs_until)
+        self.free_at = begin + spread * self.times * (self.how.request_s + size / self.t_t)
+        return begin
 
-@dataclass(slots=True)
-class Mishaps:
-    clock: Clock
-    chance: random.Random
-    table: LeaseTable
-    teachers: Mapping[str, SimulatedTeacher]
-    changed: Callable[[], None]  # readers are told what the table says now
 
-    def plan(self, move: Move) -> None:
-        for count, what in (
+T = TypeVar("T", bound=TimedTeacher)
+
+
+def to_be_had(
+    capacities: Sequence[tuple[float, float]], demand: float, since: float, until: float
+) -> float:
+    """Samples that teachers of these capacities could have given to such a demand (samples/s).
+
+    Each capacity holds from its time on.
+    """
+    ends = [*(at for at, _ in capacities[1:]), until]
+    return sum(
+        min(demand, capacity) * max(0.0, min(end, until) - max(at, since))
+        for (at, capacity), end in zip(capacities, ends, strict=True)
+    )
+
+
+class Mishaps(ABC, Generic[T]):
+    """Has moves happen to teachers; how each is told is for whoever has them."""
+
+    teachers: Mapping[Any, T]  # in the order in which they came
+
+    def __init__(
+        self,
+        chance: random.Random,
+        now: Callable[[], float],
+        after: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self.chance, self.now, self.after = chance, now, after
+        self.capacities: list[tuple[float, float]] = []  # since when, samples/s of all
+
+    @abstractmethod
+    def join_one(self) -> None:
+        """One of the first kind comes."""
+
+    @abstractmethod
+    def warn(self, victim: T) -> None:
+        """It says that it will go."""
+
+    @abstractmethod
+    def end(self, victim: T) -> None:
+        """It is gone."""
+
+    def ail(self, victim: T) -> None:
+        """It is slow, hangs or is well again from now on."""
+
+    def plan(self, moves: Iterable[Move]) -> None:
+        for move in moves:
+            self.after(move.at_s, partial(self._happen, move))
+
+    def _happen(self, move: Move) -> None:
+        for number, what in (
             (move.lose, self._leave),
             (move.slow, self._slow),
             (move.hang, self._hang),
         ):
-            for _ in range(count):
-                self.clock.after(move.at_s, partial(self._meet, move, what))
+            for _ in range(number):
+                self._meet(move, what)
+        for _ in range(move.join):
+            self.join_one()
+        self.note_capacity()
+        if move.every_s is not None:
+            self.after(move.every_s, partial(self._happen, move))
 
-    def lose_one(self) -> None:
-        self._meet(Move(at_s=0.0), self._leave)
+    def note_capacity(self) -> None:
+        now = self.now()
+        here = [t for t in self.teachers.values() if t.alive and t.hangs_until <= now]
+        self.capacities.append((now, sum(t.t_t / t.times for t in here)))
 
-    def _meet(self, move: Move, what: Callable[[Move, SimulatedTeacher], None]) -> None:
+    def _meet(self, move: Move, what: Callable[[Move, T], None]) -> None:
         """It happens to one that is well, rather to one that serves a student."""
-        well = [t for t in self.teachers.values() if t.is_well(self.clock.now)]
-        well = [t for t in well if self._serves(t)] or well
+        now = self.now()
+        well = [t for t in self.teachers.values() if t.is_well(now)]
+        well = [t for t in well if t.free_at > now - _LATELY_S] or well
         if not well:
             return
         if move.which == "quickest":
@@ -59,49 +189,35 @@ class Mishaps:
         else:
             what(move, well[-1] if move.which == "newest" else self.chance.choice(well))
 
-    def _serves(self, teacher: SimulatedTeacher) -> bool:
-        lease = self.table.leases.get(teacher.address)
-        return lease is not None and lease.student is not None
-
-    def _leave(self, move: Move, victim: SimulatedTeacher) -> None:
+    def _leave(self, move: Move, victim: T) -> None:
         if move.notice_s:
-            self.table.on_leaving(victim.address, self.clock.now)
-            self.changed()
-        self.clock.after(move.notice_s, partial(self._end, victim))
+            self.warn(victim)
+            self.after(move.notice_s, partial(self._gone, victim))
+        else:
+            self._gone(victim)
 
-    def _end(self, victim: SimulatedTeacher) -> None:
-        victim.alive = False
-        self.table.on_lost(victim.address, self.clock.now)
-        self.changed()
+    def _gone(self, victim: T) -> None:
+        if victim.alive:
+            victim.alive = False
+            self.end(victim)
+            self.note_capacity()
 
-    def _slow(self, move: Move, victim: SimulatedTeacher) -> None:
-        self._at_rate(victim, move.times)
-        if move.for_s is not None:
-            self.clock.after(move.for_s, partial(self._at_rate, victim, 1.0))
+    def _slow(self, move: Move, victim: T) -> None:
+        victim.times = move.times
+        self._until_well(move, victim)
 
-    def _at_rate(self, victim: SimulatedTeacher, times: float) -> None:
-        """It takes so much longer, and says so with the next renewal of its lease."""
-        victim.times = times
-
-        def say() -> None:
-            self.table.on_rate(victim.address, victim.t_t / victim.times, self.clock.now)
-            self.changed()
-
-        self.clock.after(_RENEWAL_S, say)
-
-    def _hang(self, move: Move, victim: SimulatedTeacher) -> None:
+    def _hang(self, move: Move, victim: T) -> None:
         """It computes nothing and renews nothing until it recovers, if it does."""
-        victim.hangs_until = self.clock.now + (1e9 if move.for_s is None else move.for_s)
-        self.clock.after(self.table.ttl_s, partial(self._expire, victim))
+        victim.hangs_until = self.now() + (1e9 if move.for_s is None else move.for_s)
+        self._until_well(move, victim)
+
+    def _until_well(self, move: Move, victim: T) -> None:
+        self.ail(victim)
         if move.for_s is not None:
-            self.clock.after(move.for_s, partial(self._recover, victim))
+            self.after(move.for_s, partial(self._recover, victim))
 
-    def _expire(self, victim: SimulatedTeacher) -> None:
-        if victim.hangs_until > self.clock.now:
-            self.table.on_lost(victim.address, self.clock.now, expired=True)
-            self.changed()
-
-    def _recover(self, victim: SimulatedTeacher) -> None:
-        if victim.alive and not self.table.on_renewed(victim.address, self.clock.now):
-            self.table.on_ready(victim.address, victim.t_t, self.clock.now)
-            self.changed()
+    def _recover(self, victim: T) -> None:
+        if victim.alive:
+            victim.times, victim.hangs_until = 1.0, 0.0
+            self.ail(victim)
+            self.note_capacity()

@@ -1,10 +1,11 @@
 """A case of `simulate/edl_dist`, event by event, with the papers' machines."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from typing import Literal
 
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
@@ -22,13 +23,23 @@ from kdlab.papers.edl_dist.reader_instructions import (
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
 from kdlab.simulate.clock import Clock
 from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
-from kdlab.simulate.mishaps import Mishaps, SimulatedTeacher, Way
+from kdlab.simulate.mishaps import Mishaps, TimedTeacher, to_be_had
 
 _TICK_S = 0.05  # of the monitoring task, as in a run
 _LOOKS = 20.0  # per step, where steps are long
 _SETTLED = 0.95  # of the demand
 _SETTLED_OVER_S = 5.0
+_RENEWAL_S = 1.5  # of a lease, as in a run
 _SOON_S = 60.0  # a teacher asked for so soon after a release should have been kept
+
+Way = Literal["there", "back"]
+
+
+class SimulatedTeacher(TimedTeacher):
+    def __init__(self, address: str, t_t: float, of: "Simulation") -> None:
+        super().__init__(t_t, of.spec, of.chance)
+        self.address, self.sizes = address, of.spec.sizes(t_t, of.batch)
+        self.sent_by: dict[Way, float] = {"there": 0.0, "back": 0.0}
 
 
 @dataclass(slots=True)
@@ -39,6 +50,7 @@ class PoolOutcome:
     samples_per_second: float  # of all students, after the warm-up
     demand: float  # samples/s of all students if they never waited
     capacity: float  # samples/s of all teachers together
+    to_be_had: float  # of the demand, on average over the time after the warm-up
     teachers_used: int  # held at the end
     held_over_needed: float  # teachers held in the second half, over those that suffice
     settle_s: float  # from the start to 0.95 of what can be reached
@@ -78,17 +90,14 @@ class _Student:
     end: float = 0.0
 
 
-class Simulation:
+class Simulation(Mishaps[SimulatedTeacher]):
     """One case. `run()` gives its outcome."""
 
     def __init__(self, spec: EdlDist, case: PoolCase) -> None:
         self.spec, self.case, self.clock = spec, case, Clock()
-        self.chance = random.Random(spec.seed)
+        super().__init__(random.Random(spec.seed), lambda: self.clock.now, self.clock.after)
         self.table = LeaseTable()  # a lost teacher is seen at once
         self.teachers: dict[str, SimulatedTeacher] = {}
-        self.mishaps = Mishaps(
-            self.clock, self.chance, self.table, self.teachers, self._send_to_all
-        )
         self.batch = case.batch or spec.batch
         self.step_s = self.batch / case.student.samples_per_second
         steps = case.steps or spec.steps
@@ -124,7 +133,8 @@ class Simulation:
         for student in self.students:
             self._tell(student)
             self._look(student)
-        self._plan_moves()
+        self.note_capacity()
+        self.plan(self.spec.moves)
         self.clock.run(
             50 * self.wanted * self.step_s,
             lambda: all(s.steps >= self.wanted for s in self.students),
@@ -133,41 +143,42 @@ class Simulation:
 
     # What the machines talk to
 
-    def _plan_moves(self) -> None:
-        spec, span = self.spec, self.wanted * self.step_s
-        for _ in range(round(spec.kill_share * self.case.teachers)):
-            self.clock.after(self.chance.uniform(0.05, 0.9) * span, self._replace)
-        for move in spec.moves:
-            for _ in range(move.join):
-                self.clock.after(move.at_s, self._join_one)
-            self.mishaps.plan(move)
-        for every, what in (
-            (spec.lose_every_s, self.mishaps.lose_one),
-            (spec.join_every_s, self._join_one),
-        ):
-            if every is not None:
-                self._again(every, what)
-
-    def _again(self, every: float, what: Callable[[], None]) -> None:
-        def now() -> None:
-            what()
-            self._again(every, what)
-
-        self.clock.after(every, now)
-
-    def _join_one(self) -> None:
+    def join_one(self) -> None:
         self._join(self.case.teacher.samples_per_second)
 
     def _join(self, t_t: float) -> None:
         address = f"teacher-{self.joined}"
         self.joined += 1
-        self.teachers[address] = SimulatedTeacher(address, t_t)
+        self.teachers[address] = SimulatedTeacher(address, t_t, self)
         self.table.on_ready(address, t_t, self.clock.now)
         self._send_to_all()
 
-    def _replace(self) -> None:
-        self.mishaps.lose_one()
-        self._join_one()
+    def warn(self, victim: SimulatedTeacher) -> None:
+        self.table.on_leaving(victim.address, self.clock.now)
+        self._send_to_all()
+
+    def end(self, victim: SimulatedTeacher) -> None:
+        self.table.on_lost(victim.address, self.clock.now)
+        self._send_to_all()
+
+    def ail(self, victim: SimulatedTeacher) -> None:
+        """It says so with the next renewal of its lease; one that hangs renews none."""
+        self.clock.after(_RENEWAL_S, partial(self._renew, victim))
+        if victim.hangs_until > self.clock.now:
+            self.clock.after(self.table.ttl_s, partial(self._expire, victim))
+
+    def _renew(self, victim: SimulatedTeacher) -> None:
+        now = self.clock.now
+        if victim.alive and victim.hangs_until <= now:
+            if not self.table.on_renewed(victim.address, now):
+                self.table.on_ready(victim.address, victim.t_t, now)
+            self.table.on_rate(victim.address, victim.t_t / victim.times, now)
+            self._send_to_all()
+
+    def _expire(self, victim: SimulatedTeacher) -> None:
+        if victim.alive and victim.hangs_until > self.clock.now:
+            self.table.on_lost(victim.address, self.clock.now, expired=True)
+            self._send_to_all()
 
     def _send_to_all(self) -> None:
         for student in self.students:
@@ -177,11 +188,10 @@ class Simulation:
     def _tell(self, student: _Student) -> None:
         delta = self.table.delta(student.name, student.version)
         student.version = delta.version
-        best, least = self.spec.best_batch or self.batch, self.spec.least_batch
-        given = [
-            Teacher(le.teacher, le.epoch, le.t_t, best, min_batch=min(best, least))
-            for le in delta.held
-        ]
+        given = []
+        for le in delta.held:
+            best, least = self.teachers[le.teacher].sizes
+            given.append(Teacher(le.teacher, le.epoch, le.t_t, best, min_batch=least))
         told = student.reader.on_teachers(given, delta.gone, delta.full, self.clock.now)
         self._do(student, told)
 
@@ -225,10 +235,7 @@ class Simulation:
         if not teacher.alive:
             return  # the reader hears of it next
         there = self._over_links(student, teacher, part.size * spec.bytes_in, "there", now)
-        spread = 1 + spec.jitter * (2 * self.chance.random() - 1)
-        takes = spread * teacher.times * (spec.request_s + part.size / teacher.t_t)
-        done = max(there, teacher.free_at, teacher.hangs_until) + takes
-        teacher.free_at = done
+        teacher.begun(part.size, there)
 
         def computed() -> None:
             now = self.clock.now
@@ -252,7 +259,7 @@ class Simulation:
                 told = reader.on_answer(part, address, lease, time)
             self._do(student, told)
 
-        self.clock.after(done - now, computed)
+        self.clock.after(teacher.free_at - now, computed)
 
     def _over_links(
         self,
@@ -315,6 +322,7 @@ class Simulation:
             samples_per_second=rate,
             demand=demand,
             capacity=capacity,
+            to_be_had=self._to_be_had(demand),
             teachers_used=sum(len(self.table.held_by(s.name)) for s in students),
             held_over_needed=self._held() / min(demand, capacity),
             settle_s=max(map(self._settled_at, students)),
@@ -332,6 +340,10 @@ class Simulation:
             events=self.clock.happened,
             simulated_s=self.clock.now,
         )
+
+    def _to_be_had(self, demand: float) -> float:
+        begin, end = self.students[0].begin, self.clock.now
+        return to_be_had(self.capacities, demand, begin, end) / max(1e-9, end - begin)
 
     def _held(self) -> float:
         """Samples/s of the teachers that students held in the second half, the mean."""

@@ -1,6 +1,5 @@
 """Requests wait for the model they were asked of."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -75,7 +74,6 @@ def test_a_slow_teacher_is_measured_within_seconds(monkeypatch, rate, batch, bes
         return size / rate
 
     model = SimpleNamespace(deployment=SimpleNamespace(batch=batch), _seconds=seconds)
-    model._sizes = partial(Inference._sizes, model)
     model._measure_gathered = list
     Inference.measure(model)
     assert (model.best_batch, model.t_t) == (best, pytest.approx(rate))

@@ -12,7 +12,8 @@ from tests_support import examples
 
 from kdlab.cli import main
 from kdlab.run.simulations import simulate
-from kdlab.simulate.edl_dist import EdlDist, Fleet, Move, PoolCase
+from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
+from kdlab.simulate.mishaps import Move
 from kdlab.simulate.pool_simulation import Simulation
 from kdlab.simulate.profile import RateProfile
 
@@ -72,7 +73,8 @@ def test_the_papers_policy_takes_more_teachers_than_the_guarded_one():
 @pytest.mark.long
 def test_kills_lose_and_repeat_nothing():
     steps = examples(60, quick=10)
-    found = figures("scale614x32", f"steps={steps}", "kill_share=0.5")
+    kills = "moves=[{at_s: 1, lose: 5, join: 5, every_s: 1}]"
+    found = figures("scale614x32", f"steps={steps}", kills)
     assert found["samples_lost/614 teachers"] == found["samples_repeated/614 teachers"] == 0
 
 
@@ -134,7 +136,7 @@ def calm_and_churned(**churn):
 
 @pytest.mark.long
 def test_churn_of_one_join_and_one_loss_a_second_costs_nothing():
-    assert calm_and_churned(lose_every_s=1.0, join_every_s=1.0) >= 0.95
+    assert calm_and_churned(moves=(Move(at_s=1, lose=1, join=1, every_s=1),)) >= 0.95
 
 
 @pytest.mark.long
@@ -177,17 +179,19 @@ def test_no_random_pool_stalls_oscillates_or_starves(seed):
         steps=max(20, round(seconds * demand / batch)),
         order=chance.choice(["any", "strict"]),
     )
+    killed = chance.choice([0.0, 0.0, 0.3]) * count
+    kill = Move(at_s=seconds / 20, lose=1, join=1, every_s=seconds / max(1.0, killed))
     spec = EdlDist(
         cases=(case,),
         best_batch=chance.choice([64, batch]),
         jitter=chance.choice([0.0, 0.1, 0.3]),
         latency_s=chance.choice([0.0005, 0.02]),
-        kill_share=chance.choice([0.0, 0.0, 0.3]),
+        moves=(kill,) if killed else (),
         seed=seed,
     )
     found = Simulation(spec, case).run()
     assert found.lost == found.repeated == 0
-    if not spec.kill_share:  # else machines of another kind come
+    if not killed:  # else machines of another kind come
         assert found.samples_per_second <= 1.03 * min(demand, capacity)
     assert found.samples_per_second >= 0.9 * min(demand, capacity), found
     assert found.released_in_vain == 0, found

@@ -10,6 +10,7 @@ import random
 import signal
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -34,20 +35,28 @@ from kdlab.cluster.wires.messages import LabelRequest, Took, encode, samples_in
 from kdlab.cluster.wires.roles import TEACHER, TeacherWorker
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator, settle
 from kdlab.messages import typed
+from kdlab.simulate.mishaps import Mishaps, Move, TimedTeacher
 from kdlab.supervision.children import announce, configured
 
 RENEWALS: deque[float] = deque(maxlen=100_000)  # s, from question to answer
 _LARGEST_REQUEST = 2**30  # bytes
+_LOOK_S = 0.1  # of one that hangs, whether it still does
 _AT_ONCE = 32  # workers that connect at the same time
 
 
-class EmulatedTeacher(WorkerPlugin):
+class EmulatedTeacher(TimedTeacher, WorkerPlugin):
     name = "kdlab-teacher"
 
-    def __init__(self, number: int, rate: float, config: EmulatedTeachersConfig) -> None:
-        self.number, self.rate, self.config = number, rate, config
-        self.chance = random.Random(config.seed * 100_003 + number)
-        self.free_at = 0.0  # loop time at which the requests before are done
+    def __init__(
+        self,
+        number: int,
+        t_t: float,
+        config: EmulatedTeachersConfig,
+        asked: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(t_t, config, random.Random(config.seed * 100_003 + number))
+        self.number, self.config, self.asked = number, config, asked
+        self.alive = False  # until it has a connection
         self.answered = 0
         self.lies = 0.0  # share of its answers that are wrong
         self.wire: asyncio.Server | None = None
@@ -56,16 +65,18 @@ class EmulatedTeacher(WorkerPlugin):
         self.worker = worker
         if self.wire is None:
             self.wire = await listen(self.config.host, self.infer, lambda: _LARGEST_REQUEST)
+            self.alive = True
         self.renewing = asyncio.create_task(self._serve())
 
     async def teardown(self, worker: Worker) -> None:
         self.renewing.cancel()
 
     def close(self) -> None:
+        self.alive = False
         if self.wire is not None:
             self.wire.close()
 
-    async def _ask(self, operation: str, **arguments: object) -> object:
+    async def ask(self, operation: str, **arguments: object) -> object:
         return await call_coordinator(
             self.worker.scheduler,
             operation,
@@ -76,23 +87,25 @@ class EmulatedTeacher(WorkerPlugin):
 
     async def _join(self) -> None:
         assert self.wire is not None
-        welcome = typed(Welcome, await self._ask("hello"))
+        welcome = typed(Welcome, await self.ask("hello"))
         deployment = typed(Published, welcome.deployment)
         self.classes, self.renew_s = deployment.num_classes, welcome.renew_s
+        best, least = self.config.sizes(self.t_t, deployment.batch)
         facts = TeacherFacts(
             name=f"emulated-{self.number}",
             pid=os.getpid(),
             device="emulated",
             threads=0,
-            best_batch=deployment.batch,
+            best_batch=best,
+            min_batch=least,
             by_reference=True,
             wire_port=port_of(self.wire),
         )
-        answered = await self._ask(
+        answered = await self.ask(
             "ready",
             fingerprint=deployment.fingerprint,
-            t_t=self.rate,
-            batch_s=min(deployment.batch, max(1.0, self.rate)) / self.rate,
+            t_t=self.t_t / self.times,
+            batch_s=best / self.t_t,
             answer=[],
             facts=told(facts),
         )
@@ -110,9 +123,11 @@ class EmulatedTeacher(WorkerPlugin):
                     # Spread over the interval, as teachers are that started one by one.
                     await asyncio.sleep(self.renew_s * self.chance.random())
                     due = time.monotonic()
+                while self.hangs_until > time.monotonic():
+                    await asyncio.sleep(_LOOK_S)
                 begin = time.monotonic()
                 news = told(TeacherNews(answered=self.answered))
-                known = bool(await self._ask("renew", t_t=self.rate, news=news))
+                known = bool(await self.ask("renew", t_t=self.t_t / self.times, news=news))
                 RENEWALS.append(time.monotonic() - begin)
                 due = max(due + self.renew_s, time.monotonic())
                 await asyncio.sleep(due - time.monotonic())  # one message every renew_s
@@ -122,16 +137,22 @@ class EmulatedTeacher(WorkerPlugin):
 
     def infer(self, asked: dict[str, object], inputs: Arrays, reply: Reply) -> None:
         """Zeros, after the service time of the requests before and of this one."""
-        count = samples_in(inputs)
-        spread = 1 + self.config.jitter * (2 * self.chance.random() - 1)
+        self.asked()
+        count, wanted = samples_in(inputs), typed(LabelRequest, asked)
         loop = asyncio.get_running_loop()
-        begin, service_s = max(loop.time(), self.free_at), spread * count / self.rate
-        took = Took(queued_s=begin - loop.time(), computed_s=service_s)
-        self.free_at = begin + service_s
-        wanted = typed(LabelRequest, asked)
-        loop.call_at(self.free_at, self._answer, count, wanted, took, reply)
+        arrived = loop.time() + self.config.latency_s
+        begin = self.begun(count, arrived)
+        took = Took(queued_s=begin - arrived, computed_s=self.free_at - begin)
+        back_at = self.free_at + self.config.latency_s
+        loop.call_at(back_at, self._answer, count, wanted, took, reply)
 
     def _answer(self, count: int, asked: LabelRequest, took: Took, reply: Reply) -> None:
+        loop = asyncio.get_running_loop()
+        if not self.alive:
+            return  # nobody is there to answer
+        if self.hangs_until > loop.time():
+            loop.call_later(_LOOK_S, self._answer, count, asked, took, reply)
+            return
         self.answered += 1
         logits = np.zeros((count, self.classes), np.float32)
         if self.lies and self.chance.random() < self.lies:
@@ -143,21 +164,20 @@ class EmulatedTeacher(WorkerPlugin):
 class EmulationOrder:
     """What the parent may ask for."""
 
-    join: tuple[float, ...] = ()  # samples/s of each teacher that comes
-    lose: int = 0  # how many end without a word
+    moves: tuple[Move, ...] = ()  # times count from now
     lie: tuple[int, float] | None = None  # who, and the share of wrong answers from now on
-    figures: bool = False  # be told how long renewals took
+    figures: bool = False  # be told how long renewals took, and what there was to be had
 
 
-class Host:
-    """All of them: started, ended and made to lie, by orders of the parent."""
+class Host(Mishaps[EmulatedTeacher]):
+    """All of them: started, ended and made to lie, by orders of the parent and by a trace."""
 
     def __init__(self, config: EmulatedTeachersConfig) -> None:
-        self.config = config
+        loop = asyncio.get_running_loop()
+        super().__init__(random.Random(config.seed), loop.time, loop.call_later)
+        self.config, self.to_come = config, config.moves
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.teachers: dict[int, EmulatedTeacher] = {}
-        self.workers: dict[int, Worker] = {}
-        self.chance = random.Random(config.seed)
         self.started = 0
         self.limit = asyncio.Semaphore(_AT_ONCE)
 
@@ -165,13 +185,24 @@ class Host:
         number, self.started = self.started, self.started + 1
         self.tasks[number] = asyncio.create_task(self._live(number, rate))
 
-    def lose(self) -> None:
-        """One ends without a word, as if its machine had vanished."""
-        number = self.chance.choice(sorted(self.workers))
-        self.tasks.pop(number).cancel()
+    def join_one(self) -> None:
+        self.join(self.config.t_t)
+
+    def begin(self) -> None:
+        """Somebody asks: from the first time on, what is to happen does."""
+        moves, self.to_come = self.to_come, ()
+        self.plan(moves)
+
+    def warn(self, victim: EmulatedTeacher) -> None:
+        self.leaving = asyncio.create_task(victim.ask("leave"))
+
+    def end(self, victim: EmulatedTeacher) -> None:
+        """Without a word, as if its machine had vanished."""
+        self.tasks.pop(victim.number).cancel()
 
     async def _live(self, number: int, rate: float) -> None:
-        teacher = self.teachers[number] = EmulatedTeacher(number, rate, self.config)
+        teacher = EmulatedTeacher(number, rate, self.config, self.begin)
+        self.teachers[number] = teacher
         port = 0
         try:
             while True:
@@ -189,13 +220,12 @@ class Host:
                 try:
                     async with self.limit:
                         await worker
-                    self.workers[number] = worker
+                    self.note_capacity()
                     port = urlsplit(worker.address).port or 0
                     await worker.finished()
                 except (OSError, TimeoutError, RuntimeError):
                     port = 0
                 finally:
-                    self.workers.pop(number, None)
                     await worker.close()
                 await asyncio.sleep(self.chance.random())  # then the scheduler again
         finally:
@@ -203,10 +233,7 @@ class Host:
             self.teachers.pop(number, None)
 
     def hear(self, order: EmulationOrder) -> None:
-        for rate in order.join:
-            self.join(rate)
-        for _ in range(order.lose):
-            self.lose()
+        self.plan(order.moves)
         if order.lie is not None:
             number, share = order.lie
             self.teachers[number].lies = share
@@ -217,7 +244,7 @@ class Host:
         """How long renewals took since the last question, for benchmarks."""
         taken = [RENEWALS.popleft() for _ in range(len(RENEWALS))]
         alive = [f"emulated-{n}" for n in sorted(self.teachers)]
-        announce(renewals=sorted(taken), alive=alive)
+        announce(renewals=sorted(taken), alive=alive, capacities=self.capacities)
 
 
 async def main() -> None:
@@ -233,13 +260,10 @@ async def main() -> None:
     # Each worker would watch this one process: 614 of them took 60 % of its time.
     dask.config.set({"distributed.admin.system-monitor.interval": "1h"})
     host = Host(config)
-    for rate, count in [(config.t_t, config.teachers), *config.more]:
-        for _ in range(count):
-            host.join(rate)
+    for rate in config.rates:
+        host.join(rate)
     # A signal stands for a machine of the spot market: it vanishes, and another comes.
-    loop.add_signal_handler(
-        signal.SIGUSR1, host.hear, EmulationOrder(lose=1, join=(config.t_t,))
-    )
+    loop.add_signal_handler(signal.SIGUSR1, host.plan, (Move(lose=1, join=1),))
     while True:
         host.hear(await orders.get())
 

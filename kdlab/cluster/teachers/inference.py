@@ -33,18 +33,16 @@ from kdlab.models.engines import Asked
 from kdlab.models.ensemble import Combination, SideBySide, combined
 from kdlab.models.memory import keep_freed_memory
 from kdlab.models.model import check_fit, load_weights
+from kdlab.papers.edl_dist.request_sizes import best_and_least, tried
 
 _MEASURE_S = 0.4  # at least once each size
-_REQUEST_S = 3e-4  # what a request costs both ends besides, whatever its size
 _RENEWED_WITHIN_S = 0.2  # between looks whether the lease has to be renewed
-_CALL_S = 0.5  # of the engine: work that a part asks for
 _KEPT_BYTES = 2**28  # of answers, at most, and this share of the memory that is free
 _KEPT_SHARE = 0.1
 _EXAMPLES = 32  # views that engines are measured with, at most
-_AS_GOOD = 0.95  # of the best rate: then the larger batch wins
+_AS_GOOD = 0.95  # of the rate: then the larger batch wins
 _GATHERED = 1024  # samples of several students together, at most
 _GATHERED_S = 0.1  # at most: so long a small request may have to wait for what is computed
-_GOOD_ENOUGH = 0.8  # of the best rate: smaller batches waste the machine
 _NEW = 0.1  # weight of the newest rate in the running mean
 
 
@@ -248,22 +246,20 @@ class Inference:
         Sizes take turns, so that a drift of the machine meets all of them; none is larger than
         one that took longer than a part may.
         """
-        seconds: dict[int, list[float]] = {}
-        for size in self._sizes():
+
+        def prepared(size: int) -> float:
             self._seconds(size)  # the first call of a shape prepares things
-            seconds[size] = [self._seconds(size)]
-            if seconds[size][0] > _CALL_S:
-                break
+            return self._seconds(size)
+
+        first = tried(self.deployment.batch, prepared)
+        seconds = {size: [took] for size, took in first.items()}
         begin = time.perf_counter()
         while time.perf_counter() - begin < _MEASURE_S:
             for size, taken in seconds.items():
                 taken.append(self._seconds(size))
-        rates = {size: size / median(taken) for size, taken in seconds.items()}
-        whole = {size: size / (size / rate + _REQUEST_S) for size, rate in rates.items()}
-        best = max(whole.values())
-        self.best_batch = max(s for s, rate in whole.items() if rate >= _AS_GOOD * best)
-        self.min_batch = min(s for s, rate in whole.items() if rate >= _GOOD_ENOUGH * best)
-        self.t_t = rates[self.best_batch]
+        each = {size: median(taken) for size, taken in seconds.items()}
+        self.best_batch, self.min_batch = best_and_least(each)
+        self.t_t = self.best_batch / each[self.best_batch]
         if self.best_batch == self.deployment.batch:
             self._measure_gathered()
 
@@ -308,11 +304,6 @@ class Inference:
         """Share of the data that lies on this machine; 0 where it was not found at all."""
         lacks = 0.0 if self.deployment.by_reference else 1.0
         return lacks if self.data is None else self.data.here()
-
-    def _sizes(self) -> list[int]:
-        """The student's batch, its half and so on; the smallest first."""
-        batch = self.deployment.batch
-        return [batch >> n for n in reversed(range(batch.bit_length()))]
 
     def _seconds(self, size: int) -> float:
         """How long the engine alone takes: made-up images say nothing about its answers."""
