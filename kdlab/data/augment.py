@@ -22,6 +22,8 @@ from kdlab.data.counter_random import uniforms
 from kdlab.data.mixing import Mixing, MixRates, mixing
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from kdlab.data.policies import Operation
 
 Images = NDArray[np.uint8]  # (N, C, H, W)
@@ -154,7 +156,7 @@ class Augment(Spec):
         if self.flip:
             flip = chance[:, 0] < 0.5
             images = images.copy()  # and not `where`, which takes five times as long
-            images[flip] = images[flip][..., ::-1]
+            images[flip] = _mirrored(images[flip])
         if self._recolours:
             images = self._recoloured(images, chance)
         if self.cutout:
@@ -170,18 +172,14 @@ class Augment(Spec):
         return _COLOURS.stop if self._recolours else _DRAWS
 
     def _recoloured(self, images: Images, chance: NDArray[np.float64]) -> Images:
-        from PIL import Image
-
         from kdlab.data import policies
 
         result = np.empty(images.shape, np.uint8)
         for i, pixels in enumerate(images):
-            grey = len(pixels) == 1
-            image = Image.fromarray(pixels[0] if grey else pixels.transpose(1, 2, 0).copy())
-            size = (image.height, image.width)
-            operations = self._operations(chance[i], size)
-            changed = np.asarray(policies.changed(image, operations))
-            result[i] = changed[None] if grey else changed.transpose(2, 0, 1)
+            image = _picture(pixels)
+            operations = self._operations(chance[i], (image.height, image.width))
+            changed = np.atleast_3d(np.asarray(policies.changed(image, operations)))
+            result[i] = changed.transpose(2, 0, 1)
         return result
 
     def _operations(
@@ -223,8 +221,10 @@ def _tried_box(
 
 
 def _padded_crop(images: Images, chance: NDArray[np.float64], pad: int) -> Images:
-    n, _, height, width = images.shape
-    padded = np.pad(images, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    n, channels, height, width = images.shape
+    # As np.pad, which takes four times as long.
+    padded = np.zeros((n, channels, height + 2 * pad, width + 2 * pad), np.uint8)
+    padded[:, :, pad : pad + height, pad : pad + width] = images
     # windows[i, :, y, x] is the crop of image i whose corner is (y, x)
     windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), (2, 3))
     corner = (chance * (2 * pad + 1)).astype(np.int64)
@@ -232,15 +232,18 @@ def _padded_crop(images: Images, chance: NDArray[np.float64], pad: int) -> Image
 
 
 def _cutout(images: Images, chance: NDArray[np.float64], side: int) -> Images:
-    _, _, height, width = images.shape
-    centre_y = (chance[:, 0] * height).astype(np.int64)[:, None]
-    centre_x = (chance[:, 1] * width).astype(np.int64)[:, None]
-    low = side // 2
-    rows, columns = np.arange(height)[None, :], np.arange(width)[None, :]
-    in_y = (rows >= centre_y - low) & (rows < centre_y - low + side)
-    in_x = (columns >= centre_x - low) & (columns < centre_x - low + side)
-    hole = in_y[:, None, :, None] & in_x[:, None, None, :]
-    return np.where(hole, np.uint8(_GREY), images)
+    corners = (chance * images.shape[2:]).astype(np.int64) - side // 2
+    images = images.copy()
+    for i, (top, left) in enumerate(corners.tolist()):
+        images[i, :, max(0, top) : top + side, max(0, left) : left + side] = _GREY
+    return images
+
+
+def _mirrored(images: Images) -> Images:
+    """Each row from its end, eight bytes at a time where that goes: twice as fast."""
+    if images.shape[-1] % 8:
+        return images[..., ::-1]
+    return images.view(np.uint64)[..., ::-1].byteswap().view(np.uint8)
 
 
 def _resized_crop(images: Images, chance: NDArray[np.float64], smallest: float) -> Images:
@@ -248,13 +251,25 @@ def _resized_crop(images: Images, chance: NDArray[np.float64], smallest: float) 
 
     n, channels, height, width = images.shape
     result = np.empty_like(images)
+    # Three planes at once take half as long at 32 px; the last of four would count as opacity.
+    step = 3 if channels == 3 else 1
     for i in range(n):
         box = _crop_box(chance[i], smallest, height, width)
-        for c in range(channels):
-            plane = Image.fromarray(images[i, c])
-            small = plane.resize((width, height), Image.Resampling.BILINEAR, box=box)
-            result[i, c] = np.asarray(small)
+        for c in range(0, channels, step):
+            picture = _picture(images[i, c : c + step])
+            small = picture.resize((width, height), Image.Resampling.BILINEAR, box=box)
+            result[i, c : c + step] = np.atleast_3d(np.asarray(small)).transpose(2, 0, 1)
     return result
+
+
+def _picture(planes: Images) -> "Image.Image":
+    """(C, H, W) for Pillow, by plane: a transposed copy takes three times as long."""
+    from PIL import Image
+
+    pixels = np.empty((*planes.shape[1:], len(planes)), np.uint8)
+    for c, plane in enumerate(planes):
+        pixels[..., c] = plane
+    return Image.fromarray(pixels[..., 0] if len(planes) == 1 else pixels)
 
 
 def _crop_box(

@@ -5,6 +5,8 @@ coordinates; that is what lets a teacher make the student's view from a referenc
 The mixing function is SplitMix64 (Steele, Lea, Flood 2014), on unsigned 64-bit words.
 """
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,18 +16,21 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    with np.errstate(over="ignore"):
-        word = word + _GOLDEN
-        word = (word ^ (word >> np.uint64(30))) * _MIX_1
-        word = (word ^ (word >> np.uint64(27))) * _MIX_2
-        return word ^ (word >> np.uint64(31))
+    word = word + _GOLDEN  # arrays wrap around without a warning
+    word = (word ^ (word >> np.uint64(30))) * _MIX_1
+    word = (word ^ (word >> np.uint64(27))) * _MIX_2
+    return word ^ (word >> np.uint64(31))
+
+
+@lru_cache(64)  # the next batches need the same
+def _start(seed: int, epoch: int) -> NDArray[np.uint64]:
+    start = _mix(np.array([seed & (2**64 - 1)], dtype=np.uint64))
+    return _mix(start ^ np.uint64(epoch & (2**64 - 1)))
 
 
 def words(seed: int, epoch: int, ids: NDArray[np.int64], draws: int) -> NDArray[np.uint64]:
     """(N, draws) independent 64-bit words."""
-    start = _mix(np.array([seed & (2**64 - 1)], dtype=np.uint64))
-    start = _mix(start ^ np.uint64(epoch & (2**64 - 1)))
-    per_id = _mix(start ^ ids.astype(np.uint64))
+    per_id = _mix(_start(seed, epoch) ^ ids.astype(np.uint64))
     return _mix(per_id[:, None] ^ np.arange(draws, dtype=np.uint64)[None, :])
 
 

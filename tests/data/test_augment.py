@@ -97,6 +97,16 @@ def test_cutout_greys_one_square():
     assert (views == 128).sum(axis=(1, 2, 3)).max() == 16
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("side", [12, 16])  # 16: mirrored eight bytes at a time
+def test_planes_are_cropped_as_each_by_itself(channels, side):
+    images = np.random.default_rng(1).integers(0, 256, (20, 4, 9, side), dtype=np.uint8)
+    augment, ids = Augment(resized_crop=0.3, flip=True, crop_padding=1), np.arange(20)
+    together = augment.views(images[:, :channels], ids, 2)
+    alone = [augment.views(images[:, c : c + 1], ids, 2) for c in range(channels)]
+    assert np.array_equal(together, np.concatenate(alone, axis=1))
+
+
 def test_resized_crop_of_everything_is_the_image():
     still = np.repeat(IMAGES[:1, :, :1, :1], 12, 2).repeat(12, 3)
     assert np.array_equal(Augment(resized_crop=0.2).views(still, IDS[:1], 0), still)
