@@ -66,7 +66,8 @@ class ComputingPoolSpec(PoolSpec):
         norms folded, bf16, ONNX Runtime, OpenVINO, compiled) and agrees with it, and change over
         while it serves; `eager` is PyTorch as it is, whose soft labels are the same everywhere.
     share_answers: teachers keep what they answered (up to 256 MB), for others who ask for the same
-        views of the same samples: trials of a sweep, students of other seeds, a run that goes on.
+        views of the same samples: trials of a sweep, students of other seeds. Not where a lone
+        student has the pool for itself.
     """
 
     engine: EngineChoice = "auto"

@@ -12,6 +12,7 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.hosted_ranks import DaskHosts
 from kdlab.cluster.local_pool import RunningLocalPool
 from kdlab.cluster.pool import Pool
+from kdlab.cluster.remote_pool import RemotePool
 from kdlab.cluster.teachers.probe import probe_images, proof_of
 from kdlab.control.orders import CONTROL
 from kdlab.events.event import Emit
@@ -28,7 +29,8 @@ from kdlab.soft_labels.source import SourceSpec
 class Pools:
     """Each pool is started for the first member of the run that needs it.
 
-    One that is `shared` serves the teacher already, and is not closed here.
+    One that is `shared` serves the teacher already, and is not closed here. What is started here is
+    asked by `others` too where trials of a sweep are.
     """
 
     def __init__(
@@ -38,11 +40,13 @@ class Pools:
         emit: Emit,
         stop: Callable[[], bool],
         shared: Pool | None = None,
+        *,
+        others: bool = False,
     ) -> None:
         self.run, self.setup, self.spec = run, setup, setup.spec
         self._emit, self._stop = emit, stop
         self._up: dict[str, Pool] = {}
-        self._shared = shared
+        self._shared, self._others = shared, others
         self._orders: list[PoolOrders] = []
 
     @cached_property
@@ -57,7 +61,7 @@ class Pools:
         """Serves soft labels."""
         if self._shared is not None:
             return self._shared
-        return self.started("pool", self._deployment)
+        return self.started("pool", self._as_asked)
 
     def started(self, folder: str, deployment: Callable[[], Deployment]) -> Pool:
         """The pool that lies in this folder of the run, once a teacher of it serves."""
@@ -72,6 +76,16 @@ class Pools:
             status = pool.wait(self._stop)
             self._emit(PoolReady(address=pool.address, teachers=status.said_of_teachers()))
         return self._up[folder]
+
+    def _as_asked(self) -> Deployment:
+        """No answer is kept for others where a lone student asks for each of them once."""
+        asking = [m for m in self.spec.members() if m.source.needs_teacher == "served"]
+        # Who else comes to a pool of somebody else, nobody knows here.
+        alone = not (self._others or isinstance(self.spec.teacher_pool, RemotePool))
+        made = self._deployment()
+        if alone and len(asking) == 1 and self.spec.method.shares_pools:
+            return replace(made, share_answers=False)
+        return made
 
     def _deployment(self) -> Deployment:
         batch = self.spec.method.labelled(self.spec).batch

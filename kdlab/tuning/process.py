@@ -178,7 +178,7 @@ class SweepProcess(Work):
             emit_teacher=MemberLog(self.log, "teacher").emit,
             stop=self.stop,
         )
-        pools = Pools(run, setup, self.log.emit, self.stop)
+        pools = Pools(run, setup, self.log.emit, self.stop, others=True)
         stack.callback(pools.close)
         self.pool = PoolAddress.of(pools.whole())
 

@@ -43,12 +43,12 @@ def pools_of(spec, run_of, kdlab_home):
 
     def make(**changes):
         pool = {"type": "cluster/scripted_pool_of_tests"}
-        shared = changes.pop("shared", None)
+        shared, others = changes.pop("shared", None), changes.pop("others", False)
         setup = TrainingSetup(spec("smoke/served", teacher_pool=pool, **changes))
         events = []
         run = run_of(setup.spec)
         stop = lambda: False  # noqa: E731
-        return Pools(run, setup, events.append, stop, shared), setup, events
+        return Pools(run, setup, events.append, stop, shared, others=others), setup, events
 
     return make
 
@@ -94,6 +94,19 @@ def test_teachers_are_told_model_data_and_the_answers_that_prove_them(pools_of):
     assert made.engine == "auto"  # as the pool says
     answers = setup.load_teacher().infer(torch.from_numpy(probe_images(made.shape)))
     assert np.allclose(made.reference, answers.numpy())
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [({}, False), ({"seeds": [0, 1]}, True), ({"others": True}, True)],
+    ids=("lone student", "two seeds", "trials of a sweep"),
+)
+def test_answers_are_kept_where_somebody_may_ask_again(pools_of, changes, kept):
+    """A lone student's teacher filled 256 MB with answers that nobody ever asked for."""
+    pools, _, _ = pools_of(**changes)
+    pools.whole()
+    ((made, _, _),) = STARTED
+    assert made.share_answers is kept
 
 
 @pytest.mark.parametrize(
