@@ -68,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:  # the shell asks
         completion.complete(parser())
     arguments = parser().parse_args(argv)
+    arguments.alone = argv is None  # this process is for the command alone
     command: Command = COMMANDS[arguments.command]
     try:
         return command.do(arguments)

@@ -2,13 +2,16 @@
 
 import argparse
 
-from kdlab.commands.command import found, json_flag, report_run, say, show
+from kdlab.commands.command import found, json_flag, report_run, say, show, start_run
 
 ABOUT = "watch a run; Ctrl-C leaves it running"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", default="last")
+    # Of a run that this process has started, which Ctrl-C stops (`command._hand_over`).
+    parser.add_argument("--since", type=float, help=argparse.SUPPRESS)
+    parser.set_defaults(detach=False)
     json_flag(parser)
 
 
@@ -16,6 +19,8 @@ def do(arguments: argparse.Namespace) -> int:
     from kdlab.run import Run
 
     run = found(arguments.run)
+    if arguments.since is not None and isinstance(run, Run):
+        return start_run(lambda: run, arguments, arguments.since)
     try:
         with run.lines() as see:
             run.wait(see)

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kdlab.events.event import Event
@@ -80,11 +81,12 @@ def started(
     see: Callable[[Event], None],
     arguments: argparse.Namespace,
     since: float = 0.0,
+    before: Callable[[Followed], object] = lambda run: None,
 ) -> tuple[Followed | None, int]:
     """Start and watch to the end; how often Ctrl-C was pressed. None when it is detached.
 
     Ctrl-C stops gracefully, a second one ends it at once. Events before `since` are of an earlier
-    session, and are not shown again.
+    session, and are not shown again; `before` is called with what is going to be watched.
     """
     run: Followed | None = None
     pressed = 0
@@ -105,27 +107,56 @@ def started(
         else:
             run.kill()
 
-    before = signal.signal(signal.SIGINT, on_interrupt)
+    as_it_was = signal.signal(signal.SIGINT, on_interrupt)
     try:
         run = start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # of `_hand_over`
         if arguments.detach:
             words = f"{run.id} is running; watch it with: kdlab attach {run.name}"
             found = {"run_id": run.id, "run_dir": str(run.path)}
             show(words, found, as_json=arguments.json)
             return None, 0
+        before(run)
         run.wait(see, since=since)
     finally:
         if signal.getsignal(signal.SIGINT) is on_interrupt:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, as_it_was)
     return run, pressed
 
 
-def start_run(start: Callable[[], "Run"], arguments: argparse.Namespace) -> int:
-    """Start, watch and report a run; `arguments` has detach and json."""
+def _hand_over(run: "Run", since: float, *, as_json: bool) -> None:
+    """To `kdlab attach` in this very process: what a start has loaded, lines do not need.
+
+    Ctrl-C waits meanwhile, and then means what it means here.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    sys.stdout.flush()
+    sys.stderr.flush()
+    words = ["attach", run.id, "--since", repr(since), *["--json"][: int(as_json)]]
+    with suppress(OSError):  # it goes on as it is
+        os.execv(sys.executable, [*sys.orig_argv[: 1 - len(sys.argv)], *words])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def start_run(
+    start: Callable[[], "Run"], arguments: argparse.Namespace, since: float | None = None
+) -> int:
+    """Start, watch and report a run; `arguments` has detach and json.
+
+    Events before `since` are not shown; None is now.
+    """
     from kdlab.report.progress import Progress
 
-    with Progress() as progress:
-        run, pressed = started(start, progress.see, arguments, since=time.time())
+    begin = time.time() if since is None else since
+    with ExitStack() as block:
+        progress = Progress()
+
+        def before(run: "Run") -> None:
+            if "torch" in sys.modules and vars(arguments).get("alone"):
+                _hand_over(run, begin, as_json=arguments.json)
+            block.enter_context(progress)
+
+        run, pressed = started(start, progress.see, arguments, begin, before)
     if run is None:
         return 0
     if pressed > 1:

@@ -3,6 +3,8 @@
 import argparse
 import json
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -90,6 +92,49 @@ def test_a_run_that_was_ended_at_once_says_how_to_go_on(monkeypatch, capsys):
     assert f"kdlab resume {made.id}" in capsys.readouterr().err
     monkeypatch.setattr(command, "started", lambda *about, **more: (None, 0))
     assert command.start_run(lambda: made, arguments) == 0
+
+
+def test_a_run_is_watched_by_a_process_without_what_its_start_has_loaded(
+    monkeypatch, capsys
+):
+    made, became = ScriptedRun(), []
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-X", "dev", "kdlab", "run", "small"])
+    monkeypatch.setattr(sys, "argv", ["kdlab", "run", "small"])
+    monkeypatch.setattr("os.execv", lambda path, words: became.append(words))
+    monkeypatch.setattr(command, "report_run", lambda run, as_json: 0)
+    monkeypatch.setitem(sys.modules, "torch", object())
+    facts = {"detach": False, "json": True}
+    for more in (
+        {},
+        {"alone": False},
+        {"alone": True},
+    ):  # a caller's process stays what it is
+        assert became == []
+        arguments = argparse.Namespace(**facts, **more)
+        assert command.start_run(lambda: made, arguments, since=7.0) == 0
+    (words,) = became
+    assert words[:4] == ["python", "-X", "dev", "kdlab"]
+    again = cli.parser().parse_args(words[4:])
+    assert (again.command, again.run, again.since) == ("attach", made.id, 7.0)
+    assert (again.json, again.detach) == (True, False)
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGINT}
+
+
+@pytest.mark.processes
+def test_what_watches_a_run_holds_nothing_heavy(run_folder):
+    """It held 330 MB to print lines."""
+    run = run_folder()
+    watch = (
+        "import sys; from kdlab.cli import main;"
+        f"assert main(['attach', {run.run_id!r}, '--since', '0']) == 0;"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", watch], capture_output=True, text=True, check=True
+    )
+    assert "N-training (no teacher)" in done.stdout
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert {"torch", "timm", "mlflow", "distributed", "dask", "numpy"} & loaded == set()
 
 
 def test_results_are_for_stdout_and_words_for_people_are_not(capsys):

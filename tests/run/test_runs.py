@@ -234,9 +234,14 @@ def test_ctrl_c_stops_gracefully_with_exit_130(elsewhere):
         found = list(elsewhere.glob("runs/*/events.jsonl"))
         folder = found[0].parent if found and b'"step"' in found[0].read_bytes() else None
         time.sleep(0.05)
+    maps = Path(f"/proc/{terminal.pid}/maps")
+    assert (
+        "libtorch" not in maps.read_text()
+    )  # it prints lines; the run has its own process
     os.kill(terminal.pid, signal.SIGINT)
     _, err = terminal.communicate(timeout=600)
     assert terminal.returncode == 130
+    assert "what is under way is saved" in err
     assert "kdlab resume" in err
     assert json.loads((folder / "status.json").read_text())["state"] == "stopped"
     assert list(folder.glob("members/none/seed0/checkpoints/step_*"))
