@@ -24,3 +24,11 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # another C library: its own habits
         return False
     return all(mallopt(name, value) == 1 for name, value in _WANTED)
+
+
+def give_back_freed_memory() -> bool:
+    """What is kept, to the system, where nothing is computed; False where there was nothing."""
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (OSError, AttributeError):  # another C library
+        return False

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -254,6 +255,21 @@ def test_a_lease_is_renewed_with_what_is_news(pool_here):
     (seen,) = pool.status().teachers
     assert (seen.facts.answered, seen.facts.queued, seen.facts.shared) == (1, 0, 0)
     assert pool.status().renewals == 1
+
+
+def test_memory_is_given_back_while_nobody_asks(pool_here, monkeypatch):
+    """What it came up with and what it computed with were kept for good."""
+    given = []
+    module = "kdlab.cluster.teachers.teacher.give_back_freed_memory"
+    monkeypatch.setattr(module, lambda: given.append(1))
+    pool = pool_here(teachers=1)
+    (teacher,) = pool.teachers
+    for still_open, since_s, times in ((0, 60.0, 1), (1, 60.0, 0), (0, 0.0, 0)):
+        given.clear()
+        teacher.open_requests = still_open
+        teacher.last_activity = time.monotonic() - since_s
+        pool.run(teacher._renew())
+        assert len(given) == times
 
 
 def test_one_that_is_not_known_any_more_registers_with_what_it_has_loaded(pool_here):

@@ -45,10 +45,12 @@ from kdlab.cluster.wires.roles import FAILED, REFUSED, WITHDRAWN
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator
 from kdlab.errors import TeacherRefused
 from kdlab.messages import typed
+from kdlab.models.memory import give_back_freed_memory
 
 AGAIN_S, LONGEST_S = 0.2, 10.0  # between tries to reach the scheduler
 _QUIET_S = 0.5  # without a request, after goodbye: the readers know
 _DRAIN_S = 10.0  # at most
+_IDLE_S = 1.0  # without a request: what it computed with is not needed for now
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +172,8 @@ class TeacherServer:
             reply(answer)
 
         self.open_requests += 1
-        request = Request(
-            wanted.epoch,
-            inputs.get("ids"),
-            inputs.get("views"),
-            answered,
-            inference,
-            fresh=wanted.fresh,
-        )
+        ids, views = inputs.get("ids"), inputs.get("views")
+        request = Request(wanted.epoch, ids, views, answered, inference, fresh=wanted.fresh)
         self.requests.put(inference.expect(request))
 
     def _largest_request(self) -> int:
@@ -384,6 +380,8 @@ class TeacherServer:
         if not self.ready or self.worker is None:
             return  # it is coming up already, or the connection is
         assert inference is not None
+        if not self.open_requests and time.monotonic() - self.last_activity > _IDLE_S:
+            give_back_freed_memory()  # of coming up too
         news = TeacherNews(
             answered=inference.answered,
             queued=self.open_requests,
