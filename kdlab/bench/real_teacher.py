@@ -67,8 +67,8 @@ def _of_its_engine(
     spec: ModelSpec, case: ImageCase, goal: str, rounds: int, say: Say
 ) -> Figure:
     """`served_over_engine`, in turns; its student is none to speak of."""
-    name, samples = f"{spec.component}/{case.size}", samples_of(case, _VIEWS)
-    steps, shares = max(4, round(SLICE_MS / case.step_ms)), list[float]()
+    name, samples = f"{spec.to_dict()['type']}/{case.size}", samples_of(case, _VIEWS)
+    steps, shares = max(16, round(SLICE_MS / case.step_ms)), list[float]()
     with Scene(samples) as scene:
         model = scene.model(spec)
         pool = scene.local(spec, model, teachers=1)
@@ -76,7 +76,7 @@ def _of_its_engine(
         source = Served(lt=2 * case.batch, ut=4 * case.batch)
         student = PatchNet(patch=case.size // 2, width=8)
         served = scene.training("served", student, source)
-        served.advance(2 * BUFFER)
+        served.advance(8)  # twice what may be stored
         for _ in range(rounds):
             alone, before = _seconds(model, samples), cpu_seconds(teacher)
             served.advance(steps)
