@@ -88,7 +88,7 @@ def measure(say: Say) -> list[Figure]:
             students=STUDENTS,
             t_s=_T_S,
             batch=_BATCH,
-            rules={"settle_s": 12.0, "wait_s": 120.0, "give_up_s": 120.0},
+            rules={"settle_s": 12.0, "wait_s": 120.0, "deadline_s": 120.0},
             deadline_s=120.0,
         )
         time.sleep(_WARM_UP_S)  # the first answers take batch / t_t seconds

@@ -7,10 +7,11 @@ from typing import Annotated
 from kdlab.cluster.reader.ring import Layout
 from kdlab.cluster.wires.messages import Inputs, Replies
 from kdlab.cluster.wires.security import Files
-from kdlab.config import Fault, Range
-from kdlab.config.spec import POSITIVE, SHARE
+from kdlab.config import Fault
+from kdlab.config.spec import SHARE
 from kdlab.data.samples import SampleDescription
 from kdlab.papers.edl_dist.reader_rules import Rules
+from kdlab.ranges import POSITIVE, Range
 from kdlab.simulate.mishaps import Behaviour
 from kdlab.soft_labels.label_file import LabelMeta
 
@@ -129,8 +130,31 @@ class EmulatedTeachersConfig(EmulatedTeachers):
     scratch: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WiresConfig:
+@dataclass(frozen=True, kw_only=True)
+class WireSettings:
+    """What is chosen of how a student speaks to its pool.
+
+    inputs: `reference` sends sample ids (teachers must be able to read the data),
+        `value_uint8` and `value_float32` send the pixels, `auto` ids to teachers that have
+        the same data and uint8 pixels to the others.
+    replies: logits in full (float32), half (float16), only the top_k likeliest classes
+        with the mass of the rest, or `sampled`: top_k classes drawn by their probability, right
+        on average at temperature 1, in two or three bytes each (needs check_share: 0).
+    at_most: teachers this student may hold; null is no limit.
+    priority, floor: where several runs share a pool that falls short: its share in
+        proportion, and teachers that are not taken away for others.
+    """
+
+    inputs: Inputs = "reference"
+    replies: Replies = "full"
+    top_k: Annotated[int, Range(ge=1)] = 10
+    at_most: Annotated[int, Range(ge=1)] | None = None
+    priority: Annotated[float, POSITIVE] = 1.0
+    floor: Annotated[int, Range(ge=0)] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class WiresConfig(WireSettings):
     """How a student speaks to its pool.
 
     Attributes:
@@ -138,27 +162,18 @@ class WiresConfig:
         coordinator: address of the scheduler.
         tls: certificates; None is plain TCP.
         serves: fingerprint of the teacher that it asks for; None takes any.
-        inputs, replies, top_k: what is sent, and what comes back.
         classes: numbers of an answer for each sample.
         deadline_s: for one answer.
         t_s: samples/s of the student that never waits.
-        at_most: teachers that it may hold; None is no limit.
-        priority, floor: where several students share a pool.
     """
 
     student: str
     coordinator: str
     tls: Files | None
-    inputs: Inputs
-    replies: Replies
-    top_k: int
     classes: int
     deadline_s: float
     t_s: float
     serves: str | None = None
-    at_most: int | None = None
-    priority: float = 1.0
-    floor: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +192,7 @@ class ReaderStart:
     done: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ReaderConfig(WiresConfig):
     """The DistilReader of one student.
 
@@ -203,7 +218,7 @@ class ReaderConfig(WiresConfig):
     record: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EmulatedStudentsConfig(WiresConfig):
     """Students that train on nothing, all alike but for their names.
 

@@ -7,7 +7,12 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from kdlab.cluster.child_configs import LabelFileConfig, ReaderConfig, ReaderStart
+from kdlab.cluster.child_configs import (
+    LabelFileConfig,
+    ReaderConfig,
+    ReaderStart,
+    WireSettings,
+)
 from kdlab.cluster.limits import free_memory
 from kdlab.cluster.notebook_components import pack
 from kdlab.cluster.reader.held_reader import HeldReader
@@ -15,9 +20,7 @@ from kdlab.cluster.reader.ring import Layout
 from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.cluster.wires.frames import size_of
 from kdlab.cluster.wires.messages import (
-    Inputs,
     LabelRequest,
-    Replies,
     Took,
     encode,
     request,
@@ -25,92 +28,45 @@ from kdlab.cluster.wires.messages import (
 from kdlab.config import Fault, Range, register
 from kdlab.config.knob import Knob
 from kdlab.config.registry import known_names
-from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE
+from kdlab.config.spec import NOT_NEGATIVE, POSITIVE
 from kdlab.data.samples import SampleDescription
 from kdlab.errors import BadInput, ClusterError
-from kdlab.papers.edl_dist.hybrid_schedule import Policy, default_thresholds
-from kdlab.papers.edl_dist.reader_rules import Rules
+from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
+from kdlab.papers.edl_dist.reader_rules import ReaderSettings, Rules, part_of
 from kdlab.soft_labels.compressed import MOST_DRAWS
 from kdlab.soft_labels.label_file import meta_for, own_folder
 from kdlab.soft_labels.source import Batch, MixedLabels, SourceContext, SourceSpec
 from kdlab.supervision.children import Child, StartChild, tail
 
 _MAX_MEMORY = 0.8  # of what is free
-# What reader and wires take from the spec as it is.
-_RULES = (
-    *("policy", "settle_s", "window_s", "per_teacher", "slots", "hedge", "wait_s"),
-    *("check_share", "cache_views"),
-)
-_WIRES = ("inputs", "replies", "top_k", "deadline_s", "at_most", "priority", "floor")
 _IN_FLIGHT_MEMORY = 0.25  # of what is free: for inputs and answers under way
 
 
 @register("cluster/served")
 @dataclass(frozen=True, kw_only=True)
-class Served(SourceSpec):
+class Served(SourceSpec, WireSettings, ReaderSettings):
     """EDL-Dist: soft labels from a pool of teachers that may come and go.
 
-    policy: when to ask for one more teacher; `paper` is Algorithm 1 as printed.
     lt, ut: lower and upper threshold of unused soft labels, as they will be when what is
         asked for now arrives. Once a student waited for what they held back, what is in
         flight follows from measured rates and latencies. null: 256 and 2048 samples, or
         two and eight batches if that is more.
     thresholds_in: what lt and ut count: samples, megabytes (inputs and soft labels
         together), or shares of the host memory that is free when the run starts.
-    inputs: `reference` sends sample ids (teachers must be able to read the data),
-        `value_uint8` and `value_float32` send the pixels, `auto` ids to teachers that have
-        the same data and uint8 pixels to the others.
-    replies: logits in full (float32), half (float16), only the top_k likeliest classes
-        with the mass of the rest, or `sampled`: top_k classes drawn by their probability, right
-        on average at temperature 1, in two or three bytes each (needs check_share: 0).
     sends: logits, or the teacher's last `hidden` state: its head is put to that at the
         student. Fewer bytes where classes are many; `--dry-run` says how many. Teachers
         compute it with PyTorch as it is.
-    cache_views: keep the soft labels of so many views per sample and ask for each only
-        once; training then sees these views again and again (epoch e sees view e mod
-        cache_views), as with `soft_labels/cached`, whose format it is. null keeps none.
-    order: `any` trains on batches as they arrive, `strict` in the plan's order. A group of
-        several ranks is always strict.
-    per_teacher: requests of less than a second in flight per teacher, at least.
-    at_most: teachers this student may hold; null is no limit.
-    priority, floor: where several runs share a pool that falls short: its share in
-        proportion, and teachers that are not taken away for others.
-    check_share: of the answers are computed again by a second teacher and compared; a
-        teacher whose soft labels differ is found and left out. 0 checks none.
-    hedge: ask a second teacher too when one is overdue, or too late for the student.
-    deadline_s: for one request; then its teacher is given up and left alone for a while.
-    wait_s: how long the student waits when no teacher is left, before the run fails.
-    settle_s, window_s: of the guarded policy: time a change takes to show, and the
-        shortest look before a teacher is released.
     hang_s: a reader without a sign of life for so long is killed and started again.
-    slots: batches that lie ready for the trainer in shared memory.
     record: write every event of the reader to reader.jsonl, for kdlab.testing.replay.
     """
 
     needs_teacher: ClassVar[Literal["none", "in_process", "served"]] = "served"
 
-    policy: Policy = "guarded"
     lt: Annotated[float, NOT_NEGATIVE] | None = None
     ut: Annotated[float, POSITIVE] | None = None
     thresholds_in: Literal["samples", "megabytes", "memory_share"] = "samples"
-    inputs: Inputs = "reference"
-    replies: Replies = "full"
-    top_k: Annotated[int, Range(ge=1)] = 10
     sends: Literal["logits", "hidden"] = "logits"
-    cache_views: Annotated[int, Range(ge=1)] | None = None
-    order: Literal["any", "strict"] = "any"
-    per_teacher: Annotated[int, Range(ge=1)] = 2
-    at_most: Annotated[int, Range(ge=1)] | None = None
-    priority: Annotated[float, POSITIVE] = 1.0
-    floor: Annotated[int, Range(ge=0)] = 1
-    check_share: Annotated[float, SHARE] = 0.001
-    hedge: bool = True
-    deadline_s: Annotated[float, POSITIVE] = 30.0
-    wait_s: Annotated[float, POSITIVE] = 120.0
-    settle_s: Annotated[float, POSITIVE] = 3.0
-    window_s: Annotated[float, POSITIVE] = 10.0
     hang_s: Annotated[float, POSITIVE] = 20.0
-    slots: Annotated[int, Range(ge=2, le=1024)] = 8
     record: bool = False
 
     def cross_faults(self) -> Iterator[Fault]:
@@ -298,15 +254,14 @@ class ServedSource:
         sample_bytes = prod(layout.shape) + 4 * outputs
         lt, ut = spec.thresholds(sample_bytes, layout.largest)
         self._sizes = (sample_bytes, layout.largest)
+        chosen = part_of(spec, ReaderSettings)
         rules = Rules(
             t_s=rate,
             lt=lt,
             ut=ut,
-            give_up_s=spec.deadline_s,
             sample_mb=sample_bytes / 1e6,
             max_in_flight=self._max_in_flight(prod(layout.shape), 4 * outputs),
-            order="strict" if context.in_group else spec.order,
-            **{name: getattr(spec, name) for name in _RULES},
+            **vars(chosen) | ({"order": "strict"} if context.in_group else {}),
         )
         return ReaderConfig(
             rules=rules,
@@ -324,7 +279,8 @@ class ServedSource:
             ring_fd=-1,
             socket_fd=-1,
             t_s=rate,
-            **{name: getattr(spec, name) for name in _WIRES},
+            deadline_s=spec.deadline_s,
+            **vars(part_of(spec, WireSettings)),
         )
 
     def _max_in_flight(self, view_bytes: int, answer_bytes: int) -> int:

@@ -5,49 +5,16 @@ the notebook's sliders and a sweep's search space all read the same ones.
 """
 
 import html
-import math
-import operator
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from kdlab.errors import Fault, SpecError
+from kdlab.ranges import NOT_NEGATIVE, POSITIVE, SHARE, Range
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """Allowed values of a number; every bound given must hold."""
-
-    ge: float | None = None
-    gt: float | None = None
-    le: float | None = None
-    lt: float | None = None
-
-    def fault(self, value: float) -> str | None:
-        checks = (
-            (self.ge, ">=", operator.ge),
-            (self.gt, ">", operator.gt),
-            (self.le, "<=", operator.le),
-            (self.lt, "<", operator.lt),
-        )
-        broken = [
-            f"{sign} {bound:g}"
-            for bound, sign, holds in checks
-            if bound is not None and not holds(value, bound)
-        ]
-        if not math.isfinite(value):
-            return f"is {value}, must be a finite number"
-        return f"is {value:g}, must be {' and '.join(broken)}" if broken else None
-
-    def __str__(self) -> str:
-        signs = {">=": self.ge, ">": self.gt, "<=": self.le, "<": self.lt}
-        return ", ".join(f"{s} {b:g}" for s, b in signs.items() if b is not None)
-
-
-POSITIVE = Range(gt=0)
-NOT_NEGATIVE = Range(ge=0)
-SHARE = Range(ge=0, lt=1)
+__all__ = ["NOT_NEGATIVE", "POSITIVE", "SHARE", "Range", "Spec", "alternatives", "hints_of"]
+__all__ += ["plain", "ranges_in", "ranges_of", "required_fields"]
 
 
 class Spec:

@@ -115,7 +115,7 @@ class Simulation(Mishaps[SimulatedTeacher]):
             policy=spec.policy,
             per_teacher=spec.per_teacher,
             order="strict" if spec.in_step else self.case.order or spec.order,
-            give_up_s=spec.deadline_s,
+            deadline_s=spec.deadline_s,
             wait_s=1e9,
         )
         sizes = [self.batch] * (self.wanted + rules.ut // self.batch + rules.slots + 1)

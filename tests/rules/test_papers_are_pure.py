@@ -1,6 +1,6 @@
 """The papers' machines use the standard library only, and no clock, wire, thread or chance.
 
-So do the kinds of events, which they report with; the log of events is another thing.
+So do the kinds of events, which they report with, and ranges; the log of events is another thing.
 """
 
 import ast
@@ -13,7 +13,7 @@ FORBIDDEN = {"asyncio", "random", "secrets", "socket", "subprocess", "threading"
 KDLAB = Path(__file__).parents[2] / "kdlab"
 EVENTS = [p for p in sorted((KDLAB / "events").glob("*.py")) if p.stem != "log"]
 FILES = [*sorted((KDLAB / "papers").rglob("*.py")), *EVENTS]
-PURE = ("kdlab.papers", "kdlab.events")
+PURE = ("kdlab.papers", "kdlab.events", "kdlab.ranges")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

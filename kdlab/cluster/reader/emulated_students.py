@@ -147,8 +147,7 @@ class EmulatedStudent:
             self.said = {key: v for key, v in self.said.items() if key[0] != part}
 
     async def watch(self) -> None:
-        news = self.wires.news(self.config.t_s, self.config.at_most)
-        async for given, gone, full in news:
+        async for given, gone, full in self.wires.news():
             self.machine.on_announced()
             self.do(self.machine.on_teachers(given, gone, full, time.monotonic()))
 

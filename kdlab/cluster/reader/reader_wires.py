@@ -72,8 +72,6 @@ class Wires:
 
     async def news(
         self,
-        t_s: float,
-        at_most: int | None,
         away: Callable[[str], None] = lambda why: None,
         figures: Callable[[], Mapping[str, float]] = dict,
     ) -> AsyncIterator[News]:
@@ -84,13 +82,8 @@ class Wires:
         serve, over wires of their own.
         """
         version, incarnation, wait_s = -1, "", _AGAIN_S
-        config = self._config
-        how = {
-            "t_s": t_s,
-            "at_most": at_most,
-            "priority": config.priority,
-            "floor": config.floor,
-        }
+        asks = ("t_s", "at_most", "priority", "floor")
+        how = {name: getattr(self._config, name) for name in asks}
         while True:
             try:
                 news = await self.coordinator(

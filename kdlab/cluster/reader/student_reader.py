@@ -279,9 +279,7 @@ class StudentReader:
 
     async def _watch(self) -> None:
         """Follow the coordinator's changes."""
-        news = self.wires.news(
-            self.config.t_s, self.config.at_most, self._is_away, self.figures
-        )
+        news = self.wires.news(self._is_away, self.figures)
         async for given, gone, full in news:
             if self.coordinator_away:
                 self.coordinator_away = False

@@ -99,7 +99,7 @@ class DistilReader:
             t_s=rules.t_s, batch=largest, settle_s=rules.settle_s, window_s=rules.window_s
         )
         self.ledger = InFlight(limit=rules.per_teacher, part_s=rules.part_s)
-        self.patience = Patience(give_up_s=rules.give_up_s)
+        self.patience = Patience(give_up_s=rules.deadline_s)
         self.check = SpotCheck(share=rules.check_share)
         self.stability = Stability()
         self.teachers: dict[str, Teacher] = {}
@@ -306,7 +306,7 @@ class DistilReader:
         stored_mb = self.unused * self.rules.sample_mb
         self.stability.on_tick(time, stored_mb, len(speeds))
         for teacher, lease in self.hedging.overdue(time):
-            why = f"no answer within {self.rules.give_up_s:g} s"
+            why = f"no answer within {self.rules.deadline_s:g} s"
             self._trouble(teacher, lease, why, unusable=False, time=time)
         self.placing.look(time)
         self._check_teachers(time)

@@ -1,12 +1,17 @@
-"""What the DistilReader is given: its rules, and its teachers."""
+"""What the DistilReader is given: its rules, and its teachers.
+
+`ReaderSettings` are what a user chooses; a spec that has them is one (cluster/served.py).
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Literal, TypeVar
 
 from kdlab.events.teachers import TeacherJoined
 from kdlab.papers.edl_dist.hybrid_schedule import Policy
+from kdlab.ranges import POSITIVE, SHARE, Range
 
+T = TypeVar("T")
 BatchOrder = Literal["any", "strict"]
 
 
@@ -46,25 +51,52 @@ class Teacher:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """Thresholds in samples, times in seconds."""
+@dataclass(frozen=True, kw_only=True)
+class ReaderSettings:
+    """What is chosen of a reader.
+
+    policy: when to ask for one more teacher; `paper` is Algorithm 1 as printed.
+    cache_views: keep the soft labels of so many views per sample and ask for each only
+        once; training then sees these views again and again (epoch e sees view e mod
+        cache_views), as with `soft_labels/cached`, whose format it is. null keeps none.
+    order: `any` trains on batches as they arrive, `strict` in the plan's order. A group of
+        several ranks is always strict.
+    per_teacher: requests of less than a second in flight per teacher, at least.
+    check_share: of the answers are computed again by a second teacher and compared; a
+        teacher whose soft labels differ is found and left out. 0 checks none.
+    hedge: ask a second teacher too when one is overdue, or too late for the student.
+    deadline_s: for one request; then its teacher is given up and left alone for a while.
+    wait_s: how long the student waits when no teacher is left, before the run fails.
+    settle_s, window_s: of the guarded policy: time a change takes to show, and the
+        shortest look before a teacher is released.
+    slots: batches that lie ready for the trainer in shared memory.
+    """
+
+    policy: Policy = "guarded"
+    cache_views: Annotated[int, Range(ge=1)] | None = None
+    order: BatchOrder = "any"
+    per_teacher: Annotated[int, Range(ge=1)] = 2
+    check_share: Annotated[float, SHARE] = 0.001
+    hedge: bool = True
+    deadline_s: Annotated[float, POSITIVE] = 30.0
+    wait_s: Annotated[float, POSITIVE] = 120.0
+    settle_s: Annotated[float, POSITIVE] = 3.0
+    window_s: Annotated[float, POSITIVE] = 10.0
+    slots: Annotated[int, Range(ge=2, le=1024)] = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules(ReaderSettings):
+    """What is chosen, and what a run knows besides. Thresholds in samples, times in seconds."""
 
     t_s: float  # samples/s of the student that never waits
     lt: int
     ut: int
-    policy: Policy = "guarded"
-    settle_s: float = 3.0
-    window_s: float = 10.0
-    order: BatchOrder = "any"
-    per_teacher: int = 2  # parts in flight with each, at least
     part_s: float = 0.5  # of a teacher's work in one part
     max_in_flight: int | None = None  # samples: what their inputs may take of the memory
-    slots: int = 8  # batches that lie ready for the trainer
-    # Epoch e + cache_views needs the labels of epoch e again; None: no epoch does.
-    cache_views: int | None = None
-    hedge: bool = True
-    check_share: float = 0.001  # of the answers: computed again by another teacher
-    give_up_s: float = 30.0  # for one request
-    wait_s: float = 120.0  # without any teacher, before the run fails
     sample_mb: float = 0.0  # of one stored input with its soft label, for Formula 2
+
+
+def part_of(whole: T, kind: type[T]) -> T:
+    """Settings of a kind, out of what has further ones."""
+    return kind(**{f.name: getattr(whole, f.name) for f in fields(kind)})  # type: ignore[arg-type]  # a dataclass

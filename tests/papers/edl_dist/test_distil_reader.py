@@ -147,7 +147,7 @@ def test_an_overdue_part_is_asked_of_a_second_teacher_once():
 
 
 def test_without_an_answer_for_long_the_teacher_is_given_up():
-    machine = reader(give_up_s=30.0)
+    machine = reader(deadline_s=30.0)
     machine.on_teachers([teacher("t")], {}, True, 0.0)
     assert not only(GiveBack, machine.on_tick(29.0))
     told = machine.on_tick(30.5)
