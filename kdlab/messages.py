@@ -6,6 +6,7 @@ are left out, and a missing or a wrong one is an error that names it.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -35,6 +36,11 @@ def typed(kind: type[T], facts: object) -> T:
         return msgspec.convert(facts, kind, dec_hook=_read)
     except (msgspec.ValidationError, ValueError) as error:  # ValueError: its own checks
         raise MessageError(f"This is no {kind.__name__}: {error}") from error
+
+
+def part_of(whole: object, kind: type[T]) -> T:
+    """A dataclass out of what has all of its fields, and others."""
+    return kind(**{f.name: getattr(whole, f.name) for f in fields(kind)})  # type: ignore[arg-type]  # it is one
 
 
 class Kinds(Generic[T]):

@@ -25,36 +25,11 @@ from kdlab.cluster.chaos_limits import DESCRIPTORS, FILE_SIZE, Limits
 from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import ask
 from kdlab.config import Fault, Range
-from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, Spec
+from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, Spec, hints_of
 from kdlab.errors import SchedulerUnreachable
 from kdlab.events.event import Emit
 from kdlab.events.teachers import ChaosCaused
 
-# Whoever carries these out may be the run itself.
-WITHIN = (
-    "kill_teacher",
-    "stop_teacher",
-    "slow_teacher",
-    "partition_teacher",
-    "delay_teacher",
-    "leave_teacher",
-    "join_teacher",
-    "kill_rank",
-    "stop_rank",
-    "leave_rank",
-)
-# These would end it or its timetable: `kdlab chaos` and `kdlab.chaos` alone.
-FROM_OUTSIDE = (
-    "kill_run",
-    "stop_run",
-    "kill_helper",
-    "fill_disk",
-    "fill_shared_memory",
-    "exhaust_descriptors",
-    "damage_checkpoint",
-    "damage_status",
-)
-KINDS = (*WITHIN, *FROM_OUTSIDE)
 _PULSE_S = 0.02  # of a slowed process: it runs for a tenth of that
 _DELAY = 0.1  # of `lasts_s`: how much later each answer of a delayed teacher leaves it
 _ROOM = 3000  # bytes a file may have on a "full" disk: room for a status, no more
@@ -112,6 +87,12 @@ class Chaos(Spec):
 
     def weights(self) -> dict[str, float]:
         return {kind: float(getattr(self, kind)) for kind in KINDS}
+
+
+KINDS = tuple(name for name, hint in hints_of(Chaos).items() if hint == _WEIGHT)
+# These would end the run that carries them out, or its timetable: `kdlab chaos` and `kdlab.chaos`
+# alone.
+FROM_OUTSIDE = KINDS[KINDS.index("kill_run") :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,9 @@ from kdlab.cluster.reader.ring import Layout
 from kdlab.cluster.wires.messages import Inputs, Replies
 from kdlab.cluster.wires.security import Files
 from kdlab.config import Fault
-from kdlab.config.spec import SHARE
 from kdlab.data.samples import SampleDescription
 from kdlab.papers.edl_dist.reader_rules import Rules
-from kdlab.ranges import POSITIVE, Range
+from kdlab.ranges import POSITIVE, SHARE, Range
 from kdlab.simulate.mishaps import Behaviour
 from kdlab.soft_labels.label_file import LabelMeta
 
@@ -117,12 +116,7 @@ class EmulatedTeachers(Behaviour):
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedTeachersConfig(EmulatedTeachers):
-    """Their process.
-
-    Attributes:
-        scheduler, host, tls: as of a teacher.
-        scratch: folder for Dask's files.
-    """
+    """The process of them; scheduler, host, tls and scratch as of a teacher."""
 
     scheduler: str
     host: str

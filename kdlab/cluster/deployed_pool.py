@@ -4,7 +4,6 @@ As many as the students need: none before a student searches, more while it star
 when nobody holds them. The scheduler is a process of the run, unless the deployer brings its own.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from kdlab.cluster.wires.security import Files, Tls, forget, remember
 from kdlab.cluster.wires.wire import check_address
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
-from kdlab.errors import SchedulerUnreachable
 from kdlab.papers.edl_dist.pool_size import PoolSize
 from kdlab.supervision.children import Child
 
@@ -99,7 +97,8 @@ class RunningDeployedPool:
             self.machines = spec.machines.up(address, self.files, folder)
             self.address = address or self.machines.address
             self.note = remember(self.address, self.files)
-            self._await_scheduler()
+            # One that the machines bring takes its time.
+            check_address(self.address, spec.start_s, self.tls)
             self.joined = JoinedPool(self._as_remote(), deployment)
             self.follower = self._follower()
             self._keeper.start()
@@ -119,23 +118,6 @@ class RunningDeployedPool:
             start_s=spec.start_s,
         )
         return address
-
-    def _await_scheduler(self) -> None:
-        """One that the machines bring takes its time.
-
-        Raises:
-            SchedulerUnreachable: it did not come up.
-        """
-        deadline = time.monotonic() + self.spec.start_s
-        while True:
-            try:
-                check_address(self.address, tls=self.tls)
-            except SchedulerUnreachable:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.5)  # between tries; the deadline above ends it
-            else:
-                return
 
     def _as_remote(self) -> RemotePool:
         spec = self.spec

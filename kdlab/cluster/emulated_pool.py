@@ -30,6 +30,8 @@ class EmulatedPool(PoolSpec, EmulatedTeachers):
     """Emulated teachers: they answer zeros after a service time, and compute nothing.
 
     At SIGUSR1 to their process one vanishes without a word, and another comes.
+
+    ttl_s: a teacher silent for longer is given up.
     """
 
     ttl_s: Annotated[float, POSITIVE] = 6.0

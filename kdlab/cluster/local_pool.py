@@ -3,7 +3,7 @@
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.coordination.lease_store import store_faults
+from kdlab.cluster.demand import DemandFollower
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.keeper import PoolKeeper
 from kdlab.cluster.limits import free_memory, usable_cores
@@ -27,7 +28,7 @@ from kdlab.cluster.wires.security import Files, Tls, forget, own_files, remember
 from kdlab.config import Fault, Range, register
 from kdlab.config.spec import POSITIVE
 from kdlab.errors import BadInput, ClusterError
-from kdlab.papers.edl_dist.pool_size import PoolLevel, PoolSize
+from kdlab.papers.edl_dist.pool_size import PoolSize
 from kdlab.supervision.children import Child, StartChild
 
 _TEACHER_BYTES = 350e6  # of a teacher's process, torch included, at least
@@ -133,9 +134,10 @@ class RunningLocalPool:
         self._replaced: set[int] = set()  # pids of the dead that were seen to
         self._back_at: list[float] = []  # when teachers that died come back
         self._deaths = 0  # in a row, without one that became ready meanwhile
-        self._size: PoolSize | None = None
+        self._follower: DemandFollower | None = None
         if spec.most is not None:
-            self._size = PoolSize(spec.least, spec.most, spec.idle_s)
+            size = PoolSize(spec.least, spec.most, spec.idle_s)
+            self._follower = DemandFollower(self, self.tls, size, status)
         # Starting takes much memory and all cores: the others come as these are ready.
         self._still_to_start = max(0, spec.teachers - _AT_ONCE)
         try:
@@ -192,8 +194,8 @@ class RunningLocalPool:
             self._start_more()
         if self.spec.replace_lost:
             self._replace()
-        if self._size is not None:
-            self._resize(self._size)
+        if self._follower is not None:
+            self._follower.look(self._now())
 
     def _start_more(self) -> None:
         """Teachers that were asked for and wait: as many as the ready ones make room for.
@@ -236,39 +238,22 @@ class RunningLocalPool:
         if not self._back_at and self._deaths and len(self._status().ready) >= alive:
             self._deaths = 0
 
-    def _resize(self, machine: PoolSize) -> None:
-        """Carry out kdlab/papers/edl_dist/pool_size.py, twice a second.
+    # Machines of a `DemandFollower`: each is a teacher
 
-        Raises:
-            SchedulerUnreachable: it is being started again.
-        """
-        status = self._status()
-        resize = machine.on_tick(self._level(status))
-        for _ in range(resize.start):
+    def wanted(self) -> int:
+        """Those that are still to be started count: the pool does not start them twice."""
+        return sum(child.alive() for child in self.teachers) + self._still_to_start
+
+    def grow(self, count: int) -> None:
+        for _ in range(count):
             self.add_teacher()
-        for address in resize.withdraw:
-            self._withdraw(status, address)
 
-    def _level(self, status: PoolStatus) -> PoolLevel:
-        ready = [t for t in status.teachers if t.state in ("free", "assigned")]
-        # Those that are still to be started count as starting: the pool does not start them twice.
-        alive = sum(child.alive() for child in self.teachers) + self._still_to_start
-        return PoolLevel(
-            time=self._now(),
-            missing=status.missing,
-            t_t=sum(t.t_t for t in ready) / len(ready) if ready else 0.0,
-            alive=alive,
-            starting=max(0, alive - len(ready)),
-            free={t.address: t.t_t for t in ready if t.state == "free"},
-        )
-
-    def _withdraw(self, status: PoolStatus, address: str) -> None:
-        pids = {t.address: t.facts.pid for t in status.teachers if t.facts is not None}
-        for child in self.teachers:
-            if child.pid == pids.get(address) and child.alive():
+    def withdraw(self, names: Sequence[str]) -> None:
+        for number, child in enumerate(self.teachers):
+            if f"teacher-{number}" in names and child.alive():
                 child.process.send_signal(signal.SIGTERM)  # it drains first
 
-    def close(self) -> None:
+    def close(self, *, scheduler_gone: bool = False) -> None:
         self._keeper.close()
         for child in [*self.teachers, self.scheduler]:
             child.stop()

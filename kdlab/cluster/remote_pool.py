@@ -79,16 +79,12 @@ class JoinedPool:
 
     def deploy(self) -> None:
         """Tell the pool what to serve, and its workers to host teachers."""
-        install(
-            self.address,
-            self.tls,
-            ttl_s=self.spec.ttl_s,
-            store_url=self.spec.store,
-            journal=self.spec.journal,
-        )
+        spec = self.spec
+        own = Coordinator(spec.ttl_s, store_url=spec.store, journal=spec.journal)
+        install(self.address, self.tls, own)
         deploy(self.address, self.deployment, tls=self.tls, with_weights=True)
-        if self.spec.workers:
-            host_teachers(self.address, self.tls, self.spec.workers, self.spec.threads)
+        if spec.workers:
+            host_teachers(self.address, self.tls, spec.workers, spec.threads)
 
     def look(self) -> None:
         if not self._serves():
@@ -111,21 +107,14 @@ class JoinedPool:
 
 
 def install(
-    address: str,
-    tls: Files | None = None,
-    *,
-    ttl_s: float = 6.0,
-    store_url: str | None = None,
-    journal: str | None = None,
+    address: str, tls: Files | None = None, coordinator: Coordinator | None = None
 ) -> None:
     """Make a plain Dask scheduler a coordinator, if it is none yet.
 
     Args:
         address: of the scheduler.
         tls: certificates of the pool.
-        ttl_s: of its leases.
-        store_url: where it keeps them.
-        journal: where it writes what it decides.
+        coordinator: that it becomes; None is one that keeps nothing beyond its process.
 
     Raises:
         SchedulerUnreachable: nobody answers.
@@ -134,9 +123,8 @@ def install(
     check_address(address, tls=tls)
     if has_coordinator(address, tls):
         return
-    plugin = Coordinator(ttl_s, store_url=store_url, journal=journal)
     try:
-        register_plugin(address, tls, plugin)
+        register_plugin(address, tls, coordinator or Coordinator())
     except (OSError, ImportError, TimeoutError) as error:
         raise ClusterError(
             f"The scheduler at {address} cannot become a coordinator: {error}. kdlab must "

@@ -31,8 +31,9 @@ from kdlab.config.registry import known_names
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE
 from kdlab.data.samples import SampleDescription
 from kdlab.errors import BadInput, ClusterError
+from kdlab.messages import part_of
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
-from kdlab.papers.edl_dist.reader_rules import ReaderSettings, Rules, part_of
+from kdlab.papers.edl_dist.reader_rules import ReaderSettings, Rules
 from kdlab.soft_labels.compressed import MOST_DRAWS
 from kdlab.soft_labels.label_file import meta_for, own_folder
 from kdlab.soft_labels.source import Batch, MixedLabels, SourceContext, SourceSpec

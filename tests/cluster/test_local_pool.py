@@ -176,7 +176,7 @@ def test_one_that_is_idle_is_told_to_leave(case):
     pool = case(teachers=2, least=1, most=2, idle_s=10.0)
     slow, quick = pool.starts.children
     pool.said = status(
-        teacher("slow", t_t=50.0, pid=slow.pid), teacher("quick", pid=quick.pid)
+        teacher("teacher-0", t_t=50.0, pid=slow.pid), teacher("teacher-1", pid=quick.pid)
     )
     for _ in range(3):
         pool.after(6)

@@ -98,12 +98,12 @@ def test_a_plain_scheduler_is_made_a_coordinator_once(running, tmp_path):
     one = running()
     assert not has_coordinator(one.address)
     journal = tmp_path / "journal.jsonl"
-    install(one.address, ttl_s=9.0, journal=str(journal))
+    install(one.address, None, Coordinator(9.0, journal=str(journal)))
     assert has_coordinator(one.address)
     plugin = one.scheduler.kdlab_coordinator
     assert plugin.leases.ttl_s == 9.0
     assert journal.exists()
-    install(one.address, ttl_s=1.0)  # the one that is there keeps its own
+    install(one.address, None, Coordinator(1.0))  # the one that is there keeps its own
     assert one.scheduler.kdlab_coordinator is plugin
 
 

@@ -4,14 +4,13 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Literal, TypeVar
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 from kdlab.events.teachers import TeacherJoined
 from kdlab.papers.edl_dist.hybrid_schedule import Policy
 from kdlab.ranges import POSITIVE, SHARE, Range
 
-T = TypeVar("T")
 BatchOrder = Literal["any", "strict"]
 
 
@@ -95,8 +94,3 @@ class Rules(ReaderSettings):
     part_s: float = 0.5  # of a teacher's work in one part
     max_in_flight: int | None = None  # samples: what their inputs may take of the memory
     sample_mb: float = 0.0  # of one stored input with its soft label, for Formula 2
-
-
-def part_of(whole: T, kind: type[T]) -> T:
-    """Settings of a kind, out of what has further ones."""
-    return kind(**{f.name: getattr(whole, f.name) for f in fields(kind)})  # type: ignore[arg-type]  # a dataclass
