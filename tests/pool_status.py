@@ -3,14 +3,14 @@
 from kdlab.cluster.coordination.coordinator_messages import (
     PoolStatus,
     StudentStatus,
-    TeacherFacts,
+    TeacherInfo,
     TeacherStatus,
 )
 
 
 def facts(name="a", pid=1, **other):
     usual = {"device": "cpu", "threads": 1, "best_batch": 8, "by_reference": True}
-    return TeacherFacts(name=name, pid=pid, **usual | {"wire_port": 9} | other)
+    return TeacherInfo(name=name, pid=pid, **usual | {"wire_port": 9} | other)
 
 
 def teacher(name, state="free", t_t=100.0, pid=1):

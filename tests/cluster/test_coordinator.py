@@ -19,6 +19,10 @@ from tests_support import free_port, listens, trained_ids, until
 from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.coordination.coordinator_messages import LeasedTeacher
 from kdlab.cluster.coordination.lease_store import (
+    POOL,
+    STUDENTS,
+    TEACHERS,
+    THE_POOL,
     KeptRows,
     PoolRow,
     StudentRow,
@@ -30,6 +34,7 @@ from kdlab.cluster.wires.security import Tls, of_all_roles
 from kdlab.cluster.wires.wire import ask, check_address, run_isolated
 from kdlab.errors import SchedulerUnreachable
 from kdlab.papers.edl_dist.fair_shares import Lease
+from kdlab.papers.edl_dist.reader_instructions import TO_COORDINATOR, Complain
 from kdlab.testing import replay
 
 
@@ -349,11 +354,11 @@ def test_leases_in_a_file_come_back_and_a_damaged_one_is_left_aside(tmp_path):
     async def write():
         store = make_store(str(path), "unused")
         await store.load()
-        store.put_teacher(leased("tcp://a", 7))
-        store.put_teacher(leased("tcp://b", 8))
-        store.drop_teacher("tcp://b")
-        store.put_student(StudentRow("s", 1.0, 0.0))
-        store.put_pool(PoolRow(next_epoch=9))
+        store.put(TEACHERS, "tcp://a", leased("tcp://a", 7))
+        store.put(TEACHERS, "tcp://b", leased("tcp://b", 8))
+        store.drop(TEACHERS, "tcp://b")
+        store.put(STUDENTS, "s", StudentRow("s", 1.0, 0.0))
+        store.put(POOL, THE_POOL, PoolRow(next_epoch=9))
         await store.close()
 
     async def read():
@@ -385,9 +390,11 @@ def test_quarantine_is_for_the_lease_at_fault_and_fades(monkeypatch):
 
     async def complain():
         (given,) = (await plugin.watch("s", -1, "", 0.0))["given"]
-        await plugin.complain("s", "a", given["lease"]["epoch"] - 1, "stale")
+        lease = given["lease"]["epoch"]
+        stale, bad = (Complain("a", lease - 1, "stale"), Complain("a", lease, "NaN"))
+        await plugin.tell("s", TO_COORDINATOR.plain(stale))
         assert plugin.leases.held_by("s")  # of an earlier lease: nothing happens
-        await plugin.complain("s", "a", given["lease"]["epoch"], "NaN")
+        await plugin.tell("s", TO_COORDINATOR.plain(bad))
 
     async def look():
         await plugin.start(SimpleNamespace(handlers={}))

@@ -18,12 +18,12 @@ from kdlab.cluster.reader.reader_messages import (
     ReaderDefect,
     SetThresholds,
     StopReader,
-    TeachersMissing,
 )
 from kdlab.cluster.reader.ring import Channel, Layout, Ring
 from kdlab.cluster.reader.student_reader import FIGURES
 from kdlab.data.samples import SampleDescription
 from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped
+from kdlab.papers.edl_dist.reader_instructions import Fail
 from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.testing.scripted import FakeClock
 
@@ -214,7 +214,7 @@ def test_what_it_says_is_passed_on_before_the_next_batch(case):
 
 
 def test_without_teachers_the_run_ends_with_what_is_missing(case):
-    case.reader.fail(TeachersMissing(unplaced=40, batches=3, why="it answered with NaN"))
+    case.reader.fail(Fail(unplaced=40, batches=3, why="it answered with NaN"))
     with pytest.raises(NoTeacherLeft) as found:
         case.held.take()
     said = str(found.value)

@@ -314,7 +314,7 @@ def test_an_idle_teacher_that_dies_has_nothing_to_send_again(pool_here, served_h
     def idle():
         """It has seen all that was used, and what it may ask for is here."""
         reader._collect()
-        reader._do(reader.machine.on_tick(time.monotonic()))
+        reader.do(reader.machine.on_tick(time.monotonic()))
         return not reader.machine.figures()["in_flight"]
 
     def act(epoch, number):
@@ -532,7 +532,7 @@ def test_answers_that_are_no_numbers_are_refused(pool_here, served_here, spoilt)
 
     pool = pool_here(spoilt(put_nan), teachers=1)
     with pytest.raises(
-        NoTeacherLeft, match=r"[12]0 of [12]00 numbers of its answer are not"
+        NoTeacherLeft, match=r"(5|10|20) of (5|10|20)0 numbers of its answer are not"
     ):
         served_here(pool, wait_s=0.5)
 

@@ -6,6 +6,7 @@ import pytest
 
 from kdlab.cluster.reader.reader_messages import ReaderDefect
 from kdlab.cluster.reader.student_reader import StudentReader
+from kdlab.papers.edl_dist.reader_instructions import EndCheck
 
 
 class Broken(StudentReader):
@@ -14,10 +15,10 @@ class Broken(StudentReader):
     def __init__(self):
         self.background, self.defect, self.said = set(), None, []
 
-    def _execute_all(self, told):
+    def execute(self, instruction):
         raise OSError("the images are gone")
 
-    def _fail(self, failure):
+    def fail(self, failure):
         self.said.append(failure)
 
 
@@ -26,13 +27,13 @@ def test_an_error_of_a_hand_over_is_said_at_once_and_once(capsys):
 
     async def request():
         with pytest.raises(OSError, match="the images are gone"):
-            reader._do([])
+            reader.do([EndCheck(None)])
         # Now: another answer may be handled before this task counts as done.
         assert reader.said == [ReaderDefect("OSError('the images are gone')")]
-        reader._do([])
+        reader.do([EndCheck(None)])
 
     async def carry_out():
-        reader._spawn(request())
+        reader.spawn(request())
         while reader.background:
             await asyncio.sleep(0)
 

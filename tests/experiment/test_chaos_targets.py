@@ -7,7 +7,7 @@ import pytest
 from kdlab.cluster.chaos import Chaos, Target
 from kdlab.cluster.coordination.coordinator_messages import (
     PoolStatus,
-    TeacherFacts,
+    TeacherInfo,
     TeacherStatus,
 )
 from kdlab.errors import SchedulerUnreachable
@@ -16,7 +16,7 @@ from kdlab.experiment.chaos_targets import OwnTargets, by_pid, chaos_while
 
 
 def teacher(name, pid, address="tls://127.0.0.1:5", device="cpu"):
-    facts = TeacherFacts(
+    facts = TeacherInfo(
         name=name, pid=pid, device=device, threads=1, best_batch=8, by_reference=True,
         wire_port=6,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from kdlab.cli import parser
 from kdlab.cluster.coordination.coordinator_messages import (
     PoolStatus,
     StudentStatus,
-    TeacherFacts,
+    TeacherInfo,
     TeacherStatus,
 )
 from kdlab.cluster.coordination.metrics import PoolMetrics
@@ -80,7 +80,7 @@ def test_services_and_policies_find_the_pods_they_are_for():
 
 def shown():
     """Names of all metrics, as Prometheus has them."""
-    facts = TeacherFacts(
+    facts = TeacherInfo(
         name="t", pid=1, device="cpu", threads=1, best_batch=1, wire_port=1,
         by_reference=True,
     )  # fmt: skip

@@ -26,13 +26,16 @@ from kdlab.cluster.coordination.coordinator_messages import (
     Published,
     Refusal,
     StudentStatus,
-    TeacherFacts,
-    TeacherNews,
+    TeacherInfo,
     TeacherStatus,
     Welcome,
     told,
 )
 from kdlab.cluster.coordination.lease_store import (
+    POOL,
+    STUDENTS,
+    TEACHERS,
+    THE_POOL,
     KeptRows,
     LeaseStore,
     PoolRow,
@@ -49,6 +52,13 @@ from kdlab.cluster.wires.security import NoHttp
 from kdlab.messages import plain, typed
 from kdlab.papers.edl_dist.fair_shares import Demand
 from kdlab.papers.edl_dist.leases import LeaseTable
+from kdlab.papers.edl_dist.reader_instructions import (
+    TO_COORDINATOR,
+    AskTeacher,
+    Complain,
+    GiveBack,
+    Release,
+)
 
 STUDENT_SILENT_S = 15.0  # a reader watches at least every 2 s
 _TICK_MS = 250
@@ -74,7 +84,7 @@ class Coordinator(SchedulerPlugin):
         self._publish(deployment)
         self.store_url, self.store_prefix = store_url, store_prefix
         self.journal = journal
-        self.facts: dict[str, TeacherFacts] = {}  # of those that were ready
+        self.facts: dict[str, TeacherInfo] = {}  # of those that were ready
         self.expired = 0
         self.quarantine = Quarantine()
         self.students_seen: dict[str, float] = {}
@@ -102,8 +112,7 @@ class Coordinator(SchedulerPlugin):
         self._restore(await self.store.load())
         operations = (
             *("deploy", "hello", "ready", "renew", "leave"),
-            *("weights_source", "demand", "extra", "release", "give_back", "complain"),
-            *("watch", "student_gone", "status"),
+            *("weights_source", "demand", "tell", "watch", "student_gone", "status"),
         )
         scheduler.handlers.update(
             {f"kdlab_{name}": getattr(self, name) for name in operations}
@@ -161,15 +170,16 @@ class Coordinator(SchedulerPlugin):
         for address in table.touched:
             lease = table.leases.get(address)
             if lease is None:
-                self.store.drop_teacher(address)
+                self.store.drop(TEACHERS, address)
                 continue
-            self.store.put_teacher(LeasedTeacher(lease, self.facts.get(address)))
+            row = LeasedTeacher(lease, self.facts.get(address))
+            self.store.put(TEACHERS, address, row, lease.ttl_s)
         table.touched.clear()
         self.news.changed()
 
     def _put_pool(self) -> None:
-        epoch = self.leases.next_epoch
-        self.store.put_pool(PoolRow(deployment=self.deployment, next_epoch=epoch))
+        row = PoolRow(deployment=self.deployment, next_epoch=self.leases.next_epoch)
+        self.store.put(POOL, THE_POOL, row)
 
     # Teachers
 
@@ -249,7 +259,7 @@ class Coordinator(SchedulerPlugin):
         if not (math.isfinite(t_t) and t_t > 0 and math.isfinite(batch_s)):
             return plain(Refusal(f"it measured {t_t} samples/s"))
         now = time.monotonic()
-        self.facts[address] = typed(TeacherFacts, facts)
+        self.facts[address] = typed(TeacherInfo, facts)
         # Leases are renewed between batches: one that takes long must not look like a hang.
         ttl_s = max(self.leases.ttl_s, _BATCHES_PER_TTL * batch_s)
         self.leases.on_ready(address, t_t, now, ttl_s, _share(self.facts[address].here))
@@ -274,14 +284,16 @@ class Coordinator(SchedulerPlugin):
         return Refusal(why) if why else None
 
     async def renew(self, address: str, t_t: float, news: Mapping[str, object]) -> bool:
+        """Whether it is known; `news` are facts of its `TeacherInfo` that may be others now."""
         self.renewals += 1
         table = self.leases
         known = table.on_renewed(address, time.monotonic())
         if not known:
             return False
         if address in self.facts:
-            before, said = self.facts[address], typed(TeacherNews, news)
-            now = replace(before, **plain(replace(said, here=_share(said.here))))
+            before = self.facts[address]
+            now = typed(TeacherInfo, plain(before) | dict(news))
+            now = replace(now, here=_share(now.here))
             if now.here != before.here:
                 table.on_here(address, now.here)
             if now.engine != before.engine:
@@ -289,7 +301,7 @@ class Coordinator(SchedulerPlugin):
                 self._changed()
             self.facts[address] = now
         lease = table.leases[address]
-        self.store.renew_teacher(address, lease.ttl_s)
+        self.store.renew(TEACHERS, address, lease.ttl_s)
         if _number(t_t) and abs(t_t - lease.t_t) > _OTHER_RATE * lease.t_t:
             table.on_rate(address, t_t, time.monotonic())
             self._changed()
@@ -333,41 +345,32 @@ class Coordinator(SchedulerPlugin):
         now = self.students_seen[student] = time.monotonic()
         how = (at_most, priority, floor)
         self.leases.on_demand(student, _number(t_s), now, *how)
-        self.store.put_student(StudentRow(student, t_s, now, *how))
+        self.store.put(STUDENTS, student, StudentRow(student, t_s, now, *how))
         self._changed()
 
-    async def extra(self, student: str, need: float = 0.0) -> bool:
-        got = self.leases.on_extra(student, time.monotonic(), _number(need))
+    async def tell(self, student: str, instruction: Mapping[str, object]) -> bool:
+        """What a reader says of its teachers; whether one that it asked for came now."""
+        table, now, got = self.leases, time.monotonic(), False
+        match TO_COORDINATOR.typed(instruction):
+            case AskTeacher(need):
+                got = table.on_extra(student, now, _number(need))
+            case Release(teacher, lease, need):
+                table.on_release(student, teacher, lease, _number(need), now)
+            case GiveBack(teacher, lease):  # a request failed: it may come again
+                table.on_given_back(student, teacher, lease, now)
+            # Its answers are unusable; only whoever holds the lease may say so.
+            case Complain(teacher, lease, why):
+                if table.on_complaint(student, teacher, lease, now):
+                    self.facts.pop(teacher, None)
+                    self.quarantine.put(teacher, why, now)
         self._changed()
         return bool(got)
-
-    async def release(self, student: str, teacher: str, lease: int, need: float) -> None:
-        now = time.monotonic()
-        self.leases.on_release(student, teacher, lease, _number(need), now)
-        self._changed()
-
-    async def give_back(self, student: str, teacher: str, lease: int) -> None:
-        """A request failed on the way: the teacher is free, and may come under a new lease."""
-        self.leases.on_given_back(student, teacher, lease, time.monotonic())
-        self._changed()
-
-    async def complain(self, student: str, teacher: str, lease: int, why: str) -> None:
-        """A reader found a teacher's answers unusable: it is left out for a while.
-
-        Only whoever holds the lease may say so.
-        """
-        now = time.monotonic()
-        if not self.leases.on_complaint(student, teacher, lease, now):
-            return
-        self.facts.pop(teacher, None)
-        self.quarantine.put(teacher, why, now)
-        self._changed()
 
     def student_gone(self, student: str) -> None:
         self.students_seen.pop(student, None)
         self.figures.pop(student, None)
         self.leases.on_student_gone(student, time.monotonic())
-        self.store.drop_student(student)
+        self.store.drop(STUDENTS, student)
         self.news.gone(student)
         self._changed()
 

@@ -21,7 +21,7 @@ def told(value: object) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TeacherFacts:
+class TeacherInfo:
     """What a teacher says of itself.
 
     Attributes:
@@ -53,17 +53,6 @@ class TeacherFacts:
     answered: int | None = None
     queued: int | None = None
     shared: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeacherNews:
-    """What may be another at each renewal of a lease; see `TeacherFacts`."""
-
-    answered: int
-    queued: int = 0
-    here: float = 1.0
-    engine: str | None = None
-    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +100,7 @@ class LeasedTeacher:
     """A lease and what its teacher says of itself; None before it was ready."""
 
     lease: Lease
-    facts: TeacherFacts | None
+    facts: TeacherInfo | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +137,10 @@ class TeacherStatus:
     student: str | None
     t_t: float
     silent_s: float
-    facts: TeacherFacts | None = None
+    facts: TeacherInfo | None = None
 
     @classmethod
-    def of(cls, lease: Lease, now: float, facts: TeacherFacts | None) -> "TeacherStatus":
+    def of(cls, lease: Lease, now: float, facts: TeacherInfo | None) -> "TeacherStatus":
         silent_s = now - lease.renewed_at
         return cls(lease.teacher, lease.state, lease.student, lease.t_t, silent_s, facts)
 
@@ -162,7 +151,7 @@ class TeacherStatus:
 
     @classmethod
     def read(cls, said: Mapping[str, object]) -> "TeacherStatus":
-        facts = typed(TeacherFacts, said) if "wire_port" in said else None
+        facts = typed(TeacherInfo, said) if "wire_port" in said else None
         return replace(typed(cls, said), facts=facts)
 
 

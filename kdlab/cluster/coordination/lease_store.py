@@ -23,19 +23,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kdlab.cluster.coordination.coordinator_messages import (
-    LeasedTeacher,
-    TeacherFacts,
-    told,
-)
+from kdlab.cluster.coordination.coordinator_messages import LeasedTeacher
 from kdlab.cluster.wires.security import write_private
 from kdlab.config import credentials
 from kdlab.config.home import write_whole
 from kdlab.errors import BadInput, Fault
 from kdlab.messages import MessageError, plain, typed
-from kdlab.papers.edl_dist.fair_shares import Lease
 
-_TEACHERS, _STUDENTS, _POOL = "teacher", "student", "pool"
+TEACHERS, STUDENTS, POOL = "teacher", "student", "pool"  # kinds of rows
+THE_POOL = "facts"  # name of the row of the pool
 _LOG = logging.getLogger("kdlab")
 _FILE_EVERY_S = 0.2
 
@@ -69,29 +65,17 @@ class KeptRows:
     pool: PoolRow | None = None
 
 
-def _read(rows: Mapping[str, Mapping[str, object]]) -> KeptRows:
+def _read(rows: Mapping[str, object]) -> KeptRows:
     """Rows as they stand in a file or in Redis.
 
     Raises:
         MessageError, KeyError: something else stands there.
     """
-    teachers = typed(dict[str, dict[str, object]], rows[_TEACHERS])
     return KeptRows(
-        {
-            address: LeasedTeacher(
-                typed(Lease, row),
-                typed(TeacherFacts, row["facts"]) if row["facts"] else None,
-            )
-            for address, row in teachers.items()
-        },
-        typed(dict[str, StudentRow], rows[_STUDENTS]),
-        typed(PoolRow, rows[_POOL]) if rows[_POOL] else None,
+        typed(dict[str, LeasedTeacher], rows[TEACHERS]),
+        typed(dict[str, StudentRow], rows[STUDENTS]),
+        typed(dict[str, PoolRow], rows[POOL]).get(THE_POOL),
     )
-
-
-def _written(row: LeasedTeacher) -> dict[str, object]:
-    """Flat: the facts stand in the row of the lease."""
-    return {**plain(row.lease), "facts": {} if row.facts is None else told(row.facts)}
 
 
 class LeaseStore:
@@ -100,18 +84,12 @@ class LeaseStore:
     async def load(self) -> KeptRows:
         return KeptRows()
 
-    def put_teacher(self, row: LeasedTeacher) -> None:
-        """For the TTL of its lease."""
+    def put(self, kind: str, name: str, row: object, ttl_s: float | None = None) -> None:
+        """For so long; None is for ever."""
 
-    def renew_teacher(self, address: str, ttl_s: float) -> None: ...
+    def renew(self, kind: str, name: str, ttl_s: float) -> None: ...
 
-    def drop_teacher(self, address: str) -> None: ...
-
-    def put_student(self, row: StudentRow) -> None: ...
-
-    def drop_student(self, name: str) -> None: ...
-
-    def put_pool(self, row: PoolRow) -> None: ...
+    def drop(self, kind: str, name: str) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -121,7 +99,7 @@ class InFile(LeaseStore):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._rows: dict[str, dict[str, object]] = {_TEACHERS: {}, _STUDENTS: {}, _POOL: {}}
+        self._rows: dict[str, dict[str, object]] = {TEACHERS: {}, STUDENTS: {}, POOL: {}}
         self._changed = asyncio.Event()
         self._writer = asyncio.create_task(self._write())
 
@@ -138,27 +116,12 @@ class InFile(LeaseStore):
             _LOG.warning("leases in %s cannot be read, begun anew: %s", self.path, error)
         return KeptRows()
 
-    def put_teacher(self, row: LeasedTeacher) -> None:
-        self._put(_TEACHERS, row.lease.teacher, _written(row))
-
-    def drop_teacher(self, address: str) -> None:
-        self._put(_TEACHERS, address, None)
-
-    def put_student(self, row: StudentRow) -> None:
-        self._put(_STUDENTS, row.student, plain(row))
-
-    def drop_student(self, name: str) -> None:
-        self._put(_STUDENTS, name, None)
-
-    def put_pool(self, row: PoolRow) -> None:
-        self._rows[_POOL] = plain(row)
+    def put(self, kind: str, name: str, row: object, ttl_s: float | None = None) -> None:
+        self._rows[kind][name] = plain(row)
         self._changed.set()
 
-    def _put(self, kind: str, name: str, row: dict[str, object] | None) -> None:
-        if row is None:
-            self._rows[kind].pop(name, None)
-        else:
-            self._rows[kind][name] = row
+    def drop(self, kind: str, name: str) -> None:
+        self._rows[kind].pop(name, None)
         self._changed.set()
 
     async def _write(self) -> None:
@@ -212,7 +175,7 @@ class InRedis(LeaseStore):
         Raises:
             redis.RedisError: it cannot be reached; the coordinator must not start then.
         """
-        found: dict[str, dict[str, object]] = {_TEACHERS: {}, _STUDENTS: {}, _POOL: {}}
+        found: dict[str, dict[str, object]] = {TEACHERS: {}, STUDENTS: {}, POOL: {}}
         for kind, rows in found.items():
             start = len(self._key(kind, ""))
             async for key in self.redis.scan_iter(self._key(kind, "*")):
@@ -220,33 +183,28 @@ class InRedis(LeaseStore):
                 if text is not None:  # it may expire between the two calls
                     self._rows[key] = str(text)
                     rows[key[start:]] = json.loads(text)
-        pool = typed(dict[str, object], found[_POOL].get("facts", {}))
-        return _read({**found, _POOL: pool})
+        return _read(found)
 
-    def put_teacher(self, row: LeasedTeacher) -> None:
-        # One command sets value and expiry: no crash leaves an immortal key.
-        key, text = self._key(_TEACHERS, row.lease.teacher), json.dumps(_written(row))
-        self._rows[key] = text
-        self._queue("SET", key, text, "PX", str(int(1000 * row.lease.ttl_s)))
+    def put(self, kind: str, name: str, row: object, ttl_s: float | None = None) -> None:
+        key = self._key(kind, name)
+        self._rows[key] = json.dumps(plain(row))
+        self._set(key, ttl_s)
 
-    def renew_teacher(self, address: str, ttl_s: float) -> None:
+    def renew(self, kind: str, name: str, ttl_s: float) -> None:
         # Not PEXPIRE: a key that expired while Redis was away would stay gone.
-        key = self._key(_TEACHERS, address)
+        key = self._key(kind, name)
         if key in self._rows:
-            self._queue("SET", key, self._rows[key], "PX", str(int(1000 * ttl_s)))
+            self._set(key, ttl_s)
 
-    def drop_teacher(self, address: str) -> None:
-        self._rows.pop(self._key(_TEACHERS, address), None)
-        self._queue("DEL", self._key(_TEACHERS, address))
+    def _set(self, key: str, ttl_s: float | None) -> None:
+        # One command sets value and expiry: no crash leaves an immortal key.
+        expiry = () if ttl_s is None else ("PX", str(int(1000 * ttl_s)))
+        self._queue("SET", key, self._rows[key], *expiry)
 
-    def put_student(self, row: StudentRow) -> None:
-        self._queue("SET", self._key(_STUDENTS, row.student), json.dumps(plain(row)))
-
-    def drop_student(self, name: str) -> None:
-        self._queue("DEL", self._key(_STUDENTS, name))
-
-    def put_pool(self, row: PoolRow) -> None:
-        self._queue("SET", self._key(_POOL, "facts"), json.dumps(plain(row)))
+    def drop(self, kind: str, name: str) -> None:
+        key = self._key(kind, name)
+        self._rows.pop(key, None)
+        self._queue("DEL", key)
 
     def _queue(self, *command: str) -> None:
         self._writes.pop(command[1], None)  # the newest comes last

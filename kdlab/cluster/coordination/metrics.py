@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 from kdlab.cluster.coordination.coordinator_messages import (
     PoolStatus,
     StudentStatus,
-    TeacherFacts,
+    TeacherInfo,
     TeacherStatus,
 )
 from kdlab.papers.edl_dist.fair_shares import LeaseState
@@ -19,7 +19,7 @@ from kdlab.papers.edl_dist.fair_shares import LeaseState
 if TYPE_CHECKING:  # an extra
     from prometheus_client.core import Metric
 
-_NOTHING = TeacherFacts(
+_NOTHING = TeacherInfo(
     name="", pid=0, device="", threads=0, best_batch=0, wire_port=0, by_reference=False
 )
 # Whether it only grows, its name, what it is, and the number.
@@ -65,7 +65,7 @@ OF_READERS: Mapping[str, tuple[bool, str, str]] = {
 }
 
 
-def _said(teacher: TeacherStatus) -> TeacherFacts:
+def _said(teacher: TeacherStatus) -> TeacherInfo:
     return _NOTHING if teacher.facts is None else teacher.facts
 
 

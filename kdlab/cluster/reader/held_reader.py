@@ -21,7 +21,6 @@ from kdlab.cluster.reader.reader_messages import (
     ReaderOrder,
     SetThresholds,
     StopReader,
-    TeachersMissing,
 )
 from kdlab.cluster.reader.ring import Channel, Ring, Slot
 from kdlab.cluster.reader.student_reader import FIGURES
@@ -29,6 +28,7 @@ from kdlab.errors import ClusterError, NoTeacherLeft, RunStopped
 from kdlab.events.event import Emit, parse
 from kdlab.events.teachers import LabelsAwaited, ReaderRestarted
 from kdlab.models.device_feed import pin, unpin
+from kdlab.papers.edl_dist.reader_instructions import Fail
 from kdlab.supervision.children import Child, StartChild, tail
 from kdlab.supervision.restarts import Restarts
 
@@ -235,7 +235,7 @@ class HeldReader:
                 self._report(parse(message))
                 continue
             failure = READER_FAILURES.typed(message)
-            if isinstance(failure, TeachersMissing):
+            if isinstance(failure, Fail):
                 raise NoTeacherLeft(
                     unplaced=failure.unplaced,
                     batches=failure.batches,

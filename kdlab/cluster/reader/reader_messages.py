@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kdlab.messages import Kinds
+from kdlab.papers.edl_dist.reader_instructions import Fail
 
 # What the reader is told
 
@@ -33,18 +34,9 @@ READER_ORDERS: Kinds[ReaderOrder] = Kinds(SetThresholds, PauseReader, StopReader
 
 
 @dataclass(frozen=True, slots=True)
-class TeachersMissing:
-    """None is left, and none came in time."""
-
-    unplaced: int  # samples that were sent and not answered
-    batches: int  # delivered so far
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class ReaderDefect:
     why: str
 
 
-ReaderFailure = TeachersMissing | ReaderDefect
-READER_FAILURES: Kinds[ReaderFailure] = Kinds(TeachersMissing, ReaderDefect)
+ReaderFailure = Fail | ReaderDefect
+READER_FAILURES: Kinds[ReaderFailure] = Kinds(Fail, ReaderDefect)

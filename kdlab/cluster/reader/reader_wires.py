@@ -13,7 +13,7 @@ from distributed.security import Security
 from numpy.typing import NDArray
 
 from kdlab.cluster.child_configs import WiresConfig
-from kdlab.cluster.coordination.coordinator_messages import PoolChanges, TeacherFacts
+from kdlab.cluster.coordination.coordinator_messages import PoolChanges, TeacherInfo
 from kdlab.cluster.wires.frames import NotOurs
 from kdlab.cluster.wires.label_wire import Asker, brief, connect
 from kdlab.cluster.wires.messages import LabelRequest, Took, decode, request
@@ -239,7 +239,7 @@ class Wires:
         )
 
 
-def _teacher_from(lease: Lease, facts: TeacherFacts) -> Teacher:
+def _teacher_from(lease: Lease, facts: TeacherInfo) -> Teacher:
     shown = ("name", "pid", "device", "threads", "by_reference")
     engine = {} if facts.engine is None else {"engine": facts.engine}
     return Teacher(

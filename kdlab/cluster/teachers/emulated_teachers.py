@@ -23,8 +23,7 @@ from kdlab.cluster.child_configs import EmulatedTeachersConfig
 from kdlab.cluster.coordination.coordinator_messages import (
     Published,
     Refusal,
-    TeacherFacts,
-    TeacherNews,
+    TeacherInfo,
     Welcome,
     told,
 )
@@ -91,7 +90,7 @@ class EmulatedTeacher(TimedTeacher, WorkerPlugin):
         deployment = typed(Published, welcome.deployment)
         self.classes, self.renew_s = deployment.num_classes, welcome.renew_s
         best, least = self.config.sizes(self.t_t, deployment.batch)
-        facts = TeacherFacts(
+        facts = TeacherInfo(
             name=f"emulated-{self.number}",
             pid=os.getpid(),
             device="emulated",
@@ -126,7 +125,7 @@ class EmulatedTeacher(TimedTeacher, WorkerPlugin):
                 while self.hangs_until > time.monotonic():
                     await asyncio.sleep(_LOOK_S)
                 begin = time.monotonic()
-                news = told(TeacherNews(answered=self.answered))
+                news = {"answered": self.answered}
                 known = bool(await self.ask("renew", t_t=self.t_t / self.times, news=news))
                 RENEWALS.append(time.monotonic() - begin)
                 due = max(due + self.renew_s, time.monotonic())

@@ -30,8 +30,7 @@ from kdlab.cluster import notebook_components
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.coordination.coordinator_messages import (
     Refusal,
-    TeacherFacts,
-    TeacherNews,
+    TeacherInfo,
     Welcome,
     told,
 )
@@ -294,7 +293,7 @@ class TeacherServer:
     async def _report_ready(self, inference: Inference) -> bool:
         """Whether it is accepted; else the pool has something else to load by now."""
         assert self.wire is not None
-        facts = TeacherFacts(
+        facts = TeacherInfo(
             name=self.config.name,
             pid=os.getpid(),
             device=inference.device,
@@ -382,15 +381,15 @@ class TeacherServer:
         assert inference is not None
         if not self.open_requests and time.monotonic() - self.last_activity > _IDLE_S:
             give_back_freed_memory()  # of coming up too
-        news = TeacherNews(
-            answered=inference.answered,
-            queued=self.open_requests,
-            here=inference.here(),
-            engine=inference.engine,
-            shared=0 if inference.kept is None else inference.kept.found,
-        )
+        news = {
+            "answered": inference.answered,
+            "queued": self.open_requests,
+            "here": inference.here(),
+            "engine": inference.engine,
+            "shared": 0 if inference.kept is None else inference.kept.found,
+        }
         try:
-            known = await self._ask("renew", t_t=inference.t_t, news=told(news))
+            known = await self._ask("renew", t_t=inference.t_t, news=news)
         except (OSError, TimeoutError) as error:
             logging.getLogger("kdlab").warning("lease not renewed: %s", error)
             return

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kdlab.events.event import Event
+from kdlab.messages import Kinds
 from kdlab.papers.edl_dist.in_flight import Part
 
 
@@ -104,18 +105,9 @@ class Fail:
     why: str
 
 
+ToCoordinator = AskTeacher | Release | GiveBack | Complain
+TO_COORDINATOR: Kinds[ToCoordinator] = Kinds(AskTeacher, Release, GiveBack, Complain)
 Instruction = (
-    Send
-    | Keep
-    | Check
-    | EndCheck
-    | TakeCached
-    | Deliver
-    | AskTeacher
-    | Release
-    | GiveBack
-    | Complain
-    | Say
-    | Fail
+    Send | Keep | Check | EndCheck | TakeCached | Deliver | Say | Fail | ToCoordinator
 )
 Instructions = list[Instruction]

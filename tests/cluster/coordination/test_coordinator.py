@@ -13,6 +13,12 @@ from kdlab.cluster.coordination.coordinator import STUDENT_SILENT_S, Coordinator
 from kdlab.cluster.coordination.coordinator_messages import PoolChanges, Published, told
 from kdlab.cluster.coordinator import dask_setup
 from kdlab.messages import plain, typed
+from kdlab.papers.edl_dist.reader_instructions import (
+    TO_COORDINATOR,
+    AskTeacher,
+    GiveBack,
+    Release,
+)
 from kdlab.testing.scripted import FakeClock
 
 SERVED = plain(Published(fingerprint="f", num_classes=10, batch=8))
@@ -60,6 +66,9 @@ class Case:
     def states(self):
         return {t.address: t.state for t in self.plugin.pool_status().teachers}
 
+    async def tell(self, student, instruction):
+        return await self.call("tell", student, TO_COORDINATOR.plain(instruction))
+
     def look(self, seconds=0.0):
         self.clock.advance(seconds)
         self.plugin.tick()
@@ -82,8 +91,7 @@ def test_every_operation_that_others_call_is_there(case):
         f"kdlab_{name}"
         for name in (
             *("deploy", "hello", "ready", "renew", "leave", "weights_source", "weights"),
-            *("weights_put", "demand", "extra", "release", "give_back", "complain"),
-            *("watch", "student_gone", "status"),
+            *("weights_put", "demand", "tell", "watch", "student_gone", "status"),
         )
     }
     assert case.scheduler.kdlab_coordinator is case.plugin
@@ -296,17 +304,17 @@ def test_teachers_are_released_given_back_and_asked_for(case):
         await case.call("demand", "s", 50.0, None)
         first = await case.changes("s")
         ((mine, lease),) = held(first).items()
-        assert await case.call("extra", "s", 150.0) is True
+        assert await case.tell("s", AskTeacher(150.0)) is True
         assert len(held(await case.changes("s"))) == 2
-        await case.call("release", "s", mine, lease - 1, 50.0)
+        await case.tell("s", Release(mine, lease - 1, 50.0))
         assert case.states()[mine] == "assigned"  # of another lease
-        await case.call("release", "s", mine, lease, 50.0)
+        await case.tell("s", Release(mine, lease, 50.0))
         assert case.states()[mine] == "free"
         ((other, its_lease),) = held(await case.changes("s")).items()
-        await case.call("give_back", "s", other, its_lease)
+        await case.tell("s", GiveBack(other, its_lease, 0.0))
         anew = held(await case.changes("s"))
         assert its_lease not in anew.values()  # whoever it is, under a new lease
-        assert await case.call("extra", "nobody", 1.0) is False
+        assert await case.tell("nobody", AskTeacher(1.0)) is False
 
     case.run(act)
 

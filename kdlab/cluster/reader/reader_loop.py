@@ -1,0 +1,141 @@
+"""What every reader does with the machine's instructions and its wires, real or emulated.
+
+Facts go in with their time; of what comes out it asks teachers and tells the coordinator. Batches,
+events and failures are a subclass's.
+"""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
+from kdlab.cluster.teachers.probe import difference_of
+from kdlab.events.teachers import TeacherRequested
+from kdlab.papers.edl_dist import reader_instructions as tell
+from kdlab.papers.edl_dist.distil_reader import DistilReader
+from kdlab.papers.edl_dist.in_flight import Part
+from kdlab.papers.edl_dist.reader_instructions import TO_COORDINATOR, Instructions
+
+_TICK_S = 0.05
+
+
+class ReaderLoop(ABC):
+    machine: DistilReader
+    wires: Wires
+
+    def __init__(self) -> None:
+        self.answer: NDArray[np.float32] | None = None  # the one being passed on
+        # Answers that are compared with others: by part, then (teacher, lease).
+        self.compared: dict[Part, dict[tuple[str, int], NDArray[np.float32]]] = {}
+        self.background: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    async def soft_labels(
+        self, part: Part, teacher: str, *, check: bool
+    ) -> NDArray[np.float32]:
+        """Of a part, by this teacher; raises what `Wires.soft_labels` does."""
+
+    @abstractmethod
+    def failed_task(self, error: BaseException) -> None:
+        """Work in the background ended by it."""
+
+    # Carrying out
+
+    def do(self, told: Instructions) -> None:
+        for instruction in told:
+            self.execute(instruction)
+
+    def execute(self, instruction: tell.Instruction) -> None:
+        match instruction:
+            case tell.Send(part, teacher, lease):
+                self.spawn(self._ask(part, teacher, lease))
+            case tell.Check(part, teacher, lease, first):
+                if first is not None:
+                    assert self.answer is not None
+                    self.compared[part] = {first: self.answer}
+                self.spawn(self._ask(part, teacher, lease, check=True))
+            case tell.EndCheck(part):
+                self.compared.pop(part, None)
+            case tell.AskTeacher() | tell.Release() | tell.GiveBack() | tell.Complain():
+                self.spawn(self._tell_coordinator(instruction))
+
+    async def _tell_coordinator(self, instruction: tell.ToCoordinator) -> None:
+        if isinstance(instruction, tell.GiveBack):
+            await asyncio.sleep(instruction.after_s)  # who is dead is gone by then
+        try:
+            told = TO_COORDINATOR.plain(instruction)
+            got = await self.wires.coordinator("tell", instruction=told)
+        except (OSError, TimeoutError):  # it is away; `watch` notices and reports
+            match instruction:
+                case tell.AskTeacher():
+                    self.machine.on_ask_failed()
+                case tell.Release(teacher):
+                    self.machine.on_release_failed(teacher)
+        else:
+            if isinstance(instruction, tell.AskTeacher):
+                self.do([tell.Say(TeacherRequested(granted=bool(got)))])
+
+    async def _ask(self, part: Part, teacher: str, lease: int, check: bool = False) -> None:
+        """One request: every way it can end becomes one fact."""
+        machine = self.machine
+        try:
+            logits = await self.soft_labels(part, teacher, check=check)
+        except (Unreachable, Unusable) as error:
+            bad, now = isinstance(error, Unusable), time.monotonic()
+            self.do(machine.on_trouble(teacher, lease, str(error), unusable=bad, time=now))
+            return
+        if check:
+            self._compare(part, (teacher, lease), logits)
+            return
+        self.answer = logits
+        self.do(machine.on_answer(part, teacher, lease, time.monotonic()))
+        self.answer = None
+
+    def _compare(
+        self, part: Part, who: tuple[str, int], logits: NDArray[np.float32]
+    ) -> None:
+        kept = self.compared.get(part)
+        if kept is None:
+            return  # it was decided meanwhile
+        agrees = [w for w, other in kept.items() if not difference_of(logits, other)]
+        kept.setdefault(who, logits)
+        if kept[who] is logits:
+            agrees.append(who)
+        self.do(
+            self.machine.on_compared(part, *who, agrees_with=agrees, time=time.monotonic())
+        )
+
+    async def watch(
+        self,
+        away: Callable[[str], None] = lambda why: None,
+        back: Callable[[], None] = lambda: None,
+        figures: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        """Follow the coordinator's changes; `away` and `back` say whether it answers."""
+        async for given, gone, full in self.wires.news(away, figures):
+            back()
+            self.machine.on_announced()
+            self.do(self.machine.on_teachers(given, gone, full, time.monotonic()))
+
+    async def look(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self.tick()
+
+    def tick(self) -> None:
+        self.do(self.machine.on_tick(time.monotonic()))
+
+    def spawn(self, work: Coroutine[object, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self.background.add(task)  # asyncio itself keeps only a weak reference
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: "asyncio.Task[None]") -> None:
+        self.background.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.failed_task(error)
