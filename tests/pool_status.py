@@ -3,9 +3,9 @@
 from kdlab.cluster.coordination.coordinator_messages import (
     PoolStatus,
     StudentStatus,
-    TeacherInfo,
     TeacherStatus,
 )
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 
 def facts(name="a", pid=1, **other):

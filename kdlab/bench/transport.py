@@ -7,7 +7,6 @@ process's sockets carried, measured at the loopback device of this machine.
 
 import asyncio
 import time
-from collections.abc import Mapping
 from statistics import median
 
 import numpy as np
@@ -17,13 +16,13 @@ from numpy.typing import NDArray
 from kdlab.bench.scene import Scene
 from kdlab.bench.students import ImageCase, samples_of
 from kdlab.cluster.child_configs import WiresConfig
+from kdlab.cluster.coordination.coordinator_messages import TeacherStatus
 from kdlab.cluster.reader.reader_wires import Wires
 from kdlab.cluster.wires import security
 from kdlab.cluster.wires.messages import Inputs
 from kdlab.cluster.wires.security import Files
-from kdlab.cluster.wires.wire import ask, settle
+from kdlab.cluster.wires.wire import settle
 from kdlab.data.samples import PlannedSamples
-from kdlab.messages import typed
 from kdlab.report.figures import Figure, Report, Say, at, figure, report
 
 WAYS: tuple[Inputs, ...] = ("reference", "value_uint8", "value_float32")
@@ -41,7 +40,7 @@ def measure(repeats: int = 5, say: Say = lambda line: None) -> Report:
         samples = samples_of(ImageCase(size, batch, 1, batches=8))
         with Scene(samples) as scene:
             pool = scene.emulated(teachers=1, t_t=1e7, jitter=0.0)
-            (teacher,) = ask(pool.address, "kdlab_status", tls=pool.tls)["teachers"]
+            (teacher,) = pool.wait().teachers
             with security.used(pool.tls):
                 found = asyncio.run(_measure(samples, teacher, repeats, pool.tls))
         for way in WAYS:
@@ -58,14 +57,15 @@ def measure(repeats: int = 5, say: Say = lambda line: None) -> Report:
 
 
 async def _measure(
-    samples: PlannedSamples, facts: Mapping[str, object], repeats: int, tls: Files | None
+    samples: PlannedSamples, of: TeacherStatus, repeats: int, tls: Files | None
 ) -> Times:
     """Ways take turns within each repeat, so that a drift of the machine meets all."""
     found: Times = {way: ([], [], []) for way in WAYS}
     wires = {way: await Wires.open(_config(samples, way, tls)) for way in WAYS}
-    ids, teacher = samples.batches(0)[0], str(facts["address"])
+    ids, teacher = samples.batches(0)[0], of.address
+    assert of.facts is not None
     for way in WAYS:
-        wires[way].follow({teacher: typed(int, facts["wire_port"])}, (), full=True)
+        wires[way].follow({teacher: of.facts.wire_port}, (), full=True)
         await _request(wires[way], teacher, samples, ids, way)  # connections are made
     for _ in range(repeats):
         for way in WAYS:

@@ -22,6 +22,7 @@ from kdlab.errors import (
     TeacherRefused,
     join_command,
 )
+from kdlab.messages import typed
 from kdlab.supervision.children import Child
 
 _SCHEDULER_START_S = 600.0  # a machine may be busy; one that has ended is seen at once
@@ -147,7 +148,7 @@ def status_of(address: str, tls: Files | None) -> PoolStatus:
     Raises:
         SchedulerUnreachable: nobody answers there.
     """
-    return PoolStatus.read(ask(address, "kdlab_status", tls=tls))
+    return typed(PoolStatus, ask(address, "kdlab_status", tls=tls))
 
 
 def start_scheduler(

@@ -17,7 +17,6 @@ from distributed import Client
 from tests_support import free_port, listens, trained_ids, until
 
 from kdlab.cluster.coordination.coordinator import Coordinator
-from kdlab.cluster.coordination.coordinator_messages import LeasedTeacher
 from kdlab.cluster.coordination.lease_store import (
     POOL,
     STUDENTS,
@@ -30,11 +29,12 @@ from kdlab.cluster.coordination.lease_store import (
 )
 from kdlab.cluster.local_pool import LocalPool
 from kdlab.cluster.pool import deploy
+from kdlab.cluster.reader.reader_messages import TO_COORDINATOR
 from kdlab.cluster.wires.security import Tls, of_all_roles
 from kdlab.cluster.wires.wire import ask, check_address, run_isolated
 from kdlab.errors import SchedulerUnreachable
 from kdlab.papers.edl_dist.fair_shares import Lease
-from kdlab.papers.edl_dist.reader_instructions import TO_COORDINATOR, Complain
+from kdlab.papers.edl_dist.reader_instructions import Complain
 from kdlab.testing import replay
 
 
@@ -345,7 +345,7 @@ FACTS = {
 
 
 def leased(address, epoch):
-    return LeasedTeacher(Lease(address, "free", 0.0, 6.0, epoch=epoch), None)
+    return Lease(address, "free", 0.0, 6.0, epoch=epoch)
 
 
 def test_leases_in_a_file_come_back_and_a_damaged_one_is_left_aside(tmp_path):
@@ -390,7 +390,7 @@ def test_quarantine_is_for_the_lease_at_fault_and_fades(monkeypatch):
 
     async def complain():
         (given,) = (await plugin.watch("s", -1, "", 0.0))["given"]
-        lease = given["lease"]["epoch"]
+        lease = given["epoch"]
         stale, bad = (Complain("a", lease - 1, "stale"), Complain("a", lease, "NaN"))
         await plugin.tell("s", TO_COORDINATOR.plain(stale))
         assert plugin.leases.held_by("s")  # of an earlier lease: nothing happens
@@ -433,6 +433,6 @@ def test_versions_of_another_coordinator_are_not_trusted():
 
     accepted, first, same, other = asyncio.run(look())
     assert accepted == {}
-    assert [t["lease"]["teacher"] for t in first["given"]] == ["a"]
+    assert [t["teacher"] for t in first["given"]] == ["a"]
     assert not same["given"]
-    assert [t["lease"]["teacher"] for t in other["given"]] == ["a"]
+    assert [t["teacher"] for t in other["given"]] == ["a"]

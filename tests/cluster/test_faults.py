@@ -50,12 +50,13 @@ def lost(events):
 
 def teachers_of(pool):
     return {
-        t["name"]: t for t in ask(pool.address, "kdlab_status", tls=pool.tls)["teachers"]
+        t["facts"]["name"]: t
+        for t in ask(pool.address, "kdlab_status", tls=pool.tls)["teachers"]
     }
 
 
 def child_of(pool, name):
-    pid = teachers_of(pool)[name]["pid"]
+    pid = teachers_of(pool)[name]["facts"]["pid"]
     return next(child for child in pool.teachers if child.pid == pid)
 
 
@@ -241,7 +242,7 @@ def test_nonsense_from_a_stranger_is_answered_and_the_teacher_serves_on(
     ]
 
     async def ask_all():
-        asker = await label_wire.connect("127.0.0.1", teacher["wire_port"])
+        asker = await label_wire.connect("127.0.0.1", teacher["facts"]["wire_port"])
         said = [(await asker.ask(asked, inputs))[0] for asked, inputs in nonsense]
         right, answer = await asker.ask(good, ids)
         asker.retire()

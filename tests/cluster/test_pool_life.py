@@ -140,7 +140,7 @@ def test_other_data_is_refused_or_served_by_value(scheduled, deployment, served,
     add(address, tmp_path, "other")
     until(lambda: free(address))
     (teacher_,) = free(address)
-    assert teacher_["by_reference"] is False
+    assert teacher_["facts"]["by_reference"] is False
     pool = PoolAddress(address=address, teacher=deployment.teacher, tls=None)
     source, samples, events = served(pool, epochs=2, inputs="auto")
     complete(source, samples, 2)

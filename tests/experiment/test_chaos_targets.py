@@ -7,12 +7,12 @@ import pytest
 from kdlab.cluster.chaos import Chaos, Target
 from kdlab.cluster.coordination.coordinator_messages import (
     PoolStatus,
-    TeacherInfo,
     TeacherStatus,
 )
 from kdlab.errors import SchedulerUnreachable
 from kdlab.events.teachers import ChaosCaused
 from kdlab.experiment.chaos_targets import OwnTargets, by_pid, chaos_while
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 
 def teacher(name, pid, address="tls://127.0.0.1:5", device="cpu"):

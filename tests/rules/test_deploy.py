@@ -13,10 +13,10 @@ from kdlab.cli import parser
 from kdlab.cluster.coordination.coordinator_messages import (
     PoolStatus,
     StudentStatus,
-    TeacherInfo,
     TeacherStatus,
 )
 from kdlab.cluster.coordination.metrics import PoolMetrics
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

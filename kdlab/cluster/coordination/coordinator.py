@@ -20,13 +20,11 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import PeriodicCallback
 
 from kdlab.cluster.coordination.coordinator_messages import (
-    LeasedTeacher,
     PoolChanges,
     PoolStatus,
     Published,
     Refusal,
     StudentStatus,
-    TeacherInfo,
     TeacherStatus,
     Welcome,
     told,
@@ -47,18 +45,19 @@ from kdlab.cluster.coordination.quarantine import Quarantine
 from kdlab.cluster.coordination.recording import Recorded
 from kdlab.cluster.coordination.student_news import StudentNews
 from kdlab.cluster.coordination.weights_shelf import WeightsShelf
+from kdlab.cluster.reader.reader_messages import TO_COORDINATOR
 from kdlab.cluster.teachers.probe import disagreement
 from kdlab.cluster.wires.security import NoHttp
 from kdlab.messages import plain, typed
 from kdlab.papers.edl_dist.fair_shares import Demand
 from kdlab.papers.edl_dist.leases import LeaseTable
 from kdlab.papers.edl_dist.reader_instructions import (
-    TO_COORDINATOR,
     AskTeacher,
     Complain,
     GiveBack,
     Release,
 )
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 STUDENT_SILENT_S = 15.0  # a reader watches at least every 2 s
 _TICK_MS = 250
@@ -84,7 +83,6 @@ class Coordinator(SchedulerPlugin):
         self._publish(deployment)
         self.store_url, self.store_prefix = store_url, store_prefix
         self.journal = journal
-        self.facts: dict[str, TeacherInfo] = {}  # of those that were ready
         self.expired = 0
         self.quarantine = Quarantine()
         self.students_seen: dict[str, float] = {}
@@ -150,10 +148,8 @@ class Coordinator(SchedulerPlugin):
             self._publish(kept.pool.deployment)
         if not (kept.teachers or kept.students):
             return
-        rows = kept.teachers.values()
-        self.facts = {row.lease.teacher: row.facts for row in rows if row.facts is not None}
         self.leases.on_restored(
-            [row.lease for row in rows],
+            list(kept.teachers.values()),
             [Demand(**plain(row)) for row in kept.students.values()],
             kept.pool.next_epoch,
             time.monotonic(),
@@ -172,8 +168,7 @@ class Coordinator(SchedulerPlugin):
             if lease is None:
                 self.store.drop(TEACHERS, address)
                 continue
-            row = LeasedTeacher(lease, self.facts.get(address))
-            self.store.put(TEACHERS, address, row, lease.ttl_s)
+            self.store.put(TEACHERS, address, lease, lease.ttl_s)
         table.touched.clear()
         self.news.changed()
 
@@ -215,9 +210,9 @@ class Coordinator(SchedulerPlugin):
     async def weights_source(self, address: str, sha256: str) -> dict[str, object]:
         """A `WeightsSource`: where a teacher gets weights whose path it cannot read."""
         peers = [
-            (teacher, facts.wire_port)
-            for teacher, facts in self.facts.items()
-            if sha256 in (facts.weights or ()) and teacher != address
+            (teacher, lease.info.wire_port)
+            for teacher, lease in self.leases.leases.items()
+            if lease.info and sha256 in (lease.info.weights or ()) and teacher != address
         ]
         return told(self.shelf.source(address, sha256, peers))
 
@@ -259,10 +254,11 @@ class Coordinator(SchedulerPlugin):
         if not (math.isfinite(t_t) and t_t > 0 and math.isfinite(batch_s)):
             return plain(Refusal(f"it measured {t_t} samples/s"))
         now = time.monotonic()
-        self.facts[address] = typed(TeacherInfo, facts)
+        info = typed(TeacherInfo, facts)
         # Leases are renewed between batches: one that takes long must not look like a hang.
         ttl_s = max(self.leases.ttl_s, _BATCHES_PER_TTL * batch_s)
-        self.leases.on_ready(address, t_t, now, ttl_s, _share(self.facts[address].here))
+        self.leases.on_ready(address, t_t, now, ttl_s, _share(info.here))
+        self.leases.leases[address].info = info
         self._changed()
         return {}
 
@@ -290,8 +286,8 @@ class Coordinator(SchedulerPlugin):
         known = table.on_renewed(address, time.monotonic())
         if not known:
             return False
-        if address in self.facts:
-            before = self.facts[address]
+        lease = table.leases[address]
+        if (before := lease.info) is not None:
             now = typed(TeacherInfo, plain(before) | dict(news))
             now = replace(now, here=_share(now.here))
             if now.here != before.here:
@@ -299,8 +295,7 @@ class Coordinator(SchedulerPlugin):
             if now.engine != before.engine:
                 table.on_told_anew(address)
                 self._changed()
-            self.facts[address] = now
-        lease = table.leases[address]
+            lease.info = now
         self.store.renew(TEACHERS, address, lease.ttl_s)
         if _number(t_t) and abs(t_t - lease.t_t) > _OTHER_RATE * lease.t_t:
             table.on_rate(address, t_t, time.monotonic())
@@ -316,7 +311,6 @@ class Coordinator(SchedulerPlugin):
         self._lost(worker)
 
     def _lost(self, address: str, *, expired: bool = False) -> None:
-        self.facts.pop(address, None)
         if self.leases.on_lost(address, time.monotonic(), expired=expired):
             self._changed()
 
@@ -361,7 +355,6 @@ class Coordinator(SchedulerPlugin):
             # Its answers are unusable; only whoever holds the lease may say so.
             case Complain(teacher, lease, why):
                 if table.on_complaint(student, teacher, lease, now):
-                    self.facts.pop(teacher, None)
                     self.quarantine.put(teacher, why, now)
         self._changed()
         return bool(got)
@@ -400,14 +393,14 @@ class Coordinator(SchedulerPlugin):
             version=delta.version,
             incarnation=self.incarnation,
             full=delta.full,
-            given=tuple(LeasedTeacher(le, self.facts.get(le.teacher)) for le in delta.held),
+            given=delta.held,
             gone=delta.gone,
         )
         return plain(changes)
 
     async def status(self) -> dict[str, object]:
         """`PoolStatus`, for waiting pools, `kdlab doctor` and tests."""
-        return self.pool_status().said()
+        return dict(plain(self.pool_status()))
 
     def pool_status(self) -> PoolStatus:
         """What is to be seen now."""
@@ -422,10 +415,7 @@ class Coordinator(SchedulerPlugin):
                 )
                 for d in self.leases.demands.values()
             },
-            teachers=tuple(
-                TeacherStatus.of(le, now, self.facts.get(le.teacher))
-                for le in self.leases.leases.values()
-            ),
+            teachers=tuple(TeacherStatus.of(le, now) for le in self.leases.leases.values()),
         )
 
 

@@ -5,11 +5,12 @@ left out there, so that rows and events show what is known.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from kdlab.messages import plain, typed
+from kdlab.messages import plain
 from kdlab.papers.edl_dist.fair_shares import Lease, LeaseState
 from kdlab.papers.edl_dist.leases import Change
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 
 def told(value: object) -> dict[str, object]:
@@ -18,41 +19,6 @@ def told(value: object) -> dict[str, object]:
 
 
 # Of teachers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeacherInfo:
-    """What a teacher says of itself.
-
-    Attributes:
-        name, pid, device, threads: for people.
-        best_batch, min_batch: samples that it takes at once, at most, and should, at least.
-        by_reference: whether it has loaded the data.
-        here: share of the data that lies on its machine, 0 to 1; with each renewal.
-        weights: sha256 of those it has, which other teachers may fetch.
-        wire_port: where readers ask.
-        engine: what computes, how fast, and what else was tried; for people.
-        chaos: whether it obeys orders to cut its network.
-        answered, queued: requests until now, and those that wait; with each renewal.
-        shared: samples until now that were answered without computing, for another student had
-            asked for the same.
-    """
-
-    name: str
-    pid: int
-    device: str
-    threads: int
-    best_batch: int
-    min_batch: int | None = None
-    by_reference: bool
-    here: float = 1.0
-    weights: tuple[str, ...] | None = None
-    wire_port: int
-    engine: str | None = None
-    chaos: bool | None = None
-    answered: int | None = None
-    queued: int | None = None
-    shared: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +61,6 @@ class WeightsSource:
 # Of readers
 
 
-@dataclass(frozen=True, slots=True)
-class LeasedTeacher:
-    """A lease and what its teacher says of itself; None before it was ready."""
-
-    lease: Lease
-    facts: TeacherInfo | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolChanges:
     """What changed for a student; with `full`, all there is."""
@@ -111,7 +69,7 @@ class PoolChanges:
     version: int = -1  # of the table, for the next question
     incarnation: str = ""  # of the coordinator
     full: bool = False
-    given: tuple[LeasedTeacher, ...] = ()
+    given: tuple[Lease, ...] = ()
     gone: Mapping[str, Change] = field(default_factory=dict)
 
 
@@ -140,19 +98,14 @@ class TeacherStatus:
     facts: TeacherInfo | None = None
 
     @classmethod
-    def of(cls, lease: Lease, now: float, facts: TeacherInfo | None) -> "TeacherStatus":
-        silent_s = now - lease.renewed_at
-        return cls(lease.teacher, lease.state, lease.student, lease.t_t, silent_s, facts)
+    def of(cls, lease: Lease, now: float) -> "TeacherStatus":
+        silent_s, info = now - lease.renewed_at, lease.info
+        return cls(lease.teacher, lease.state, lease.student, lease.t_t, silent_s, info)
 
     def said(self) -> dict[str, object]:
         own: dict[str, object] = plain(self)
         own.pop("facts")
         return own | ({} if self.facts is None else told(self.facts))
-
-    @classmethod
-    def read(cls, said: Mapping[str, object]) -> "TeacherStatus":
-        facts = typed(TeacherInfo, said) if "wire_port" in said else None
-        return replace(typed(cls, said), facts=facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,12 +131,3 @@ class PoolStatus:
 
     def said_of_teachers(self) -> list[dict[str, object]]:
         return [teacher.said() for teacher in self.teachers]
-
-    def said(self) -> dict[str, object]:
-        return {**plain(replace(self, teachers=())), "teachers": self.said_of_teachers()}
-
-    @classmethod
-    def read(cls, said: Mapping[str, object]) -> "PoolStatus":
-        teachers = typed(list[dict[str, object]], said["teachers"])
-        status = typed(cls, {**said, "teachers": ()})
-        return replace(status, teachers=tuple(map(TeacherStatus.read, teachers)))

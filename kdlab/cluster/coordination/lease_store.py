@@ -23,12 +23,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kdlab.cluster.coordination.coordinator_messages import LeasedTeacher
 from kdlab.cluster.wires.security import write_private
 from kdlab.config import credentials
 from kdlab.config.home import write_whole
 from kdlab.errors import BadInput, Fault
 from kdlab.messages import MessageError, plain, typed
+from kdlab.papers.edl_dist.fair_shares import Lease
 
 TEACHERS, STUDENTS, POOL = "teacher", "student", "pool"  # kinds of rows
 THE_POOL = "facts"  # name of the row of the pool
@@ -60,7 +60,7 @@ class PoolRow:
 class KeptRows:
     """All that a store has: rows by address, rows by name, and one of the pool."""
 
-    teachers: Mapping[str, LeasedTeacher] = field(default_factory=dict)
+    teachers: Mapping[str, Lease] = field(default_factory=dict)
     students: Mapping[str, StudentRow] = field(default_factory=dict)
     pool: PoolRow | None = None
 
@@ -72,7 +72,7 @@ def _read(rows: Mapping[str, object]) -> KeptRows:
         MessageError, KeyError: something else stands there.
     """
     return KeptRows(
-        typed(dict[str, LeasedTeacher], rows[TEACHERS]),
+        typed(dict[str, Lease], rows[TEACHERS]),
         typed(dict[str, StudentRow], rows[STUDENTS]),
         typed(dict[str, PoolRow], rows[POOL]).get(THE_POOL),
     )

@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, get_args
 from kdlab.cluster.coordination.coordinator_messages import (
     PoolStatus,
     StudentStatus,
-    TeacherInfo,
     TeacherStatus,
 )
 from kdlab.papers.edl_dist.fair_shares import LeaseState
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 if TYPE_CHECKING:  # an extra
     from prometheus_client.core import Metric
 
-_NOTHING = TeacherInfo(
-    name="", pid=0, device="", threads=0, best_batch=0, wire_port=0, by_reference=False
-)
 # Whether it only grows, its name, what it is, and the number.
 _OF_A_TEACHER: tuple[tuple[bool, str, str, Callable[[TeacherStatus], float]], ...] = (
     (False, "samples_per_second", "t_t: samples/s while it computes", lambda t: t.t_t),
@@ -66,7 +63,7 @@ OF_READERS: Mapping[str, tuple[bool, str, str]] = {
 
 
 def _said(teacher: TeacherStatus) -> TeacherInfo:
-    return _NOTHING if teacher.facts is None else teacher.facts
+    return teacher.facts or TeacherInfo()
 
 
 def can_be_shown() -> bool:

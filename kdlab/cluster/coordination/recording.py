@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from kdlab.events.event import Event, parse
-from kdlab.papers.edl_dist import fair_shares, leases, reader_instructions, reader_rules
+from kdlab.papers.edl_dist import (
+    fair_shares,
+    leases,
+    reader_instructions,
+    reader_rules,
+    teacher_info,
+)
 from kdlab.papers.edl_dist.in_flight import Part
 
 M = TypeVar("M")
@@ -23,6 +29,7 @@ _KINDS: dict[str, type] = {
         *reader_instructions.Instruction.__args__,
         reader_rules.Teacher,
         reader_rules.Rules,
+        teacher_info.TeacherInfo,
         leases.Delta,
         fair_shares.Lease,
         fair_shares.Demand,

@@ -12,13 +12,14 @@ from collections.abc import Callable, Coroutine, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from kdlab.cluster.reader.reader_messages import TO_COORDINATOR
 from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
 from kdlab.cluster.teachers.probe import difference_of
 from kdlab.events.teachers import TeacherRequested
 from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.distil_reader import DistilReader
 from kdlab.papers.edl_dist.in_flight import Part
-from kdlab.papers.edl_dist.reader_instructions import TO_COORDINATOR, Instructions
+from kdlab.papers.edl_dist.reader_instructions import Instructions
 
 _TICK_S = 0.05
 

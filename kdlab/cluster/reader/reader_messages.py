@@ -1,9 +1,19 @@
-"""What trainer and reader say to each other beside the ring: events, and these."""
+"""What trainer, reader and coordinator say to each other beside ring and events."""
 
 from dataclasses import dataclass
 
 from kdlab.messages import Kinds
-from kdlab.papers.edl_dist.reader_instructions import Fail
+from kdlab.papers.edl_dist.reader_instructions import (
+    AskTeacher,
+    Complain,
+    Fail,
+    GiveBack,
+    Release,
+    ToCoordinator,
+)
+
+# What the coordinator is told of a student's teachers
+TO_COORDINATOR: Kinds[ToCoordinator] = Kinds(AskTeacher, Release, GiveBack, Complain)
 
 # What the reader is told
 

@@ -13,13 +13,12 @@ from distributed.security import Security
 from numpy.typing import NDArray
 
 from kdlab.cluster.child_configs import WiresConfig
-from kdlab.cluster.coordination.coordinator_messages import PoolChanges, TeacherInfo
+from kdlab.cluster.coordination.coordinator_messages import PoolChanges
 from kdlab.cluster.wires.frames import NotOurs
 from kdlab.cluster.wires.label_wire import Asker, brief, connect
 from kdlab.cluster.wires.messages import LabelRequest, Took, decode, request
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator, within
 from kdlab.messages import typed
-from kdlab.papers.edl_dist.fair_shares import Lease
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.reader_rules import Teacher
 
@@ -105,10 +104,10 @@ class Wires:
                 continue
             version, incarnation = changes.version, changes.incarnation
             wait_s = _AGAIN_S
-            known = [(g.lease, g.facts) for g in changes.given if g.facts is not None]
-            ports = {lease.teacher: facts.wire_port for lease, facts in known}
+            known = [(lease, lease.info) for lease in changes.given if lease.info]
+            ports = {lease.teacher: info.wire_port for lease, info in known}
             self.follow(ports, changes.gone, full=changes.full)
-            given = [_teacher_from(lease, facts) for lease, facts in known]
+            given = [Teacher.of(lease, info) for lease, info in known]
             yield News(given, dict(changes.gone), changes.full)
 
     def follow(
@@ -237,20 +236,6 @@ class Wires:
         return await call_coordinator(
             remote, operation, CALL_S, student=self._config.student, **arguments
         )
-
-
-def _teacher_from(lease: Lease, facts: TeacherInfo) -> Teacher:
-    shown = ("name", "pid", "device", "threads", "by_reference")
-    engine = {} if facts.engine is None else {"engine": facts.engine}
-    return Teacher(
-        address=lease.teacher,
-        lease=lease.epoch,
-        t_t=lease.t_t,
-        best_batch=facts.best_batch,
-        min_batch=facts.min_batch or 1,
-        draining=lease.state == "draining",
-        facts={name: getattr(facts, name) for name in shown} | engine,
-    )
 
 
 def _trouble(logits: NDArray[np.float32], shape: tuple[int, int]) -> str:

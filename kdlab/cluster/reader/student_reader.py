@@ -187,7 +187,7 @@ class StudentReader(ReaderLoop):
         if self.config.inputs != "auto":
             return bool(self.config.inputs != "reference")
         known = self.machine.teachers.get(teacher)
-        return known is not None and not known.facts.get("by_reference", True)
+        return known is not None and not known.info.by_reference
 
     def figures(self) -> dict[str, float]:
         """What the machine and its wires have counted."""

@@ -23,7 +23,6 @@ from kdlab.cluster.child_configs import EmulatedTeachersConfig
 from kdlab.cluster.coordination.coordinator_messages import (
     Published,
     Refusal,
-    TeacherInfo,
     Welcome,
     told,
 )
@@ -34,6 +33,7 @@ from kdlab.cluster.wires.messages import LabelRequest, Took, encode, samples_in
 from kdlab.cluster.wires.roles import TEACHER, TeacherWorker
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator, settle
 from kdlab.messages import typed
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 from kdlab.simulate.mishaps import Mishaps, Move, TimedTeacher
 from kdlab.supervision.children import announce, configured
 

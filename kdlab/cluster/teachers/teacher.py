@@ -30,7 +30,6 @@ from kdlab.cluster import notebook_components
 from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.coordination.coordinator_messages import (
     Refusal,
-    TeacherInfo,
     Welcome,
     told,
 )
@@ -45,6 +44,7 @@ from kdlab.cluster.wires.wire import CALL_S, call_coordinator
 from kdlab.errors import TeacherRefused
 from kdlab.messages import typed
 from kdlab.models.memory import give_back_freed_memory
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 AGAIN_S, LONGEST_S = 0.2, 10.0  # between tries to reach the scheduler
 _QUIET_S = 0.5  # without a request, after goodbye: the readers know

@@ -16,6 +16,8 @@ from itertools import product
 from math import inf
 from typing import Literal, NamedTuple
 
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
+
 LeaseState = Literal["registered", "free", "assigned", "draining"]
 
 _LIFT = 1.05  # a move must raise the worst cover by 5 %, or two students swap for ever
@@ -39,6 +41,7 @@ class Lease:
     epoch: int = 0
     student: str | None = None
     assigned_at: float = 0.0
+    info: TeacherInfo | None = None  # what it says of itself, once it is ready
 
 
 @dataclass(slots=True)

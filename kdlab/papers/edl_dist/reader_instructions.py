@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from kdlab.events.event import Event
-from kdlab.messages import Kinds
 from kdlab.papers.edl_dist.in_flight import Part
 
 
@@ -106,7 +105,6 @@ class Fail:
 
 
 ToCoordinator = AskTeacher | Release | GiveBack | Complain
-TO_COORDINATOR: Kinds[ToCoordinator] = Kinds(AskTeacher, Release, GiveBack, Complain)
 Instruction = (
     Send | Keep | Check | EndCheck | TakeCached | Deliver | Say | Fail | ToCoordinator
 )

@@ -3,12 +3,13 @@
 `ReaderSettings` are what a user chooses; a spec that has them is one (cluster/served.py).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from kdlab.events.teachers import TeacherJoined
+from kdlab.papers.edl_dist.fair_shares import Lease
 from kdlab.papers.edl_dist.hybrid_schedule import Policy
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 from kdlab.ranges import POSITIVE, SHARE, Range
 
 BatchOrder = Literal["any", "strict"]
@@ -23,30 +24,36 @@ class Teacher:
     t_t: float  # samples/s
     best_batch: int  # samples it takes at once, at most
     draining: bool = False
-    facts: Mapping[str, object] = field(default_factory=dict)  # name, device: for people
+    info: TeacherInfo = field(default_factory=TeacherInfo)  # for people
     min_batch: int = 1  # samples: its efficiency falls off below
+
+    @classmethod
+    def of(cls, lease: Lease, info: TeacherInfo) -> "Teacher":
+        most, least = info.best_batch, info.min_batch or 1
+        drains = lease.state == "draining"
+        return cls(lease.teacher, lease.epoch, lease.t_t, most, drains, info, least)
 
     @property
     def name(self) -> str:
-        return str(self.facts.get("name", self.address))
+        return self.info.name or self.address
 
     @property
     def engine(self) -> str:
         """What computes, for people; empty where it is PyTorch as it is."""
-        return str(self.facts.get("engine", ""))
+        return self.info.engine or ""
 
     def joined(self) -> TeacherJoined:
         """The event that it serves this student now."""
-        known = ("name", "device", "pid")
-        device, pid = self.facts.get("device"), self.facts.get("pid")
+        info = self.info
+        told = ("threads", "by_reference", "engine")
         return TeacherJoined(
             name=self.name,
             address=self.address,
             lease=self.lease,
             t_t=self.t_t,
-            device=None if device is None else str(device),
-            pid=pid if isinstance(pid, int) else None,
-            more={k: v for k, v in self.facts.items() if k not in known},
+            device=info.device or None,
+            pid=info.pid or None,
+            more={k: v for k in told if (v := getattr(info, k)) is not None},
         )
 
 

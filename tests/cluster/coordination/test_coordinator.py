@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,15 +9,16 @@ from pool_in_process import Scheduler
 from pool_status import facts
 
 from kdlab.cluster.coordination.coordinator import STUDENT_SILENT_S, Coordinator
-from kdlab.cluster.coordination.coordinator_messages import PoolChanges, Published, told
-from kdlab.cluster.coordinator import dask_setup
-from kdlab.messages import plain, typed
-from kdlab.papers.edl_dist.reader_instructions import (
-    TO_COORDINATOR,
-    AskTeacher,
-    GiveBack,
-    Release,
+from kdlab.cluster.coordination.coordinator_messages import (
+    PoolChanges,
+    PoolStatus,
+    Published,
+    told,
 )
+from kdlab.cluster.coordinator import dask_setup
+from kdlab.cluster.reader.reader_messages import TO_COORDINATOR
+from kdlab.messages import plain, typed
+from kdlab.papers.edl_dist.reader_instructions import AskTeacher, GiveBack, Release
 from kdlab.testing.scripted import FakeClock
 
 SERVED = plain(Published(fingerprint="f", num_classes=10, batch=8))
@@ -80,7 +80,7 @@ def case():
 
 
 def held(changes):
-    return {given.lease.teacher: given.lease.epoch for given in changes.given}
+    return {given.teacher: given.epoch for given in changes.given}
 
 
 def test_every_operation_that_others_call_is_there(case):
@@ -106,8 +106,8 @@ def test_a_teacher_registers_loads_and_is_given_to_who_searches(case):
         assert (await case.changes("s")).given == ()  # nobody's before it is ready
         assert await case.join("tcp://a") == {}
         (given,) = (await case.changes("s")).given
-        assert (given.lease.teacher, given.lease.t_t) == ("tcp://a", 100.0)
-        assert given.facts == facts(name="a")
+        assert (given.teacher, given.t_t) == ("tcp://a", 100.0)
+        assert given.info == facts(name="a")
         assert case.states() == {"tcp://a": "assigned"}
 
     case.run(act)
@@ -272,9 +272,9 @@ def test_another_rate_or_engine_is_news_and_the_same_is_none(case):
         assert case.plugin.pool_status().teachers[0].t_t == 150.0  # is not believed
         await case.call("renew", "tcp://a", 150.0, {**news, "engine": "folded fp32"})
         later = await case.changes("s", first)
-        assert [given.facts.engine for given in later.given] == ["folded fp32"]
+        assert [given.info.engine for given in later.given] == ["folded fp32"]
         await case.call("renew", "tcp://a", 150.0, {**news, "here": 7.0})
-        assert case.plugin.facts["tcp://a"].here == 0.0  # no share at all
+        assert case.plugin.leases.leases["tcp://a"].info.here == 0.0  # no share at all
 
     case.run(act)
 
@@ -456,11 +456,10 @@ async def _metrics(case):
 def test_facts_of_a_teacher_are_what_others_see(case):
     async def act(case):
         await case.join("tcp://a", weights=("ab",), engine="eager fp32")
-        (said,) = (await case.call("status"))["teachers"]
-        assert (
-            replace(facts(name="a", weights=("ab",), engine="eager fp32"))
-            == (case.plugin.facts["tcp://a"])
-        )
+        status = typed(PoolStatus, await case.call("status"))
+        told = facts(name="a", weights=("ab",), engine="eager fp32")
+        assert [t.facts for t in status.teachers] == [told]
+        (said,) = status.said_of_teachers()
         assert said["engine"] == "eager fp32"
         assert "answered" not in said  # what it did not tell is left out
 

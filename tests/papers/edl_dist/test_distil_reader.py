@@ -25,6 +25,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
 )
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
 from kdlab.papers.edl_dist.spot_check import Witness
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 SIZES = [4, 4, 4, 2]
 
@@ -44,7 +45,7 @@ def reader(epochs=3, sizes=SIZES, start=(0, ()), cached=lambda e, b: False, **ru
 
 
 def teacher(name, lease=1, t_t=10.0, best_batch=64, draining=False):
-    return Teacher(name, lease, t_t, best_batch, draining, {"name": name.upper()})
+    return Teacher(name, lease, t_t, best_batch, draining, TeacherInfo(name=name.upper()))
 
 
 def only(kind, told):
