@@ -26,6 +26,11 @@ def plain(value: object) -> Any:
     return msgspec.to_builtins(value, enc_hook=_written)
 
 
+def told(value: object) -> dict[str, object]:
+    """A dataclass as JSON, without what is not known."""
+    return {name: fact for name, fact in plain(value).items() if fact is not None}
+
+
 def typed(kind: type[T], facts: object) -> T:
     """The inverse of `plain`.
 

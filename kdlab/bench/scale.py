@@ -13,6 +13,8 @@ from kdlab.bench.students import ImageCase, samples_of
 from kdlab.cluster.child_configs import EmulatedStudentsConfig
 from kdlab.cluster.emulated_pool import RunningEmulatedPool
 from kdlab.messages import typed
+from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
+from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.supervision.children import Child
 
@@ -89,7 +91,6 @@ def measure(say: Say) -> list[Figure]:
             t_s=_T_S,
             batch=_BATCH,
             rules={"settle_s": 12.0, "wait_s": 120.0, "deadline_s": 120.0},
-            deadline_s=120.0,
         )
         time.sleep(_WARM_UP_S)  # the first answers take batch / t_t seconds
         return [
@@ -106,9 +107,9 @@ def emulated_students(
     batch: int,
     rules: Mapping[str, object],
     students: int = 1,
-    deadline_s: float = 30.0,
 ) -> Child:
-    """A process of them, on a pool that is up; see `EmulatedStudentsConfig`."""
+    """A process of them, on a pool that is up; `rules` are those that are not the defaults."""
+    lt, ut = default_thresholds(batch)
     config = EmulatedStudentsConfig(
         student="emulated-student",
         coordinator=pool.address,
@@ -120,9 +121,7 @@ def emulated_students(
         replies="full",
         top_k=1,
         inputs="reference",
-        deadline_s=deadline_s,
-        t_s=t_s,
-        rules=rules,
+        rules=typed(Rules, {"t_s": t_s, "lt": lt, "ut": ut, **rules}),
     )
     child = scene.child("cluster.reader.emulated_students", config, "students")
     child.answer(60.0)

@@ -23,6 +23,7 @@ from kdlab.cluster.wires.messages import Inputs
 from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import settle
 from kdlab.data.samples import PlannedSamples
+from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.report.figures import Figure, Report, Say, at, figure, report
 
 WAYS: tuple[Inputs, ...] = ("reference", "value_uint8", "value_float32")
@@ -99,8 +100,7 @@ def _config(samples: PlannedSamples, way: Inputs, tls: Files | None) -> WiresCon
         replies="full",
         top_k=1,
         inputs=way,
-        deadline_s=60.0,
-        t_s=1.0,
+        rules=Rules(t_s=1.0, lt=1, ut=2, deadline_s=60.0),
         coordinator="",
         student="bench",
         tls=tls,

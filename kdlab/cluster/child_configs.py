@@ -16,10 +16,12 @@ from kdlab.soft_labels.label_file import LabelMeta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorConfig:
-    """The coordinator of a pool.
+class SchedulerConfig:
+    """A Dask scheduler with the coordinator of a pool in it.
 
     Attributes:
+        host, port: to listen on; port 0 is any that is free.
+        tls: certificates; None is plain TCP.
         ttl_s: of the leases.
         deployment: what its teachers serve, as `Deployment.to_json` has it; None until a run
             brings one.
@@ -28,27 +30,14 @@ class CoordinatorConfig:
         journal: path of the record of all that it decided; None keeps none.
     """
 
+    host: str
+    port: int
+    tls: Files | None
     ttl_s: float = 6.0
     deployment: Mapping[str, object] | None = None
     store_url: str | None = None
     store_prefix: str = "kdlab"
     journal: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
-    """A Dask scheduler with a coordinator in it.
-
-    Attributes:
-        host, port: to listen on; port 0 is any that is free.
-        tls: certificates; None is plain TCP.
-        coordinator: in it.
-    """
-
-    host: str
-    port: int
-    tls: Files | None
-    coordinator: CoordinatorConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,16 +146,14 @@ class WiresConfig(WireSettings):
         tls: certificates; None is plain TCP.
         serves: fingerprint of the teacher that it asks for; None takes any.
         classes: numbers of an answer for each sample.
-        deadline_s: for one answer.
-        t_s: samples/s of the student that never waits.
+        rules: of its reader; how fast it is, and how long it waits for an answer.
     """
 
     student: str
     coordinator: str
     tls: Files | None
     classes: int
-    deadline_s: float
-    t_s: float
+    rules: Rules
     serves: str | None = None
 
 
@@ -191,7 +178,6 @@ class ReaderConfig(WiresConfig):
     """The DistilReader of one student.
 
     Attributes:
-        rules: of its decisions.
         start: what is still to be trained on.
         samples: as `PlannedSamples.describe` has them.
         layout, ring_fd: of the shared memory between it and the trainer.
@@ -201,7 +187,6 @@ class ReaderConfig(WiresConfig):
         record: path of its journal; None keeps none.
     """
 
-    rules: Rules
     start: ReaderStart
     samples: SampleDescription
     layout: Layout
@@ -219,10 +204,8 @@ class EmulatedStudentsConfig(WiresConfig):
     Attributes:
         students: how many.
         batch, batches: samples of a batch, and batches of their epoch.
-        rules: fields of their reader's `Rules` that are not the defaults.
     """
 
     students: int
     batch: int
     batches: int
-    rules: Mapping[str, object] = field(default_factory=dict)

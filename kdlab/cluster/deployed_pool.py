@@ -38,10 +38,8 @@ class DeployedPool(ComputingPoolSpec):
 
     machines: who starts them: cluster/deployers/local, ssh, job_queue or kubernetes.
     teachers: on each machine.
-    threads: CPU threads of each teacher.
     least, most: machines, at any time.
     idle_s: a machine whose teachers nobody holds for so long is given back.
-    ttl_s: a teacher silent for longer is given up.
     start_s: so long the scheduler may take to come up.
     tls: certificates that every machine has at the same paths; null makes them in the run's
         folder, for machines that see it.
@@ -51,11 +49,9 @@ class DeployedPool(ComputingPoolSpec):
 
     machines: Deployer
     teachers: Annotated[int, Range(ge=1)] = 1
-    threads: Annotated[int, Range(ge=1)] = 1
     least: Annotated[int, Range(ge=0)] = 0
     most: Annotated[int, Range(ge=1)] = 4
     idle_s: Annotated[float, POSITIVE] = 60.0
-    ttl_s: Annotated[float, POSITIVE] = 6.0
     start_s: Annotated[float, POSITIVE] = 600.0
     tls: Tls | None = None
     host: str | None = None

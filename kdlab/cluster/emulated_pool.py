@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
 
 from kdlab.cluster.child_configs import EmulatedTeachers, EmulatedTeachersConfig
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
@@ -17,7 +16,6 @@ from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
 from kdlab.cluster.wires.security import Files, own_files
 from kdlab.config import register
-from kdlab.config.spec import POSITIVE
 from kdlab.errors import ClusterError
 from kdlab.supervision.children import Child
 
@@ -30,11 +28,7 @@ class EmulatedPool(PoolSpec, EmulatedTeachers):
     """Emulated teachers: they answer zeros after a service time, and compute nothing.
 
     At SIGUSR1 to their process one vanishes without a word, and another comes.
-
-    ttl_s: a teacher silent for longer is given up.
     """
-
-    ttl_s: Annotated[float, POSITIVE] = 6.0
 
     def start(self, deployment: Deployment, folder: Path) -> "RunningEmulatedPool":
         return RunningEmulatedPool(self, deployment, folder)

@@ -49,8 +49,6 @@ class LocalPool(ComputingPoolSpec):
     idle_s: a teacher that nobody holds for so long is withdrawn.
     replace_lost: a teacher that dies is started again, after 1, 2, 4 ... seconds, unless it
         was told to leave or refused; and so is a scheduler that dies.
-    threads: CPU threads of each teacher.
-    ttl_s: a teacher silent for longer is given up (EDL's value is 6 s).
     start_s: so long the scheduler and the first teacher may take to come up.
     tls: certificates of your own for all traffic of the pool; null makes them for each run,
         and a token for the soft labels. Nobody else on this machine can connect.
@@ -64,9 +62,7 @@ class LocalPool(ComputingPoolSpec):
     most: Annotated[int, Range(ge=1)] | None = None
     idle_s: Annotated[float, POSITIVE] = 10.0
     replace_lost: bool = True
-    threads: Annotated[int, Range(ge=1)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    ttl_s: Annotated[float, POSITIVE] = 6.0
     start_s: Annotated[float, POSITIVE] = 600.0
     tls: Tls | None = None
     store: str | None = None

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from kdlab.cluster.child_configs import CoordinatorConfig, SchedulerConfig
+from kdlab.cluster.child_configs import SchedulerConfig
 from kdlab.cluster.coordination.coordinator_messages import PoolStatus
 from kdlab.cluster.deployment import Deployment, EngineChoice
 from kdlab.cluster.wires.security import Files
 from kdlab.cluster.wires.wire import ask
-from kdlab.config.spec import Spec
+from kdlab.config import Range
+from kdlab.config.spec import POSITIVE, Spec
 from kdlab.errors import (
     ClusterError,
     RunStopped,
@@ -42,7 +43,15 @@ class Pool(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, kw_only=True)
 class PoolSpec(Spec, ABC):
+    """A pool, as a spec names it.
+
+    ttl_s: a teacher silent for longer is given up (EDL's value is 6 s).
+    """
+
+    ttl_s: Annotated[float, POSITIVE] = 6.0
+
     @abstractmethod
     def start(self, deployment: Deployment, folder: Path) -> Pool:
         """Bring the pool up and publish what it serves; logs go to `folder`."""
@@ -69,10 +78,12 @@ class ComputingPoolSpec(PoolSpec):
     share_answers: teachers keep what they answered (up to 256 MB), for others who ask for the same
         views of the same samples: trials of a sweep, students of other seeds. Not where a lone
         student has the pool for itself.
+    threads: CPU threads of each teacher.
     """
 
     engine: EngineChoice = "auto"
     share_answers: bool = True
+    threads: Annotated[int, Range(ge=1)] = 1
 
     def as_served(self, deployment: Deployment) -> Deployment:
         return replace(
@@ -179,13 +190,11 @@ def start_scheduler(
         host=host,
         port=port,
         tls=tls,
-        coordinator=CoordinatorConfig(
-            ttl_s=ttl_s,
-            deployment=deployment.to_json(),
-            store_url=store or str(folder / "leases.json"),
-            store_prefix=f"kdlab:{folder.parent.name}",
-            journal=str(folder / "coordinator.jsonl"),
-        ),
+        ttl_s=ttl_s,
+        deployment=deployment.to_json(),
+        store_url=store or str(folder / "leases.json"),
+        store_prefix=f"kdlab:{folder.parent.name}",
+        journal=str(folder / "coordinator.jsonl"),
     )
     scheduler = Child(
         "kdlab.cluster.coordination.scheduler_process", config, folder / "scheduler.log"

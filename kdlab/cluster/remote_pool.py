@@ -40,18 +40,15 @@ class RemotePool(ComputingPoolSpec):
         the leases; a file there for its events. A coordinator that is there keeps its own.
     workers: Dask workers with the resource `kdlab_teacher` become hosts: each starts so
         many teachers on its machine. 0 leaves that to `kdlab teacher`.
-    threads: CPU threads of each of these.
     """
 
     address: str
     wait_s: Annotated[float, POSITIVE] = 120.0
     tls: Tls | None = None
     insecure: bool = False
-    ttl_s: Annotated[float, POSITIVE] = 6.0
     store: str | None = None
     journal: str | None = None
     workers: Annotated[int, Range(ge=0)] = 0
-    threads: Annotated[int, Range(ge=1)] = 1
 
     def cross_faults(self) -> Iterator[Fault]:
         yield from address_faults(self.address, self.tls, insecure=self.insecure)

@@ -31,7 +31,7 @@ from kdlab.config.registry import known_names
 from kdlab.config.spec import NOT_NEGATIVE, POSITIVE
 from kdlab.data.samples import SampleDescription
 from kdlab.errors import BadInput, ClusterError
-from kdlab.messages import part_of
+from kdlab.messages import part_of, told
 from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.edl_dist.reader_rules import ReaderSettings, Rules
 from kdlab.soft_labels.compressed import MOST_DRAWS
@@ -110,7 +110,7 @@ class Served(SourceSpec, WireSettings, ReaderSettings):
         by_ids = self.inputs in ("reference", "auto")
         asked = request(self.inputs, np.zeros(batch, np.int64), None if by_ids else views)
         numbers = encode(np.zeros((batch, classes), np.float32), self.replies, self.top_k)
-        header = LabelRequest(epoch=0, replies=self.replies, top_k=self.top_k).header()
+        header = told(LabelRequest(epoch=0, replies=self.replies, top_k=self.top_k))
         return (
             size_of(header | {"number": 0}, asked)
             + size_of({"number": 0}, Took().beside(numbers))
@@ -279,8 +279,6 @@ class ServedSource:
             layout=layout,
             ring_fd=-1,
             socket_fd=-1,
-            t_s=rate,
-            deadline_s=spec.deadline_s,
             **vars(part_of(spec, WireSettings)),
         )
 

@@ -225,7 +225,7 @@ class Simulation(Mishaps[SimulatedTeacher]):
                     self.table.on_release(student.name, address, epoch, need, now)
                     self._send_to_all()
                 case GiveBack(address, epoch, _):
-                    self.table.on_given_back(student.name, address, epoch, now)
+                    self.table.on_release(student.name, address, epoch, None, now)
                     self._send_to_all()
 
     def _ask(

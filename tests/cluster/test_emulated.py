@@ -24,6 +24,7 @@ from kdlab.config.load import compose_card
 from kdlab.errors import SpecError
 from kdlab.messages import plain, typed
 from kdlab.papers.edl_dist.reader_instructions import Deliver, Fail
+from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.simulate.clock import Clock
 from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
 from kdlab.simulate.mishaps import Behaviour, Move, to_be_had
@@ -296,12 +297,13 @@ def test_orders_bring_teachers_lose_them_and_make_one_lie(monkeypatch):
 # Students
 
 
-def students(pool, **options):
+def students(pool, *, check_share=0.001, **options):
     config = EmulatedStudentsConfig(
         **{
             "student": "s", "coordinator": pool.address, "tls": None,
             "inputs": "reference", "replies": "full", "top_k": 1, "classes": 10,
-            "deadline_s": 5.0, "t_s": 1e6, "students": 1, "batch": 20, "batches": 12,
+            "students": 1, "batch": 20, "batches": 12,
+            "rules": Rules(t_s=1e6, lt=256, ut=2048, deadline_s=5.0, check_share=check_share),
         }
         | options
     )  # fmt: skip
@@ -396,7 +398,7 @@ def test_a_liar_among_three_is_found(pool):
     pool.add_emulated(2, 1e5, replace(TEACHERS, jitter=0.0))
     until(lambda: len(pool.status().ready) == 3)
     pool.emulated[1].lies = 1.0
-    student = students(pool, rules={"check_share": 1.0}, batches=200)
+    student = students(pool, check_share=1.0, batches=200)
 
     async def live():
         for work in (student.watch(), student.look(), student.train()):

@@ -45,8 +45,6 @@ def config(samples):
         replies="full",
         top_k=1,
         classes=5,
-        deadline_s=1.0,
-        t_s=10.0,
     )
 
 

@@ -16,6 +16,7 @@ from kdlab.cluster.reader.reader_wires import Unreachable, Unusable, Wires
 from kdlab.cluster.wires import label_wire, security
 from kdlab.cluster.wires.messages import check, decode, encode
 from kdlab.cluster.wires.security import Tls
+from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.soft_labels.compressed import log_probabilities
 
 CONFIG = WiresConfig(
@@ -23,8 +24,7 @@ CONFIG = WiresConfig(
     replies="full",
     top_k=1,
     inputs="reference",
-    deadline_s=5.0,
-    t_s=1.0,
+    rules=Rules(t_s=1.0, lt=1, ut=2, deadline_s=5.0),
     coordinator="",
     student="test",
     tls=None,

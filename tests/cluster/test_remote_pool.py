@@ -218,7 +218,7 @@ def test_a_scheduler_that_ends_while_starting_is_stopped(deployment, tmp_path, m
         start_scheduler(deployment, tmp_path / "run" / "pool", ttl_s=6.0, start_s=7.0)
     (child,) = starts.children
     assert child.stops == 1
-    told = child.config.coordinator
+    told = child.config
     assert told.store_url == str(tmp_path / "run" / "pool" / "leases.json")
     assert told.store_prefix == "kdlab:run"
     assert told.deployment["fingerprint"] == deployment.fingerprint

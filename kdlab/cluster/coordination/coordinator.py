@@ -27,7 +27,6 @@ from kdlab.cluster.coordination.coordinator_messages import (
     StudentStatus,
     TeacherStatus,
     Welcome,
-    told,
 )
 from kdlab.cluster.coordination.lease_store import (
     POOL,
@@ -48,7 +47,7 @@ from kdlab.cluster.coordination.weights_shelf import WeightsShelf
 from kdlab.cluster.reader.reader_messages import TO_COORDINATOR
 from kdlab.cluster.teachers.probe import disagreement
 from kdlab.cluster.wires.security import NoHttp
-from kdlab.messages import plain, typed
+from kdlab.messages import plain, told, typed
 from kdlab.papers.edl_dist.fair_shares import Demand
 from kdlab.papers.edl_dist.leases import LeaseTable
 from kdlab.papers.edl_dist.reader_instructions import (
@@ -254,11 +253,10 @@ class Coordinator(SchedulerPlugin):
         if not (math.isfinite(t_t) and t_t > 0 and math.isfinite(batch_s)):
             return plain(Refusal(f"it measured {t_t} samples/s"))
         now = time.monotonic()
-        info = typed(TeacherInfo, facts)
+        info = _believed(typed(TeacherInfo, facts))
         # Leases are renewed between batches: one that takes long must not look like a hang.
         ttl_s = max(self.leases.ttl_s, _BATCHES_PER_TTL * batch_s)
-        self.leases.on_ready(address, t_t, now, ttl_s, _share(info.here))
-        self.leases.leases[address].info = info
+        self.leases.on_ready(address, t_t, now, ttl_s, info)
         self._changed()
         return {}
 
@@ -288,12 +286,9 @@ class Coordinator(SchedulerPlugin):
             return False
         lease = table.leases[address]
         if (before := lease.info) is not None:
-            now = typed(TeacherInfo, plain(before) | dict(news))
-            now = replace(now, here=_share(now.here))
-            if now.here != before.here:
-                table.on_here(address, now.here)
-            if now.engine != before.engine:
-                table.on_told_anew(address)
+            now = _believed(typed(TeacherInfo, plain(before) | dict(news)))
+            if (now.here, now.engine) != (before.here, before.engine):
+                table.on_info(address, now)
                 self._changed()
             lease.info = now
         self.store.renew(TEACHERS, address, lease.ttl_s)
@@ -351,7 +346,7 @@ class Coordinator(SchedulerPlugin):
             case Release(teacher, lease, need):
                 table.on_release(student, teacher, lease, _number(need), now)
             case GiveBack(teacher, lease):  # a request failed: it may come again
-                table.on_given_back(student, teacher, lease, now)
+                table.on_release(student, teacher, lease, None, now)
             # Its answers are unusable; only whoever holds the lease may say so.
             case Complain(teacher, lease, why):
                 if table.on_complaint(student, teacher, lease, now):
@@ -419,9 +414,10 @@ class Coordinator(SchedulerPlugin):
         )
 
 
-def _share(value: float) -> float:
-    """From 0 to 1; anything else a teacher says is 0."""
-    return float(value) if math.isfinite(value) and 0 <= value <= 1 else 0.0
+def _believed(info: TeacherInfo) -> TeacherInfo:
+    """A share from 0 to 1; anything else a teacher says is 0."""
+    here = info.here
+    return info if math.isfinite(here) and 0 <= here <= 1 else replace(info, here=0.0)
 
 
 def _number(value: float) -> float:

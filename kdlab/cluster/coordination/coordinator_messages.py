@@ -7,16 +7,10 @@ left out there, so that rows and events show what is known.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kdlab.messages import plain
+from kdlab.messages import plain, told
 from kdlab.papers.edl_dist.fair_shares import Lease, LeaseState
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
-
-
-def told(value: object) -> dict[str, object]:
-    """A dataclass as JSON, without what is not known."""
-    return {name: fact for name, fact in plain(value).items() if fact is not None}
-
 
 # Of teachers
 

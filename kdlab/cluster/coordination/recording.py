@@ -70,20 +70,6 @@ def from_plain(value: object) -> Any:
     return {k: from_plain(v) for k, v in value.items()}
 
 
-class Journal:
-    """Appends; each line is written at once, so a killed process keeps its past."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", buffering=1, encoding="utf-8")
-
-    def write(self, **entry: object) -> None:
-        self._file.write(json.dumps(entry) + "\n")
-
-    def close(self) -> None:
-        self._file.close()
-
-
 class Recorded(Generic[M]):
     """A machine whose `on_...` calls are written down; everything else passes through.
 
@@ -103,9 +89,14 @@ class Recorded(Generic[M]):
         state: Callable[[M], object] = lambda machine: None,
         **about: object,
     ) -> None:
-        self._machine, self._journal = machine, Journal(path)
-        self._leave_out, self._state = leave_out, state
-        self._journal.write(machine=type(machine).__name__, **about)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Each line is written at once, so a killed process keeps its past.
+        self._journal = path.open("a", buffering=1, encoding="utf-8")
+        self._machine, self._leave_out, self._state = machine, leave_out, state
+        self._write(machine=type(machine).__name__, **about)
+
+    def _write(self, **entry: object) -> None:
+        self._journal.write(json.dumps(entry) + "\n")
 
     @property
     def machine(self) -> M:
@@ -123,7 +114,7 @@ class Recorded(Generic[M]):
             # Taken before the call: what it is given may be changed by it.
             given = {"args": to_plain(args), "kwargs": to_plain(kwargs)}
             told = call(*args, **kwargs)
-            self._journal.write(
+            self._write(
                 on=name, **given, told=to_plain(told), state=self._state(self._machine)
             )
             return told

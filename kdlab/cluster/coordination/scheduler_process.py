@@ -9,7 +9,6 @@ from kdlab.cluster.child_configs import SchedulerConfig
 from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.wires import security
 from kdlab.cluster.wires.wire import settle
-from kdlab.messages import plain
 from kdlab.supervision.children import announce, configured
 
 
@@ -22,7 +21,10 @@ async def main() -> None:
     settle()
     security.use(config.tls)
     logging.getLogger("distributed").setLevel(logging.WARNING)
-    plugin = Coordinator(**plain(config.coordinator))
+    plugin = Coordinator(
+        *(config.ttl_s, config.deployment, config.store_url),
+        *(config.store_prefix, config.journal),
+    )
     async with QuietScheduler(
         host=security.listen_address(config.host, config.port),
         dashboard=False,

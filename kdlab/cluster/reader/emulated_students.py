@@ -19,12 +19,9 @@ from kdlab.cluster.reader.reader_wires import Wires
 from kdlab.cluster.wires import security
 from kdlab.cluster.wires.wire import settle
 from kdlab.events.teachers import TeacherLied
-from kdlab.messages import typed
 from kdlab.papers.edl_dist import reader_instructions as tell
 from kdlab.papers.edl_dist.distil_reader import DistilReader
-from kdlab.papers.edl_dist.hybrid_schedule import default_thresholds
 from kdlab.papers.edl_dist.in_flight import Part
-from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.supervision.children import announce, configured
 
 
@@ -44,13 +41,8 @@ class EmulatedStudent(ReaderLoop):
         self.ended = deque[float](maxlen=100_000)  # of steps
         self.arrived = asyncio.Event()
         sizes = [config.batch] * config.batches
-        lt, ut = default_thresholds(config.batch)
-        self.machine = DistilReader(
-            typed(Rules, {"t_s": config.t_s, "lt": lt, "ut": ut, **config.rules}),
-            lambda epoch: sizes,
-            epochs=1,
-            time=time.monotonic(),
-        )
+        now = time.monotonic()
+        self.machine = DistilReader(config.rules, lambda epoch: sizes, epochs=1, time=now)
 
     def execute(self, instruction: tell.Instruction) -> None:
         match instruction:
@@ -83,7 +75,7 @@ class EmulatedStudent(ReaderLoop):
             self.failed = repr(error)
 
     async def train(self) -> None:
-        step_s = self.config.batch / self.config.t_s
+        step_s = self.config.batch / self.config.rules.t_s
         due = 0.0
         while True:
             while not self.slots:

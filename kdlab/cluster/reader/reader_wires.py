@@ -18,7 +18,7 @@ from kdlab.cluster.wires.frames import NotOurs
 from kdlab.cluster.wires.label_wire import Asker, brief, connect
 from kdlab.cluster.wires.messages import LabelRequest, Took, decode, request
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator, within
-from kdlab.messages import typed
+from kdlab.messages import told, typed
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.reader_rules import Teacher
 
@@ -81,8 +81,8 @@ class Wires:
         serve, over wires of their own.
         """
         version, incarnation, wait_s = -1, "", _AGAIN_S
-        asks = ("t_s", "at_most", "priority", "floor")
-        how = {name: getattr(self._config, name) for name in asks}
+        c = self._config
+        how = {"at_most": c.at_most, "priority": c.priority, "floor": c.floor}
         while True:
             try:
                 news = await self.coordinator(
@@ -94,7 +94,7 @@ class Wires:
                 )
                 changes = typed(PoolChanges, news)
                 if not changes.known:
-                    await self.coordinator("demand", **how)
+                    await self.coordinator("demand", t_s=c.rules.t_s, **how)
                     yield News([], {}, full=False)
                     continue
             except (OSError, TimeoutError) as error:
@@ -181,11 +181,11 @@ class Wires:
             raise Unreachable(f"no connection to it ({brief(error)})") from error
         sent_at = time.monotonic()
         try:
-            answer = asker.ask(asked.header(), arrays)
-            said, answered = await within(config.deadline_s, answer)
+            answer = asker.ask(told(asked), arrays)
+            said, answered = await within(config.rules.deadline_s, answer)
         except TimeoutError:
             asker.transport.abort()  # it may lead nowhere; the next lease connects anew
-            raise Unreachable(f"no answer within {config.deadline_s:g} s") from None
+            raise Unreachable(f"no answer within {config.rules.deadline_s:g} s") from None
         except OSError as error:
             raise Unreachable(f"its connection broke ({brief(error)})") from error
         except NotOurs as error:

@@ -31,7 +31,6 @@ from kdlab.cluster.child_configs import TeacherConfig
 from kdlab.cluster.coordination.coordinator_messages import (
     Refusal,
     Welcome,
-    told,
 )
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.teachers.inference import Inbox, Inference, Request, UnderWay
@@ -42,7 +41,7 @@ from kdlab.cluster.wires.messages import check, encode
 from kdlab.cluster.wires.roles import FAILED, REFUSED, WITHDRAWN
 from kdlab.cluster.wires.wire import CALL_S, call_coordinator
 from kdlab.errors import TeacherRefused
-from kdlab.messages import typed
+from kdlab.messages import told, typed
 from kdlab.models.memory import give_back_freed_memory
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 

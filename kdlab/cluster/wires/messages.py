@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdlab.cluster.wires.frames import Arrays
-from kdlab.messages import MessageError, plain, typed
+from kdlab.messages import MessageError, typed
 from kdlab.soft_labels.compressed import (
     MOST_DRAWS,
     Drawn,
@@ -38,10 +38,6 @@ class LabelRequest:
     top_k: int = 0  # classes of each label, or draws, where that is the form
     fresh: bool = False  # computed for this request, and not kept from another
     serves: str | None = None  # fingerprint of the teacher that is meant; None is any
-
-    def header(self) -> dict[str, object]:
-        facts: dict[str, object] = plain(self)
-        return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def request(

@@ -37,7 +37,6 @@ class Lease:
     renewed_at: float
     ttl_s: float
     t_t: float = 0.0  # samples/s, measured by the teacher itself
-    here: float = 1.0  # share of the data set that lies on its machine, 0 to 1
     epoch: int = 0
     student: str | None = None
     assigned_at: float = 0.0

@@ -38,6 +38,7 @@ from kdlab.papers.edl_dist.fair_shares import (
     rest,
     turn,
 )
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 Change = Literal["given", "draining", "left", "lost", "expired", "released", "moved"]
 
@@ -67,7 +68,6 @@ class LeaseTable:
     demands: dict[str, Demand] = field(default_factory=dict)
     turned_at: float = -inf  # when turns were looked at last
     version: int = 0  # grows with every change a student could care about
-    free: dict[str, float] = field(default_factory=dict)  # t_t of the free teachers
     changes: dict[str, deque[tuple[int, str, Change]]] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)  # rows changed; a store empties it
 
@@ -85,14 +85,14 @@ class LeaseTable:
         t_t: float,
         time: float,
         ttl_s: float | None = None,
-        here: float = 1.0,
+        info: TeacherInfo | None = None,
     ) -> None:
         """The model is loaded. A teacher with long batches may have a longer TTL."""
         if teacher not in self.leases:
             self.on_registered(teacher, time)
         lease = self.leases[teacher]
         lease.renewed_at, lease.ttl_s = time, ttl_s or self.ttl_s
-        lease.here = here
+        lease.info = info
         self._set_rate(lease, t_t)
         if lease.state == "registered":
             self._free(lease)
@@ -106,23 +106,23 @@ class LeaseTable:
         lease.renewed_at = time
         return True
 
-    def on_here(self, teacher: str, here: float) -> None:
-        """More or less of the data lies on its machine by now: counts when it is next free."""
-        if teacher in self.leases:
-            self.leases[teacher].here = here
+    def on_info(self, teacher: str, info: TeacherInfo) -> None:
+        """It says something else of itself: its student hears of another engine at once."""
+        lease = self.leases[teacher]
+        before, lease.info = lease.info, info
+        if before is not None and before.engine != info.engine:
+            self._tell_anew(lease)
 
     def on_rate(self, teacher: str, t_t: float, time: float) -> None:
         """A teacher measures another t_t than before; its student may need one more."""
         if teacher in self.leases:
             self._set_rate(self.leases[teacher], t_t)
-            self.on_told_anew(teacher)
+            self._tell_anew(self.leases[teacher])
             self._match(time)
 
-    def on_told_anew(self, teacher: str) -> None:
-        """It says something else of itself than before: its student is told."""
-        lease = self.leases.get(teacher)
-        if lease is not None and lease.student is not None and lease.state == "assigned":
-            self._note(lease.student, teacher, "given")
+    def _tell_anew(self, lease: Lease) -> None:
+        if lease.student is not None and lease.state == "assigned":
+            self._note(lease.student, lease.teacher, "given")
 
     def on_leaving(self, teacher: str, time: float) -> bool:
         """It said goodbye: it answers what it was asked, and gets nothing new."""
@@ -208,25 +208,21 @@ class LeaseTable:
         return len(demand.held) > before
 
     def on_release(
-        self, student: str, teacher: str, epoch: int, need: float, time: float
+        self, student: str, teacher: str, epoch: int, need: float | None, time: float
     ) -> None:
-        """A student can do without this lease; `need` samples/s must stay covered."""
+        """A student can do without this lease; `need` samples/s must stay covered.
+
+        None is as many as before: a request failed, and the same teacher may come again.
+        """
         lease = self._held(student, teacher, epoch)
         if lease is None or lease.state != "assigned":
             return
         demand = self.demands.get(student)
-        if demand is not None:
+        if demand is not None and need is not None:
             # What is left covers the student's needs as it sees them now.
             demand.t_s = demand.need = min(max(0.0, demand.rate - lease.t_t), need)
         self._take(lease, "released")
         self._match(time)
-
-    def on_given_back(self, student: str, teacher: str, epoch: int, time: float) -> None:
-        """A request failed; the need is as it was. The same teacher may come again."""
-        lease = self._held(student, teacher, epoch)
-        if lease is not None and lease.state == "assigned":
-            self._take(lease, "released")
-            self._match(time)
 
     def on_complaint(self, student: str, teacher: str, epoch: int, time: float) -> bool:
         """Its answers cannot be used. True if it is this student's, under this lease."""
@@ -298,6 +294,11 @@ class LeaseTable:
 
     # Looks
 
+    @property
+    def free(self) -> dict[str, float]:
+        """t_t of the free teachers."""
+        return {le.teacher: le.t_t for le in self.leases.values() if le.state == "free"}
+
     def held_by(self, student: str) -> list[Lease]:
         demand = self.demands.get(student)
         return list(demand.held.values()) if demand is not None else []
@@ -335,8 +336,9 @@ class LeaseTable:
             pass  # each turn gives one teacher to one student
 
     def _help(self, poor: Demand, time: float) -> bool:
-        here = {teacher: self.leases[teacher].here for teacher in self.free}
-        teacher = next_teacher(nearest(self.free, here), poor.t_s - poor.rate)
+        free = self.free
+        here = {t: le.info.here if (le := self.leases[t]).info else 1.0 for t in free}
+        teacher = next_teacher(nearest(free, here), poor.t_s - poor.rate)
         if teacher is None:
             exchange = lift(self.demands.values(), poor, time)
             if exchange is not None:
@@ -355,7 +357,6 @@ class LeaseTable:
         self._assign(lease, after, time)
 
     def _assign(self, lease: Lease, demand: Demand, time: float) -> None:
-        del self.free[lease.teacher]
         self.touched.add(lease.teacher)
         lease.state, lease.student = "assigned", demand.student
         lease.epoch, lease.assigned_at = self.next_epoch, time
@@ -372,9 +373,8 @@ class LeaseTable:
             self._note(student, lease.teacher, how)
 
     def _detach(self, lease: Lease) -> None:
-        """Out of the free ones and of its student's account; the row stays."""
+        """Out of its student's account; the row stays."""
         self.touched.add(lease.teacher)
-        self.free.pop(lease.teacher, None)
         demand = self.demands.get(lease.student or "")
         if demand is not None and demand.held.pop(lease.teacher, None) is not None:
             demand.rate = sum(le.t_t for le in demand.held.values())
@@ -383,12 +383,9 @@ class LeaseTable:
     def _free(self, lease: Lease) -> None:
         lease.state = "free"
         self.touched.add(lease.teacher)
-        self.free[lease.teacher] = lease.t_t
 
     def _set_rate(self, lease: Lease, t_t: float) -> None:
         lease.t_t = t_t
-        if lease.state == "free":
-            self.free[lease.teacher] = t_t
         demand = self.demands.get(lease.student or "")
         if demand is not None:
             demand.rate = sum(le.t_t for le in demand.held.values())

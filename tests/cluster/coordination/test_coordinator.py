@@ -13,11 +13,10 @@ from kdlab.cluster.coordination.coordinator_messages import (
     PoolChanges,
     PoolStatus,
     Published,
-    told,
 )
 from kdlab.cluster.coordinator import dask_setup
 from kdlab.cluster.reader.reader_messages import TO_COORDINATOR
-from kdlab.messages import plain, typed
+from kdlab.messages import plain, told, typed
 from kdlab.papers.edl_dist.reader_instructions import AskTeacher, GiveBack, Release
 from kdlab.testing.scripted import FakeClock
 

@@ -12,8 +12,8 @@ from pool_status import facts
 from tests_support import free_port, listens, until
 
 from kdlab.cluster.coordination.coordinator import Coordinator
-from kdlab.cluster.coordination.coordinator_messages import Published, told
-from kdlab.messages import plain
+from kdlab.cluster.coordination.coordinator_messages import Published
+from kdlab.messages import plain, told
 
 pytestmark = pytest.mark.processes
 SERVED = plain(Published(fingerprint="f"))

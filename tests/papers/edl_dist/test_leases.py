@@ -13,6 +13,7 @@ from tests_support import examples
 
 from kdlab.papers.edl_dist.fair_shares import Demand
 from kdlab.papers.edl_dist.leases import LeaseTable
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 
 def table_with(*teachers, t_t=10.0):
@@ -102,10 +103,10 @@ def test_a_failed_request_gives_the_teacher_back_under_a_new_lease():
     table = table_with("a")
     table.on_demand("s", 5.0, 0.0)
     (before,) = [lease.epoch for lease in table.held_by("s")]
-    table.on_given_back("s", "a", before, 1.0)
+    table.on_release("s", "a", before, None, 1.0)
     (after,) = [lease.epoch for lease in table.held_by("s")]
     assert after > before
-    table.on_given_back("s", "a", before, 2.0)  # late: of the lease before
+    table.on_release("s", "a", before, None, 2.0)  # late: of the lease before
     assert [lease.epoch for lease in table.held_by("s")] == [after]
 
 
@@ -149,7 +150,7 @@ def test_a_reader_far_behind_gets_the_whole_list():
     table.on_demand("s", 5.0, 0.0)
     for _ in range(3000):
         (lease,) = table.held_by("s")
-        table.on_given_back("s", "a", lease.epoch, 1.0)
+        table.on_release("s", "a", lease.epoch, None, 1.0)
     assert table.delta("s", 1).full
     assert [le.teacher for le in table.delta("s", 1).held] == ["a"]
 
@@ -381,12 +382,12 @@ def test_a_free_teacher_that_has_the_data_comes_first():
         ("half", 500.0, 0.52),
         ("near", 100.0, 0.97),
     ):
-        table.on_ready(name, t_t, 0.0, here=here)
+        table.on_ready(name, t_t, 0.0, info=TeacherInfo(here=here))
     table.on_demand("s", 50.0, 0.0)
     assert [lease.teacher for lease in table.held_by("s")] == ["near"]
     table.on_demand("s", 550.0, 1.0)  # the others follow when it does not suffice
     assert sorted(lease.teacher for lease in table.held_by("s")) == ["half", "near"]
-    table.on_here("fast", 1.0)
+    table.on_info("fast", TeacherInfo(here=1.0))
     table.on_demand("t", 10.0, 2.0)
     assert [lease.teacher for lease in table.held_by("t")] == ["fast"]
 
