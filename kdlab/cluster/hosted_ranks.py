@@ -31,7 +31,6 @@ from kdlab.cluster.wires.wire import (
     register_plugin,
     secured,
     settle,
-    within,
 )
 from kdlab.errors import BadInput, ClusterError
 from kdlab.messages import plain, typed
@@ -288,7 +287,7 @@ class DaskHosts:
     async def _newcomers(self) -> list[str]:
         """Workers that joined since the last look."""
         try:
-            told = await within(CALL_S, self._pool(self.address).identity())
+            told = await asyncio.wait_for(self._pool(self.address).identity(), CALL_S)
         except (OSError, TimeoutError):
             return []  # the scheduler is away; workers answer without it
         return [w for w in for_ranks(told["workers"]) if w not in self.workers]
@@ -298,7 +297,7 @@ class DaskHosts:
     ) -> object:
         """Over a connection that is kept."""
         call: Awaitable[object] = getattr(self._pool(worker), operation)(**arguments)
-        return await within(CALL_S, call)
+        return await asyncio.wait_for(call, CALL_S)
 
     def _is_lost(self, worker: str) -> bool:
         heard = self._heard.setdefault(worker, self._now())

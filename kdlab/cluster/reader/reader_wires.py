@@ -17,7 +17,7 @@ from kdlab.cluster.coordination.coordinator_messages import PoolChanges
 from kdlab.cluster.wires.frames import NotOurs
 from kdlab.cluster.wires.label_wire import Asker, brief, connect
 from kdlab.cluster.wires.messages import LabelRequest, Took, decode, request
-from kdlab.cluster.wires.wire import CALL_S, call_coordinator, within
+from kdlab.cluster.wires.wire import CALL_S, call_coordinator
 from kdlab.messages import told, typed
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.reader_rules import Teacher
@@ -182,7 +182,7 @@ class Wires:
         sent_at = time.monotonic()
         try:
             answer = asker.ask(told(asked), arrays)
-            said, answered = await within(config.rules.deadline_s, answer)
+            said, answered = await asyncio.wait_for(answer, config.rules.deadline_s)
         except TimeoutError:
             asker.transport.abort()  # it may lead nowhere; the next lease connects anew
             raise Unreachable(f"no answer within {config.rules.deadline_s:g} s") from None

@@ -24,7 +24,7 @@ from kdlab.cluster.teachers.preemption import noticed
 from kdlab.cluster.teachers.teacher import AGAIN_S, LONGEST_S, Ending, TeacherServer
 from kdlab.cluster.wires import security
 from kdlab.cluster.wires.roles import NO_SCHEDULER, TEACHER, TeacherWorker
-from kdlab.cluster.wires.wire import CALL_S, settle, within
+from kdlab.cluster.wires.wire import CALL_S, settle
 from kdlab.supervision.children import configured, give_way
 
 
@@ -125,7 +125,7 @@ async def _has_listeners(address: str) -> bool:
     parts = urlsplit(address)
     try:
         opening = asyncio.open_connection(parts.hostname, parts.port)
-        _, writer = await within(CALL_S, opening)
+        _, writer = await asyncio.wait_for(opening, CALL_S)
     except (OSError, TimeoutError):
         return False
     writer.close()

@@ -14,7 +14,7 @@ from kdlab.cluster.coordination.coordinator_messages import WeightsSource
 from kdlab.cluster.deployment import Deployment
 from kdlab.cluster.wires.frames import Arrays
 from kdlab.cluster.wires.label_wire import connect
-from kdlab.cluster.wires.wire import CALL_S, within
+from kdlab.cluster.wires.wire import CALL_S
 from kdlab.config.seal import file_sha256
 from kdlab.messages import MessageError, plain, typed
 
@@ -117,7 +117,7 @@ async def _pieces_of_peer(sha256: str, address: str, port: int) -> AsyncIterator
         got, size = 0, 1
         while got < size:
             asked = peer.ask(plain(PieceRequest(sha256, got)), {})
-            reply, arrays = await within(CALL_S, asked)
+            reply, arrays = await asyncio.wait_for(asked, CALL_S)
             if "error" in reply or not len(arrays["piece"]):
                 raise ConnectionError(f"no weights from {address}: {reply}")
             size = int(arrays["size"][0])

@@ -47,10 +47,6 @@ def settle() -> None:
     dask.config.set(_SETTINGS)
 
 
-async def within(seconds: float, call: Awaitable[T]) -> T:
-    return await asyncio.wait_for(call, seconds)
-
-
 async def call_coordinator(
     remote: rpc, operation: str, deadline_s: float = CALL_S, **arguments: object
 ) -> object:
@@ -63,7 +59,7 @@ async def call_coordinator(
     """
     try:
         call: Awaitable[object] = getattr(remote, f"kdlab_{operation}")(**arguments)
-        return await within(deadline_s, call)
+        return await asyncio.wait_for(call, deadline_s)
     except AttributeError as error:  # Dask's word for an operation nobody registered
         raise ConnectionError("the scheduler is up, its coordinator not yet") from error
 
@@ -84,7 +80,7 @@ def ask(
 
     async def once() -> Any:
         async with rpc(address, timeout=wait_s, **secured(tls)) as remote:
-            return await within(wait_s, getattr(remote, operation)(**arguments))
+            return await asyncio.wait_for(getattr(remote, operation)(**arguments), wait_s)
 
     try:
         return run_isolated(once)

@@ -120,7 +120,6 @@ class InFlight:
     samples: int = 0  # out or waiting to be sent again; a hedge counts once
     resends: int = 0
     hedges: int = 0
-    late_answers: int = 0
     _usual: dict[str, int] = field(default_factory=dict)  # samples of a part, by teacher
     _with_room: _Earliest = field(default_factory=_Earliest)
     _full: _Earliest = field(default_factory=_Earliest)
@@ -232,7 +231,6 @@ class InFlight:
         outs = self.sent.get(part, [])
         mine = next((o for o in outs if (o.teacher, o.lease) == (teacher, lease)), None)
         if mine is None:
-            self.late_answers += 1
             return self.on_checked(part, teacher, lease), False
         del self.sent[part]
         self.samples -= part.size

@@ -17,13 +17,11 @@ class Stability:
     total: float = 0.0  # integral of S + I over time
     last_time: float | None = None
 
-    def on_tick(self, time: float, stored_mb: float, teachers: int) -> float:
-        """The running mean D after this look."""
+    def on_tick(self, time: float, stored_mb: float, teachers: int) -> None:
         step = 0.0 if self.last_time is None else max(0.0, time - self.last_time)
         self.last_time = time
         self.seconds += step
         self.total += step * (stored_mb + teachers)
-        return self.mean if self.seconds else stored_mb + teachers
 
     @property
     def mean(self) -> float:
