@@ -20,6 +20,7 @@ from kdlab.cluster.pool import status_of
 from kdlab.cluster.served import Served, ServedSource
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
+from kdlab.messages import part_of
 from kdlab.models.patch_net import PatchNet
 from kdlab.report.figures import Figure, Say, at, figure
 from kdlab.simulate.edl_dist import EdlDist
@@ -76,7 +77,7 @@ def from_card(name: str) -> Setting:
         case.student.samples_per_second,
         spec.batch,
         case.order or spec.order,
-        spec.as_kind(Behaviour),
+        part_of(spec, Behaviour),
     )
 
 

@@ -17,6 +17,7 @@ from kdlab.cluster.pool import PoolSpec, start_scheduler, wait_for_teacher
 from kdlab.cluster.wires.security import Files, own_files
 from kdlab.config import register
 from kdlab.errors import ClusterError
+from kdlab.messages import part_of
 from kdlab.supervision.children import Child
 
 _START_S = 600.0  # a machine may be busy; one that has ended is seen at once
@@ -42,8 +43,8 @@ class RunningEmulatedPool:
             replace(deployment, reference=()), folder, ttl_s=spec.ttl_s, tls=self.tls
         )
         try:
-            config = spec.as_kind(
-                EmulatedTeachersConfig,
+            config = EmulatedTeachersConfig(
+                **vars(part_of(spec, EmulatedTeachers)),
                 scheduler=self.address,
                 host="127.0.0.1",
                 tls=self.tls,

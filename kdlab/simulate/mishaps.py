@@ -6,7 +6,7 @@ They take the time of real ones; they come, go, become slow, hang and recover, a
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -15,7 +15,6 @@ from kdlab.config.spec import NOT_NEGATIVE, POSITIVE, SHARE, Spec
 from kdlab.papers.edl_dist.request_sizes import best_and_least, tried
 
 _COUNT, _SIZE = Range(ge=0), Range(ge=1)
-Kind = TypeVar("Kind", bound="Behaviour")
 _LATELY_S = 1.0  # who had something to do since then serves a student
 
 
@@ -73,11 +72,6 @@ class Behaviour(Spec):
         best, least = self.best_batch, self.least_batch
         if best is not None and least is not None and least > best:
             yield Fault("least_batch", f"is {least} samples and best_batch is {best}")
-
-    def as_kind(self, kind: type[Kind], **more: Any) -> Kind:
-        """What of it another kind has too, and more."""
-        own = {f.name: getattr(self, f.name) for f in fields(kind) if hasattr(self, f.name)}
-        return kind(**own | more)
 
     def sizes(self, t_t: float, batch: int) -> tuple[int, int]:
         """(best, smallest) request of a teacher of `t_t` samples/s for students of `batch`."""
