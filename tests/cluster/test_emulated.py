@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from tests_support import until
 
-from kdlab.cluster.child_configs import EmulatedStudentsConfig, EmulatedTeachersConfig
+from kdlab.cluster.child_configs import (
+    EmulatedStudentsConfig,
+    EmulatedTeachers,
+    EmulatedTeachersConfig,
+)
 from kdlab.cluster.emulated_pool import EmulatedPool
 from kdlab.cluster.reader.emulated_students import EmulatedStudent, _lost
 from kdlab.cluster.teachers import emulated_teachers
@@ -22,7 +26,7 @@ from kdlab.cluster.teachers.emulated_teachers import (
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.errors import SpecError
-from kdlab.messages import plain, typed
+from kdlab.messages import part_of, plain, typed
 from kdlab.papers.edl_dist.reader_instructions import Deliver, Fail
 from kdlab.papers.edl_dist.reader_rules import Rules
 from kdlab.simulate.clock import Clock
@@ -195,11 +199,11 @@ def test_one_trace_is_for_simulated_and_for_emulated_teachers(loop):
 
 def test_a_card_of_the_simulator_is_a_pool_of_emulated_teachers():
     spec = construct(EdlDist, compose_card("simulations/edl_dist/unlike"))
-    pool = spec.as_kind(EmulatedPool)
+    pool = EmulatedPool(**vars(part_of(spec, Behaviour)))
     assert pool.moves == spec.moves
-    told = plain(
-        pool.as_kind(EmulatedTeachersConfig, scheduler="", host="", tls=None, scratch="")
-    )  # to their process
+    how = vars(part_of(pool, EmulatedTeachers))
+    config = EmulatedTeachersConfig(**how, scheduler="", host="", tls=None, scratch="")
+    told = plain(config)  # to their process
     assert typed(EmulatedTeachersConfig, told).moves == spec.moves
 
 

@@ -38,7 +38,7 @@ class ReaderLoop(ABC):
     async def soft_labels(
         self, part: Part, teacher: str, *, check: bool
     ) -> NDArray[np.float32]:
-        """Of a part, by this teacher; raises what `Wires.soft_labels` does."""
+        """Soft labels of a part, by this teacher; raises what `Wires.soft_labels` does."""
 
     @abstractmethod
     def failed_task(self, error: BaseException) -> None:
