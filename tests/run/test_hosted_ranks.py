@@ -117,6 +117,7 @@ def test_local_models_train_on_workers(cluster, kdlab_home, elsewhere):
         "tracking.enabled=false",
         "method.compare={}",
         "method.workers=2",
+        "method.wait_for_lost=false",
         "aggregation={type: train/aggregation/ensemble, tau: 8, "
         "compression: {type: train/compression/distillation, p_iterations: 4}}",
         "train.epochs=60",
