@@ -17,9 +17,9 @@ from kdlab.cluster.coordination.coordinator import Coordinator
 from kdlab.cluster.reader.reader_wires import Wires
 from kdlab.cluster.reader.ring import Ring
 from kdlab.cluster.reader.student_reader import StudentReader
-from kdlab.cluster.teachers.emulated_teachers import EmulatedTeacher
 from kdlab.cluster.teachers.teacher import TeacherServer
 from kdlab.cluster.wires.security import NoHttp
+from kdlab.testing.emulated_teachers import EmulatedTeacher
 
 
 class Scheduler(NoHttp):

@@ -58,5 +58,5 @@ def _over(link: MachineLink, repeats: int) -> dict[Inputs, OverLink]:
         own = EmulatedTeachersConfig(
             host=FAR, tls=None, scratch=str(folder / "scratch"), **wanted
         )
-        scratch.child("cluster.teachers.emulated_teachers", own, "teachers", within=far)
+        scratch.child("testing.emulated_teachers", own, "teachers", within=far)
         return typed(dict[Inputs, OverLink], student.answer(_PATIENCE_S))

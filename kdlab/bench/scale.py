@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudentsSeen:
-    """What emulated students say of themselves (kdlab/cluster/reader/emulated_students.py).
+    """What emulated students say of themselves (kdlab/testing/emulated_students.py).
 
     Lists have a value for each of them, but for `failed`: the words of those that did.
     """
@@ -123,7 +123,7 @@ def emulated_students(
         inputs="reference",
         rules=typed(Rules, {"t_s": t_s, "lt": lt, "ut": ut, **rules}),
     )
-    child = scene.child("cluster.reader.emulated_students", config, "students")
+    child = scene.child("testing.emulated_students", config, "students")
     child.answer(60.0)
     return child
 

@@ -51,7 +51,7 @@ class RunningEmulatedPool:
                 scratch=str(folder / "scratch"),
             )
             self.host = Child(
-                "kdlab.cluster.teachers.emulated_teachers",
+                "kdlab.testing.emulated_teachers",
                 config,
                 folder / "emulated-teachers.log",
             )

@@ -15,14 +15,6 @@ from kdlab.cluster.child_configs import (
     EmulatedTeachersConfig,
 )
 from kdlab.cluster.emulated_pool import EmulatedPool
-from kdlab.cluster.reader.emulated_students import EmulatedStudent, _lost
-from kdlab.cluster.teachers import emulated_teachers
-from kdlab.cluster.teachers.emulated_teachers import (
-    RENEWALS,
-    EmulatedTeacher,
-    EmulationOrder,
-    Host,
-)
 from kdlab.config.check import construct
 from kdlab.config.load import compose_card
 from kdlab.errors import SpecError
@@ -34,6 +26,14 @@ from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
 from kdlab.simulate.mishaps import Behaviour, Move, to_be_had
 from kdlab.simulate.pool_simulation import Simulation
 from kdlab.simulate.profile import RateProfile
+from kdlab.testing import emulated_teachers
+from kdlab.testing.emulated_students import EmulatedStudent, _lost
+from kdlab.testing.emulated_teachers import (
+    RENEWALS,
+    EmulatedTeacher,
+    EmulationOrder,
+    Host,
+)
 
 TEACHERS = EmulatedTeachersConfig(
     scheduler="tcp://there:1", host="127.0.0.1", tls=None, scratch="", teachers=1, t_t=100.0

@@ -24,9 +24,9 @@ SERVED = {
 STUDENT, BLOCKWISE = {"kdlab.methods.student.rank"}, {"kdlab.methods.blockwise.rank"}
 ENSEMBLE = {"kdlab.methods.ensemble.rank"}
 SWEEP = {"kdlab.tuning.child", "kdlab.tuning.trial_worker"}
-EMULATED = {"kdlab.cluster.teachers.emulated_teachers"}
+EMULATED = {"kdlab.testing.emulated_teachers"}
 # Started by benches, or by torchrun: tests/bench and tests/run/test_run_faults.py have them.
-OTHERS = {"kdlab.cluster.reader.emulated_students", "kdlab.run.torchrun"}
+OTHERS = {"kdlab.testing.emulated_students", "kdlab.run.torchrun"}
 
 # Each Python reads this before anything else; a forked one does not.
 _WRITES = """
@@ -112,7 +112,7 @@ def test_a_sweep(began):
 
 def test_every_kind_of_process_is_started_here():
     """A module of kdlab that can be started and is missing above was forgotten."""
-    rooms = {"cluster", "methods", "run", "tracking", "tuning", "supervision"}
+    rooms = {"cluster", "methods", "run", "tracking", "tuning", "supervision", "testing"}
     mains = {
         ".".join(("kdlab", *path.relative_to(HOUSE).with_suffix("").parts))
         for path in HOUSE.rglob("*.py")
