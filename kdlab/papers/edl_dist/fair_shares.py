@@ -22,6 +22,7 @@ LeaseState = Literal["registered", "free", "assigned", "draining"]
 
 _LIFT = 1.05  # a move must raise the worst cover by 5 %, or two students swap for ever
 _CLEARLY = 1.25  # rates are guesses: so much quicker a teacher is worth a swap
+_TRIED_S = 4.0  # so long after a swap rates may be what others left behind
 _SWAPS_OF = 32  # teachers: with more, shares are even enough
 _STORED = 2048  # samples that a student can have unused, at least (hybrid_schedule.py)
 _MOST_AHEAD_S = 10.0
@@ -59,6 +60,7 @@ class Demand:
     ahead_s: float = (
         0.0  # of its need it was given more than it uses, as far as it can store
     )
+    swapped_at: float = -inf
     rests_until: float = -inf  # it lives on that, and others have its turn
     rate: float = 0.0  # samples/s of the teachers it holds
     held: dict[str, Lease] = field(default_factory=dict)
@@ -79,6 +81,9 @@ class Demand:
     @property
     def is_full(self) -> bool:
         return self.at_most is not None and len(self.held) >= self.at_most
+
+    def may_swap(self, time: float) -> bool:
+        return len(self.held) <= _SWAPS_OF and time - self.swapped_at >= _TRIED_S
 
 
 class Exchange(NamedTuple):
@@ -134,10 +139,10 @@ def lift(demands: Collection[Demand], poor: Demand, time: float) -> Exchange | N
         lifts = _worse_cover(move, poor) > poor.cover * _LIFT
         if promised or lifts or (apart and uneven):
             return move
-    few = [d for d in demands if d.cover > poor.cover and len(d.held) <= _SWAPS_OF]
     swaps = (
         Exchange(theirs, rich, own)
-        for rich in (few if len(poor.held) <= _SWAPS_OF else ())
+        for rich in (demands if poor.may_swap(time) else ())
+        if rich.cover > poor.cover and rich.may_swap(time)
         for theirs, own in product(rich.held.values(), poor.held.values())
     )
     # What is measured of teachers alike is no reason, but where it covers both.

@@ -351,6 +351,7 @@ class LeaseTable:
         self._move(exchange.theirs, poor, time)
         if exchange.own is not None:
             self._move(exchange.own, exchange.rich, time)
+            exchange.rich.swapped_at = poor.swapped_at = time
 
     def _move(self, lease: Lease, after: Demand, time: float) -> None:
         self._take(lease, "moved")
