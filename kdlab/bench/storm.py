@@ -3,7 +3,7 @@
 A process is killed each 45 s or each 15 s, from the tenth step on. The same student on two ranks,
 the same teacher, photos, batches and distance of checkpoints for all:
 
-    kdlab     the ranks train on soft labels of two served teachers; a teacher or a rank is killed
+    kdlab     the ranks train on soft labels of three served teachers; a teacher or a rank is killed
     ranks     the same, and only ranks are killed, as often as in the worst storm
     torchrun  DDP with the teacher in each rank; all begin again from the newest checkpoint
               (`--max-restarts`)
@@ -48,7 +48,7 @@ from kdlab.run import Run, load
 from kdlab.train.teacher import TeacherSpec
 
 STEPS = 3000
-BATCH = 64  # over both ranks
+BATCH = 32  # over both ranks
 _EVERY_S = (0.0, 45.0, 15.0)  # between two failures; 0 is none
 _CHECKPOINT_STEPS = 50
 _PATIENCE_S = 300.0  # to the first steps
@@ -64,7 +64,7 @@ _RUN = {
         "kept": "decoded",
         "augment": {"flip": True, "crop_padding": 4},
     },
-    "teacher_pool": {"use": "teacher_pools/local", "teachers": 2},
+    "teacher_pool": {"use": "teacher_pools/local", "teachers": 3},  # one to spare
     "aggregation": {"type": "train/aggregation/all_reduce", "batch_norm": "local"},
     "train.batch": BATCH,
     "train.epochs": 10**6,
@@ -302,7 +302,10 @@ def _agent(
     peer: StormPeer, group: int, options: tuple[str, ...], more: dict[str, str]
 ) -> "Popen[bytes]":
     """`torchrun` with a rank or two under it."""
-    launched = ("torch.distributed.run", "--standalone", "--max-restarts=1000", *options)
+    launched = (
+        *("torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
+        *("--max-restarts=1000", *options),
+    )
     environment = os.environ | more | {"OMP_NUM_THREADS": "1", "REPLICA": str(group)}
     with (Path(peer.folder) / f"agent{group}.log").open("wb") as log:
         return Popen(

@@ -21,6 +21,8 @@ from kdlab.train.result import MemberResult
 from kdlab.train.student import StudentLoop
 from kdlab.train.student_job import StudentFacts
 
+_WARM_UP_S = 0.1
+
 
 class Rank(RankProcess[GenerationOrder]):
     """A rank of a student that is trained by all-reduce."""
@@ -38,6 +40,13 @@ class Rank(RankProcess[GenerationOrder]):
         assert isinstance(self.spec.aggregation, AllReduce)
         self.aggregation = self.spec.aggregation
         self.rate: float | None = None  # t_s, measured once per process
+
+    def warm_up(self) -> None:
+        """Besides: the first steps of a process import and prepare for seconds."""
+        super().warm_up()
+        if self.spec.train.chosen_device() == "cpu":  # of GPUs the order says which
+            probe = self.setup.loop(self.member, self.folder, self.report(1))
+            probe.measure_rate(_WARM_UP_S)
 
     def generation(self, order: GenerationOrder) -> MemberResult | None:
         self.saving = False
