@@ -55,7 +55,7 @@ _PATIENCE_S = 300.0  # to the first steps
 _MOST_S = 900.0  # who needs longer is not waited for
 _CORES = 16  # so many, and all train side by side
 _TICK_MS = 5  # of a lighthouse, for steps of some milliseconds; its own default is 100
-_JOIN_MS = 10_000  # a lighthouse waits so long for all replica groups, at the start
+_JOIN_MS = 1000  # it waits so long for a replica group that lives and is late
 _RUN = {
     "compare": ["served"],
     # Every peer can keep its photos decoded in memory; so does kdlab here.

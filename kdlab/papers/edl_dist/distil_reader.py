@@ -167,8 +167,8 @@ class DistilReader:
                 self._say(TeacherLeft(teacher=teacher.name, resent=0))
             elif teacher.engine != before.engine:
                 self._say(EngineChanged(teacher=teacher.name, engine=teacher.engine))
-        if changed:
-            self._teachers_changed(time)
+        if changed:  # who serves somebody else comes back in turn
+            self._teachers_changed(time, in_turn="moved" in gone.values())
         self._say_static_share()
         return self._pump(time)
 
@@ -426,8 +426,8 @@ class DistilReader:
             self._asked = False
             self.supply.begin(time)
 
-    def _teachers_changed(self, time: float) -> None:
-        if self.absence.on_teachers(bool(self.teachers), time):
+    def _teachers_changed(self, time: float, *, in_turn: bool = False) -> None:
+        if self.absence.on_teachers(bool(self.teachers), time) and not in_turn:
             self._say(TeachersGone(unplaced=self.ledger.samples, wait_s=self.rules.wait_s))
 
     # Trust

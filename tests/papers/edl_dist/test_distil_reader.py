@@ -104,6 +104,15 @@ def test_a_teacher_that_goes_gracefully_still_answers(how):
     assert only(Keep, machine.on_answer(sent[0].part, "t", 1, 2.0))
 
 
+def test_a_teacher_that_serves_somebody_else_in_turn_is_no_alarm():
+    """Two ranks that shared two teachers were told to start one, now and then."""
+    machine = reader()
+    machine.on_teachers([teacher("t")], {}, True, 0.0)
+    assert "no_teacher" not in said(machine.on_teachers([], {"t": "moved"}, False, 1.0))
+    machine.on_teachers([teacher("t", 2)], {}, False, 2.0)
+    assert "no_teacher" in said(machine.on_teachers([], {"t": "expired"}, False, 3.0))
+
+
 def test_a_draining_teacher_gets_no_more():
     machine = reader()
     sent = only(Send, machine.on_teachers([teacher("t")], {}, True, 0.0))
