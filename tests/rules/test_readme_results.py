@@ -7,7 +7,7 @@ import pytest
 
 from kdlab.reproduce.command import kept, markdown_rows
 from kdlab.reproduce.engines_chart import engines_chart
-from kdlab.reproduce.guide_charts import pipelines, placing, rivals
+from kdlab.reproduce.guide_charts import pipelines, placing, rivals, storm
 from kdlab.reproduce.headline import headline
 
 ROOT = Path(__file__).parents[2]
@@ -55,3 +55,8 @@ def test_the_chart_of_rivals_is_that_of_their_card():
 def test_the_drawing_of_parts_is_that_of_the_simulation():
     """To draw it again: as above."""
     assert (ROOT / "docs/pictures/placing.svg").read_text() == placing()
+
+
+def test_the_chart_of_the_storm_is_that_of_its_card():
+    """To draw it again: as above."""
+    assert (ROOT / "docs/pictures/storm.svg").read_text() == storm()
