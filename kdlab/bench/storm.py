@@ -36,6 +36,7 @@ from safetensors.torch import save_file
 
 from kdlab.bench.apart import runs_apart
 from kdlab.bench.faults import lineage_of
+from kdlab.bench.parts import check_parts
 from kdlab.bench.storm_peer import FIRST, StormPeer, pid_file, steps_file
 from kdlab.bench.waiting import until
 from kdlab.errors import BadInput, RunFailed
@@ -101,10 +102,7 @@ def measure(
         "torchrun": _torchrun,
         "torchft": _torchft,
     }
-    if unknown := set(only) - set(ways):
-        raise BadInput(
-            f"bench storm has no part {sorted(unknown)[0]}; it has {list(ways)}."
-        )
+    check_parts("storm", ways, only)
     if find_spec("torchft") is None and (not only or "torchft" in only):
         raise BadInput(
             "bench storm compares with torchft, which is not installed: pip install "
