@@ -15,7 +15,7 @@ def facts(name="a", pid=1, **other):
 
 def teacher(name, state="free", t_t=100.0, pid=1):
     told = None if state == "registered" else facts(name, pid)
-    return TeacherStatus(f"tcp://{name}", state, None, t_t, 0.0, told)
+    return TeacherStatus(f"tcp://{name}", state, {}, t_t, 0.0, told)
 
 
 def status(*teachers, missing=0.0):

@@ -125,7 +125,7 @@ class WireSettings:
         on average at temperature 1, in two or three bytes each (needs check_share: 0).
     at_most: teachers this student may hold; null is no limit.
     priority, floor: where several runs share a pool that falls short: its share in
-        proportion, and teachers that are not taken away for others.
+        proportion, and as much as so many teachers do, which is not taken away for others.
     """
 
     inputs: Inputs = "reference"
@@ -133,7 +133,7 @@ class WireSettings:
     top_k: Annotated[int, Range(ge=1)] = 10
     at_most: Annotated[int, Range(ge=1)] | None = None
     priority: Annotated[float, POSITIVE] = 1.0
-    floor: Annotated[int, Range(ge=0)] = 1
+    floor: Annotated[int, Range(ge=0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)

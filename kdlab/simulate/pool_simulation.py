@@ -17,10 +17,12 @@ from kdlab.papers.edl_dist.reader_instructions import (
     Deliver,
     GiveBack,
     Instructions,
+    Need,
     Release,
     Send,
 )
 from kdlab.papers.edl_dist.reader_rules import Rules, Teacher
+from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 from kdlab.simulate.clock import Clock
 from kdlab.simulate.edl_dist import EdlDist, Fleet, PoolCase
 from kdlab.simulate.mishaps import Mishaps, TimedTeacher, to_be_had
@@ -191,7 +193,8 @@ class Simulation(Mishaps[SimulatedTeacher]):
         given = []
         for le in delta.held:
             best, least = self.teachers[le.teacher].sizes
-            given.append(Teacher(le.teacher, le.epoch, le.t_t, best, min_batch=least))
+            info = TeacherInfo(best_batch=best, min_batch=least)
+            given.append(Teacher.of(le, info))
         told = student.reader.on_teachers(given, delta.gone, delta.full, self.clock.now)
         self._do(student, told)
 
@@ -219,6 +222,9 @@ class Simulation(Mishaps[SimulatedTeacher]):
                 case AskTeacher(need):
                     student.asked.append(now)
                     self.table.on_extra(student.name, now, need)  # or it searches on
+                    self._send_to_all()
+                case Need(need):
+                    self.table.on_need(student.name, need, now)
                     self._send_to_all()
                 case Release(address, epoch, need):
                     student.released.append(now)

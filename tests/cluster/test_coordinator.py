@@ -33,7 +33,7 @@ from kdlab.cluster.reader.reader_messages import TO_COORDINATOR
 from kdlab.cluster.wires.security import Tls, of_all_roles
 from kdlab.cluster.wires.wire import ask, check_address, run_isolated
 from kdlab.errors import SchedulerUnreachable
-from kdlab.papers.edl_dist.fair_shares import Lease
+from kdlab.papers.edl_dist.fair_shares import Share, SharedTeacher
 from kdlab.papers.edl_dist.reader_instructions import Complain
 from kdlab.testing import replay
 
@@ -345,7 +345,8 @@ FACTS = {
 
 
 def leased(address, epoch):
-    return Lease(address, "free", 0.0, 6.0, epoch=epoch)
+    shares = {"s": Share(epoch, 1.0)}
+    return SharedTeacher(address, "assigned", 0.0, 6.0, shares=shares)
 
 
 def test_leases_in_a_file_come_back_and_a_damaged_one_is_left_aside(tmp_path):

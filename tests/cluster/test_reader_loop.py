@@ -14,6 +14,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
     Check,
     EndCheck,
     GiveBack,
+    Need,
     Release,
     Say,
     Send,
@@ -137,6 +138,10 @@ def test_what_a_coordinator_that_is_away_did_not_hear_is_asked_again():
         raise OSError("the scheduler is gone")
 
     loop = Loop(coordinator=away)
-    heard = loop.live(AskTeacher(5.0), Release("a", 7, 1.0), GiveBack("b", 8, 0.0))
-    assert heard == [("on_ask_failed", {}), ("on_release_failed", "a", {})]
+    told = (AskTeacher(5.0), Need(4.0), Release("a", 7, 1.0), GiveBack("b", 8, 0.0))
+    assert loop.live(*told) == [
+        ("on_ask_failed", {}),
+        ("on_need_failed", {}),
+        ("on_release_failed", "a", {}),
+    ]
     assert loop.failures == []

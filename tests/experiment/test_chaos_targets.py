@@ -20,7 +20,7 @@ def teacher(name, pid, address="tls://127.0.0.1:5", device="cpu"):
         name=name, pid=pid, device=device, threads=1, best_batch=8, by_reference=True,
         wire_port=6,
     )  # fmt: skip
-    return TeacherStatus(address, "free", None, 10.0, 0.1, facts)
+    return TeacherStatus(address, "free", {}, 10.0, 0.1, facts)
 
 
 def pool_of(*teachers):
@@ -28,7 +28,7 @@ def pool_of(*teachers):
 
 
 def test_only_processes_of_this_machine_have_a_pid_that_means_something():
-    coming = TeacherStatus("tls://127.0.0.1:9", "registered", None, 0.0, 0.1)
+    coming = TeacherStatus("tls://127.0.0.1:9", "registered", {}, 0.0, 0.1)
     status = pool_of(
         teacher("a", 11),
         teacher("elsewhere", 12, address="tls://10.0.0.7:5"),

@@ -89,7 +89,7 @@ def shown():
         expired=0,
         renewals=0,
         students={"s": StudentStatus(1.0, 1.0, False)},
-        teachers=(TeacherStatus("a", "free", None, 1.0, 0.1, facts),),
+        teachers=(TeacherStatus("a", "free", {}, 1.0, 0.1, facts),),
     )
     families = PoolMetrics(lambda: status).collect()
     return {sample.name for family in families for sample in family.samples}

@@ -91,8 +91,8 @@ def test_nobody_is_faster_than_its_teachers_together():
     assert outcome.samples_per_second >= 42.5 * 0.97
 
 
-def test_students_in_step_go_at_the_pace_of_the_slowest():
-    """Three teachers for two students: one student has half of the other's rate."""
+def test_students_in_step_share_teachers_that_do_not_divide_evenly():
+    """Three teachers for two students: in turns, or with two for one, both went at 100."""
     one = PoolCase(
         name="x", student=RateProfile(samples_per_second=100.0),
         teacher=RateProfile(samples_per_second=50.0), teachers=3, students=2, batch=16, steps=200,
@@ -100,7 +100,7 @@ def test_students_in_step_go_at_the_pace_of_the_slowest():
     apart = Simulation(EdlDist(cases=(one,)), one).run()
     together = Simulation(EdlDist(cases=(one,), in_step=True), one).run()
     assert apart.samples_per_second == pytest.approx(150, rel=0.03)
-    assert together.samples_per_second == pytest.approx(100, rel=0.03)
+    assert together.samples_per_second == pytest.approx(150, rel=0.03)
 
 
 def test_links_bound_what_teachers_can_give():
@@ -195,8 +195,10 @@ def test_no_random_pool_stalls_oscillates_or_starves(seed):
         assert found.samples_per_second <= 1.03 * min(demand, capacity)
     assert found.samples_per_second >= 0.9 * min(demand, capacity), found
     assert found.released_in_vain == 0, found
-    # Whole teachers, and one that covers the rest.
-    assert found.held_over_needed <= 1.15 + 1.2 * rate / min(demand, capacity), found
+    # Whole teachers, and one that covers the rest; a quarter more while one that starved
+    # rebuilds what it has stored.
+    most = 1.15 if found.asked == 0 else 1.3
+    assert found.held_over_needed <= most + 1.2 * rate / min(demand, capacity), found
 
 
 def unlike_pool(seed):

@@ -54,6 +54,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
     AskTeacher,
     Complain,
     GiveBack,
+    Need,
     Release,
 )
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
@@ -314,9 +315,6 @@ class Coordinator(SchedulerPlugin):
         for teacher in self.leases.expired(now):
             self.expired += 1
             self._lost(teacher, expired=True)
-        if self.leases.someone_starves():
-            self.leases.on_turn(now)
-            self._changed()
         for student, seen in list(self.students_seen.items()):
             if now - seen > STUDENT_SILENT_S:
                 self.student_gone(student)
@@ -329,12 +327,11 @@ class Coordinator(SchedulerPlugin):
         t_s: float,
         at_most: int | None,
         priority: float = 1.0,
-        floor: int = 1,
+        floor: int = 0,
     ) -> None:
         now = self.students_seen[student] = time.monotonic()
-        how = (at_most, priority, floor)
-        self.leases.on_demand(student, _number(t_s), now, *how)
-        self.store.put(STUDENTS, student, StudentRow(student, t_s, now, *how))
+        self.leases.on_demand(student, _number(t_s), now, at_most, priority, floor)
+        self.store.put(STUDENTS, student, StudentRow.of(self.leases.demands[student]))
         self._changed()
 
     async def tell(self, student: str, instruction: Mapping[str, object]) -> bool:
@@ -343,6 +340,9 @@ class Coordinator(SchedulerPlugin):
         match TO_COORDINATOR.typed(instruction):
             case AskTeacher(need):
                 got = table.on_extra(student, now, _number(need))
+            case Need(need) if student in table.demands:
+                table.on_need(student, _number(need), now)
+                self.store.put(STUDENTS, student, StudentRow.of(table.demands[student]))
             case Release(teacher, lease, need):
                 table.on_release(student, teacher, lease, _number(need), now)
             case GiveBack(teacher, lease):  # a request failed: it may come again

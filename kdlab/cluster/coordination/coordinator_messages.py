@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kdlab.messages import plain, told
-from kdlab.papers.edl_dist.fair_shares import Lease, LeaseState
+from kdlab.papers.edl_dist.fair_shares import Lease, LeaseState, SharedTeacher
 from kdlab.papers.edl_dist.leases import Change
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
@@ -86,15 +86,16 @@ class TeacherStatus:
 
     address: str
     state: LeaseState
-    student: str | None
+    shares: Mapping[str, float]  # by student: the part of it that is theirs, up to 1
     t_t: float
     silent_s: float
     facts: TeacherInfo | None = None
 
     @classmethod
-    def of(cls, lease: Lease, now: float) -> "TeacherStatus":
-        silent_s, info = now - lease.renewed_at, lease.info
-        return cls(lease.teacher, lease.state, lease.student, lease.t_t, silent_s, info)
+    def of(cls, row: SharedTeacher, now: float) -> "TeacherStatus":
+        shares = {student: share.part for student, share in row.shares.items()}
+        silent_s = now - row.renewed_at
+        return cls(row.teacher, row.state, shares, row.t_t, silent_s, row.info)
 
     def said(self) -> dict[str, object]:
         own: dict[str, object] = plain(self)

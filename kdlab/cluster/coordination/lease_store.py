@@ -28,7 +28,7 @@ from kdlab.config import credentials
 from kdlab.config.home import write_whole
 from kdlab.errors import BadInput, Fault
 from kdlab.messages import MessageError, plain, typed
-from kdlab.papers.edl_dist.fair_shares import Lease
+from kdlab.papers.edl_dist.fair_shares import Demand, SharedTeacher
 
 TEACHERS, STUDENTS, POOL = "teacher", "student", "pool"  # kinds of rows
 THE_POOL = "facts"  # name of the row of the pool
@@ -45,7 +45,11 @@ class StudentRow:
     since: float
     at_most: int | None = None
     priority: float = 1.0
-    floor: int = 1
+    floor: int = 0
+
+    @classmethod
+    def of(cls, d: Demand) -> "StudentRow":
+        return cls(d.student, d.need, d.since, d.at_most, d.priority, d.floor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,7 @@ class PoolRow:
 class KeptRows:
     """All that a store has: rows by address, rows by name, and one of the pool."""
 
-    teachers: Mapping[str, Lease] = field(default_factory=dict)
+    teachers: Mapping[str, SharedTeacher] = field(default_factory=dict)
     students: Mapping[str, StudentRow] = field(default_factory=dict)
     pool: PoolRow | None = None
 
@@ -72,7 +76,7 @@ def _read(rows: Mapping[str, object]) -> KeptRows:
         MessageError, KeyError: something else stands there.
     """
     return KeptRows(
-        typed(dict[str, Lease], rows[TEACHERS]),
+        typed(dict[str, SharedTeacher], rows[TEACHERS]),
         typed(dict[str, StudentRow], rows[STUDENTS]),
         typed(dict[str, PoolRow], rows[POOL]).get(THE_POOL),
     )

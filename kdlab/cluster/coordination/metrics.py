@@ -109,7 +109,8 @@ class PoolMetrics:
             family = kind(f"kdlab_teacher_{name}", what, labels=["teacher", "student"])
             for teacher in status.teachers:
                 who = _said(teacher).name or teacher.address
-                family.add_metric([who, teacher.student or ""], number(teacher))
+                whose = ", ".join(sorted(teacher.shares))
+                family.add_metric([who, whose], number(teacher))
             yield family
         for name, what, needed in _OF_A_STUDENT:
             family = GaugeMetricFamily(f"kdlab_student_{name}", what, labels=["student"])

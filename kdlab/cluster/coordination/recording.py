@@ -32,6 +32,8 @@ _KINDS: dict[str, type] = {
         teacher_info.TeacherInfo,
         leases.Delta,
         fair_shares.Lease,
+        fair_shares.Share,
+        fair_shares.SharedTeacher,
         fair_shares.Demand,
     )
 }

@@ -61,7 +61,9 @@ class ReaderLoop(ABC):
                 self.spawn(self._ask(part, teacher, lease, check=True))
             case tell.EndCheck(part):
                 self.compared.pop(part, None)
-            case tell.AskTeacher() | tell.Release() | tell.GiveBack() | tell.Complain():
+            case tell.AskTeacher() | tell.Need() | tell.Release():
+                self.spawn(self._tell_coordinator(instruction))
+            case tell.GiveBack() | tell.Complain():
                 self.spawn(self._tell_coordinator(instruction))
 
     async def _tell_coordinator(self, instruction: tell.ToCoordinator) -> None:
@@ -74,6 +76,8 @@ class ReaderLoop(ABC):
             match instruction:
                 case tell.AskTeacher():
                     self.machine.on_ask_failed()
+                case tell.Need():
+                    self.machine.on_need_failed()
                 case tell.Release(teacher):
                     self.machine.on_release_failed(teacher)
         else:
@@ -117,10 +121,12 @@ class ReaderLoop(ABC):
         figures: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         """Follow the coordinator's changes; `away` and `back` say whether it answers."""
-        async for given, gone, full in self.wires.news(away, figures):
+        async for news in self.wires.news(away, figures):
             back()
-            self.machine.on_announced()
-            self.do(self.machine.on_teachers(given, gone, full, time.monotonic()))
+            if news.announced or not self.machine.announced:
+                self.machine.on_announced()
+            told = (news.given, news.gone, news.full)
+            self.do(self.machine.on_teachers(*told, time.monotonic()))
 
     async def look(self) -> None:
         while True:

@@ -8,12 +8,13 @@ from kdlab.papers.edl_dist.reader_instructions import (
     Complain,
     Fail,
     GiveBack,
+    Need,
     Release,
     ToCoordinator,
 )
 
 # What the coordinator is told of a student's teachers
-TO_COORDINATOR: Kinds[ToCoordinator] = Kinds(AskTeacher, Release, GiveBack, Complain)
+TO_COORDINATOR: Kinds[ToCoordinator] = Kinds(AskTeacher, Need, Release, GiveBack, Complain)
 
 # What the reader is told
 

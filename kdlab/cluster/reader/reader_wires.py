@@ -40,6 +40,7 @@ class News(NamedTuple):
     given: list[Teacher]
     gone: dict[str, Change]
     full: bool
+    announced: bool = False  # the student's demand was said anew
 
 
 WAITS = (*Took._fields, "wire_s")
@@ -95,7 +96,7 @@ class Wires:
                 changes = typed(PoolChanges, news)
                 if not changes.known:
                     await self.coordinator("demand", t_s=c.rules.t_s, **how)
-                    yield News([], {}, full=False)
+                    yield News([], {}, full=False, announced=True)
                     continue
             except (OSError, TimeoutError) as error:
                 away(brief(error))

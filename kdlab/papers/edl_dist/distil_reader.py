@@ -9,6 +9,7 @@ It puts together
     hybrid_schedule   Algorithm 1: send, hold, one teacher more or less
     placing           which teacher gets which part
     supply            demand, latency, starvation: do the teachers suffice?
+    needs             what its teachers must do, and what was told of that
     batches           each batch from fresh to handed over
     in_flight         section 3.4: every sample exactly once; whose turn it is
     patience          what is known of each teacher: rate, deadlines, quarantine
@@ -46,6 +47,7 @@ from kdlab.papers.edl_dist.hybrid_schedule import (
 )
 from kdlab.papers.edl_dist.in_flight import InFlight, Part, Sent, Speed
 from kdlab.papers.edl_dist.leases import Change
+from kdlab.papers.edl_dist.needs import Needs
 from kdlab.papers.edl_dist.patience import Patience
 from kdlab.papers.edl_dist.placing import Placing
 from kdlab.papers.edl_dist.provenance import Provenance, TrainedOn
@@ -56,8 +58,6 @@ from kdlab.papers.edl_dist.stability import Stability
 from kdlab.papers.edl_dist.supply import Short, Supply
 
 _REPORT_AGAIN_S = 60.0  # between two notices of thresholds that hold the student up
-_MORE = 1.05  # times the need that was asked for: the coordinator cannot know
-_SLOWER = 4.0  # at most, than they say: one that hangs is replaced by those that answer
 _RELEASED_AT_ONCE = 0.5  # of what is spare: the rest after the next look
 _GRACEFUL: tuple[Change, ...] = ("left", "released", "moved")  # its answers still come
 
@@ -106,13 +106,13 @@ class DistilReader:
         self.unusable: dict[str, int] = {}  # address -> lease given up on, until it is gone
         self.releasing: set[str] = set()
         self.provenance = Provenance()
+        self.needs = Needs(self.supply, self.ledger, self.teachers, rules.t_s)
         self.placing = Placing(self.ledger, self.batches, self.supply, self._begins_next)
         needed, said = self.placing.needed_in_s, self._said
         self.hedging = Hedging(
             self.ledger, self.patience, rules.hedge, time, needed_in_s=needed, said=said
         )
         self._limit_reported_at = float("-inf")  # when limits were said to hold it up
-        self._asked_need = 0.0  # samples/s, when teachers were asked for or released
         self._asked = False  # for a teacher that has not come yet
         self._wants = False  # at the last look: the student starved for want of teachers
         self._spare: list[Teacher] = []  # at the last look: those the others can replace
@@ -131,7 +131,7 @@ class DistilReader:
 
     def on_announced(self) -> None:
         """The coordinator has the demand: line 1 of Algorithm 1 is under way."""
-        self.announced = True
+        self.announced, self.needs.told = True, self.rules.t_s
 
     def on_teachers(
         self,
@@ -167,8 +167,8 @@ class DistilReader:
                 self._say(TeacherLeft(teacher=teacher.name, resent=0))
             elif teacher.engine != before.engine:
                 self._say(EngineChanged(teacher=teacher.name, engine=teacher.engine))
-        if changed:  # who serves somebody else comes back in turn
-            self._teachers_changed(time, in_turn="moved" in gone.values())
+        if changed:
+            self._teachers_changed(time)
         self._say_static_share()
         return self._pump(time)
 
@@ -209,7 +209,7 @@ class DistilReader:
         if sent is not None:
             facts = self.teachers.get(teacher)
             if facts is not None:
-                self.patience.on_answer(teacher, part.size, sent, facts.t_t, time)
+                self.patience.on_answer(teacher, part.size, sent, facts.whole_t_t, time)
                 self._learn(facts)
 
     def on_compared(
@@ -293,11 +293,15 @@ class DistilReader:
         """The coordinator could not be asked; the next look may ask again."""
         self.schedule = on_request_failed(self.schedule)
 
+    def on_need_failed(self) -> None:
+        self.announced = False  # until the coordinator answers
+
     def on_release_failed(self, teacher: str) -> None:
         self.releasing.discard(teacher)
 
     def on_tick(self, time: float) -> Instructions:
         """The monitoring task (Algorithm 1, line 3), every 50 ms or so."""
+        self.ledger.on_tick(time)
         speeds = self.ledger.teachers.values()
         self.supply.on_capacity(sum(speed.rate for speed in speeds), time)
         if not self.slots_taken and self.work_is_open():
@@ -313,8 +317,11 @@ class DistilReader:
         short = self.supply.short_of(time)
         self._check_limits(short, time)
         self.room_max = max(self.room_max, self.schedule.room(self.level()))
-        lacks = self.supply.lacks_rate(time) and self._need() > _MORE * self._asked_need
-        self._wants = not self.supply.paused and (short == "teachers" or lacks)
+        lacks = self.needs.lacks(time) or short == "teachers"
+        self._wants = lacks and not self.supply.paused
+        guards = self.announced and self.rules.policy == "guarded"
+        if guards and self.needs.has_fallen(time):
+            self._instructions.append(tell.Need(self.needs.tell(asked=False)))
         self._spare = self._not_needed(time)
         return self._pump(time)
 
@@ -352,7 +359,7 @@ class DistilReader:
 
     def _said(self, teacher: str) -> float | None:
         facts = self.teachers.get(teacher)
-        return None if facts is None else facts.t_t
+        return None if facts is None else facts.whole_t_t
 
     # What time brings
 
@@ -411,11 +418,12 @@ class DistilReader:
             return
         address, known = teacher.address, self.patience
         speed = Speed(
-            rate=known.rate(address, teacher.t_t),
+            rate=min(known.rate(address, teacher.whole_t_t), teacher.pace),
             least=teacher.min_batch,
             most=min(teacher.best_batch, self.schedule.batch),  # no part is larger
             way_s=known.way_s(address),
             ahead_s=known.ahead_s(address),
+            pace=teacher.pace,
         )
         self.ledger.on_speed(address, speed)
 
@@ -426,8 +434,8 @@ class DistilReader:
             self._asked = False
             self.supply.begin(time)
 
-    def _teachers_changed(self, time: float, *, in_turn: bool = False) -> None:
-        if self.absence.on_teachers(bool(self.teachers), time) and not in_turn:
+    def _teachers_changed(self, time: float) -> None:
+        if self.absence.on_teachers(bool(self.teachers), time):
             self._say(TeachersGone(unplaced=self.ledger.samples, wait_s=self.rules.wait_s))
 
     # Trust
@@ -505,13 +513,12 @@ class DistilReader:
             if self.announced:
                 self._asked = True
                 self.supply.begin(time)
-                paper = self.rules.policy == "paper"
-                self._asked_need = 0.0 if paper else self._need()
-                self._instructions.append(tell.AskTeacher(self._asked_need))
+                need = 0.0 if self.rules.policy == "paper" else self.needs.tell(asked=True)
+                self._instructions.append(tell.AskTeacher(need))
             else:  # line 1 comes first
                 self.schedule = on_request_failed(self.schedule)
         if "release_teacher" in instructions:
-            need = self._asked_need = self._need()
+            need = self.needs.tell(asked=True)
             for teacher in self._spare:
                 self.releasing.add(teacher.address)
                 self._instructions.append(
@@ -520,13 +527,6 @@ class DistilReader:
             self.supply.begin(time)
         self._wants, self._spare = False, []
         # send_inputs and hold_inputs are states of the schedule, read by _send
-
-    def _need(self) -> float:
-        """Samples/s to be covered, in the rates that teachers say of themselves."""
-        said = sum(t.t_t for t in self.teachers.values() if not t.draining)
-        seen = sum(speed.rate for speed in self.ledger.teachers.values())
-        slower = min(_SLOWER, said / seen) if said > 0 and seen > 0 else 1.0
-        return self.supply.enough() * slower
 
     def _deliver(self) -> None:
         while self.slots_taken < self.rules.slots:

@@ -1,18 +1,17 @@
-"""Who shares the teachers how: fair shares now, and turns where they do not divide evenly.
+"""Who shares the teachers how, where they fall short or do not divide evenly.
 
 Beyond the paper, which has several students and no word on who comes first. Fair in the
-max-min sense: a teacher moves from a better covered student to the worst, or two change
-places, where that clearly lifts the worst. Teachers are whole, though: three of them make
-no four equal shares. So whoever was given more than it uses, and has that stored, lends
-what it can spare for as long as its store lasts; and where somebody has nothing at all,
-those that were given most give way in turn.
+max-min sense: whoever is covered least gets from whoever is covered most, until both are
+covered alike. A teacher may serve several students at once, each with a share of its rate:
+three teachers make four equal shares, and one quick one serves two students beside slow ones.
+Whole teachers move where that does it, since each student that a teacher has is one more that
+asks it for small parts.
 
 Pure functions of the rows; the table (leases.py) carries out what they say.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from itertools import product
 from math import inf
 from typing import Literal, NamedTuple
 
@@ -20,28 +19,61 @@ from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
 LeaseState = Literal["registered", "free", "assigned", "draining"]
 
-_LIFT = 1.05  # a move must raise the worst cover by 5 %, or two students swap for ever
-_CLEARLY = 1.25  # rates are guesses: so much quicker a teacher is worth a swap
-_TRIED_S = 4.0  # so long after a swap rates may be what others left behind
-_SWAPS_OF = 32  # teachers: with more, shares are even enough
-_STORED = 2048  # samples that a student can have unused, at least (hybrid_schedule.py)
-_MOST_AHEAD_S = 10.0
-_MISSES = 0.1  # so much less than what one gains by a turn counts what the other misses
-_MOST_COVER = 1.5  # counts as given: more is no use
-_UNEVEN_S = 0.5  # of cover: by so much students differ before they take turns
+CRUMB = 0.02  # of a teacher: no share is smaller
+_WORTH = 0.025  # of a need: less is no reason to change anything
+_CLEARLY = 1.25  # rates are guesses: for so much a student gets one teacher more
+_LEFT = 0.1  # of what it has, whoever is promised nothing keeps at least
 
 
 @dataclass(slots=True)
+class Share:
+    """What a student has of a teacher."""
+
+    epoch: int  # of the lease
+    part: float  # of the teacher's rate, from CRUMB to 1
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
+    """A teacher as its student sees it: with the rate that is the student's."""
+
+    teacher: str  # address
+    epoch: int
+    t_t: float  # samples/s: the student's share
+    state: LeaseState
+    share: float = 1.0  # of the teacher
+    info: TeacherInfo | None = None
+
+
+@dataclass(slots=True)
+class SharedTeacher:
+    """A teacher in the coordinator's table."""
+
     teacher: str  # address
     state: LeaseState
     renewed_at: float
     ttl_s: float
     t_t: float = 0.0  # samples/s, measured by the teacher itself
-    epoch: int = 0
-    student: str | None = None
-    assigned_at: float = 0.0
+    shares: dict[str, Share] = field(default_factory=dict)  # by student
     info: TeacherInfo | None = None  # what it says of itself, once it is ready
+
+    @property
+    def rest(self) -> float:
+        """The part of it that is nobody's."""
+        left = 1.0 - sum(share.part for share in self.shares.values())
+        return left if left >= CRUMB else 0.0
+
+    def lease(self, student: str) -> Lease:
+        """What the student is told of it."""
+        share = self.shares[student]
+        part = share.part if share.part < 1 - CRUMB else 1.0
+        rate = part * self.t_t
+        return Lease(self.teacher, share.epoch, rate, self.state, part, self.info)
+
+    def rate_of(self, student: str) -> float:
+        """Samples/s that are this student's."""
+        share = self.shares.get(student)
+        return 0.0 if share is None else share.part * self.t_t
 
 
 @dataclass(slots=True)
@@ -53,170 +85,121 @@ class Demand:
     at_most: int | None = None
     since: float = 0.0  # searching since
     priority: float = 1.0  # a share of teachers in proportion, when they fall short
-    floor: int = 1  # teachers that are not moved away for others
+    floor: int = 0  # as much as so many teachers do is not taken away for others
     need: float = 0.0  # samples/s, as it said last
     asked_at: float = -inf  # for one more
-    given: float = 0.0  # its cover over the time in which others had no teacher, in seconds
-    ahead_s: float = (
-        0.0  # of its need it was given more than it uses, as far as it can store
-    )
-    swapped_at: float = -inf
-    rests_until: float = -inf  # it lives on that, and others have its turn
     rate: float = 0.0  # samples/s of the teachers it holds
-    held: dict[str, Lease] = field(default_factory=dict)
+    held: dict[str, SharedTeacher] = field(default_factory=dict)
+
+    @property
+    def weight(self) -> float:
+        """The need by priority: students covered alike have teachers in proportion to it."""
+        return self.need * self.priority
 
     @property
     def cover(self) -> float:
         """Share of the need that is covered, by priority."""
-        return self.cover_with(self.rate)
-
-    def cover_with(self, rate: float) -> float:
-        needs = self.t_s * self.priority
-        return rate / needs if needs > 0 else inf
+        return self.rate / self.weight if self.weight > 0 else inf
 
     @property
-    def searching(self) -> bool:
-        return not self.is_full and self.t_s - self.rate > 1e-9 * self.t_s
+    def is_short(self) -> bool:
+        return self.t_s - self.rate > 1e-9 * self.t_s
 
     @property
     def is_full(self) -> bool:
+        """Whether it may not hold any teacher more; its shares may still grow."""
         return self.at_most is not None and len(self.held) >= self.at_most
 
-    def may_swap(self, time: float) -> bool:
-        return len(self.held) <= _SWAPS_OF and time - self.swapped_at >= _TRIED_S
+    @property
+    def lacks(self) -> float:
+        """Samples/s that it needs and does not have."""
+        return self.need - self.rate
+
+    @property
+    def searching(self) -> bool:
+        return self.is_short and not self.is_full
+
+    @property
+    def teachers(self) -> float:
+        """Whole ones that its shares add up to."""
+        return sum(row.shares[self.student].part for row in self.held.values())
+
+    def may_hold(self, row: SharedTeacher) -> bool:
+        return not self.is_full or row.teacher in self.held
 
 
-class Exchange(NamedTuple):
-    """A lease for the poor one, and perhaps one of its own instead."""
+class Grant(NamedTuple):
+    """So much of a teacher from one student to another."""
 
-    theirs: Lease
+    row: SharedTeacher
     rich: Demand
-    own: Lease | None
-
-    @property
-    def more(self) -> float:
-        """Samples/s that the poor one has more by it."""
-        return self.theirs.t_t - (self.own.t_t if self.own is not None else 0.0)
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether what it brings is no error of measurement."""
-        return self.theirs.t_t > _CLEARLY * (self.own.t_t if self.own is not None else 0.0)
+    part: float
 
 
-def poorest(demands: Collection[Demand], time: float) -> list[Demand]:
-    """Who comes next: first whoever has less than its floor, then the least covered.
-
-    Whoever rests comes last: what nobody else wants is for it.
-    """
-    searching = [d for d in demands if d.searching]
-    promised = [d for d in searching if len(d.held) < d.floor]
-    groups = [group for group in (promised, searching) if group]
-    return [
-        min(g, key=lambda d: (d.rests_until > time, d.cover, d.since, d.student))
-        for g in groups
-    ]
-
-
-def lift(demands: Collection[Demand], poor: Demand, time: float) -> Exchange | None:
-    """What a better covered student has that is better used here."""
-    if poor.rests_until > time:
-        return None
-    promised = 1 <= len(poor.held) < poor.floor
-    for rich in sorted(demands, key=lambda d: -d.cover):
-        if rich is poor or (rich.cover <= poor.cover and not promised):
-            continue
-        kept = max(1, rich.floor) if poor.held else 1  # a first one comes before floors
-        if len(rich.held) <= kept:
-            continue
-        lease = min(rich.held.values(), key=lambda le: (le.t_t, le.teacher))
-        move = Exchange(lease, rich, None)
-        # Of many small ones a single one lifts little: until both are covered alike.
-        apart = rich.cover > poor.cover * _LIFT
-        uneven = rich.cover_with(rich.rate - move.more) >= poor.cover_with(
-            poor.rate + move.more
-        )
-        lifts = _worse_cover(move, poor) > poor.cover * _LIFT
-        if promised or lifts or (apart and uneven):
-            return move
-    swaps = (
-        Exchange(theirs, rich, own)
-        for rich in (demands if poor.may_swap(time) else ())
-        if rich.cover > poor.cover and rich.may_swap(time)
-        for theirs, own in product(rich.held.values(), poor.held.values())
+def poorest(demands: Collection[Demand]) -> list[Demand]:
+    """Who comes next: first whoever has less than its floor, then the least covered."""
+    short = sorted(
+        (d for d in demands if d.is_short), key=lambda d: (d.cover, d.since, d.student)
     )
-    # What is measured of teachers alike is no reason, but where it covers both.
-    good = (s for s in swaps if s.is_clear or _worse_cover(s, poor) * _LIFT >= 1)
-    best = max(good, key=lambda swap: _worse_cover(swap, poor), default=None)
-    if best is None or _worse_cover(best, poor) <= poor.cover * _LIFT:
+    promised = [d for d in short if d.floor and d.teachers < d.floor - CRUMB]
+    return [*promised, *(d for d in short if d not in promised)]
+
+
+def lift(demands: Collection[Demand], poor: Demand) -> Grant | None:
+    """What a better covered student has that is better used here."""
+    if poor.lacks <= 1e-9 * poor.need:
         return None
-    return best
-
-
-def _worse_cover(exchange: Exchange, poor: Demand) -> float:
-    rich, more = exchange.rich, exchange.more
-    return min(rich.cover_with(rich.rate - more), poor.cover_with(poor.rate + more))
-
-
-def pass_time(demands: Collection[Demand], seconds: float) -> None:
-    """What each was given meanwhile, and has stored."""
-    for demand in demands:
-        demand.given += seconds * min(demand.cover, _MOST_COVER)
-        ahead_s = demand.ahead_s + seconds * (demand.rate / max(demand.t_s, 1e-9) - 1)
-        demand.ahead_s = max(0.0, min(ahead_s, _stored_s(demand)))
-    least = min((demand.given for demand in demands), default=0.0)
-    for demand in demands:  # what it could not store was no use to it
-        demand.given = min(demand.given, least + 2 * _UNEVEN_S + _stored_s(demand))
-
-
-def _stored_s(demand: Demand) -> float:
-    return min(_MOST_AHEAD_S, _STORED / max(demand.t_s, 1e-9))
-
-
-def turn(
-    demands: Collection[Demand], turn_s: float, time: float
-) -> tuple[Demand, Exchange] | None:
-    """Whose turn it is, and by what; leases are held for `turn_s` at least."""
-    poor_first = sorted(demands, key=lambda d: (d.given, d.since, d.student))
-    ahead_first = sorted(poor_first, key=lambda d: -d.ahead_s)
-    for poor in poor_first:
-        if not poor.searching or poor.rests_until > time:
+    for rich in sorted(demands, key=lambda d: d.lacks / d.need if d.need else -inf):
+        if rich is poor or not rich.rate:
             continue
-        for rich in ahead_first:
-            fair = not poor.held and rich.given - poor.given > _UNEVEN_S
-            if rich is poor or not (fair or rich.ahead_s >= turn_s):
-                continue
-            best = _best_turn(rich, poor, fair, turn_s, time)
-            if best is not None:
-                return poor, best
+        samples = _to_move(rich, poor)
+        if samples > 0 and (move := _of_which(rich, poor, samples)) is not None:
+            return move
     return None
 
 
-def _best_turn(
-    rich: Demand, poor: Demand, fair: bool, turn_s: float, time: float
-) -> Exchange | None:
-    def due(demand: Demand) -> list[Lease]:
-        held = demand.held.values()
-        ended = [le for le in held if time - le.assigned_at >= turn_s]
-        return sorted(ended, key=lambda le: (le.t_t, le.teacher))[-_SWAPS_OF:]
-
-    def misses_s(exchange: Exchange) -> float:
-        return turn_s * (1 - (rich.rate - exchange.more) / max(rich.t_s, 1e-9))
-
-    def gain(exchange: Exchange) -> float:
-        after = min(1.0, poor.cover_with(poor.rate + exchange.more))
-        return after - misses_s(exchange) * _MISSES
-
-    moves = [Exchange(lease, rich, None) for lease in due(rich)]
-    swaps = [Exchange(a, rich, b) for a, b in product(due(rich), due(poor))]
-    # What it has stored must last for its turn without, or the other has nothing at all.
-    possible = [
-        e for e in (*moves, *swaps) if e.is_clear and (fair or misses_s(e) <= rich.ahead_s)
-    ]
-    return max(possible, key=gain, default=None)
+def _to_move(rich: Demand, poor: Demand) -> float:
+    """Samples/s: until both are covered alike, or what was promised is kept."""
+    missing = poor.floor - poor.teachers
+    if poor.floor and missing > 0 and rich.teachers > rich.floor + CRUMB:
+        per_teacher = rich.rate / rich.teachers
+        most = min(rich.teachers - rich.floor, (1 - _LEFT) * rich.teachers)
+        return min(min(missing, most) * per_teacher, poor.lacks)
+    both, needs = rich.rate + poor.rate, rich.need + poor.need
+    if both >= needs:  # enough for both, whoever comes before whom
+        samples = rich.rate - rich.need * both / needs
+    elif rich.teachers <= rich.floor + CRUMB and (
+        poor.teachers >= min(poor.floor, rich.teachers)
+    ):
+        samples = -rich.lacks  # its floor is its own, as far as it needs it
+    else:
+        alike = rich.rate - rich.weight * both / (rich.weight + poor.weight)
+        samples = max(alike, -rich.lacks)
+    least = _WORTH * min(rich.need, poor.need, rich.rate)
+    return samples if samples > least else 0.0
 
 
-def rest(rich: Demand, time: float) -> None:
-    """It has given something away for its turn: it lives on what it has stored."""
-    missing = 1 - rich.rate / max(rich.t_s, 1e-9)
-    rich.rests_until = time + (rich.ahead_s / missing if missing > 0 else 0.0)
+def _of_which(rich: Demand, poor: Demand, samples: float) -> Grant | None:
+    """A teacher that both have, or a whole share; else a share of the quickest."""
+    both = [row for name, row in rich.held.items() if name in poor.held]
+    if both:
+        row = max(both, key=lambda row: (row.rate_of(rich.student), row.teacher))
+        return _part(row, rich, samples)
+    others = [row for row in rich.held.values() if poor.may_hold(row)]
+    fits = [row for row in others if row.rate_of(rich.student) <= samples]
+    if fits and len(rich.held) > 1:
+        row = max(fits, key=lambda row: (row.rate_of(rich.student), row.teacher))
+        return Grant(row, rich, row.shares[rich.student].part)
+    clear = rich.cover > _CLEARLY * poor.cover or rich.lacks < 0
+    if not others or not clear:
+        return None
+    row = max(others, key=lambda row: (row.rate_of(rich.student), row.teacher))
+    return _part(row, rich, samples)
+
+
+def _part(row: SharedTeacher, rich: Demand, samples: float) -> Grant | None:
+    had = row.shares[rich.student].part
+    part = min(samples / row.t_t, had)
+    if had - part < CRUMB:
+        part = had if len(rich.held) > 1 or not rich.need else had - CRUMB
+    return Grant(row, rich, part) if part >= CRUMB else None

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 _LOOKED_AT = 4  # teachers, each for its usual part the soonest, for a part of another size
 _LONG_S = 1.0  # of work: a part that one teacher computes while no other waits there
+_CATCH_UP_S = 1.0  # of its share, that a paced teacher was not asked for
 _WAY_SHARE = 0.05  # of its time that a teacher may stand idle for the way
 
 
@@ -58,6 +59,7 @@ class Speed:
     most: int  # samples it takes at once
     way_s: float = 0.0  # there and back, without its work
     ahead_s: float = 0.0  # of work that may be on the way
+    pace: float = inf  # samples/s that it gets at most: others have the rest of it
 
     def part(self, rest: int, part_s: float) -> int:
         """Samples of the next part out of `rest`: about `part_s` of work, in like pieces."""
@@ -120,6 +122,8 @@ class InFlight:
     samples: int = 0  # out or waiting to be sent again; a hedge counts once
     resends: int = 0
     hedges: int = 0
+    time: float = 0.0  # of the last look
+    _paced_until: dict[str, float] = field(default_factory=dict)  # by paced teachers
     _usual: dict[str, int] = field(default_factory=dict)  # samples of a part, by teacher
     _with_room: _Earliest = field(default_factory=_Earliest)
     _full: _Earliest = field(default_factory=_Earliest)
@@ -131,6 +135,13 @@ class InFlight:
             self._usual[teacher] = speed.part(speed.most, self.part_s)
             self._place(teacher)
 
+    def on_tick(self, time: float) -> None:
+        """Time passes: paced teachers may get their next part."""
+        before, self.time = self.time, time
+        for teacher, until in self._paced_until.items():
+            if before < until <= time:
+                self._place(teacher)
+
     def on_doubt(self, teacher: str, rate: float) -> None:
         """It is late: no more than this rate until it answers."""
         speed = self.teachers.get(teacher)
@@ -141,6 +152,7 @@ class InFlight:
         """It gets no more; what it has is still awaited."""
         self.teachers.pop(teacher, None)
         self._usual.pop(teacher, None)
+        self._paced_until.pop(teacher, None)
         self._with_room.drop(teacher)
         self._full.drop(teacher)
 
@@ -281,6 +293,10 @@ class InFlight:
 
     def _request(self, part: Part, teacher: str, lease: int, time: float) -> Sent:
         due = time + self.done_in_s(teacher, part.size)
+        pace = self.teachers[teacher].pace
+        if pace < inf:  # what was not asked of it lately may be caught up with
+            since = max(self._paced_until.get(teacher, time), time - _CATCH_UP_S)
+            self._paced_until[teacher] = since + part.size / max(pace, 1e-9)
         self._count(teacher, part, 1)
         return Sent(teacher, lease, time, due)
 
@@ -306,8 +322,11 @@ class InFlight:
         short = takes_s <= _LONG_S or takes_s <= way_s / _WAY_SHARE
         ahead_s = self.ahead_s + speed.ahead_s - min(takes_s, self.ahead_s / 2)
         room = not loads or owed_s <= ahead_s or (loads < self.limit and short)
+        paced_until = self._paced_until.get(teacher, -inf) if speed.pace < inf else -inf
+        waits_s = paced_until - self.time
+        room = room and waits_s <= 0
         here, there = (
             (self._with_room, self._full) if room else (self._full, self._with_room)
         )
-        here.put(teacher, (owed_s if owed_s > way_s else way_s) + takes_s)
+        here.put(teacher, max(owed_s, way_s, waits_s) + takes_s)
         there.drop(teacher)

@@ -6,7 +6,7 @@
 
 A teacher is registered before its model is loaded (3.1), so a registered one counts as
 alive and is never handed out. A draining one answers what it was asked and gets no more.
-A row carries a lease epoch that grows with every change of owner: an answer from an
+A share carries a lease epoch that grows with every change of owner: an answer from an
 earlier epoch is not accepted. Time is a field of every event.
 
 Every change of a student's teachers is kept under a version, so that a reader is told
@@ -16,7 +16,7 @@ Several students (the paper has them, and no word on who comes first): a free te
 goes to the one whose need is covered least, the longest searching among equals (3.4,
 last paragraph). Without a free one, those that are held are shared (fair_shares.py). A
 student of priority 2 counts as covered half as much as one of priority 1 with the same
-share; nobody is brought below its `floor` of teachers for somebody else who has one.
+share; nobody is brought below its `floor` of teachers for somebody else who has as much.
 
 A complaint names the lease it is about: one that comes late, when the teacher is another
 student's, changes nothing.
@@ -24,19 +24,17 @@ student's, changes nothing.
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import inf
 from typing import Literal
 
 from kdlab.papers.edl_dist.assignment import nearest, next_teacher
 from kdlab.papers.edl_dist.fair_shares import (
+    CRUMB,
     Demand,
-    Exchange,
     Lease,
+    Share,
+    SharedTeacher,
     lift,
-    pass_time,
     poorest,
-    rest,
-    turn,
 )
 from kdlab.papers.edl_dist.teacher_info import TeacherInfo
 
@@ -44,7 +42,8 @@ Change = Literal["given", "draining", "left", "lost", "expired", "released", "mo
 
 _KEPT = 4096  # changes remembered per student; a reader further behind gets the whole list
 _EXTRA_S = 30.0  # one teacher more than its need is a student's so long, while it asks
-_REBUILDS = 1.1  # times its need, while there are free ones
+_REBUILDS = 1.25  # times its need, while there are free ones
+_STEPS = 16  # of a match for each student, besides one for each teacher
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +59,11 @@ class Delta:
 @dataclass(slots=True)
 class LeaseTable:
     ttl_s: float = 6.0
-    turn_s: float = 2.0  # with fewer teachers than students: how long one keeps its teacher
     # Epochs of a table that starts afresh must not repeat those of the one before: its
     # owner passes a number that only grows, such as milliseconds since 1970.
     next_epoch: int = 1
-    leases: dict[str, Lease] = field(default_factory=dict)
+    leases: dict[str, SharedTeacher] = field(default_factory=dict)
     demands: dict[str, Demand] = field(default_factory=dict)
-    turned_at: float = -inf  # when turns were looked at last
     version: int = 0  # grows with every change a student could care about
     changes: dict[str, deque[tuple[int, str, Change]]] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)  # rows changed; a store empties it
@@ -76,7 +73,7 @@ class LeaseTable:
     def on_registered(self, teacher: str, time: float) -> None:
         if teacher in self.leases:  # it loads another model: nobody's until it is ready
             self.on_lost(teacher, time)
-        self.leases[teacher] = Lease(teacher, "registered", time, self.ttl_s)
+        self.leases[teacher] = SharedTeacher(teacher, "registered", time, self.ttl_s)
         self.touched.add(teacher)
 
     def on_ready(
@@ -90,63 +87,57 @@ class LeaseTable:
         """The model is loaded. A teacher with long batches may have a longer TTL."""
         if teacher not in self.leases:
             self.on_registered(teacher, time)
-        lease = self.leases[teacher]
-        lease.renewed_at, lease.ttl_s = time, ttl_s or self.ttl_s
-        lease.info = info
-        self._set_rate(lease, t_t)
-        if lease.state == "registered":
-            self._free(lease)
+        row = self.leases[teacher]
+        row.renewed_at, row.ttl_s = time, ttl_s or self.ttl_s
+        row.info = info
+        if row.state == "registered":
+            row.state = "free"
+        self.touched.add(teacher)
+        self._set_rate(row, t_t)
         self._match(time)  # also when one that is held reports another rate
 
     def on_renewed(self, teacher: str, time: float) -> bool:
         """False tells the teacher that it is not known (any more): register again."""
-        lease = self.leases.get(teacher)
-        if lease is None:
+        row = self.leases.get(teacher)
+        if row is None:
             return False
-        lease.renewed_at = time
+        row.renewed_at = time
         return True
 
     def on_info(self, teacher: str, info: TeacherInfo) -> None:
-        """It says something else of itself: its student hears of another engine at once."""
-        lease = self.leases[teacher]
-        before, lease.info = lease.info, info
+        """It says something else of itself: its students hear of another engine at once."""
+        row = self.leases[teacher]
+        before, row.info = row.info, info
         if before is not None and before.engine != info.engine:
-            self._tell_anew(lease)
+            self._tell_anew(row)
 
     def on_rate(self, teacher: str, t_t: float, time: float) -> None:
-        """A teacher measures another t_t than before; its student may need one more."""
+        """A teacher measures another t_t than before; its students may need more."""
         if teacher in self.leases:
             self._set_rate(self.leases[teacher], t_t)
-            self._tell_anew(self.leases[teacher])
             self._match(time)
-
-    def _tell_anew(self, lease: Lease) -> None:
-        if lease.student is not None and lease.state == "assigned":
-            self._note(lease.student, lease.teacher, "given")
 
     def on_leaving(self, teacher: str, time: float) -> bool:
         """It said goodbye: it answers what it was asked, and gets nothing new."""
-        lease = self.leases.get(teacher)
-        if lease is None or lease.state == "draining":
+        row = self.leases.get(teacher)
+        if row is None or row.state == "draining":
             return False
-        student = lease.student
-        self._detach(lease)
-        lease.state, lease.student = "draining", student
-        if student is not None:
+        self._detach(row)
+        row.state = "draining"
+        for student in row.shares:
             self._note(student, teacher, "draining")
         self._match(time)
         return True
 
     def on_lost(self, teacher: str, time: float, *, expired: bool = False) -> bool:
         """The connection broke, or the TTL passed. True if it was known."""
-        lease = self.leases.pop(teacher, None)
-        if lease is None:
+        row = self.leases.pop(teacher, None)
+        if row is None:
             return False
-        student, draining = lease.student, lease.state == "draining"
-        self._detach(lease)
-        if student is not None:
-            silent: Change = "expired" if expired else "lost"
-            self._note(student, teacher, "left" if draining and not expired else silent)
+        self._detach(row)
+        how: Change = "left" if row.state == "draining" else "lost"
+        for student in row.shares:
+            self._note(student, teacher, "expired" if expired else how)
         self._match(time)
         return True
 
@@ -157,9 +148,9 @@ class LeaseTable:
         it lives (case 1 of 3.4: before it is scheduled, its loss is ignored).
         """
         return [
-            lease.teacher
-            for lease in self.leases.values()
-            if lease.state != "registered" and time - lease.renewed_at > lease.ttl_s
+            row.teacher
+            for row in self.leases.values()
+            if row.state != "registered" and time - row.renewed_at > row.ttl_s
         ]
 
     # Students
@@ -171,14 +162,12 @@ class LeaseTable:
         time: float,
         at_most: int | None = None,
         priority: float = 1.0,
-        floor: int = 1,
+        floor: int = 0,
     ) -> None:
         """Algorithm 1, line 1: cover the rate t_s with teachers."""
         demand = self.demands.get(student)
         if demand is None:
-            least = min((d.given for d in self.demands.values()), default=0.0)
-            demand = Demand(student, t_s, since=time, given=least)
-            self.demands[student] = demand
+            demand = self.demands[student] = Demand(student, t_s, since=time)
             self.changes.setdefault(student, deque(maxlen=_KEPT))
         demand.t_s = demand.need = t_s
         demand.at_most = at_most
@@ -200,12 +189,16 @@ class LeaseTable:
         demand.t_s = max(demand.need, demand.rate * (1 + 1e-6) + 1e-6)
         self._match(time)
         # It starved: what it has stored is rebuilt with some that nobody else misses.
-        while (missing := _REBUILDS * demand.need - demand.rate) > 0 and not demand.is_full:
-            teacher = next_teacher(self.free, missing)
-            if teacher is None:
+        while (missing := _REBUILDS * demand.need - demand.rate) > 0:
+            if not self._give_free(demand, missing):
                 break
-            self._assign(self.leases[teacher], demand, time)
         return len(demand.held) > before
+
+    def on_need(self, student: str, need: float, time: float) -> None:
+        """It needs less than it said: what it has beyond is for whoever falls short."""
+        if (demand := self.demands.get(student)) is not None:
+            demand.t_s = demand.need = need
+            self._match(time)
 
     def on_release(
         self, student: str, teacher: str, epoch: int, need: float | None, time: float
@@ -214,14 +207,15 @@ class LeaseTable:
 
         None is as many as before: a request failed, and the same teacher may come again.
         """
-        lease = self._held(student, teacher, epoch)
-        if lease is None or lease.state != "assigned":
+        row = self._held(student, teacher, epoch)
+        if row is None or row.state != "assigned":
             return
         demand = self.demands.get(student)
         if demand is not None and need is not None:
             # What is left covers the student's needs as it sees them now.
-            demand.t_s = demand.need = min(max(0.0, demand.rate - lease.t_t), need)
-        self._take(lease, "released")
+            rest = max(0.0, demand.rate - row.rate_of(student))
+            demand.t_s = demand.need = min(rest, need)
+        self._take(row, student, 1.0, "released")
         self._match(time)
 
     def on_complaint(self, student: str, teacher: str, epoch: int, time: float) -> bool:
@@ -229,26 +223,21 @@ class LeaseTable:
         held = self._held(student, teacher, epoch) is not None
         return held and self.on_lost(teacher, time)
 
-    def _held(self, student: str, teacher: str, epoch: int) -> Lease | None:
-        lease = self.leases.get(teacher)
-        if lease is None or (lease.student, lease.epoch) != (student, epoch):
-            return None
-        return lease
+    def _held(self, student: str, teacher: str, epoch: int) -> SharedTeacher | None:
+        row = self.leases.get(teacher)
+        share = None if row is None else row.shares.get(student)
+        return row if share is not None and share.epoch == epoch else None
 
     def on_student_gone(self, student: str, time: float) -> None:
-        demand = self.demands.pop(student, None)
-        if demand is not None:
-            for lease in list(demand.held.values()):
-                lease.student = None
-                self._free(lease)
-        for lease in self.leases.values():
-            if lease.student == student:  # draining for it
-                lease.student = None
+        self.demands.pop(student, None)
+        for row in self.leases.values():
+            if row.shares.pop(student, None) is not None:  # draining ones too
+                self._shares_changed(row)
         self.changes.pop(student, None)
         self._match(time)
 
     def on_restored(
-        self, leases: list[Lease], demands: list[Demand], next_epoch: int, time: float
+        self, rows: list[SharedTeacher], demands: list[Demand], next_epoch: int, time: float
     ) -> None:
         """Rows that a store kept: a coordinator that starts again goes on with them.
 
@@ -260,48 +249,30 @@ class LeaseTable:
             self.on_demand(
                 kept.student, kept.t_s, kept.since, kept.at_most, kept.priority, kept.floor
             )
-        for lease in leases:
-            lease.renewed_at = time
-            self.leases[lease.teacher] = lease
-            demand = self.demands.get(lease.student or "")
-            if lease.state == "assigned" and demand is not None:
-                demand.held[lease.teacher] = lease
-                demand.rate += lease.t_t
-                self._note(demand.student, lease.teacher, "given")
-            elif lease.state in ("assigned", "free"):
-                lease.student = None
-                self._free(lease)
+        for row in rows:
+            row.renewed_at = time
+            self.leases[row.teacher] = row
+            for student in [name for name in row.shares if name not in self.demands]:
+                del row.shares[student]
+            self._shares_changed(row)
+            if row.state == "assigned":
+                for student in row.shares:
+                    self.demands[student].held[row.teacher] = row
+                    self._count(student)
+                    self._note(student, row.teacher, "given")
         self._match(time)
-
-    def someone_starves(self) -> bool:
-        """Whether a student falls short while another one has more, or has any at all."""
-        demands = self.demands.values()
-        return any(d.searching and d.cover < 1.0 for d in demands) and any(
-            d.held for d in demands
-        )
-
-    def on_turn(self, time: float) -> None:
-        """Where teachers do not divide evenly, students are given more and less in turn.
-
-        Ranks of a group train in step: one without soft labels stops them all.
-        """
-        passed, self.turned_at = min(1.0, time - self.turned_at), time
-        pass_time(self.demands.values(), passed)
-        if (found := turn(self.demands.values(), self.turn_s, time)) is not None:
-            poor, exchange = found
-            self._exchange(exchange, poor, time)
-            rest(exchange.rich, time)
 
     # Looks
 
     @property
     def free(self) -> dict[str, float]:
-        """t_t of the free teachers."""
-        return {le.teacher: le.t_t for le in self.leases.values() if le.state == "free"}
+        """Samples/s that nobody has: of whole teachers, and what is left of others."""
+        ready = (r for r in self.leases.values() if r.state in ("free", "assigned"))
+        return {row.teacher: rest * row.t_t for row in ready if (rest := row.rest)}
 
     def held_by(self, student: str) -> list[Lease]:
         demand = self.demands.get(student)
-        return list(demand.held.values()) if demand is not None else []
+        return [row.lease(student) for row in demand.held.values()] if demand else []
 
     def delta(self, student: str, version: int) -> Delta:
         """What a reader that knows `version` has to be told; -1 knows nothing."""
@@ -312,10 +283,10 @@ class LeaseTable:
         for at, teacher, change in noted:
             if at <= version:
                 continue
-            lease = self.leases.get(teacher)
+            row = self.leases.get(teacher)
             if change in ("given", "draining"):
-                if lease is not None and lease.student == student:
-                    held[teacher] = lease
+                if row is not None and student in row.shares:
+                    held[teacher] = row.lease(student)
             else:
                 gone[teacher] = change
         return Delta(self.version, False, tuple(held.values()), gone)
@@ -332,64 +303,89 @@ class LeaseTable:
         for demand in self.demands.values():
             if time - demand.asked_at > _EXTRA_S:
                 demand.t_s = demand.need
-        while any(self._help(poor, time) for poor in poorest(self.demands.values(), time)):
-            pass  # each turn gives one teacher to one student
+        # Each turn gives something to one student. What so many have not evened out is
+        # little, and the next event goes on with it.
+        for _ in range(len(self.leases) + _STEPS * len(self.demands)):
+            if not any(self._help(poor) for poor in poorest(self.demands.values())):
+                return
 
-    def _help(self, poor: Demand, time: float) -> bool:
-        free = self.free
-        here = {t: le.info.here if (le := self.leases[t]).info else 1.0 for t in free}
-        teacher = next_teacher(nearest(free, here), poor.t_s - poor.rate)
-        if teacher is None:
-            exchange = lift(self.demands.values(), poor, time)
-            if exchange is not None:
-                self._exchange(exchange, poor, time)
-            return exchange is not None
-        self._assign(self.leases[teacher], poor, time)
+    def _help(self, poor: Demand) -> bool:
+        if self._give_free(poor, poor.t_s - poor.rate):
+            return True
+        move = lift(self.demands.values(), poor)
+        if move is None:
+            return False
+        self._take(move.row, move.rich.student, move.part, "moved")
+        self._give(move.row, poor, move.part)
         return True
 
-    def _exchange(self, exchange: Exchange, poor: Demand, time: float) -> None:
-        self._move(exchange.theirs, poor, time)
-        if exchange.own is not None:
-            self._move(exchange.own, exchange.rich, time)
-            exchange.rich.swapped_at = poor.swapped_at = time
+    def _give_free(self, demand: Demand, missing: float) -> bool:
+        """A teacher that is free, or all that others leave of one."""
+        rates = self.free
+        free = {t: rate for t, rate in rates.items() if t in demand.held}
+        if not free and not demand.is_full:
+            infos = {t: self.leases[t].info for t in rates}
+            here = {t: 1.0 if info is None else info.here for t, info in infos.items()}
+            free = dict(nearest(rates, here))
+        teacher = next_teacher(free, missing)
+        if teacher is None:
+            return False
+        row = self.leases[teacher]
+        self._give(row, demand, row.rest)
+        return True
 
-    def _move(self, lease: Lease, after: Demand, time: float) -> None:
-        self._take(lease, "moved")
-        self._assign(lease, after, time)
+    def _give(self, row: SharedTeacher, demand: Demand, part: float) -> None:
+        """So much of a teacher more; under a lease of its own, where it had none."""
+        share = row.shares.get(demand.student)
+        if share is None:
+            share = row.shares[demand.student] = Share(self.next_epoch, 0.0)
+            self.next_epoch += 1
+        share.part = min(1.0, share.part + part)
+        demand.held[row.teacher] = row
+        self._shares_changed(row)
+        self._count(demand.student)
+        self._note(demand.student, row.teacher, "given")
 
-    def _assign(self, lease: Lease, demand: Demand, time: float) -> None:
-        self.touched.add(lease.teacher)
-        lease.state, lease.student = "assigned", demand.student
-        lease.epoch, lease.assigned_at = self.next_epoch, time
-        self.next_epoch += 1
-        demand.held[lease.teacher] = lease
-        demand.rate += lease.t_t
-        self._note(demand.student, lease.teacher, "given")
+    def _take(self, row: SharedTeacher, student: str, part: float, how: Change) -> None:
+        """So much of a teacher less; all of it where less than a crumb is left."""
+        share = row.shares[student]
+        share.part -= part
+        if share.part < CRUMB:
+            del row.shares[student]
+            if (demand := self.demands.get(student)) is not None:
+                demand.held.pop(row.teacher, None)
+        self._shares_changed(row)
+        self._count(student)
+        self._note(student, row.teacher, "given" if student in row.shares else how)
 
-    def _take(self, lease: Lease, how: Change) -> None:
-        student = lease.student
-        self._detach(lease)
-        self._free(lease)
-        if student is not None:
-            self._note(student, lease.teacher, how)
+    def _detach(self, row: SharedTeacher) -> None:
+        """Out of its students' accounts; the row stays."""
+        self.touched.add(row.teacher)
+        for student in row.shares:
+            if (demand := self.demands.get(student)) is not None:
+                demand.held.pop(row.teacher, None)
+                self._count(student)
 
-    def _detach(self, lease: Lease) -> None:
-        """Out of its student's account; the row stays."""
-        self.touched.add(lease.teacher)
-        demand = self.demands.get(lease.student or "")
-        if demand is not None and demand.held.pop(lease.teacher, None) is not None:
-            demand.rate = sum(le.t_t for le in demand.held.values())
-        lease.student = None
+    def _shares_changed(self, row: SharedTeacher) -> None:
+        self.touched.add(row.teacher)
+        if row.state in ("free", "assigned"):
+            row.state = "assigned" if row.shares else "free"
 
-    def _free(self, lease: Lease) -> None:
-        lease.state = "free"
-        self.touched.add(lease.teacher)
+    def _set_rate(self, row: SharedTeacher, t_t: float) -> None:
+        row.t_t = t_t
+        for student in row.shares:
+            self._count(student)
+        self._tell_anew(row)
 
-    def _set_rate(self, lease: Lease, t_t: float) -> None:
-        lease.t_t = t_t
-        demand = self.demands.get(lease.student or "")
+    def _tell_anew(self, row: SharedTeacher) -> None:
+        if row.state == "assigned":
+            for student in row.shares:
+                self._note(student, row.teacher, "given")
+
+    def _count(self, student: str) -> None:
+        demand = self.demands.get(student)
         if demand is not None:
-            demand.rate = sum(le.t_t for le in demand.held.values())
+            demand.rate = sum(row.rate_of(student) for row in demand.held.values())
 
     def _note(self, student: str, teacher: str, change: Change) -> None:
         self.version += 1

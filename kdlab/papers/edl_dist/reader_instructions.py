@@ -64,6 +64,13 @@ class AskTeacher:
 
 
 @dataclass(frozen=True, slots=True)
+class Need:
+    """What its teachers must cover is less than it said; it keeps what nobody else needs."""
+
+    need: float  # samples/s
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """The others do: `need` is what they must cover from now on."""
 
@@ -104,7 +111,7 @@ class Fail:
     why: str
 
 
-ToCoordinator = AskTeacher | Release | GiveBack | Complain
+ToCoordinator = AskTeacher | Need | Release | GiveBack | Complain
 Instruction = (
     Send | Keep | Check | EndCheck | TakeCached | Deliver | Say | Fail | ToCoordinator
 )

@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Annotated, Literal
 
 from kdlab.events.teachers import TeacherJoined
@@ -26,12 +27,25 @@ class Teacher:
     draining: bool = False
     info: TeacherInfo = field(default_factory=TeacherInfo)  # for people
     min_batch: int = 1  # samples: its efficiency falls off below
+    share: float = 1.0  # of the teacher; t_t is what that makes
+
+    @property
+    def pace(self) -> float:
+        """Samples/s that it may be asked for: others have the rest of it."""
+        return self.t_t if self.share < 1.0 else inf
+
+    @property
+    def whole_t_t(self) -> float:
+        """Samples/s of the teacher, by its own word, with what others have of it."""
+        return self.t_t / self.share
 
     @classmethod
     def of(cls, lease: Lease, info: TeacherInfo) -> "Teacher":
         most, least = info.best_batch, info.min_batch or 1
         drains = lease.state == "draining"
-        return cls(lease.teacher, lease.epoch, lease.t_t, most, drains, info, least)
+        return cls(
+            lease.teacher, lease.epoch, lease.t_t, most, drains, info, least, lease.share
+        )
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ from kdlab.cluster.coordination.coordinator_messages import (
 from kdlab.cluster.coordinator import dask_setup
 from kdlab.cluster.reader.reader_messages import TO_COORDINATOR
 from kdlab.messages import plain, told, typed
-from kdlab.papers.edl_dist.reader_instructions import AskTeacher, GiveBack, Release
+from kdlab.papers.edl_dist.reader_instructions import AskTeacher, GiveBack, Need, Release
 from kdlab.testing.scripted import FakeClock
 
 SERVED = plain(Published(fingerprint="f", num_classes=10, batch=8))
@@ -303,7 +303,9 @@ def test_teachers_are_released_given_back_and_asked_for(case):
         await case.call("demand", "s", 50.0, None)
         first = await case.changes("s")
         ((mine, lease),) = held(first).items()
-        assert await case.tell("s", AskTeacher(150.0)) is True
+        await case.tell("s", Need(40.0))
+        assert case.plugin.leases.demands["s"].need == 40.0
+        assert await case.tell("s", AskTeacher(120.0)) is True
         assert len(held(await case.changes("s"))) == 2
         await case.tell("s", Release(mine, lease - 1, 50.0))
         assert case.states()[mine] == "assigned"  # of another lease

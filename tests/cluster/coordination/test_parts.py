@@ -13,7 +13,7 @@ from kdlab.cluster.coordination.quarantine import Quarantine
 from kdlab.cluster.coordination.recording import Recorded, from_plain, to_plain
 from kdlab.cluster.coordination.student_news import StudentNews
 from kdlab.cluster.coordination.weights_shelf import WeightsShelf
-from kdlab.papers.edl_dist.fair_shares import Demand, Lease
+from kdlab.papers.edl_dist.fair_shares import Demand, Lease, Share, SharedTeacher
 from kdlab.papers.edl_dist.in_flight import Part
 from kdlab.papers.edl_dist.leases import LeaseTable
 from kdlab.papers.edl_dist.reader_instructions import Deliver, Say, Send
@@ -108,17 +108,10 @@ def test_what_concerns_others_wakes_nobody():
         news.changed()
 
     assert not woken(table, change)
-    (lucky,) = [d.student for d in _after(table, given).demands.values() if d.held]
-    (unlucky,) = {"s", "other"} - {lucky}
+    table.on_demand("other", 0.0, 1.0)
+    assert not woken(table, given, student="other")
     table = table_with("s", "other")
-    assert not woken(table, given, student=unlucky)
-    table = table_with("s", "other")
-    assert woken(table, given, student=lucky)
-
-
-def _after(table, change):
-    change(StudentNews(table))
-    return table
+    assert woken(table, given, student="other")  # it has a share of it
 
 
 def test_whoever_is_behind_or_not_known_does_not_wait():
@@ -247,7 +240,8 @@ def test_nothing_but_a_hash_is_a_name(name):
         Part(1, 2, 0, 20),
         Send(Part(0, 1, 0, 8), "tcp://a", 7),
         Say(event("teacher_lied", teacher="a", sent_again=3)),
-        Lease("tcp://a", "free", 1.0, 6.0, epoch=7),
+        SharedTeacher("tcp://a", "free", 1.0, 6.0, shares={"s": Share(7, 0.5)}),
+        Lease("tcp://a", 7, 10.0, "assigned", 0.5),
         Demand("s", 50.0),
         {"a": [Deliver(0, 3), None, 1.5, "x"]},
     ],

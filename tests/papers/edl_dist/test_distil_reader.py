@@ -18,6 +18,7 @@ from kdlab.papers.edl_dist.reader_instructions import (
     Fail,
     GiveBack,
     Keep,
+    Need,
     Release,
     Say,
     Send,
@@ -102,15 +103,6 @@ def test_a_teacher_that_goes_gracefully_still_answers(how):
     words = {"left": "left gracefully", "moved": "serves another", "released": "not needed"}
     assert words[how] in left.text()
     assert only(Keep, machine.on_answer(sent[0].part, "t", 1, 2.0))
-
-
-def test_a_teacher_that_serves_somebody_else_in_turn_is_no_alarm():
-    """Two ranks that shared two teachers were told to start one, now and then."""
-    machine = reader()
-    machine.on_teachers([teacher("t")], {}, True, 0.0)
-    assert "no_teacher" not in said(machine.on_teachers([], {"t": "moved"}, False, 1.0))
-    machine.on_teachers([teacher("t", 2)], {}, False, 2.0)
-    assert "no_teacher" in said(machine.on_teachers([], {"t": "expired"}, False, 3.0))
 
 
 def test_a_draining_teacher_gets_no_more():
@@ -746,3 +738,70 @@ def test_on_a_link_that_is_full_few_are_asked_of_a_second_teacher():
         told = [call for call in told if isinstance(call, Send | Deliver)]
     assert answered > 50
     assert machine.ledger.hedges <= 8 + 0.1 * answered
+
+
+def shared(name, part, t_t=40.0):
+    """A teacher of which the student has a part; t_t is the whole teacher's."""
+    info = TeacherInfo(name=name.upper())
+    return Teacher(name, 1, part * t_t, 64, info=info, share=part)
+
+
+def lived(machine, given, seconds, pace, served=40.0):
+    """What it told in so long, with teachers of `served` samples/s and a student of `pace`."""
+    told, everything = machine.on_teachers(given, {}, True, 0.0), []
+    free_at, due, trains_until = Counter(), [], 0.0
+    for tick in range(1, int(100 * seconds)):
+        now = tick / 100
+        everything += told
+        for i in only(Send, told):
+            free_at[i.teacher] = max(now, free_at[i.teacher]) + i.part.size / served
+            due.append((free_at[i.teacher], i))
+        told = machine.on_tick(now)
+        for at, i in [d for d in due if d[0] <= now]:
+            due.remove((at, i))
+            told += machine.on_answer(i.part, i.teacher, i.lease, now)
+        if machine.slots_taken and now >= trains_until:
+            trains_until = now + 4 / pace
+            told += machine.on_slot_free(4, now)
+    return everything
+
+
+def test_of_a_shared_teacher_no_more_is_asked_than_the_share():
+    """Of a third it took four fifths: whoever asks more gets more of one that serves in turn."""
+    machine = reader(epochs=100, sizes=[4] * 100, t_s=100.0, ut=400, lt=40)
+    given = [shared("t", 0.25), teacher("u", t_t=40.0)]
+    asked = Counter()
+    for i in only(Send, lived(machine, given, 20.0, pace=100.0)):
+        asked[i.teacher] += i.part.size
+    assert asked["t"] == pytest.approx(0.25 * 40.0 * 20.0, rel=0.1)
+    assert asked["u"] == pytest.approx(40.0 * 20.0, rel=0.1)
+
+
+def test_a_share_that_grows_is_used_at_once():
+    machine = reader(epochs=100, t_s=100.0, ut=400, lt=40)
+    machine.on_teachers([shared("t", 0.05)], {}, True, 0.0)
+    told = machine.on_teachers([shared("t", 1.0)], {}, False, 0.1)
+    assert only(Send, told)  # it need not wait for two seconds of the share before
+    assert "teacher_joined" not in said(told)
+
+
+def test_what_a_student_needs_less_than_it_said_is_told_once():
+    """Measured at twice its pace, it held teachers that somebody else starved for."""
+    given = [teacher("t", t_t=400.0)]
+
+    def told(pace):
+        machine = reader(epochs=100, sizes=[4] * 100, t_s=100.0, ut=400, lt=40)
+        return only(Need, lived(machine, given, 15.0, pace, served=400.0))
+
+    (need,) = told(pace=50.0)
+    assert need.need == pytest.approx(1.05 * 50.0, rel=0.1)
+    assert told(pace=100.0) == []
+
+
+def test_a_need_that_did_not_arrive_is_told_again_once_the_coordinator_answers():
+    machine = reader(epochs=100, sizes=[4] * 100, t_s=100.0, ut=400, lt=40)
+    lived(machine, [teacher("t", t_t=400.0)], 15.0, pace=50.0, served=400.0)
+    machine.on_need_failed()
+    assert only(Need, machine.on_tick(15.0)) == []
+    machine.on_announced()
+    assert len(only(Need, machine.on_tick(15.01))) == 1
