@@ -3,7 +3,8 @@
 Its parts, all of them unless `--only` names some:
 
     served         served_over_memory: against the same loop with batches and labels from
-                   memory; served_over_n_training: against the loop without a teacher.
+                   memory, in slices; served_over_n_training: step by step against the loop
+                   without a teacher, and memory_over_n_training, which is what the loss costs.
                    Emulated teachers take no processor time, so these show the reader, the
                    wires and the shared memory alone.
     real_teacher   a teacher that computes on the other core (real_teacher.py)
@@ -21,7 +22,14 @@ import torch
 from kdlab.bench import at_scale, faults, real_teacher, scale, unlike_teachers
 from kdlab.bench.parts import measured
 from kdlab.bench.scene import Scene
-from kdlab.bench.slices import BUFFER, SLICE_MS, compare, ratios, worst_of
+from kdlab.bench.slices import (
+    BUFFER,
+    SLICE_MS,
+    compare,
+    ratios,
+    step_by_step,
+    worst_of,
+)
 from kdlab.bench.students import ImageCase, calibrated, samples_of
 from kdlab.cluster.served import Served
 from kdlab.report.figures import Figure, Report, Say, at, figure
@@ -64,8 +72,7 @@ def served(rounds: int, say: Say) -> list[Figure]:
     for base in ("served_over_memory", "served_over_n_training"):
         for way in WAYS:
             for size in sorted({case.size for case in CASES}):
-                goal = GOALS[way] if base == "served_over_memory" else None
-                worst.append(worst_of(each, f"{base}/{way}/{size}", min, goal))
+                worst.append(worst_of(each, f"{base}/{way}/{size}", min, GOALS[way]))
     for name, goal in (
         ("volume_over_ut_max", "<= 1"),
         ("student_cpu_ms_per_batch/reference", "<= 0.5"),
@@ -88,17 +95,24 @@ def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
             for name, source in sources.items()
         }
         every = list(variants.values())
-        compare(every, rounds=rounds, steps=steps, warm_up=BUFFER + 8, say=say)
-        made = []
+        compare(every[1:], rounds=rounds, steps=steps, warm_up=BUFFER + 8, say=say)
+        over = {"memory": {w: ratios(variants[w], variants["memory"]) for w in WAYS}}
+        step = [1000 / rate for rate in variants["memory"].rates]
+        step_by_step(every, rounds=rounds, steps=2 * steps)
+        over["n_training"] = {w: ratios(variants[w], variants["n_training"]) for w in WAYS}
+        loss = ratios(variants["memory"], variants["n_training"])
+        made = [figure(f"memory_over_n_training/{case.name}", loss, "ratio")]
         for way in WAYS:
             own = variants[way]
             per_step_ms = 1000 / own.steps
             volume = own.source.figures()["volume_max"] / ut
             goal = "<= 0.5" if way == "reference" else None
-            over = {base: ratios(own, variants[base]) for base in ("memory", "n_training")}
             made += at(
                 f"{way}/{case.name}",
-                *(figure(f"served_over_{base}", it, "ratio") for base, it in over.items()),
+                *(
+                    figure(f"served_over_{base}", o[way], "ratio")
+                    for base, o in over.items()
+                ),
                 figure(
                     "student_cpu_ms_per_batch", per_step_ms * own.source_cpu_s, "ms", goal
                 ),
@@ -106,5 +120,4 @@ def _case(case: ImageCase, rounds: int, say: Say) -> list[Figure]:
                 figure("reader_cpu_ms_per_batch", per_step_ms * own.helper_cpu_s, "ms"),
                 figure("volume_over_ut_max", volume, "ratio", "<= 1"),
             )
-        step = [1000 / rate for rate in variants["memory"].rates]
         return [*made, figure(f"step_ms/{case.name}", step, "ms")]

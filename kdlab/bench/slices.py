@@ -19,6 +19,7 @@ from kdlab.soft_labels.source import SoftLabelSource
 from kdlab.train.student import StudentLoop
 
 SLICE_MS = 700.0  # timed
+_IN_A_ROW = 4  # steps of a turn
 BUFFER = 16  # batches of ut: a slice's warm-up uses up more than that and the slots
 
 
@@ -107,6 +108,26 @@ def compare(
             variant.rates.append(2 * steps / seconds[variant.name])
         shown = ", ".join(f"{v.name} {1000 / v.rates[-1]:.2f}" for v in variants)
         say(f"round {number + 1}/{rounds}: ms per step: {shown}")
+
+
+def step_by_step(variants: Sequence[Turn], *, rounds: int, steps: int) -> None:
+    """Fill each variant's `rates` anew: a few steps each in turn, `steps` of each a round.
+
+    A ratio is good to a percent, since what slows the machine for a moment meets neighbours. It
+    says what a step costs in the student's own process: soft labels have the steps of the
+    others to arrive in, so waiting for them shows in slices alone.
+    """
+    order = list(variants)
+    for variant in order:
+        variant.rates.clear()
+    for _ in range(rounds):
+        seconds = dict.fromkeys([v.name for v in order], 0.0)
+        for _ in range(steps // _IN_A_ROW):
+            for variant in order:
+                seconds[variant.name] += seconds_of(variant, _IN_A_ROW)
+            order.append(order.pop(0))  # nobody follows itself, with a warm cache
+        for variant in order:
+            variant.rates.append(steps // _IN_A_ROW / seconds[variant.name])
 
 
 def seconds_of(variant: Turn, steps: int) -> float:

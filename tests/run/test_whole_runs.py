@@ -336,7 +336,7 @@ def test_bench_edl_dist_has_its_figures(kdlab_cli, monkeypatch):
     figures = {f["name"]: f for f in json.loads(out.strip().split("\n")[-1])["figures"]}
     for way in ("reference", "value_uint8"):
         assert figures[f"served_over_memory/{way}/32/5ms"]["value"] > 0.1
-        assert figures[f"served_over_n_training/{way}/32/5ms"]["goal"] is None
+        assert figures[f"served_over_n_training/{way}/32"]["goal"].startswith(">= 0.9")
     # A busy machine answers late, and what is in flight then is more than ut.
     assert 0 < figures["volume_over_ut_max"]["value"] < 50
     assert 0 < figures["student_cpu_ms_per_batch/reference"]["value"] < 5
