@@ -82,7 +82,7 @@ def test_leases_have_their_ttl_and_a_new_coordinator_has_them_at_once(redis):
             await join(plugin, "tcp://a", "tcp://b")
             await plugin.demand("s", 1e9, None)
             await seen(lambda: len(redis.teachers()) == 2)
-        return {key: row["epoch"] for key, row in redis.teachers().items()}
+        return {key: row["shares"] for key, row in redis.teachers().items()}
 
     async def after():
         async with coordinating(redis, ttl_s=60.0) as plugin:
@@ -94,7 +94,7 @@ def test_leases_have_their_ttl_and_a_new_coordinator_has_them_at_once(redis):
     status = asyncio.run(after())  # before anybody announced anything
     assert [t.state for t in status.teachers] == ["assigned"] * 2
     assert (status.deployed, list(status.students)) == ("f", ["s"])
-    assert {key: row["epoch"] for key, row in redis.teachers().items()} == epochs
+    assert {key: row["shares"] for key, row in redis.teachers().items()} == epochs
 
 
 def test_who_falls_silent_is_gone_there_too(redis):
