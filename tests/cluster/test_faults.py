@@ -131,7 +131,7 @@ def test_case_2_an_idle_teacher_has_nothing_to_send_again(pools, served, deploym
 @pytest.mark.nightly
 def test_case_3_what_a_dead_teacher_owed_is_sent_to_another(pools, served, deployment):
     pool = pools(deployment, teachers=2)
-    source, samples, events = served(pool, rate=1e9, epochs=30, hedge=False)
+    source, samples, events = served(pool, rate=1e9, epochs=30, hedge=False, lt=16, ut=64)
 
     def act(count):
         if count == 20:  # stopped first: what it is asked now, it will not answer
