@@ -90,7 +90,7 @@ def test_weights_come_from_the_coordinator_and_then_from_teachers(
     first_scheduler.process.kill()  # with it goes what the run had sent
     first_scheduler.process.wait()
     scheduler(elsewhere, port=int(address.rsplit(":", 1)[1]))
-    until(lambda: [t for t in free(address) if "weights" in t])
+    until(lambda: [t for t in free(address) if (t["facts"] or {}).get("weights")])
     add(address, tmp_path, "second")  # only the first one has them now
     until(lambda: len(free(address)) == 2)
     fetched = list((tmp_path / "second").rglob("*.safetensors"))
