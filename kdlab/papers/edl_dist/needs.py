@@ -40,7 +40,9 @@ class Needs:
         """Others may need what was told too much; known once the student has its pace."""
         supply = self.supply
         paced = supply.paced_at is not None and time >= supply.paced_at + supply.settle_s
-        return paced and not supply.paused and self.now() < _LESS * self.told
+        # Never less than `enough`: each look would else add up all teachers.
+        less = supply.enough() < _LESS * self.told and self.now() < _LESS * self.told
+        return paced and not supply.paused and less
 
     def tell(self, *, asked: bool) -> float:
         """What is told now; with `asked`, teachers change by it."""
