@@ -209,10 +209,10 @@ def test_two_students_get_fair_shares_and_the_first_loses_nothing(
     pools, served, deployment
 ):
     pool = pools(deployment, teachers=2)
-    first, samples, events = served(pool, rate=1e6, epochs=300, student="first")
+    first, samples, events = served(pool, rate=1e9, epochs=300, student="first")
     ids = [(0, b.ids.copy()) for b in first.epoch(0, ())]
     assert len(ask(pool.address, "kdlab_status", tls=pool.tls)["teachers"]) == 2
-    second, _, _ = served(pool, rate=1e6, epochs=3, student="second")
+    second, _, _ = served(pool, rate=1e9, epochs=3, student="second")
     ids += [(e, b.ids.copy()) for e in range(1, 300) for b in first.epoch(e, ())]
     complete(ids, samples, 300)
     complete(train(second, 3), samples, 3)

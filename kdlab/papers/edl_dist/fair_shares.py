@@ -87,14 +87,19 @@ class Demand:
     priority: float = 1.0  # a share of teachers in proportion, when they fall short
     floor: int = 0  # as much as so many teachers do is not taken away for others
     need: float = 0.0  # samples/s, as it said last
+    all_rate: float = inf  # samples/s of all teachers, whoever has them
     asked_at: float = -inf  # for one more
     rate: float = 0.0  # samples/s of the teachers it holds
     held: dict[str, SharedTeacher] = field(default_factory=dict)
 
     @property
     def weight(self) -> float:
-        """The need by priority: students covered alike have teachers in proportion to it."""
-        return self.need * self.priority
+        """The need by priority: students covered alike have teachers in proportion to it.
+
+        Nobody can use more than all teachers: who overstates its need, before it has
+        trained, takes no more from others than who needs just these.
+        """
+        return min(self.need, self.all_rate) * self.priority
 
     @property
     def cover(self) -> float:

@@ -300,7 +300,10 @@ class LeaseTable:
 
     def _match(self, time: float) -> None:
         """Free teachers to the students that search; then, fair shares."""
+        ready = (r for r in self.leases.values() if r.state in ("free", "assigned"))
+        all_rate = sum(row.t_t for row in ready)
         for demand in self.demands.values():
+            demand.all_rate = all_rate
             if time - demand.asked_at > _EXTRA_S:
                 demand.t_s = demand.need
         # Each turn gives something to one student. What so many have not evened out is

@@ -189,7 +189,9 @@ def test_a_newcomer_gets_a_fair_share():
     assert set(table.delta("first", 0).gone.values()) == {"moved"}
     table.on_demand("small", 10.0, 2.0)
     assert names(table, "small") != []
-    assert list(covers(table).values()) == pytest.approx([60 / 210] * 3, rel=0.1)
+    # All teachers do 60: so much counts of 100, 100 and 10.
+    have = [demand.rate for demand in table.demands.values()]
+    assert have == pytest.approx([60 * 60 / 130, 60 * 60 / 130, 60 * 10 / 130], rel=0.1)
 
 
 def test_fair_shares_do_not_swing():
@@ -553,6 +555,16 @@ def test_who_needs_less_than_it_said_gives_way_to_others_whatever_their_priority
     assert covers(table)["second"] < 0.8
     table.on_need("first", 50.0, 1.0)
     assert min(covers(table).values()) > 0.99
+
+
+def test_who_overstates_its_need_crowds_nobody_out():
+    """A student of 1e9 samples/s that had not trained yet left another 2 % of two teachers."""
+    table = table_with("a", "b")
+    table.on_demand("trains", 10.0, 0.0)
+    table.on_demand("announced", 1e9, 1.0)
+    assert covers(table)["trains"] == pytest.approx(2 / 3, abs=0.03)
+    table.on_need("announced", 5.0, 2.0)
+    assert min(covers(table).values()) > 0.98
 
 
 def test_who_asks_for_one_more_takes_from_nobody_what_it_does_not_need():
