@@ -134,6 +134,36 @@ def test_local_models_train_on_workers(cluster, kdlab_home, elsewhere):
     assert run.result["global_top1"] > 30  # of ten classes
 
 
+@pytest.mark.nightly
+def test_a_hung_local_model_on_a_worker_is_replaced(cluster, kdlab_home, elsewhere):
+    """Its beat comes over Dask, and so does the kill; the others wait for it."""
+    address, workers = cluster
+    common = (
+        "tracking.enabled=false",
+        "method.compare={}",
+        "method.workers=2",
+        "aggregation={type: train/aggregation/ensemble, tau: 8, "
+        "compression: {type: train/compression/distillation, p_iterations: 4}}",
+        "train.epochs=40",
+    )
+    where = f"workers={{address: '{address}', insecure: true}}"
+    quiet = kdlab.load("smoke/ensemble", *common, "method.processes=false")
+    quiet = quiet.start(lambda line: None).wait(timeout_s=600)
+    run = kdlab.load("smoke/ensemble", *common, "method.hang_s=3", where)
+    run = run.start(lambda line: None)
+    until(lambda: len(list(select(run.folder.events, "communication"))) > 1)
+    (hung,) = children_of(workers[1])
+    hung.suspend()
+    run.wait(timeout_s=600)
+    assert run.state == "finished", run.status
+    news = [e.KIND for e in select(run.folder.events, "worker_hangs", "worker_lost")]
+    assert news == ["worker_hangs", "worker_lost"]
+    assert not list(select(run.folder.events, "round_incomplete"))
+    for key in ("samples_seen", "samples_lost", "global_top1"):
+        assert run.result[key] == quiet.result[key]
+    assert run.result["samples_lost"] == 0
+
+
 def test_an_address_where_nobody_is(kdlab_cli, elsewhere):
     code, _, err = kdlab_cli(
         "run", "smoke/blockwise", "workers={address: 'tcp://127.0.0.1:9', insecure: true}"
