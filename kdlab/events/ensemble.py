@@ -18,10 +18,8 @@ class WorkerStarted(Event, kind="worker_started"):
         return words if self.again else ""
 
 
-class WorkerResumed(
-    Event, kind="worker_resumed", line="worker {worker} goes on from its step {step}"
-):
-    """A local model goes on from what it had saved."""
+class WorkerResumed(Event, kind="worker_resumed"):
+    """A local model goes on from what it had saved; that the run does is a line already."""
 
     worker: int
     step: int

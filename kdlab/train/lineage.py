@@ -111,7 +111,7 @@ class Odometer:
 
     @property
     def value(self) -> int:
-        """Samples trained on, along the lineage under way."""
+        """Samples trained on, along the lineage under way; of a local model steps."""
         return int(struct.unpack_from("<q", self._map, 0)[0])
 
     @value.setter
@@ -120,10 +120,14 @@ class Odometer:
 
     def roll_back(self, samples: int) -> int:
         """Training goes on from `samples`; all that was ever undone, this included."""
-        undone = int(struct.unpack_from("<q", self._map, 8)[0])
-        undone += max(0, self.value - samples)
+        undone = self.undone + max(0, self.value - samples)
         struct.pack_into("<qq", self._map, 0, samples, undone)
         return undone
+
+    @property
+    def undone(self) -> int:
+        """All that was ever undone."""
+        return int(struct.unpack_from("<q", self._map, 8)[0])
 
     def close(self) -> None:
         self._map.close()

@@ -20,6 +20,7 @@ from kdlab.run.handle.chaos import OtherTargets
 from kdlab.run.handle.run import resume
 from kdlab.run.outputs.export import export_global
 from kdlab.train.evaluate import evaluate
+from kdlab.train.lineage import Odometer
 
 until = partial(tests_support.until, every_s=0.01)
 
@@ -147,6 +148,9 @@ def test_a_hung_worker_is_killed_and_replaced_and_nothing_is_lost(
     for key in ("samples_seen", "samples_lost", "global_top1"):
         assert run.result[key] == quiet.result[key]
     assert run.result["samples_lost"] == 0
+    (kept,) = run.path.glob("members/*/*/worker-2/odometer")
+    undone = Odometer(kept).undone
+    assert run.result["samples_rolled_back"] == 10 * undone
     assert "Not trained on" not in run.table()
     looks = [
         [

@@ -1,6 +1,7 @@
 """One member of an ensemble experiment: what it needs before, around and after its workers."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -22,7 +23,7 @@ from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import ExperimentSpec, Member
 from kdlab.methods.ensemble.compression import planned_rows
 from kdlab.methods.ensemble.exchange import WHOLE, ModelFile, fetch
-from kdlab.methods.ensemble.local_job import LocalJob, Opened, Prices
+from kdlab.methods.ensemble.local_job import LocalJob, Opened, Prices, own_folder
 from kdlab.methods.ensemble.model_workers import looked_at
 from kdlab.methods.ensemble.relabel import probabilities
 from kdlab.methods.ensemble.round_driver import Training, TrainingOutcome
@@ -42,6 +43,7 @@ from kdlab.soft_labels.source import (
 )
 from kdlab.train.aggregation.weights import WeightAggregation
 from kdlab.train.evaluate import Accuracy, evaluate
+from kdlab.train.lineage import Odometer
 from kdlab.train.position import Start
 from kdlab.train.recipe import Recipe
 from kdlab.train.result import MemberResult
@@ -187,7 +189,7 @@ class EnsembleRun:
         self, worker: int, folder: Path, emit: Emit, pulse: Callable[[int], None]
     ) -> Opened:
         """Soft labels of the local models, from the pool that serves them."""
-        own = folder / f"worker-{worker}" / "relabel"
+        own = own_folder(folder, worker) / "relabel"
 
         def stop() -> bool:
             pulse(0)
@@ -228,7 +230,7 @@ class EnsembleRun:
     ) -> SoftLabelSource:
         """The source of a worker's batches, from where it stands."""
         job = worker.job
-        folder = job.folder / f"worker-{job.worker}"
+        folder = own_folder(job.folder, job.worker)
         folder.mkdir(parents=True, exist_ok=True)
         return self.member.source.build(
             SourceContext(
@@ -323,7 +325,7 @@ class EnsembleRun:
             seen=account.samples,
             lost=sum(planned) - account.samples,
             repeated=0,
-            rolled_back=0,
+            rolled_back=sum(self._rolled_back(folder, k) for k in range(self.workers)),
             figures={k: float(v) for k, v in asdict(account).items()},
             model_path=str(path),
             best_path=str(best_path),
@@ -333,6 +335,11 @@ class EnsembleRun:
             workers=self.workers,
             diff_lg=fmean(look.diff_lg for look in outcome.looks if not look.between),
         )
+
+    def _rolled_back(self, folder: Path, worker: int) -> int:
+        """Samples of the steps that a worker did and did again: what it had kept was older."""
+        with closing(Odometer(own_folder(folder, worker) / "odometer")) as odometer:
+            return odometer.undone * self.samples(worker).plan.batch
 
     def loaded(self, file: ModelFile) -> Normalised:
         """A local model with its final weights."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from kdlab.data.samples import PlannedSamples
 from kdlab.losses.soft_loss import LossSpec
@@ -45,6 +46,11 @@ class LocalJob(LoopJob):
     # A source of some samples' soft labels from the pool of local models
     opened: Opened | None = None
     prices: Prices | None = None  # of its work; None: its processor's time is taken
+
+
+def own_folder(folder: Path, worker: int) -> Path:
+    """What a worker keeps for itself, in the folder of its member."""
+    return folder / f"worker-{worker}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

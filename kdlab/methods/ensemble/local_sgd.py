@@ -21,11 +21,12 @@ from kdlab.errors import Diverged, RunStopped
 from kdlab.events.ensemble import LocalStep
 from kdlab.events.training import CheckpointSaved
 from kdlab.losses.local import log_loss
-from kdlab.methods.ensemble.local_job import LocalJob
+from kdlab.methods.ensemble.local_job import LocalJob, own_folder
 from kdlab.methods.ensemble.relabel import probabilities
 from kdlab.models.model import Normalised
 from kdlab.soft_labels.source import Batch
 from kdlab.train.job import begin_process
+from kdlab.train.lineage import Odometer
 from kdlab.train.schedules import lr_at
 from kdlab.train.step import Descent, seed_by
 
@@ -48,6 +49,9 @@ class LocalSgd:
         self.model = job.model.to(self.device)
         self.descent = Descent(job.recipe, self.model, self.model, self.device)
         self.steps = 0  # compressing ones included
+        self.odometer = Odometer(
+            own_folder(job.folder, job.worker) / "odometer"
+        )  # of steps
         self._losses: list[Tensor] = []
         self._stood_s = self._stood_cpu_s = 0.0  # in pauses
         self._priced_s = 0.0  # of all work so far, where it has prices
@@ -79,6 +83,7 @@ class LocalSgd:
         loss = loss_of(scores, labels)
         self.descent(loss, self._lr())
         self.steps += 1
+        self.odometer.value = self.steps
         if self.job.prices is not None:
             self._priced_s += self.job.prices.step_s
         # Not the objective: that of Eq. 5 is smallest for the model that differs most.

@@ -46,6 +46,7 @@ from kdlab.methods.ensemble.local_job import (
     LookBetween,
     RoundWork,
     WorkParts,
+    own_folder,
 )
 from kdlab.methods.ensemble.local_sgd import LocalSgd
 from kdlab.methods.ensemble.stream import Stream
@@ -80,7 +81,7 @@ class LocalWorker:
 
     @property
     def checkpoints(self) -> Path:
-        return self.job.folder / f"worker-{self.job.worker}" / "checkpoints"
+        return own_folder(self.job.folder, self.job.worker) / "checkpoints"
 
     def go_to(self, number: int, trained: int = 0) -> None:
         """To the newest state it has for this round, or to its newest before.
@@ -181,6 +182,7 @@ class LocalWorker:
             self._at_the_start_of(round_.number)
             self._load_own(latest)
         sgd = self.sgd
+        sgd.odometer.roll_back(sgd.steps)
         begin, sgd.source = sgd.clock(), source
         steps = round_.train_steps - self.round_steps
         away: MeanOutputs | None = None
@@ -293,6 +295,7 @@ class LocalWorker:
         self._keeps = keep
         if (self.round, self.round_steps) != (round_.number, round_.train_steps):
             self._catch_up(round_, models)
+        self.sgd.odometer.roll_back(self.sgd.steps)
         if isinstance(self.job.aggregation, WeightAggregation):
             return self._average(round_, models)
         begin = self.sgd.clock()

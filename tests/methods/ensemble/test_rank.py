@@ -116,6 +116,18 @@ def test_one_that_comes_back_goes_on_with_what_it_left(rank, run, beats):
     assert resumed["step"] == 3
 
 
+def test_what_was_done_in_vain_is_counted(rank, run):
+    """Nothing of the round was kept: its three steps are done again; a last part never is."""
+    trained = rank.generation(order(rank, "train"))
+    again = LocalModelRank(run, "ma_dnn/seed0", lambda *about: None)
+    trained = again.generation(order(again, "train"))
+    assert again._worker.sgd.odometer.undone == 3
+    after = LocalModelRank(run, "ma_dnn/seed0", lambda *about: None)
+    after.generation(order(after, "combine", models=(trained.done.model,)))
+    assert after._worker.sgd.odometer.undone == 3  # it was published: nothing is done again
+    assert after._worker.sgd.steps == 3
+
+
 def test_a_stop_is_said_after_the_state_is_kept(rank, run):
     rank.stopping = True
     with pytest.raises(RunStopped, match="after step 1"):
