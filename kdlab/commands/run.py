@@ -12,11 +12,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     parser.add_argument("--detach", action="store_true", help="start it and return")
     parser.add_argument(
-        "--torchrun",
-        action="store_true",
-        help="only make the run folder and print the line that has torchrun start the ranks",
-    )
-    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="check all of it, measure for some seconds, and say what it would take",
@@ -32,10 +27,5 @@ def do(arguments: argparse.Namespace) -> int:
         experiment.check(say)
         found = experiment.estimate(say)
         show(repr(found), found.to_json(), as_json=arguments.json)
-        return 0
-    if arguments.torchrun:
-        ranks = experiment.resolved["aggregation"].get("ranks")
-        run = experiment.prepare_for_torchrun(say)
-        print(f"torchrun --nproc-per-node {ranks} -m kdlab.run.torchrun {run.id}")
         return 0
     return start_run(lambda: experiment.start(say), arguments)

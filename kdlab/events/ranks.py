@@ -10,8 +10,8 @@ class GenerationBegun(Event, kind="generation"):
     """The ranks begin together, each from the newest checkpoint (EDL-Dist, section 3.4)."""
 
     number: int
-    ranks: Mapping[str, int] | int  # pid of each by its name; of torchrun: how many
-    launcher: str | None = None  # torchrun, if that started them
+    # The pid of each by its name; of runs that torchrun started, before 0.4, how many
+    ranks: Mapping[str, int] | int
 
     def pids(self) -> dict[str, int]:
         """Process ids by the names of the processes, in the order of the ranks."""

@@ -42,8 +42,8 @@ class RunStatus:
     """What `status.json` says of a run or a sweep; times in seconds since 1970.
 
     Attributes:
-        state: one of UNDER_WAY or ENDED; or `prepared`, for ranks that torchrun starts; or
-            `pool`, of a folder that holds no more than a pool. `unreadable` says that the file
+        state: one of UNDER_WAY or ENDED; or `pool`, of a folder that holds no more than
+            a pool. `unreadable` says that the file
             is damaged, and that the log does not tell how it ended.
         pid, process_started: of its process; the time tells it from a reused pid.
         begin, ended: of its work.

@@ -49,9 +49,6 @@ class Group(Protocol):
     def targets(self) -> list[Target]: ...
 
 
-Launch = Callable[["MemberTraining"], Group]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberTraining:
     """One training of a run, as its method gets it.
@@ -60,8 +57,6 @@ class MemberTraining:
         run, folder: of the run, and of this member in it.
         chaos: the trouble that the spec asks for, while its block goes on; takes the pool
             and the processes that can be hit.
-        launched: the ranks of a student that somebody else has started, such as torchrun;
-            None has kdlab start them.
     """
 
     setup: "TrainingSetup"  # spec, data, teacher, loops
@@ -72,7 +67,6 @@ class MemberTraining:
     pools: "Pools"  # of teachers, started when they are asked for
     hosts: "DaskHosts | None"  # where processes are started; None is this machine
     chaos: RunChaos
-    launched: Launch | None = None
 
     @property
     def spec(self) -> "ExperimentSpec":

@@ -114,13 +114,6 @@ class Experiment:
         self.check(say)
         return start(self)
 
-    def prepare_for_torchrun(self, say: Callable[[str], None] = lambda line: None) -> "Run":
-        """Check, and make the run folder; torchrun starts the ranks."""
-        from kdlab.run.handle.run import prepare_for_torchrun
-
-        self.check(say)
-        return prepare_for_torchrun(self)
-
     def estimate(self, say: Callable[[str], None] = lambda line: None) -> "Estimate":
         """What it will take on this machine: time, memory, disk, and which side is the slowest.
 

@@ -205,14 +205,6 @@ def test_a_dry_run_starts_nothing(typed, monkeypatch):
     assert [call[0] for call in experiment.calls] == ["check", "estimate"]
 
 
-def test_torchrun_has_its_line(typed, monkeypatch):
-    experiment = Asked(prepare_for_torchrun=ARun())
-    experiment.resolved = {"aggregation": {"ranks": 4}}
-    told(monkeypatch, "kdlab.run.load", experiment)
-    line = "torchrun --nproc-per-node 4 -m kdlab.run.torchrun r1\n"
-    assert typed(run, "smoke/none", "--torchrun")[:2] == (0, line)
-
-
 def test_resume_hands_over_what_is_trusted(typed, monkeypatch):
     calls = told(monkeypatch, "kdlab.run.handle.run.resume", ARun(FINISHED, table="t"))
     assert typed(resume, "r1", "--trust-components")[0] == 0

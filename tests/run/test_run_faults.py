@@ -1,8 +1,6 @@
 """A run's own faults: killed while it saves, its scheduler killed; ranks of torchrun."""
 
 import os
-import subprocess
-import sys
 from functools import partial
 
 import psutil
@@ -11,7 +9,7 @@ import tests_support
 
 import kdlab
 from kdlab.bench import faults
-from kdlab.events.log import read_all, select
+from kdlab.events.log import select
 from kdlab.run.handle.run import resume
 
 until = partial(tests_support.until, every_s=0.0005)  # a checkpoint takes some milliseconds
@@ -126,118 +124,6 @@ def test_a_run_whose_scheduler_is_killed_says_so_and_goes_on(kdlab_home, elsewhe
     assert "coordinator_away" in said
     assert run.result["samples_lost"] == run.result["samples_repeated"] == 0
     assert run.result["samples_seen"] == 200 * 240
-
-
-# torchrun
-
-
-def torchrun(run_id, *options):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command += [*options, "-m", "kdlab.run.torchrun", run_id]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-
-def prepared(source="none", **more):
-    experiment = kdlab.load(
-        f"smoke/{source}",
-        "aggregation.type=train/aggregation/all_reduce",
-        "student={type: models/patch_net, patch: 2}",
-        "train.log_every_steps=1",
-        "train.evaluate_every=1000",
-        "train.checkpoint_every_steps=20",
-        "train.threads=1",
-        "tracking.enabled=false",
-        {f"train.{key}": value for key, value in more.items()},
-    )
-    return experiment.prepare_for_torchrun()
-
-
-def ranks_of(process):
-    """Those that torchrun started, by rank."""
-    found = {}
-    for child in psutil.Process(process.pid).children():
-        environment = child.environ()
-        if "RANK" in environment:
-            found[int(environment["RANK"])] = child
-    return found
-
-
-@pytest.mark.slow("torchrun and two ranks, started twice: a Python with torch each")
-@pytest.mark.parametrize(
-    ("source", "victim"),
-    [
-        ("none", 0),
-        pytest.param("served", 0, marks=pytest.mark.nightly),
-        pytest.param("served", 1, marks=pytest.mark.nightly),
-    ],
-)
-def test_torchrun_starts_a_lost_rank_again_and_nothing_is_lost(
-    kdlab_home, elsewhere, source, victim
-):
-    run = prepared(source, epochs=40)
-    process = torchrun(run.id, "--max-restarts=2")
-    steps = until(lambda: [e["step"] for e in select(run.folder.events, "step")][50:])
-    assert steps
-    ranks_of(process)[victim].kill()
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 0, said
-    assert run.state == "finished", run.status
-    (result,) = run.result["runs"]
-    assert result["samples_lost"] == result["samples_repeated"] == 0
-    assert result["samples_seen"] == 40 * 240
-    numbers = [e["number"] for e in select(run.folder.events, "generation")]
-    assert numbers == [1, 2], said
-    assert any(e["event"] == "resumed" for e in read_all(run.folder.events))
-
-
-@pytest.mark.nightly
-def test_torchrun_stops_gracefully_and_goes_on_where_it_was(kdlab_home, elsewhere):
-    whole = prepared(epochs=90)
-    _, said = torchrun(whole.id).communicate(timeout=600)
-    assert whole.state == "finished", said
-    run = prepared(epochs=90)
-    process = torchrun(run.id, "--max-restarts=2")
-    until(lambda: [e["step"] for e in select(run.folder.events, "step")][50:])
-    run.stop()
-    process.communicate(timeout=600)
-    assert process.returncode == 0
-    if run.state == "stopped":  # it was not faster than the stop
-        process = torchrun(run.id)
-        process.communicate(timeout=600)
-    assert run.state == "finished", run.status
-    assert run.result["samples_rolled_back"] == 0
-    one, two = losses(run), losses(whole)
-    assert one.keys() == two.keys()
-    assert all(abs(one[step] - two[step]) < 1e-5 for step in one)
-
-
-@pytest.mark.nightly
-def test_a_stop_before_the_first_step_ends_all_ranks(kdlab_home, elsewhere):
-    run = prepared("served", epochs=400)
-    process = torchrun(run.id, "--max-restarts=2")
-    until(lambda: any(e["event"] == "pool_starting" for e in run.events()))
-    run.stop()
-    process.communicate(timeout=600)
-    assert process.returncode == 0
-    assert run.state == "stopped", run.status
-
-
-@pytest.mark.processes
-def test_without_torchrun_the_module_says_how(elsewhere):
-    done = subprocess.run(
-        [sys.executable, "-m", "kdlab.run.torchrun", "last"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "torchrun --nproc-per-node 2 -m kdlab.run.torchrun" in done.stderr
-
-
-def test_torchrun_needs_ranks(kdlab_cli, elsewhere):
-    code, _, err = kdlab_cli("run", "smoke/none", "--torchrun")
-    assert code == 2
-    assert "Set aggregation.type=train/aggregation/all_reduce" in err
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ STUDENT, BLOCKWISE = {"kdlab.methods.student.rank"}, {"kdlab.methods.blockwise.r
 ENSEMBLE = {"kdlab.methods.ensemble.rank"}
 SWEEP = {"kdlab.tuning.child", "kdlab.tuning.trial_worker"}
 EMULATED = {"kdlab.testing.emulated_teachers"}
-# Started by benches, or by torchrun: tests/bench and tests/run/test_run_faults.py have them.
-OTHERS = {"kdlab.testing.emulated_students", "kdlab.run.torchrun"}
+# Started by benches: tests/bench has them.
+OTHERS = {"kdlab.testing.emulated_students"}
 
 # Each Python reads this before anything else; a forked one does not.
 _WRITES = """

@@ -71,13 +71,13 @@ class StudentMethod(MethodSpec):
 
     def train(self, training: MemberTraining) -> MemberResult:
         setup, folder, pool = training.setup, training.folder, training.pool
-        if training.launched is None and not self.has_ranks(training.spec):
+        if not self.has_ranks(training.spec):
             with training.chaos(pool, list):
                 loop = setup.loop(
                     training.member, folder, training.emit, steering=training.steering
                 )
                 return training.train_here(loop, folder)
-        group = (training.launched or _group)(training)
+        group = _group(training)
         with training.chaos(pool, group.targets):
             return replace(typed(MemberResult, group.run()), failovers=group.failovers)
 

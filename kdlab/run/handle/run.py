@@ -46,30 +46,6 @@ def start(experiment: "Experiment") -> "Run":
     return Run(run)
 
 
-def prepare_for_torchrun(experiment: "Experiment") -> "Run":
-    """A run folder whose ranks torchrun is going to start (kdlab/run/torchrun.py).
-
-    Raises:
-        BadInput: the spec has no ranks, or needs components from a notebook cell.
-    """
-    aggregation = experiment.spec.aggregation.component
-    if aggregation != "train/aggregation/all_reduce":
-        raise BadInput(
-            f"torchrun starts the ranks of one student, and aggregation is {aggregation}, "
-            "which has none. Set aggregation.type=train/aggregation/all_reduce."
-        )
-    from kdlab.cluster.notebook_components import pack
-
-    components = pack(component_names(experiment.resolved))
-    if components:
-        raise BadInput(
-            f"The spec uses {', '.join(components)} from a notebook cell, which processes of "
-            "torchrun do not know. Put them into a package with an entry point."
-        )
-    run, _ = made(experiment, "prepared")
-    return Run(run)
-
-
 def made(
     experiment: "Experiment", state: str, path: Path | None = None
 ) -> tuple[RunFolder, Components]:

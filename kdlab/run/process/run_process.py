@@ -20,7 +20,7 @@ from kdlab.events.runs import MemberDone, MemberStarted, MethodsCompared, RunDon
 from kdlab.experiment.chaos_targets import chaos_while
 from kdlab.experiment.folder import RunFolder
 from kdlab.experiment.knobs import knobs_of
-from kdlab.experiment.method import Launch, MemberTraining
+from kdlab.experiment.method import MemberTraining
 from kdlab.experiment.pools import Pools
 from kdlab.experiment.setup import TrainingSetup
 from kdlab.experiment.spec import Member, spec_of
@@ -46,10 +46,8 @@ class RunProcess(Work):
         run: RunFolder,
         stop: Callable[[], bool],
         pool: Pool | None = None,
-        launched: Launch | None = None,  # ranks that somebody else has started
     ) -> None:
         super().__init__(run, stop)
-        self.launched = launched
         self.run, self.spec = run, spec_of(run)
         self.setup = TrainingSetup(
             self.spec,
@@ -108,7 +106,6 @@ class RunProcess(Work):
             pools=self.pools,
             hosts=self.pools.hosts,
             chaos=partial(chaos_while, self.spec.chaos, log.emit),
-            launched=self.launched,
         )
         method.prepare(training)
         log.emit(MemberStarted(source=member.source_name, seed=member.seed))
